@@ -25,13 +25,13 @@ from surrogate.features.analytical import LAUNCH_US, STREAMING, TensorCoreModel
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import memory_us
 from surrogate.features.terms import Sized, sized
-from surrogate.network.call import Call
-from surrogate.network.calls import add_call
+from surrogate.network.aten_call import Call
+from surrogate.network.dispatch import add_call
 from surrogate.network.network import Network, ReadOptions, Tally, with_settings
+from surrogate.network.operators import as_run
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.runtime import compiled
 from surrogate.network.torch_module import Arguments, recorded_calls
-from surrogate.network.work import as_run
 from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.datasheet import FILE, HALVES, specification_of
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from experiments.small_networks import CALLS, FOLDER, PROGRAM, REPOSITORY, measured, stored
 from surrogate.dataset.files import atomic_path
-from surrogate.network.call import Call
+from surrogate.network.aten_call import Call
 from surrogate.network.network import ReadOptions
 from surrogate.network.torch_module import Arguments, recorded_calls
 

@@ -33,7 +33,7 @@ from experiments.experiment import HOME
 from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
-from surrogate.models.plain import to_plain
+from surrogate.models.json_types import to_plain
 from surrogate.network.language import DOMAINS, NODE, Decoder, Deployment, main_dtype, read_decoder
 from surrogate.network.serving import (
     FILE,

@@ -22,7 +22,7 @@ from experiments.sources import beside
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.features.analytical import TensorCoreModel
-from surrogate.network.call import UNKNOWN, Call, Tensor
+from surrogate.network.aten_call import UNKNOWN, Call, Tensor
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import FILE as HOSTS_FILE
@@ -163,8 +163,11 @@ class Timed:
     host: np.ndarray
 
     def time_us(self, law: TensorCoreModel, constants: np.ndarray, hosts: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(passes,) time, and the kernels' and the launches' of it. ``constants`` (runtimes, 4) are a `LaunchCost` each,
-        ``hosts`` (3,) how many times longer a kind takes than the fast one."""
+        """Return the (passes,) times, of them the kernels' and the launches'.
+
+        ``constants`` (runtimes, 4) are a `LaunchCost` each; ``hosts`` (3,) how many times longer a kind takes than the
+        fast one.
+        """
         kernels_us, slower, own = self.passes.kernels_us(law), hosts[self.host], constants[self.runtime]
         launch_us = slower * (own[:, :-1] * self.launches).sum(axis=1)
         return np.maximum(kernels_us, launch_us) + slower * own[:, -1], kernels_us, launch_us

@@ -16,8 +16,8 @@ from surrogate.features.families.gemm import Bmm, Linear
 from surrogate.features.families.rowwise import BiasBackward, LayerNorm, Pointwise, Softmax
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network.network import Layer, Network, Tally
+from surrogate.network.operators import Streamed, elementwise, pointwise
 from surrogate.network.training import backward
-from surrogate.network.work import Streamed, elementwise, pointwise
 
 STEPS = beside(__file__)
 

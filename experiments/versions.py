@@ -96,8 +96,8 @@ def answer(table: pd.DataFrame) -> str:
     """The step that changed most, and how the models and the older measurement foretell the newest version."""
     steps, predictions = (table[table["kind"] == kind] for kind in ("change", "prediction"))
     change = steps[steps["algorithm"] == "all"].reset_index(drop=True)
-    maximum = change.iloc[change["changed_pct"].argmax()]
-    each = steps[(steps["algorithm"] != "all") & (steps["newer"] == maximum["newer"])]
+    largest = change.iloc[change["changed_pct"].argmax()]
+    each = steps[(steps["algorithm"] != "all") & (steps["newer"] == largest["newer"])]
     algorithm = each.iloc[each["changed_pct"].argmax()]
     last = predictions[predictions["newer"] == change["newer"].iloc[-1]].set_index("model")
     learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
@@ -106,9 +106,9 @@ def answer(table: pd.DataFrame) -> str:
         for name in named_models(learned.index[0], learned.index)
     ]
     return (
-        f"The largest step is {maximum['older']} → {maximum['newer']}: {percent(maximum['changed_pct'])} of times moved by over"
+        f"The largest step is {largest['older']} → {largest['newer']}: {percent(largest['changed_pct'])} of times moved by over"
         f" {100 * CHANGED:.0f} % (most of all {algorithm['algorithm']}, {percent(algorithm['changed_pct'])}, median"
-        f" ratio {ratio(algorithm['ratio_median'])}) and {percent(maximum['best_changed_pct'])} of problems have another"
+        f" ratio {ratio(algorithm['ratio_median'])}) and {percent(largest['best_changed_pct'])} of problems have another"
         f" best algorithm. {change['newer'].iloc[-1]} foretold from older versions, median error and slowdown:"
         f" {', '.join(foretold)}; the last version's own times are"
         f" {percent(last.loc[OLDER_TIME, 'median_error_pct'])} off where they exist."

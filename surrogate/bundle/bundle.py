@@ -19,8 +19,7 @@ from surrogate.features.description import description_of
 from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
-from surrogate.models.launch import CallCost, CallKey
-from surrogate.models.plain import (
+from surrogate.models.json_types import (
     GREATEST,
     REMEDY,
     Count,
@@ -32,6 +31,7 @@ from surrogate.models.plain import (
     to_plain,
     under,
 )
+from surrogate.models.launch import CallCost, CallKey
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnseenGpu, Widths

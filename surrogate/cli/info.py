@@ -51,7 +51,7 @@ def command(bundle: str, form: Form) -> None:
       seer info bundle
     """
     from surrogate.bundle.bundle import read_index
-    from surrogate.models.plain import reading
+    from surrogate.models.json_types import reading
     from surrogate.prediction.shipped import bundle_path
 
     index = read_index(bundle_path(bundle))

@@ -290,8 +290,8 @@ def collect_heuristic(
     """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``.
 
     The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. ``device``: a
-    `HeuristicDevice`, by default in a process of its own. Raises `InputError` where the library, the GPU or the log does not
-    allow it.
+    `HeuristicDevice`, by default in a process of its own. Raises `InputError` if the library, the GPU or the log does
+    not allow it.
     """
     device = device or open_ranking(gpu)
     try:

@@ -55,8 +55,8 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     help: ClassVar[str]
     """What it is and where it comes from, in one line."""
     tunable: ClassVar[bool] = True
-    """False for a model that says that it has nothing to tune; of others what annotates a parameter, a `SearchRange` or the
-    values to choose from, is what a search sets."""
+    """False if the model has nothing to tune. Otherwise a search sets each parameter that is annotated with a
+    `SearchRange` or with the values to choose from."""
     on_request: ClassVar[bool] = False
     """True for a model that is compared only where it is named."""
     predicts_time: ClassVar[bool] = True

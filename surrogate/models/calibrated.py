@@ -20,7 +20,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.plain import from_plain, to_plain, under
+from surrogate.models.json_types import from_plain, to_plain, under
 from surrogate.models.times import BoostedTimes, Correction, Inputs, correction_columns, covariance, inputs_of
 
 PRIORS: dict[str, tuple[float, float]] = {

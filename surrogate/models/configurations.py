@@ -29,7 +29,7 @@ from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import MACHINE_NAMES, peak_flops_table
 from surrogate.models.base import TimeModel
-from surrogate.models.plain import from_plain, reading
+from surrogate.models.json_types import from_plain, reading
 from surrogate.models.transfer import Prior, TransferState
 
 MAX_LEVELS = 1000

@@ -15,7 +15,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.plain import reading
+from surrogate.models.json_types import reading
 
 STEP = 0.005
 """Log times are kept in steps of half a percent: less than any table's noise."""
@@ -44,7 +44,7 @@ class Label(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, candidate_parts: int) -> Self:
-        """Of what `surrogate.models.plain.joined` gave, and the number of parts of the candidate's name itself."""
+        """Of what `surrogate.models.json_types.joined` gave, and the number of parts of the candidate's name itself."""
         parts = text.split("|")
         return cls(tuple(parts[:-candidate_parts]), "|".join(parts[-candidate_parts:]))
 

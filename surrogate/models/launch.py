@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from surrogate.models.plain import Microseconds
+from surrogate.models.json_types import Microseconds
 
 if TYPE_CHECKING:
     import pandas as pd

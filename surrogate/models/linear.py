@@ -17,8 +17,8 @@ from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
 from surrogate.models.base import SearchRange, TimeModel, dims, terms
 from surrogate.models.baselines import MIN_US, peak_times
+from surrogate.models.json_types import Number, from_plain, to_plain
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
-from surrogate.models.plain import Number, from_plain, to_plain
 
 MAX_VARIANCE = 3.0
 """Principal components of less variance (a column has 1) are clipped. Components of more are the sizes, which the model

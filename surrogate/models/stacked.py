@@ -23,7 +23,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
-from surrogate.models.plain import Share, from_plain, under
+from surrogate.models.json_types import Share, from_plain, under
 from surrogate.models.registry import model_class
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.times import BoostedTimes

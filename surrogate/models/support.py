@@ -15,7 +15,7 @@ import numpy as np
 
 from surrogate.features.families import Family
 from surrogate.features.gpu import gpus
-from surrogate.models.plain import Share, from_plain, joined
+from surrogate.models.json_types import Share, from_plain, joined
 
 if TYPE_CHECKING:
     import pandas as pd

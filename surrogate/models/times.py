@@ -17,8 +17,8 @@ from msgspec import Meta
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.grid import Grid, Label
+from surrogate.models.json_types import Count, Keyed, Microseconds, Share, from_plain, joined, to_plain, under
 from surrogate.models.launch import CallKey
-from surrogate.models.plain import Count, Keyed, Microseconds, Share, from_plain, joined, to_plain, under
 from surrogate.models.trees import Trees
 
 QUANTILES = (0.25, 0.5, 0.75)

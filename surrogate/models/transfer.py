@@ -18,7 +18,7 @@ import numpy as np
 
 from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
-from surrogate.models.plain import reading
+from surrogate.models.json_types import reading
 from surrogate.models.trees import ReadyTrees, Trees
 
 ROUNDS, FAILURE_ROUNDS = 120, 40

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.models.plain import REMEDY, reading
+from surrogate.models.json_types import REMEDY, reading
 
 if TYPE_CHECKING:
     from xgboost import Booster

@@ -18,8 +18,8 @@ from typing import Any
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, in_one_line, nearest
 from surrogate.formats.foreign_file import Allowance, unpacked
-from surrogate.network.call import TABLE, Call, Tensor, base_name
-from surrogate.network.calls import is_view
+from surrogate.network.aten_call import TABLE, Call, Tensor, base_name
+from surrogate.network.dispatch import is_view
 from surrogate.network.memory import network_of
 from surrogate.network.network import AS_IT_IS, Network, ReadOptions
 

@@ -26,7 +26,7 @@ from surrogate.network.checkpoint import Checkpoint
 from surrogate.network.language import Decoder, Deployment, LayerKind, LinearHeads, arithmetic_of, read_decoder
 from surrogate.network.memory import chained
 from surrogate.network.network import Layer, Network, Tally
-from surrogate.network.work import streamed
+from surrogate.network.operators import streamed
 
 MAX_REQUESTS = 1 << 20
 GAP_US = 3.1

@@ -15,10 +15,10 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import device_attributes
 from surrogate.features.problem import DTYPES, ELEMENTS
-from surrogate.network import call_rules as rules
+from surrogate.network import dispatch_rules as rules
 from surrogate.network.allocator import LARGE, MIB, Allocator, Block, segment_bytes
-from surrogate.network.call import Call, Tensor
-from surrogate.network.calls import ELEMENTWISE, RULES, add_call, is_view
+from surrogate.network.aten_call import Call, Tensor
+from surrogate.network.dispatch import ELEMENTWISE, RULES, add_call, is_view
 from surrogate.network.network import Network, Tally
 
 DRIVER_SHARE = 0.015

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import InputError, in_one_line, nearest, read_bounded
-from surrogate.network.call import TABLE, Call, Shape, Tensor, argument_name
-from surrogate.network.calls import RULES, is_view
+from surrogate.network.aten_call import TABLE, Call, Shape, Tensor, argument_name
+from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
 from surrogate.network.network import AS_IT_IS, Network, ReadOptions
 
@@ -34,9 +34,9 @@ _VALUES: dict[int, "Callable[[AttributeProto], object]"] = {
 }
 """Type of an attribute (AttributeProto's INT, INTS and STRING; others are not asked for) → how its value is read."""
 CONSTANT_FOLDED = "(computed from constants)"
-"""An operator that is ignored (`calls.toml`)."""
+"""An operator that is ignored (`dispatch.toml`)."""
 _ATTRIBUTES: Mapping[str, str] = TABLE["onnx_attributes"]
-"""Attributes whose names differ from those of `surrogate.network.call`."""
+"""Attributes whose names differ from those of `surrogate.network.aten_call`."""
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
 """Protobuf's own limit."""

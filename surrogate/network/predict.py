@@ -15,9 +15,9 @@ from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Layer, Network, Work
+from surrogate.network.operators import all_reduce, as_run, tf32_part
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.training import exchange
-from surrogate.network.work import all_reduce, as_run, tf32_part
 from surrogate.prediction.results import FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:

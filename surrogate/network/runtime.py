@@ -26,8 +26,8 @@ from surrogate.features.families import Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
-from surrogate.models.plain import from_plain
-from surrogate.network.call import TABLE
+from surrogate.models.json_types import from_plain
+from surrogate.network.aten_call import TABLE
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, Work, with_settings
 from surrogate.network.training import completed

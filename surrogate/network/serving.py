@@ -31,7 +31,7 @@ from surrogate.features.families.operator import Streamed
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
-from surrogate.models.plain import from_plain
+from surrogate.models.json_types import from_plain
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_step import (
     ATTENTION,
@@ -45,9 +45,9 @@ from surrogate.network.language_step import (
     part_of,
 )
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
+from surrogate.network.operators import as_run
 from surrogate.network.predict import Predictors, ProblemTime, frameworks_on
 from surrogate.network.result import UNMEASURED
-from surrogate.network.work import as_run
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"

@@ -190,7 +190,8 @@ class Serving(TableResult):
             others = len({row.split for row in small}) - 1
             more = f", {others} other way{'s' * (others > 1)} as much or more" if others else ""
             yield (
-                f"{minimum.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs {minimum.memory_gib:.1f} of"
+                f"{minimum.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs"
+                f" {minimum.memory_gib:.1f} of"
                 f" {room:.1f} GiB on each{more}; {remedy}"
             )
 

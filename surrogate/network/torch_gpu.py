@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import setting
-from surrogate.network.call import TABLE
+from surrogate.network.aten_call import TABLE
 
 if TYPE_CHECKING:
     from torch import Tensor

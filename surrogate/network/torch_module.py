@@ -21,8 +21,8 @@ from surrogate.features.elementwise import MAX_INT32, whole
 from surrogate.features.errors import InputError, imported_callable, in_one_line
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.network.allocator import Allocator
-from surrogate.network.call import TABLE, Call, Tensor, base_name
-from surrogate.network.calls import OF_ONE_TYPE, add_call
+from surrogate.network.aten_call import TABLE, Call, Tensor, base_name
+from surrogate.network.dispatch import OF_ONE_TYPE, add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import AS_IT_IS, TRAINED, Network, ReadOptions, Tally, element_type, with_named
 from surrogate.network.predict import Allowed, largest_batch, load_predictors

@@ -19,7 +19,7 @@ from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, chained
 from surrogate.network.network import Layer, Network, Tally, Work
-from surrogate.network.work import all_reduce
+from surrogate.network.operators import all_reduce
 
 LOSS_NOTE = (
     "the iteration ends with {optimizer} (fused: one pass over all weights); the gradient is that of {loss}, so that a"

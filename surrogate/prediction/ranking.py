@@ -226,7 +226,7 @@ class Ranker:
         return Ranking(tuple(above or estimates), tuple(excluded))
 
     def _estimates(self, rows: AnswerRows, ranked: np.ndarray) -> list[Estimate]:
-        """Return the estimates of the ``ranked`` rows; the columns of `AnswerRows` stand in the order of an estimate's."""
+        """Return the estimates of the ``ranked`` rows; `AnswerRows` has its columns in the order of an estimate's."""
         _, candidate, *columns, _ = (column[ranked].tolist() for column in rows)
         return list(map(Estimate, (self.candidates[i] for i in candidate), *columns))
 

@@ -19,8 +19,8 @@ from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFam
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted
 from surrogate.features.problem import HALF
 from surrogate.models.grid import Label
+from surrogate.models.json_types import joined
 from surrogate.models.launch import call_cost_us
-from surrogate.models.plain import joined
 from surrogate.prediction.ranking import CandidateEvidence, Ranker
 from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (

@@ -1,4 +1,4 @@
-"""Operator calls of a trace, as the one table from calls to problems (`surrogate.network.calls`) wants them.
+"""Operator calls of a trace, as the one table from calls to problems (`surrogate.network.dispatch`) wants them.
 
 A profiler records shapes and element types, at best the values of scalar arguments, and never a result's shape. What a
 call lacks is taken from the calls around it where it follows from them; what does not is named, never guessed.
@@ -16,8 +16,8 @@ from typing import TypeGuard, TypeVar, cast
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.network.call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
-from surrogate.network.calls import flops_and_bytes, has_rule, problems
+from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
+from surrogate.network.dispatch import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
 from surrogate.trace.events.parts import Iteration, iteration_at
 from surrogate.trace.events.tables import Trace, enclosing

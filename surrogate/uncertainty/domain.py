@@ -18,7 +18,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.plain import Number, from_plain, joined
+from surrogate.models.json_types import Number, from_plain, joined
 
 if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows

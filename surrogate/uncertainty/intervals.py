@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from surrogate.features.errors import InputError
-from surrogate.models.plain import Number, from_plain, joined
+from surrogate.models.json_types import Number, from_plain, joined
 
 COVERAGE = 0.90
 UNSEEN_HALF_WIDTH = log(3.0)

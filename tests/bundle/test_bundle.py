@@ -14,7 +14,7 @@ from surrogate import bundled
 from surrogate.bundle.bundle import BUNDLE_SCHEMA, INDEX, Bundle, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
-from surrogate.models.plain import reading
+from surrogate.models.json_types import reading
 from surrogate.prediction.evaluate import evaluate
 from tests.prediction.problems import predicted
 from tests.tables import every

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from experiments import program_calls, small_networks
 from experiments.small_networks import restored, stored
 from surrogate.features.conv import Conv
-from surrogate.network.call import UNKNOWN, Call, Tensor
+from surrogate.network.aten_call import UNKNOWN, Call, Tensor
 
 PROGRAM = """
 import torch

@@ -16,7 +16,7 @@ from surrogate.features.gpu import gpu
 from surrogate.features.roofline import b_max
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
-from surrogate.models.plain import from_plain, to_plain
+from surrogate.models.json_types import from_plain, to_plain
 from surrogate.models.seer.time_only import Analytical, SeerTimeOnly, TileFit, analytical
 from tests.tables import checked
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.terms import output_size
-from surrogate.network.call import UNKNOWN, Call, Tensor, UnsupportedError, recorded
-from surrogate.network.call_convolutions import solved
-from surrogate.network.calls import flops_and_bytes, has_rule, layers, problems
-from surrogate.network.work import Window
+from surrogate.network.aten_call import UNKNOWN, Call, Tensor, UnsupportedError, recorded
+from surrogate.network.dispatch import flops_and_bytes, has_rule, layers, problems
+from surrogate.network.dispatch_convolutions import solved
+from surrogate.network.operators import Window
 from tests.known import known
 
 KNOWN = known(__file__)

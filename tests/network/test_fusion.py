@@ -3,7 +3,7 @@
 from surrogate.features.conv import Conv
 from surrogate.features.families import Operator
 from surrogate.features.families.rowwise import BatchNormInference
-from surrogate.network import work as make
+from surrogate.network import operators as make
 from surrogate.network.network import Layer, Network, Work
 from surrogate.network.runtime import compiled
 

@@ -9,13 +9,13 @@ import pytest
 
 from surrogate.features.gpu import gpu
 from surrogate.network.allocator import Allocator
-from surrogate.network.call import Call, Tensor
+from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.memory import context_bytes, memory, run_through, saved, tensor_bytes, usable_bytes
 from surrogate.network.network import HostTime, Layer, Network
+from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
 from surrogate.network.result import best_of
-from surrogate.network.work import gemm
 
 GIB = 2**30
 

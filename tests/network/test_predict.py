@@ -10,9 +10,9 @@ from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.network.network import FOLDED_SLOWER, FOLDED_WITHIN, Layer, Network
+from surrogate.network.operators import gemm, pointwise
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.result import BOUNDS, best_of, compared_records
-from surrogate.network.work import gemm, pointwise
 
 A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 B = Conv(n=8, c=64, h=28, k=256, r=1)

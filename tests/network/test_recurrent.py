@@ -7,8 +7,8 @@ import pytest
 
 from surrogate.features.families import operator
 from surrogate.features.families.recurrent import STEP_US
-from surrogate.network.call import Call, Tensor, UnsupportedError, recorded
-from surrogate.network.calls import layers, problems
+from surrogate.network.aten_call import Call, Tensor, UnsupportedError, recorded
+from surrogate.network.dispatch import layers, problems
 from surrogate.network.exported import read_exported
 from surrogate.network.network import ReadOptions
 from surrogate.network.predict import load_predictors

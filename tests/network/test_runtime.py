@@ -6,8 +6,8 @@ import pytest
 
 from surrogate.network import Network, load_predictors
 from surrogate.network.network import Layer
+from surrogate.network.operators import elementwise, gemm
 from surrogate.network.runtime import HOSTS, RUNTIMES, launched, launches_of, shipped_hosts
-from surrogate.network.work import elementwise, gemm
 
 SMALL = tuple(
     Layer(f"layer{i}", "op", work) for i, work in enumerate((gemm(8, 8, 8), elementwise("relu", (8,), "fp32")) * 9)

@@ -12,8 +12,8 @@ from surrogate.features.families.rowwise import BatchNormInference
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network.network import Layer, Network
+from surrogate.network.operators import elementwise, gemm, pointwise, pool, softmax, streamed
 from surrogate.network.training import backward, completed, iteration
-from surrogate.network.work import elementwise, gemm, pointwise, pool, softmax, streamed
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)

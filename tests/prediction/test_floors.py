@@ -9,7 +9,7 @@ from surrogate.features.families import OPERATORS, Operator, operator
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.gpu import gpus
 from surrogate.models.launch import MIN_KERNEL_US, CallKey
-from surrogate.network.work import streamed
+from surrogate.network.operators import streamed
 from surrogate.prediction.shipped import bundle_for, load, load_operators, shipped
 
 ELEMENTS = (1, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 27)

@@ -21,8 +21,8 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.models import Support
 from surrogate.models.interpolated import InterpolatedTerms
+from surrogate.models.json_types import joined
 from surrogate.models.launch import CallKey
-from surrogate.models.plain import joined
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu

@@ -6,7 +6,7 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.families.gemm import Addmm, Gemm
-from surrogate.network.call import UnsupportedError
+from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace.calls import CallReader, rebatched
 
 FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3

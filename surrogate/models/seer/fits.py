@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from surrogate.models.json_types import Number
 from surrogate.models.least_squares import relative_fit
-from surrogate.models.plain import Number
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P, KernelChooser
 from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix

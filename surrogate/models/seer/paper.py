@@ -11,7 +11,7 @@ import pandas as pd
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.plain import from_plain, to_plain
+from surrogate.models.json_types import from_plain, to_plain
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, MeasuredKernels
 from surrogate.models.seer.kernels import COUNTERS
 from surrogate.models.seer.physics import feasible, in_domain, require_convolutions, sizes_of

@@ -22,8 +22,8 @@ from surrogate.features.roofline import b_max, compute_us, memory_us
 from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.baselines import MIN_US
+from surrogate.models.json_types import Number, from_plain, to_plain
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
-from surrogate.models.plain import Number, from_plain, to_plain
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
 from surrogate.models.seer.kernels import gemm_p_tile

@@ -19,7 +19,7 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.analytical import TensorCoreModel, TiledProductModel
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
-from surrogate.models.plain import from_plain
+from surrogate.models.json_types import from_plain
 from surrogate.prediction.sources.source import Context, Setting, Source, Times
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from surrogate.features.errors import InputError
 from surrogate.features.families.transfer import Collective
-from surrogate.network.call import UnsupportedError
+from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.read import names_apart

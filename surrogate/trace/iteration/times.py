@@ -18,10 +18,10 @@ from surrogate.features.families import Operator, operator
 from surrogate.features.families.transfer import Collective
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
-from surrogate.network.call import UnsupportedError
+from surrogate.network.aten_call import UnsupportedError
 from surrogate.network.network import Work
+from surrogate.network.operators import as_run
 from surrogate.network.predict import Predictors, sustained_us
-from surrogate.network.work import as_run
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched, sizes_of_batch
 from surrogate.trace.events.tables import Floats, Trace, enclosing

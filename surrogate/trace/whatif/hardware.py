@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import identify, identify_call, uses_tensor_cores
-from surrogate.network.call import UnsupportedError
+from surrogate.network.aten_call import UnsupportedError
 from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import UNMEASURED
 from surrogate.trace import events

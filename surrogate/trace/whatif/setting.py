@@ -1,6 +1,4 @@
-"""What a what-if is: a rule that changes a graph, what it may ask (`WhatIfSetting`), what it gives (`Change`), what is known
-of its error (`ErrorEvidence`), and an answer that is known by hand (`KnownFacts`).
-"""
+"""A what-if: its rule, the setting that it reads, the change that it returns, and the evidence of its error."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

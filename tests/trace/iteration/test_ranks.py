@@ -9,7 +9,7 @@ import pytest
 
 from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from surrogate.features.families.transfer import AllReduce, AllToAll, CollectiveModel, Concat
-from surrogate.network.call import UnsupportedError
+from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.read import read_trace, trace_files
 from surrogate.trace.iteration.overheads import fit_law, fit_laws, load_overheads, unseen_us

@@ -18,9 +18,9 @@ from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
-from surrogate.network import work as make
-from surrogate.network.call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
-from surrogate.network.call_convolutions import Layers, gradient, window_of
+from surrogate.network import operators as make
+from surrogate.network.aten_call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.dispatch_convolutions import Layers, gradient, window_of
 from surrogate.network.network import FOLDED
 
 AS_LARGE = frozenset(TABLE["as_large"]["ops"])

@@ -167,7 +167,7 @@ class Call:
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
 
 
-TABLE = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
+TABLE = tomllib.loads(Path(__file__).with_name("dispatch.toml").read_text(encoding="utf-8"))
 """What is known of operators; the file says what its sections are."""
 LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in TABLE["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient

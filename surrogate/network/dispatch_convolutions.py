@@ -9,8 +9,8 @@ from dataclasses import replace
 from surrogate.features.conv import Conv
 from surrogate.features.families.rowwise import BiasBackward
 from surrogate.features.problem import INPUT, WEIGHT
-from surrogate.network import work as make
-from surrogate.network.call import Call, Shape, Tensor, UnsupportedError
+from surrogate.network import operators as make
+from surrogate.network.aten_call import Call, Shape, Tensor, UnsupportedError
 from surrogate.network.network import FOLDED, Layer, Work
 
 Layers = Iterator[Layer]

@@ -1,4 +1,4 @@
-"""The one table from a call to its problem (`calls.toml`): ATen operators and ONNX nodes alike.
+"""The one table from a call to its problem (`dispatch.toml`): ATen operators and ONNX nodes alike.
 
 `layers` says what one `Call` computes: a `Layer` per kernel that a framework launches, each with its problem of some
 family; nothing for views, sizes and allocations (`IGNORED`), and for empty results; and
@@ -8,7 +8,7 @@ fit.
 
 **How a trace uses it.** For every operator with launches, the innermost one for which `has_rule` holds::
 
-    call = recorded(name, shapes, types, concrete_inputs, output)   # surrogate.network.call
+    call = recorded(name, shapes, types, concrete_inputs, output)   # surrogate.network.aten_call
     try:
         work = problems(call)          # () where it is ignored
     except UnsupportedError as reason: # what the trace lacks; keep the measured time
@@ -31,9 +31,9 @@ from math import prod
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES
-from surrogate.network import call_convolutions as convolutions
-from surrogate.network import call_rules as rules
-from surrogate.network.call import TABLE, Call, UnsupportedError, base_name
+from surrogate.network import dispatch_convolutions as convolutions
+from surrogate.network import dispatch_rules as rules
+from surrogate.network.aten_call import TABLE, Call, UnsupportedError, base_name
 from surrogate.network.network import Layer, Tally, Work
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
