@@ -106,10 +106,10 @@ def answer(table: pd.DataFrame) -> str:
         for name in named_models(learned.index[0], learned.index)
     ]
     return (
-        f"The largest step is {largest['older']} → {largest['newer']}: {percent(largest['changed_pct'])} of times moved by over"
-        f" {100 * CHANGED:.0f} % (most of all {algorithm['algorithm']}, {percent(algorithm['changed_pct'])}, median"
-        f" ratio {ratio(algorithm['ratio_median'])}) and {percent(largest['best_changed_pct'])} of problems have another"
-        f" best algorithm. {change['newer'].iloc[-1]} foretold from older versions, median error and slowdown:"
+        f"The largest step is {largest['older']} → {largest['newer']}: {percent(largest['changed_pct'])} of times moved"
+        f" by over {100 * CHANGED:.0f} % (most of all {algorithm['algorithm']}, {percent(algorithm['changed_pct'])},"
+        f" median ratio {ratio(algorithm['ratio_median'])}) and {percent(largest['best_changed_pct'])} of problems have"
+        f" another best algorithm. {change['newer'].iloc[-1]} foretold from older versions, median error and slowdown:"
         f" {', '.join(foretold)}; the last version's own times are"
         f" {percent(last.loc[OLDER_TIME, 'median_error_pct'])} off where they exist."
     )

@@ -1,8 +1,8 @@
 """Arithmetic that serves a Python number and a NumPy array alike: helpers, the check of whole numbers, and formulas.
 
 A scalar stays a plain Python number (a NumPy scalar operation costs twenty times as much), an array stays an array.
-`ElementwiseFormula` is plain arithmetic over names, as a description of a kernel holds it. It is parsed, never
-executed. Known are numbers, names, + - * / // % **, comparisons, ``and``, ``or``, ``not``, and the functions of `FUNCTIONS`. Formulas are
+`ElementwiseFormula` is plain arithmetic over names. It is parsed, never executed. It knows numbers, names,
++ - * / // % **, comparisons, ``and``, ``or``, ``not``, and the functions of `FUNCTIONS`. Formulas are
 computed in float64; a division by 0 gives infinity or NaN.
 """
 

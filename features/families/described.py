@@ -33,7 +33,7 @@ WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensi
 ORDINARY_TFLOPS, ORDINARY_GBS = 15.0, 600.0
 """Of an ordinary GPU: where no formula tells what a problem costs, times scale by the geometric mean of both."""
 RULED_OUT = "ruled out by a condition"
-BEYOND_GPU = "cannot run: {name} is above {most:,}, the most on {gpu}"
+BEYOND_GPU = "cannot run: {name} is above {maximum:,}, the most on {gpu}"
 LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
 """What the formulas of a launch add to the columns of a configuration."""
 
