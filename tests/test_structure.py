@@ -33,9 +33,9 @@ FAMILIES_ARE_THE_MATTER = (
     "collect/",
     "models/seer/",
     "prediction/export",
-    "network/call",
+    "network/dispatch",
     "network/language",
-    "network/work",
+    "netoperators/work",
     "__init__.py",
 )
 """The places that may name a family; everything else asks it."""
