@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 
 from .elementwise import ElementwiseFormula, Number
-from .errors import InputError, nearest, read_table, require_known
+from .errors import InputError, check_choice, nearest, read_table
 from .gpu import gpu
 from .problem import DIRECTIONS, FLAGS, SIZE_COLUMNS, Problem
 
@@ -72,7 +72,7 @@ def algorithms(library: str, direction: str = "fwd") -> tuple[Algorithm, ...]:
             f"library {library} ranks engines that every release of cuDNN numbers anew, and no model predicts them;"
             " ask about library cudnn: a table without the columns library, library_version and algorithm does"
         )
-    require_known("library", library, LIBRARIES)
+    check_choice("library", library, LIBRARIES)
     return tuple(a for a in ALGORITHMS if a.library == library and a.direction == direction)
 
 

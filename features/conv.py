@@ -19,8 +19,8 @@ import numpy as np
 
 from . import terms as formulas
 from .algorithms import CUDNN_GRAPH, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
-from .elementwise import MAX_INT32, Number, ceil_div, log2, log2_for, maximum, where, whole
-from .errors import InputError, require_known
+from .elementwise import MAX_INT32, Number, ceil_div, checked_int, log2, log2_for, maximum, where
+from .errors import InputError, check_choice
 from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
 from .gpu import Gpu, gpu
 from .problem import (
@@ -104,12 +104,12 @@ class Conv(InNetwork):
     def __post_init__(self) -> None:
         fill_followers(self)
         for size in declared_sizes(Conv):
-            value = whole("conv", size.name, getattr(self, size.name), size.minimum, MAX_INT32)
+            value = checked_int("conv", size.name, getattr(self, size.name), size.minimum, MAX_INT32)
             object.__setattr__(self, size.name, value)
         if self.dtype not in DTYPES and str(self.dtype) in ELEMENTS:
             raise InputError(f"dtype {self.dtype!r} is one of products; convolutions have {', '.join(DTYPES)}")
         for name, known in SETTINGS.items():
-            require_known(name, getattr(self, name), known)
+            check_choice(name, getattr(self, name), known)
         if self.c % self.groups or self.k % self.groups:
             raise InputError(
                 f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"
@@ -207,7 +207,7 @@ class Conv(InNetwork):
 
     def __str__(self) -> str:
         """The canonical text form, as in ``n32c256h14w14k256r3s3p1u1``: what differs from its default is left out."""
-        is_shown = {
+        is_printed = {
             "q": self.pad_w != self.pad_h,
             "v": self.stride_w != self.stride_h,
             "l": self.dilation_h != 1 or self.dilation_w != 1,
@@ -215,7 +215,7 @@ class Conv(InNetwork):
             "g": self.groups != 1,
         }
         named = zip(LETTERS, self.sizes, strict=True)
-        return "".join(f"{letter}{size}" for letter, size in named if is_shown.get(letter, True))
+        return "".join(f"{letter}{size}" for letter, size in named if is_printed.get(letter, True))
 
 
 _DRIVER: dict[str, Any] = TABLE["driver"]
@@ -404,7 +404,7 @@ class ConvFamily(Family[Problem]):
     scaled = (("n",), ("c",), ("k",), ("h", "w"))
     tensor_core_mechanism = "precomp_gemm"
     has_call_cost = False
-    halves_alike = False  # libraries choose other algorithms for bf16
+    half_types_share_algorithms = False  # libraries choose other algorithms for bf16
 
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> Conv:
         """The convolution that a text names; see `parse`."""

@@ -70,7 +70,7 @@ MAX_INT32 = 2**31 - 1
 """Sizes of convolutions, batches and language models: cuDNN's descriptors hold int32."""
 
 
-def whole(kind: str, name: str, value: Any, minimum: int = 1, maximum: int = MAX_EXACT) -> Any:
+def checked_int(kind: str, name: str, value: Any, minimum: int = 1, maximum: int = MAX_EXACT) -> Any:
     """``value`` as a Python int, or an int64 array, from ``minimum`` to ``maximum``; `InputError` where it is none.
 
     ``kind`` begins the message: the operator, file or option that the number belongs to.

@@ -98,7 +98,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
 
-def require_known(what: str, value: object, known: Collection[str]) -> None:
+def check_choice(what: str, value: object, known: Collection[str]) -> None:
     """Raise `InputError` where ``value`` is none of the ``known`` values of ``what``, and name those."""
     if value not in list(known):  # a value that cannot be hashed is unknown, too
         raise InputError(f"{what} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
@@ -149,7 +149,7 @@ def read_table(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def in_one_line(source: str) -> Iterator[None]:
+def one_line_errors(source: str) -> Iterator[None]:
     """What the user's own code raises becomes an `InputError` of one line: ``source``, the error's notes, the error."""
     try:
         yield
@@ -181,7 +181,7 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
     if added:
         sys.path.insert(0, here)
     try:
-        with in_one_line(source):
+        with one_line_errors(source):
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise InputError(f"{source}: no module {module} is in this folder or on PYTHONPATH; {contract}")
             target: object = importlib.import_module(module)

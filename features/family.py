@@ -88,7 +88,7 @@ class Family(ABC, Generic[P]):
 
     Every one changes the shape, and its first exponent is 1. Times between measured ones are interpolated along them.
     """
-    ticks: tuple[str, ...] = ()
+    grid_sizes: tuple[str, ...] = ()
     """Sizes that tables measure at a few values; between two of them a time is interpolated from both."""
     scaled: tuple[tuple[str, ...], ...] = ()
     """Sizes that may be scaled for a new problem of the kind; one factor scales all names of an entry."""
@@ -108,7 +108,7 @@ class Family(ABC, Generic[P]):
     """The mechanism whose times `TensorCoreLaw` gives from a GPU's specification; empty where it describes none."""
     tiled_kinds: tuple[str, ...] = ()
     """Kinds of problems whose times `TiledProductLaw` gives from the specification of AMD's GPUs."""
-    halves_alike: bool = True
+    half_types_share_algorithms: bool = True
     """True where libraries run fp16 and bf16 by the same kernels, so that times of one stand for the other."""
     version: int = 1
     """Raised whenever a column, the order or a formula changes; bundles carry it."""

@@ -190,7 +190,7 @@ class InNetwork:
         """The parts of the backward pass that give the gradient of its `INPUT` or its `WEIGHT`."""
         return ()
 
-    def stand_ins(self) -> tuple[Any, ...]:
+    def fallbacks(self) -> tuple[Any, ...]:
         """The problem itself, then those whose measurements may stand in for its own, nearest first."""
         return (self,)
 

@@ -46,7 +46,7 @@ class Families(dict[str, Family]):
         """True for the name of a family, or kind of problem, that no description may take."""
         return name in self or name in self.of_kind
 
-    def describe(self, description: Description) -> DescribedFamily:
+    def from_description(self, description: Description) -> DescribedFamily:
         """The family of a described kernel. It is not found by its name: two kernels of one process may share that.
 
         Raises `InputError` for the name of a family or kind that is built in.
@@ -55,7 +55,7 @@ class Families(dict[str, Family]):
             raise InputError(f"kernel {description.name}: a family of that name is built in; give another name")
         return DescribedFamily(description)
 
-    def named(self, name: str) -> Family:
+    def by_name(self, name: str) -> Family:
         """The family of that name, or of that kind of problem. Raises `InputError` with the nearest names."""
         family = self.get(name) or self.get(self.of_kind.get(name, ""))
         if family is None:
@@ -120,7 +120,7 @@ def _declared() -> list[Family]:
 FAMILIES = Families(_declared())
 FAMILY_OF_KIND: Mapping[str, str] = FAMILIES.of_kind
 """Kind of problem → name of its family."""
-family = FAMILIES.named
+family = FAMILIES.by_name
 family_of = FAMILIES.of
 parse_problem = FAMILIES.parse
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..description import WITHOUT_SIZES, Description
-from ..elementwise import Number, whole
+from ..elementwise import Number, checked_int
 from ..errors import InputError
 from ..family import Family, Formula, ProblemTerms
 from ..gpu import Gpu
@@ -33,7 +33,7 @@ WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensi
 ORDINARY_TFLOPS, ORDINARY_GBS = 15.0, 600.0
 """Of an ordinary GPU: where no formula tells what a problem costs, times scale by the geometric mean of both."""
 RULED_OUT = "ruled out by a condition"
-BEYOND_GPU = "cannot run: {name} is above {maximum:,}, the most on {gpu}"
+OVER_GPU_LIMIT = "cannot run: {name} is above {maximum:,}, the most on {gpu}"
 LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
 """What the formulas of a launch add to the columns of a configuration."""
 
@@ -61,7 +61,7 @@ class DescribedProblem:
         """The setting of that name; empty where there is none."""
         return dict(zip(self.family.setting_names, self.settings, strict=True)).get("dtype", "")
 
-    def stand_ins(self) -> tuple["DescribedProblem", ...]:
+    def fallbacks(self) -> tuple["DescribedProblem", ...]:
         """The problem alone: no other kernel is like it."""
         return (self,)
 
@@ -81,7 +81,7 @@ class DescribedProblem:
 class DescribedFamily(Family[DescribedProblem]):
     """The family of one described kernel."""
 
-    halves_alike = False
+    half_types_share_algorithms = False
     has_call_cost = False
     distance_units: Mapping[str, float] = MappingProxyType({})
 
@@ -147,7 +147,7 @@ class DescribedFamily(Family[DescribedProblem]):
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> DescribedProblem:
         """As `Family.problem`; a setting that is not given takes its first known value."""
         values = tuple(
-            whole(self.name, size.name, sizes.get(size.name, size.default), size.minimum) for size in self.sizes
+            checked_int(self.name, size.name, sizes.get(size.name, size.default), size.minimum) for size in self.sizes
         )
         settings = tuple(setting.get(name) or default for name, default in self.setting_defaults.items())
         for name, value in zip(self.setting_names, settings, strict=True):
@@ -215,7 +215,7 @@ class DescribedFamily(Family[DescribedProblem]):
             ("registers_per_thread", per_thread, MAX_REGISTERS_PER_THREAD),
             ("threads_per_block * registers_per_thread", threads * per_thread, REGISTERS_PER_SM),
         ):
-            reason = BEYOND_GPU.format(name=name, maximum=maximum, gpu=gpu.name)
+            reason = OVER_GPU_LIMIT.format(name=name, maximum=maximum, gpu=gpu.name)
             reasons[reason] = np.broadcast_to(needed > maximum, len(parameters))
         return reasons
 

@@ -74,7 +74,7 @@ class Gemm(Operator):
         """One block per output tile, the edges by `tile_edge`."""
         return self.batch * ceil_div(self.m, tile_edge(self.m)) * ceil_div(self.n, tile_edge(self.n))
 
-    def like_kinds(self) -> tuple[str, ...]:
+    def fallback_kinds(self) -> tuple[str, ...]:
         """The other products: batched ones by batched ones, single ones by those with a bias or without."""
         order = ("bmm", "gemm") if self.batch > 1 else ("linear", "gemm", "bmm")
         return tuple(kind for kind in order if kind != self.kind)

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, dataclas
 import numpy as np
 
 from .. import roofline
-from ..elementwise import Number, ceil_div, whole
-from ..errors import InputError, require_known
+from ..elementwise import Number, ceil_div, checked_int
+from ..errors import InputError, check_choice
 from ..gpu import Gpu
 from ..problem import (
     DTYPES,
@@ -102,7 +102,7 @@ class Operator(InNetwork, ABC):
     """Further short names that texts may have."""
     MULTIPLIES: ClassVar[bool] = False
     """True for products of matrices."""
-    MOVES_LIKE: ClassVar[tuple[str, ...]] = ()
+    FALLBACK_KINDS: ClassVar[tuple[str, ...]] = ()
     """Kinds of the same sizes that move the same bytes, nearest first: they stand in where it was never measured."""
     BANDWIDTH: ClassVar[str] = ""
     """The share of the DRAM bandwidth that it reaches by `TensorCoreLaw`: streaming, norm or pool; empty: not known."""
@@ -119,11 +119,13 @@ class Operator(InNetwork, ABC):
     def __post_init__(self) -> None:
         fill_followers(self)
         for name, choices in self.CHOICES.items():
-            require_known(f"{self.kind}: {name}", getattr(self, name), choices)
+            check_choice(f"{self.kind}: {name}", getattr(self, name), choices)
         if self.dtype in QUANTISED:  # there is no arithmetic on them outside matrix units
             object.__setattr__(self, "math", "default")
         for size in declared_sizes(type(self)):
-            object.__setattr__(self, size.name, whole(self.kind, size.name, getattr(self, size.name), size.minimum))
+            object.__setattr__(
+                self, size.name, checked_int(self.kind, size.name, getattr(self, size.name), size.minimum)
+            )
         for name, wrong, rule in self.misfits(self.sizes):
             if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
                 value = np.broadcast_to(getattr(self, name), np.shape(wrong))[wrong].flat[0]
@@ -212,17 +214,17 @@ class Operator(InNetwork, ABC):
         peak = self.peak_tflops(gpu, self.dtype, self.math)
         return roofline.roofline_us(self.flops, self.dram_bytes, peak, gpu.dram_gbs)
 
-    def like_kinds(self) -> tuple[str, ...]:
+    def fallback_kinds(self) -> tuple[str, ...]:
         """Kinds whose measurements may stand in for this problem's, nearest first."""
-        return self.MOVES_LIKE
+        return self.FALLBACK_KINDS
 
-    def stand_ins(self) -> tuple["Operator", ...]:
+    def fallbacks(self) -> tuple["Operator", ...]:
         """The problem itself, then those whose measurements may stand in for its own, nearest first.
 
         A variant that was never measured goes by the problem without one.
         """
         settings = {**self.sizes, "dtype": self.dtype, "math": self.math}
-        likes = (self, *(operator_class(kind)(**settings) for kind in self.like_kinds()))
+        likes = (self, *(operator_class(kind)(**settings) for kind in self.fallback_kinds()))
         return (*likes, *(replace(like, variant="") for like in likes if like.variant))
 
     def of_kind(self, kind: str) -> "Operator":
@@ -275,7 +277,7 @@ DeclaredOperator = TypeVar("DeclaredOperator", bound=type[Operator])
 
 def operator_class(kind: str) -> type[Operator]:
     """The class of that kind. Raises `InputError` with the nearest kinds."""
-    require_known("operator", kind, OPERATORS)
+    check_choice("operator", kind, OPERATORS)
     return OPERATORS[kind]
 
 
@@ -411,14 +413,14 @@ class Streamed(Operator):
         return (("backward", Streamed(reads=reads, writes=writes, dtype=self.dtype, variant=name)),)
 
 
-KNOWN_IMAGE = "n2c3h4w5"
+EXAMPLE_IMAGE = "n2c3h4w5"
 """The problem of the known answers in tables of images: fp32, 120 elements."""
 ROW_KEYS = {"flops", "accesses", "meaning", "known"}
 OPTIONAL_KEYS = {
     "gradient": "GRADIENT",
     "weight_gradient": "WEIGHT_GRADIENT",
     "in_training": "IN_TRAINING",
-    "like": "MOVES_LIKE",
+    "like": "FALLBACK_KINDS",
     "bandwidth": "BANDWIDTH",
     "applied_by": "APPLIED_BY",
     "serial": "SERIAL",
@@ -429,9 +431,9 @@ OPTIONAL_KEYS = {
 def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Any]]:
     """Kind → class, `declared`, for every row of a table; each adds to ``base`` what an element costs.
 
-    A row has the keys ``flops`` and ``accesses`` per element, ``meaning``, ``known`` = [FLOPs, DRAM bytes, blocks] of
-    `KNOWN_IMAGE`, and may have `OPTIONAL_KEYS`, which `Operator` and `InNetwork` explain. Raises `TypeError` for a row
-    that lacks a key.
+    A row has the keys ``flops`` and ``accesses`` (both per element), ``meaning``, and ``known``: [FLOPs, DRAM bytes,
+    blocks] of `EXAMPLE_IMAGE`. It may have the `OPTIONAL_KEYS`, which `Operator` and `InNetwork` explain. Raises
+    `TypeError` if a row lacks a key.
     """
     classes = {}
     for kind, row in rows.items():
@@ -451,6 +453,6 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
             members[OPTIONAL_KEYS[key]] = tuple(row[key]) if isinstance(row[key], list) else row[key]
         name = "".join(word.capitalize() for word in kind.split("_"))
         flops, dram_bytes, blocks = row["known"]
-        enter = declared(f"{kind}:{KNOWN_IMAGE}", flops=flops, dram_bytes=dram_bytes, blocks=blocks)
+        enter = declared(f"{kind}:{EXAMPLE_IMAGE}", flops=flops, dram_bytes=dram_bytes, blocks=blocks)
         classes[kind] = enter(type(name, (base,), members))
     return classes

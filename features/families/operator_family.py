@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..elementwise import Number, log2, maximum, where
-from ..errors import InputError, require_known
+from ..errors import InputError, check_choice
 from ..family import DECLARED, Family, Formula, ProblemTerms
 from ..gpu import Gpu
 from ..gpu import gpu as gpu_named
@@ -29,7 +29,7 @@ class FamilyDeclaration:
     """A family by what it declares; its operators name it, and their classes declare sizes and settings.
 
     ``columns`` gives the values of ``column_names`` for a problem on a machine; ``dimension_names`` are those of them
-    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines``, ``ticks``,
+    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines``, ``grid_sizes``,
     ``tiled_kinds`` and ``call_cost_by_gpu`` as in `Family`; ``counted`` are the sizes whose product bounds the work
     (none: all that count).
     """
@@ -43,7 +43,7 @@ class FamilyDeclaration:
     candidate_key: tuple[str, ...] = ("operator", "variant", "algorithm")
     counted: tuple[str, ...] = ()
     lines: tuple[Mapping[str, int], ...] = ()
-    ticks: tuple[str, ...] = ()
+    grid_sizes: tuple[str, ...] = ()
     tiled_kinds: tuple[str, ...] = ()
     call_cost_by_gpu: bool = False
 
@@ -80,7 +80,7 @@ class OperatorFamily(Family[Operator]):
             setting: defaults.get(setting) or next(iter(choices), "") for setting, choices in self.settings.items()
         }
         self.strata = declaration.strata or (tuple(self.kinds) if len(self.kinds) > 1 else ())
-        for name in ("batch", "candidate_key", "lines", "ticks", "tiled_kinds", "call_cost_by_gpu"):
+        for name in ("batch", "candidate_key", "lines", "grid_sizes", "tiled_kinds", "call_cost_by_gpu"):
             setattr(self, name, getattr(declaration, name))
         self.problem_names = (*declaration.column_names, *DECLARED["common_names"])
         self.dimension_names = (*declaration.dimension_names, *self.setting_columns, *MACHINE_NAMES)
@@ -117,7 +117,7 @@ class OperatorFamily(Family[Operator]):
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> Operator:
         """The `Operator` of that kind; sizes that it lacks are ignored. Raises `InputError` for an unknown kind."""
         kind = setting.get("operator") or self.setting_defaults["operator"]
-        require_known(f"family {self.name}: operator", kind, self.kinds)
+        check_choice(f"family {self.name}: operator", kind, self.kinds)
         cls = self.kinds[kind]
         own_sizes = {name: sizes[name] for name in cls.size_names() if name in sizes}
         return cls(**own_sizes, **{name: setting[name] for name in self.setting_names[1:] if name in setting})

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from surrogate.dataset.files import checked_file, write_folder
 from surrogate.features.description import description_of
-from surrogate.features.errors import InputError, read_bounded, require_known
+from surrogate.features.errors import InputError, check_choice, read_bounded
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
 from surrogate.models.json_types import (
@@ -363,12 +363,12 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
 def _stored_family(name: str, stored: StoredPart) -> Family:
     """The family of a part: one that is built in, or that the bundle describes. Raises `InputError` for another."""
     if stored.kernel is None:
-        require_known("family", name, FAMILIES)
+        check_choice("family", name, FAMILIES)
         return FAMILIES[name]
     description = description_of(stored.kernel, f"{INDEX}: kernel")
     if description.name != name:
         raise InputError(f"{INDEX}: the part {name} describes {description.name}")
-    return FAMILIES.describe(description)
+    return FAMILIES.from_description(description)
 
 
 def _check_device(gpu: Gpu) -> None:

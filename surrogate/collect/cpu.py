@@ -28,7 +28,7 @@ from surrogate.dataset.threads import usable_cores
 from surrogate.features.algorithms import unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import require_known
+from surrogate.features.errors import check_choice
 
 LIBRARY = "reference"
 TILE = 32
@@ -307,7 +307,7 @@ class CpuDevice(Device):
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Warm once, then the policy's repeats, the cache flushed before each. An exception is status ``failed``."""
-        require_known("algorithm", algorithm, self._algorithms)
+        check_choice("algorithm", algorithm, self._algorithms)
         chosen = self._algorithms[algorithm]
         reason = chosen.unsupported_reason(conv)
         if reason is not None:

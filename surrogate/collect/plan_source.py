@@ -36,7 +36,7 @@ from surrogate.collect.plan import (
     within,
 )
 from surrogate.features.conv import Conv, parse
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ ALL = "seer"
 @cache
 def grid_problems(name: str) -> tuple[PlannedProblem, ...]:
     """The problems of one grid, or of all under the name ``seer``; an unknown name raises `InputError`."""
-    require_known("grid", name, (ALL, *GRIDS))
+    check_choice("grid", name, (ALL, *GRIDS))
     names = tuple(GRIDS) if name == ALL else (name,)
     problems: list[PlannedProblem] = []
     for member in names:

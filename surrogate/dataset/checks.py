@@ -13,7 +13,7 @@ from surrogate.dataset.problem_list import FAMILY_COLUMNS, expanded, required
 from surrogate.dataset.problems import families_of, family_rows, groups
 from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import VENDOR_LIBRARIES
-from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, whole
+from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
 from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu, gpu, unlisted
@@ -175,7 +175,7 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     numbers = columns.numbers(values, column, name).to_numpy()
-    return pd.Series(whole(name, column, numbers, minimum=-MAX_EXACT), index=values.index)
+    return pd.Series(checked_int(name, column, numbers, minimum=-MAX_EXACT), index=values.index)
 
 
 def check(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:

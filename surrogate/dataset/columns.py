@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError, RowError, require_known
+from surrogate.features.errors import InputError, RowError, check_choice
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Column:
 def columns(table: str | None = None) -> tuple[Column, ...]:
     """The columns of ``table`` (all tables: None) in their order. Raises `InputError` for an unknown table."""
     if table is not None:
-        require_known("table", table, TABLES)
+        check_choice("table", table, TABLES)
     return tuple(column for column in COLUMNS if table in (None, column.table))
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from surrogate.dataset.columns import numbers
 from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value, read_description
-from surrogate.features.elementwise import whole
+from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, nearest, row_number
 from surrogate.features.families import FAMILIES
 
@@ -150,7 +150,7 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     for name, values in description.settings.items():
         out[name] = _text(out, name, values[0] if values else "")
     for name in description.sizes:
-        out[name] = whole(where, name, numbers(out[name], name, where).to_numpy(), minimum=0)
+        out[name] = checked_int(where, name, numbers(out[name], name, where).to_numpy(), minimum=0)
     if not description.sizes:
         out[WITHOUT_SIZES] = 1
     out["solver"] = configuration_texts(out, description, where)

@@ -22,7 +22,7 @@ import numpy as np
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.features.conv import EXAMPLE
-from surrogate.features.elementwise import whole
+from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, nearest, read_bounded, require_regular
 from surrogate.features.families import (
     DEFAULT_FAMILY,
@@ -352,13 +352,15 @@ def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> "li
         if words == [""]:
             continue
         where = f"{path}, line {number}"
-        values = [whole(where, f"number {place}", _number(word), minimum=0) for place, word in enumerate(words, 1)]
+        values = [
+            checked_int(where, f"number {place}", _number(word), minimum=0) for place, word in enumerate(words, 1)
+        ]
         if len(values) == 1 and declared is None and not problems:
             declared = values[0]
             continue
         if len(values) not in (8, 9):
             raise InputError(f"{where}: {len(values)} numbers; {_NUMBERS}")
-        algorithm = whole(where, "algorithm", values[8], minimum=0, maximum=7) if len(values) == 9 else None
+        algorithm = checked_int(where, "algorithm", values[8], minimum=0, maximum=7) if len(values) == 9 else None
         problems.append((square_conv(values, where), algorithm))
     if not problems:
         raise InputError(f"{path}: holds no problem; {_NUMBERS}")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import codes, device_names, shape_names
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import Family
 
 
@@ -50,7 +50,7 @@ def folds(by: str, family: Family, main: pd.DataFrame, also: pd.DataFrame, count
     shape of the held networks leaves training), ``gpu`` (one GPU each), ``random`` (rows; flatters, for comparison).
     Raises `InputError` for an unknown split, or one that the table cannot carry.
     """
-    require_known("split", by, SPLITS)
+    check_choice("split", by, SPLITS)
     if count < 2:
         raise InputError(f"{count} fold{'s' * (count != 1)}: at least 2 are needed")
     return SPLITS[by](family, main, also, count, seed)

@@ -15,7 +15,7 @@ from surrogate.dataset.described import Kernel, described_frame, with_values, wi
 from surrogate.dataset.files import STDOUT
 from surrogate.dataset.tables import devices_in, read_table, table_writer, write_table
 from surrogate.features.description import Description, description_of
-from surrogate.features.errors import InputError, RowError, require_known
+from surrogate.features.errors import InputError, RowError, check_choice
 from surrogate.features.families import FAMILIES, DescribedFamily
 from surrogate.features.gpu import Gpu
 
@@ -39,7 +39,7 @@ class Dataset:
     @property
     def own(self) -> DescribedFamily | None:
         """The family of the described kernel."""
-        return FAMILIES.describe(self.described) if self.described else None
+        return FAMILIES.from_description(self.described) if self.described else None
 
     @property
     def devices(self) -> dict[str, Gpu]:
@@ -64,7 +64,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
     frame, metadata = read_table(path)
     data = _dataset(frame, path, metadata, kernel)
     chosen = candidates or metadata.get("candidates", data.candidates)
-    require_known(f"{path}: candidates", chosen, CANDIDATES)
+    check_choice(f"{path}: candidates", chosen, CANDIDATES)
     beside = kernels_path(path)
     return replace(data, candidates=chosen, kernels=read_table(beside)[0] if beside.is_file() else None)
 
@@ -91,7 +91,7 @@ def examined(
         frame = normalise(frame, str(path))
         violations = check(frame)
     else:
-        family = FAMILIES.describe(described)
+        family = FAMILIES.from_description(described)
         frame = described_frame(frame, described, str(path))
         violations = check(frame, family)
         check_formulas(frame, family, str(path))
@@ -170,7 +170,7 @@ def merge(parts: list[Dataset]) -> Dataset:
     for column in SIZE_COLUMNS:
         if column in frame:  # a family that only one part has
             frame[column] = frame[column].fillna(0).astype("int64")
-    key = problems.key_columns(frame, described and FAMILIES.describe(described))
+    key = problems.key_columns(frame, described and FAMILIES.from_description(described))
     named = frame.assign(gpu=problems.device_names(frame))
     frame = frame[~named.duplicated(key, keep="last")].reset_index(drop=True)
     tables = [part.kernels for part in parts if part.kernels is not None]
@@ -231,7 +231,7 @@ def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
 
     Raises `InputError` for another ``candidate``, and for solvers that the table does not name.
     """
-    require_known("candidate", candidate, ("algorithm", "solver"))
+    check_choice("candidate", candidate, ("algorithm", "solver"))
     if candidate == "algorithm" and data.described is None:  # what can be chosen of a kernel are its configurations
         return problems.fastest_solver(data.frame)
     if "solver" not in data.frame:

@@ -25,7 +25,7 @@ from surrogate.evaluation.importance import mean_importance
 from surrogate.evaluation.judge import Picks
 from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, EvaluationSet, Record, plain
 from surrogate.evaluation.tune import TUNE_TRIALS
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, TimeModel, model_class, model_frame
 from surrogate.uncertainty.fit import held_out_half_widths
@@ -150,7 +150,7 @@ class CompareOptions(KernelOptions):
     keep: Path | None = None
 
     def __post_init__(self) -> None:
-        require_known("tune", self.tune, TUNE_TRIALS)
+        check_choice("tune", self.tune, TUNE_TRIALS)
 
     @property
     def classes(self) -> list[type[TimeModel]]:
@@ -215,7 +215,7 @@ def _family_runs(
     parts: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
     own = one_kernel((main, *others))
-    for family in families_of(frames[0], own and FAMILIES.describe(own)):
+    for family in families_of(frames[0], own and FAMILIES.from_description(own)):
         main_frame, *also = (frame[family_rows(frame, family)] for frame in frames)
         rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), family, devices)
         count = len(main_frame)

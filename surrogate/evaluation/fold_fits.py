@@ -19,7 +19,7 @@ from surrogate.dataset.threads import in_parallel
 from surrogate.evaluation.importance import column_importance
 from surrogate.evaluation.scorecard import TREES, plain
 from surrogate.evaluation.tune import tuned
-from surrogate.features.errors import InputError, in_one_line
+from surrogate.features.errors import InputError, one_line_errors
 from surrogate.models import Support, TimeModel, model_class
 from surrogate.models.base import terms
 from surrogate.models.stacked import StackedTerms
@@ -206,7 +206,7 @@ class FoldFits:
                 self.progress.say(f"{said}, trial {done} of {of} {best}".rstrip())
 
             try:
-                with in_one_line(cls.name):  # whatever one model raises, the others are judged
+                with one_line_errors(cls.name):  # whatever one model raises, the others are judged
                     outcome = HeldOut.read(file, len(held))
                     if outcome is None:
                         if cls is StackedTerms:

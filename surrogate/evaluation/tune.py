@@ -21,7 +21,7 @@ from surrogate.dataset.problems import judged_rows, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.evaluation.scorecard import EvaluationSet, pick_by_times
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.models import TimeModel
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class InnerFolds:
 
     def require(self, objective: str) -> None:
         """Raise `InputError` where ``objective`` is unknown or these rows cannot give it."""
-        require_known("objective", objective, OBJECTIVES)
+        check_choice("objective", objective, OBJECTIVES)
         if objective == "choice" and not self.judged.any():
             raise InputError("no problem has two measured candidates to choose from; use objective time")
 

@@ -43,7 +43,7 @@ import pandas as pd
 
 from surrogate.dataset.files import Progress
 from surrogate.features.algorithms import version_key
-from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, whole
+from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.families import family as family_named
@@ -326,7 +326,7 @@ def _texts(values: Any, rows: int) -> Any:
 
 def _sizes(name: str, values: object, rows: int) -> np.ndarray:
     """One whole number for all rows, or one for each, in the narrowest type that holds them."""
-    sizes = whole("its table", name, np.broadcast_to(np.asarray(values), rows), minimum=-MAX_EXACT)
+    sizes = checked_int("its table", name, np.broadcast_to(np.asarray(values), rows), minimum=-MAX_EXACT)
     return sizes.astype(np.int32) if np.abs(sizes).max(initial=0) <= MAX_INT32 else sizes
 
 

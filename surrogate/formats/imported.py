@@ -7,7 +7,7 @@ import pandas as pd
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import CONV, DEFAULT_ALGORITHM, FAMILIES, FAMILY_OF_KIND
 from surrogate.features.problem import SIZE_COLUMNS
 
@@ -100,5 +100,5 @@ def algorithm_names(numbering: str) -> tuple[str, ...]:
     """Names of algorithms 0 … 7: cuDNN's enum, or as the original repository's README numbers 4 … 7."""
     names = [algorithm.name for algorithm in algorithms("cudnn", "fwd")]
     numberings = {"enum": names, "readme": [*names[:4], *names[6:], *names[4:6]]}
-    require_known("numbering", numbering, numberings)
+    check_choice("numbering", numbering, numberings)
     return tuple(numberings[numbering])

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Unpack
 
-from surrogate.features.elementwise import whole
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.elementwise import checked_int
+from surrogate.features.errors import InputError, check_choice
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported, plural
@@ -156,10 +156,12 @@ def _sizes(path: Path, problem_size: object) -> dict[str, int]:
     """The whole numbers of a problem size by axis; a text, such as a formula of the parameters, is no size."""
     given = problem_size if isinstance(problem_size, list) else [problem_size]
     axes = zip(_AXES, given, strict=False)
-    return {axis: whole(str(path), "problem_size", each) for axis, each in axes if not isinstance(each, str | None)}
+    return {
+        axis: checked_int(str(path), "problem_size", each) for axis, each in axes if not isinstance(each, str | None)
+    }
 
 
 def _ms(path: Path, time: Any, unit: str) -> Any:
     """A time in ms; what is none as it is."""
-    require_known(f"{path}: time unit", unit, _UNITS_MS)
+    check_choice(f"{path}: time unit", unit, _UNITS_MS)
     return time * _UNITS_MS[unit] if is_time(time) else time

@@ -12,8 +12,8 @@ from typing import Unpack
 import numpy as np
 import pandas as pd
 
-from surrogate.features.elementwise import MAX_INT32, whole
-from surrogate.features.errors import InputError, nearest, require_known
+from surrogate.features.elementwise import MAX_INT32, checked_int
+from surrogate.features.errors import InputError, check_choice, nearest
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import Imported, family_rows
@@ -31,7 +31,7 @@ def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[Read
 
     Raises `InputError` naming file and line, and where the rates that follow from the times are impossible.
     """
-    require_known("time unit", time_unit, _UNITS_US)
+    check_choice("time unit", time_unit, _UNITS_US)
     frames = [_frame(Path(path), _UNITS_US[time_unit], limits) for path in paths]
     kernels = pd.concat(frames, ignore_index=True)
     rows = family_rows(kernels.assign(operator="gemm", gpu=gpu, library="cublas", origin="lin_csv"))
@@ -68,7 +68,7 @@ def _frame(path: Path, unit_us: float, limits: ReadLimits) -> pd.DataFrame:
             table[column] = values * unit_us
         else:
             lines = zip(table.index.tolist(), values, strict=True)
-            sizes = [whole(f"{path}, line {line + 2}", column, size, maximum=MAX_INT32) for line, size in lines]
+            sizes = [checked_int(f"{path}, line {line + 2}", column, size, maximum=MAX_INT32) for line, size in lines]
             table[column] = np.array(sizes, dtype=np.int64)
     frame = table.rename(columns={"kernel_runtime": "time_us", **{_SIZES[name]: name for name in _SIZES}})
     _check_rates(frame, path)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from surrogate.dataset.files import Progress
-from surrogate.features.elementwise import whole
+from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
@@ -293,7 +293,7 @@ _COLUMNS = {
 
 def count(name: str, text: str, where: str) -> int:
     """A count that a log calls ``name``. Raises `InputError` unless it is a whole number."""
-    return whole(where, name, int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else text, minimum=0)
+    return checked_int(where, name, int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else text, minimum=0)
 
 
 def metric(name: str, text: str, unit: str = "") -> tuple[str, float]:

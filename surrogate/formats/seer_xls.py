@@ -24,8 +24,8 @@ import pandas as pd
 from surrogate.dataset.columns import KERNEL_NUMBERS
 from surrogate.dataset.problem_list import square_conv
 from surrogate.features.conv import Conv
-from surrogate.features.elementwise import whole
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.elementwise import checked_int
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import OPERATORS
 from surrogate.features.terms import output_size
 from surrogate.formats import Format, imported
@@ -167,11 +167,11 @@ def _variant_rows(
         part = "train" if sheet.name.lower() == "train" else "test"
         for where, cells in sheet.numbers(min(sheet.width, _COUNTERS)):
             conv = square_conv(cells, where)
-            algorithm = names[whole(where, "algorithm", cells[8], minimum=0, maximum=len(names) - 1)]
+            algorithm = names[checked_int(where, "algorithm", cells[8], minimum=0, maximum=len(names) - 1)]
             kernel: dict[str, object] = {"kernel_name": path.stem, "tile": tile}
             time_us = nan if holds_classes else cells[9] * 1000
             if holds_classes:
-                kernel["kernel_class"] = whole(f"{where}, column 10", "class", cells[9], minimum=0, maximum=2)
+                kernel["kernel_class"] = checked_int(f"{where}, column 10", "class", cells[9], minimum=0, maximum=2)
             else:
                 kernel["time_us"] = time_us
             if time_us > 0:
@@ -232,7 +232,7 @@ def _pick_rows(sheet: "Sheet", names: tuple[str, ...]) -> tuple[list[dict[str, o
         times_ms = cells[_PROBLEM : _PROBLEM + _ALGORITHMS]
         heuristic = None
         if sheet.width == 18:
-            best, picked = (whole(f"{where}, column {i + 1}", "algorithm", cells[i], -1, 7) for i in (16, 17))
+            best, picked = (checked_int(f"{where}, column {i + 1}", "algorithm", cells[i], -1, 7) for i in (16, 17))
             heuristic = names[picked] if picked >= 0 else None
             minimum = min((time for time in times_ms if time > 0), default=None)
             disagreeing += minimum is not None and (best < 0 or times_ms[best] != minimum)
@@ -289,7 +289,7 @@ def _other_ops_rows(path: Path, sheets: "tuple[Sheet, ...]") -> list[dict[str, o
     `InputError` naming sheet and row.
     """
     name = re.sub(r"^other-ops-?", "", path.stem, flags=re.IGNORECASE).lower()
-    require_known(f"{path}: operator", name, _OTHER_COLUMNS)
+    check_choice(f"{path}: operator", name, _OTHER_COLUMNS)
     dropped = 0 if name == "data_layout" else 1
     needed = _OTHER_COLUMNS[name] + dropped
     rows: list[dict[str, object]] = []

@@ -253,7 +253,7 @@ class Grid:
             part = self.rows(family, gpu)
             members = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
             parts.append((part.codes[members], part.sizes[members], part.values[members]))
-        ticked = [family.size_names.index(name) for name in family.ticks]
+        ticked = [family.size_names.index(name) for name in family.grid_sizes]
         joined = GridPart(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         return joined.measured(Lines.of(self.lines, family.size_names), ticked)
 

@@ -164,7 +164,7 @@ def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
     labels, codes = _labels(rows)
     _, setting = np.unique(["|".join(each.setting) for each in labels], return_inverse=True)
     family = rows.family
-    along = [*family.lines, *({name: 1} for name in family.ticks if {name: 1} not in family.lines)]
+    along = [*family.lines, *({name: 1} for name in family.grid_sizes if {name: 1} not in family.lines)]
     lines = Lines.of(along, family.size_names)
     sizes = rows.sizes
     device = device_names(rows.frame)

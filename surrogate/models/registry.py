@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.errors import require_known
+from surrogate.features.errors import check_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ def __getattr__(name: str) -> "dict[str, type[TimeModel]]":
 
 def model_class(name: str) -> "type[TimeModel]":
     """The class of that name, those on request among them. Raises `InputError` with the nearest names."""
-    require_known("model", name, DECLARED)
+    check_choice("model", name, DECLARED)
     return DECLARED[name].load()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError, in_one_line, nearest
+from surrogate.features.errors import InputError, nearest, one_line_errors
 from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.network.aten_call import TABLE, Call, Tensor, base_name
 from surrogate.network.dispatch import is_view
@@ -55,7 +55,7 @@ def read_exported(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
     """
     path = Path(path)
     program, weights = _graph(path)
-    with in_one_line(f"{path}: not the layout of an exported program; export it again"):
+    with one_line_errors(f"{path}: not the layout of an exported program; export it again"):
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
@@ -69,7 +69,10 @@ def read_exported(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
 def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON of the archive's one graph, and that of where its weights lie; the latter empty in older archives."""
     # zipfile, zlib and json raise errors without a common base
-    with in_one_line(f"{path}: no exported program; write it with torch.export.save"), zipfile.ZipFile(path) as archive:
+    with (
+        one_line_errors(f"{path}: no exported program; write it with torch.export.save"),
+        zipfile.ZipFile(path) as archive,
+    ):
         names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
         if not names:
             raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.elementwise import MAX_INT32, whole
-from surrogate.features.errors import InputError, nearest, read_bounded, require_known
+from surrogate.features.elementwise import MAX_INT32, checked_int
+from surrogate.features.errors import InputError, check_choice, nearest, read_bounded
 from surrogate.features.families.attention import KV_DTYPES, LATENT, ROPE
 from surrogate.features.problem import QUANTISED
 from surrogate.network.checkpoint import Checkpoint, Names, read_checkpoint
@@ -163,7 +163,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
             raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
     experts = _experts(sizes, kind) if family.experts else {}
     stated_type = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
-    require_known(f"{path}: torch_dtype", stated_type, TYPES)
+    check_choice(f"{path}: torch_dtype", stated_type, TYPES)
     groups = sizes.maybe("num_key_value_heads")
     if not family.latent and heads % (groups or heads):
         raise InputError(f"{path}: num_key_value_heads {groups} is no divisor of {heads} num_attention_heads; give one")
@@ -244,7 +244,7 @@ class _Sizes:
         name = next((name for name in names if self.config.get(name) is not None), None)
         if name is None:
             raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
-        return whole(str(self.path), name, self.config[name], 1, maximum)
+        return checked_int(str(self.path), name, self.config[name], 1, maximum)
 
     def kinds_of(self, layers: int) -> list[object]:
         """The kind of every layer; empty where they are not listed."""
@@ -366,7 +366,7 @@ class Deployment:
                 " give a smaller --pipeline-parallel"
             )
         if self.kv_dtype:
-            require_known("kv_dtype", self.kv_dtype, KV_DTYPES)
+            check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
 
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of it."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
-from surrogate.features.errors import require_known
+from surrogate.features.errors import check_choice
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import LAYOUTS, MATHS, setting
 
@@ -100,7 +100,7 @@ def with_named(options: Options, named: Mapping[str, Any], *others: str, known: 
     Raises `InputError` for a name that is not ``known`` (without: no field), and names those and ``others``.
     """
     for name in named:
-        require_known("parameter", name, (*others, *(known or (each.name for each in fields(options)))))
+        check_choice("parameter", name, (*others, *(known or (each.name for each in fields(options)))))
     return replace(options, **{name: value for name, value in named.items() if value is not None})
 
 
@@ -200,7 +200,7 @@ def element_type(name: str, value: object, known: Collection[str]) -> str | None
     """
     word = None if value is None else setting("dtype", value)
     if word is not None:
-        require_known(name, word, known)
+        check_choice(name, word, known)
     return word
 
 
@@ -241,7 +241,7 @@ def with_settings(network: Network, math: str | None, layout: str | None) -> Net
     if not chosen:
         return network
     for name, value in chosen.items():
-        require_known(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
+        check_choice(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
     layers = tuple(
         replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
         for layer in network.layers

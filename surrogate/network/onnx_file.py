@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError, in_one_line, nearest, read_bounded
+from surrogate.features.errors import InputError, nearest, one_line_errors, read_bounded
 from surrogate.network.aten_call import TABLE, Call, Shape, Tensor, argument_name
 from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
@@ -178,7 +178,7 @@ def with_shapes(model: "ModelProto", path: Path, batch: int | None, dims: Mappin
         _rebatch_reshapes(model.graph, old, new)
     _drop_stale_shapes(model.graph, keep=old == new)
     # The checker's, the inference's and protobuf's errors have no common base.
-    with in_one_line(f"{path}: ONNX shape inference refuses the graph"):
+    with one_line_errors(f"{path}: ONNX shape inference refuses the graph"):
         inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
     model.CopyFrom(inferred)
     fold_shapes(model)
@@ -227,7 +227,7 @@ def _expand_functions(model: "ModelProto", path: Path) -> None:
         raise InputError(f"{path}: its local functions call themselves or nest too deep; export it inlined") from None
     if size > MAX_NODES:
         raise InputError(f"{path}: its local functions expand to more than {MAX_NODES} nodes; export it inlined")
-    with in_one_line(f"{path}: its local functions cannot be expanded"):
+    with one_line_errors(f"{path}: its local functions cannot be expanded"):
         model.CopyFrom(inline_local_functions(model))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.elementwise import MAX_INT32, whole
+from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
@@ -87,7 +87,7 @@ def _checked(source: str, options: ReadOptions) -> ReadOptions:
     counts = {name: getattr(options, name) for name in ("prefill", "decode", *SPREAD[:3])}
     for name, size in {"batch": options.batch, **(options.dims or {}), **counts}.items():
         if size is not None:
-            whole(source, name, size, maximum=MAX_INT32)
+            checked_int(source, name, size, maximum=MAX_INT32)
     require_data_parallel(source, options.data_parallel, training=options.training)
     return replace(options, dtype=dtype, amp=amp)
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from surrogate import bundled
 from surrogate.features.analytical import STREAMING
-from surrogate.features.errors import require_known
+from surrogate.features.errors import check_choice
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
@@ -215,8 +215,8 @@ def launched(network: Network, runtime: str | None = None, host: str | None = No
     """The network as a runtime (of `RUNTIMES`; None: its own) runs it, with the time that a host (of `HOSTS`; None: the
     usual one) takes. Launches are counted behind fusion."""
     runtime, host = runtime or network.runtime, host or HOSTS[0]
-    require_known("runtime", runtime, RUNTIMES)
-    require_known("host", host, HOSTS)
+    check_choice("runtime", runtime, RUNTIMES)
+    check_choice("host", host, HOSTS)
     if runtime != "eager":
         network = compiled(network)
         network = replace(network, notes=(*network.notes, MEMORY_NOTE))

@@ -10,8 +10,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from surrogate.features.elementwise import MAX_INT32, ceil_div, whole
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import ELEMENTS, QUANTISED
@@ -84,10 +84,10 @@ class Choices:
         """Raise `InputError` for what is no count and no known type or framework."""
         for name in COUNTS:
             for number in self.several(name):
-                whole("seer serving", f"--{name.replace('_', '-')}", number, maximum=MAX_INT32)
+                checked_int("seer serving", f"--{name.replace('_', '-')}", number, maximum=MAX_INT32)
         for kind, several, known in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
             for name in self.several(several):
-                require_known(kind, name, known)
+                check_choice(kind, name, known)
 
     def plans(self, decoder: Decoder, device: Gpu) -> Iterator[ReplicaPlan]:
         """Every configuration of the search on a GPU."""
@@ -214,7 +214,7 @@ def serve(
     choices = with_named(choices, asked, *CONDITIONS)
     choices.check()
     sizes = {"--input": input, "--output": output}
-    load = Load(*(whole("seer serving", name, size, maximum=MAX_INT32) for name, size in sizes.items()))
+    load = Load(*(checked_int("seer serving", name, size, maximum=MAX_INT32) for name, size in sizes.items()))
     targets = Targets(_positive("--ttft", ttft_ms), _positive("--tpot", tpot_ms))
     if output == 1 and tpot_ms is not None:
         raise InputError("--tpot: an answer of one token has no further one; leave it out, or give a longer --output")

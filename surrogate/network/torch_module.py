@@ -17,8 +17,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.elementwise import MAX_INT32, whole
-from surrogate.features.errors import InputError, imported_callable, in_one_line
+from surrogate.features.elementwise import MAX_INT32, checked_int
+from surrogate.features.errors import InputError, imported_callable, one_line_errors
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import TABLE, Call, Tensor, base_name
@@ -90,7 +90,7 @@ def _told(source: str) -> Iterator[None]:
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
     from torch._subclasses.fake_tensor import log as torch_log
 
-    with in_one_line(source):
+    with one_line_errors(source):
         was_silent, torch_log.disabled = torch_log.disabled, True  # it logs a stack for every shape that does not fit
         try:
             yield
@@ -200,7 +200,7 @@ def time_module(
     options = with_named(AS_IT_IS, named, known=OPTIONS)
     require_data_parallel(name, options.data_parallel, training=options.training)
     if options.batch is not None:
-        whole(name, "batch", options.batch, maximum=MAX_INT32)
+        checked_int(name, "batch", options.batch, maximum=MAX_INT32)
     predictors = load_predictors(gpu, bundle)
     limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 

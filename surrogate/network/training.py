@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from surrogate.features.elementwise import whole
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.elementwise import checked_int
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
@@ -37,7 +37,7 @@ def completed(network: Network, training: bool, optimizer: str = OPTIMIZER) -> N
     """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers, whose
     last is the step of ``optimizer``, one of `OPTIMIZERS`."""
     network = chained(network, training=training)
-    require_known("optimizer", optimizer, OPTIMIZERS)
+    check_choice("optimizer", optimizer, OPTIMIZERS)
     if not training:
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"
@@ -114,7 +114,7 @@ class Exchange:
 def require_data_parallel(source: str, gpus: int, *, training: bool) -> None:
     """Raises `InputError` for no number of GPUs of a machine, for networks that are not trained, and where ``training``
     is no answer to that."""
-    whole(source, "data_parallel", gpus)
+    checked_int(source, "data_parallel", gpus)
     if training not in (True, False):
         raise InputError(f"{source}: training is {training!r}; give True or False")
     if gpus > MACHINE:

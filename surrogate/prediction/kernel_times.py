@@ -33,7 +33,7 @@ REMEMBERED = 100_000
 
 
 class FallbackChoice(NamedTuple):
-    """Which of `stand_ins` of a problem answers for it, by its position, and the setting that it is asked in."""
+    """Which of `fallbacks` of a problem answers for it, by its position, and the setting that it is asked in."""
 
     position: int
     ranker: Ranker
@@ -71,7 +71,7 @@ class KernelTimes:
             elif chosen is None:
                 self._answers[problem] = self._by_roofline(problem, target)
             else:
-                by_setting.setdefault(chosen.ranker, []).append((problem, problem.stand_ins()[chosen.position]))
+                by_setting.setdefault(chosen.ranker, []).append((problem, problem.fallbacks()[chosen.position]))
         for ranker, pairs in by_setting.items():
             rankings = ranker.rank_many([like for _, like in pairs])
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
@@ -150,7 +150,7 @@ class KernelTimes:
     def _max_evidence(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """The nearest with at least `EARNEST_ROWS` rows on this GPU, else on any, by the library of most rows."""
         evidence: list[tuple[FallbackRank, Question]] = []
-        for index, like in enumerate(problem.stand_ins()):
+        for index, like in enumerate(problem.fallbacks()):
             family = family_of(like)
             if family.name not in self._resolver.bundle.parts:
                 continue

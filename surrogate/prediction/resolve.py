@@ -13,7 +13,7 @@ import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
 from surrogate.features.algorithms import newest, version_number
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted
@@ -201,7 +201,11 @@ class Resolver:
         family, gpu_name, values, library, *_ = question
         device = self.device(gpu_name)
         other = tuple(OTHER_HALF.get(value, value) for value in values)
-        if not family.halves_alike or other == values or not 0 < device.bf16_tensor_tflops == device.fp16_tensor_tflops:
+        if (
+            not family.half_types_share_algorithms
+            or other == values
+            or not 0 < device.bf16_tensor_tflops == device.fp16_tensor_tflops
+        ):
             return question
 
         def is_measured(setting: tuple[str, ...]) -> bool:
@@ -215,7 +219,7 @@ class Resolver:
     def check_library(self, name: str) -> None:
         """Raise `InputError`, with the nearest names, for a library that no part of the bundle knows."""
         known = {library for part in self.bundle.parts.values() for library in part.domain.libraries}
-        require_known("the bundle's library", name, sorted(known))
+        check_choice("the bundle's library", name, sorted(known))
 
     def _resolved(self, question: Question) -> Ranker:
         if question.library is not None:

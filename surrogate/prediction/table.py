@@ -12,8 +12,8 @@ from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.dataset.problem_list import PLACE, Cells, expanded
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
-from surrogate.features.elementwise import whole
-from surrogate.features.errors import InputError, RowError, require_known
+from surrogate.features.elementwise import checked_int
+from surrogate.features.errors import InputError, RowError, check_choice
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
@@ -172,7 +172,7 @@ def _read(
         default = defaults.settings.get(name) or ("" if name == "math" else family.setting_defaults[name])
         texts[name] = _text(columns, name, default, rows)
         for value in filter(None, texts[name][0] if known else ()):
-            require_known(f"the table's {name}", value, known)
+            check_choice(f"the table's {name}", value, known)
     _check_geometry(family, sizes, texts["library"])
     return sizes, texts
 
@@ -314,7 +314,7 @@ def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarra
     filled: Columns = {}
     for size in family.sizes:
         if size.name in columns:
-            filled[size.name] = whole("the table", size.name, np.asarray(columns[size.name]), size.minimum)
+            filled[size.name] = checked_int("the table", size.name, np.asarray(columns[size.name]), size.minimum)
         elif isinstance(size.default, str):
             filled[size.name] = filled[size.default]
         else:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.kernels import identify
 from surrogate.trace import events
 from surrogate.trace.calls import is_shape
@@ -106,7 +106,7 @@ def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
 
 def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
     """Both sides at one level, matched stage by stage: what a stage leaves goes on to the next one."""
-    require_known("level", by, tuple(LEVELS))
+    check_choice("level", by, tuple(LEVELS))
     # A row for every key of both sides; the last stage, "", has what stands on one side only.
     left = [_items(part, count, by) for part, count, _ in sides]
     parts = []

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.collect.device import demangled
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import LIMITS, WARP_THREADS, occupancy, uses_tensor_cores
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, bound, compute_us, memory_us, peak_tflops
@@ -52,7 +52,7 @@ def kernel_table(given: Source, by: str = "name") -> ResultTable:
     Raises `InputError` for another grouping.
     """
     profile = profiled(given)
-    require_known("grouping of kernels", by, GROUPINGS)
+    check_choice("grouping of kernels", by, GROUPINGS)
     activities = profile.trace.activities
     kernels = np.flatnonzero(activities.kind == events.KERNEL)
     labels, of_kernel = _groups(profile, kernels, by)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import require_known
+from surrogate.features.errors import check_choice
 from surrogate.trace.events.parts import find_layers, iteration_at
 from surrogate.trace.events.tables import Ints, Trace, linked, nest, take
 from surrogate.trace.result import ResultTable, Row, short_names
@@ -76,7 +76,7 @@ class Spans:
 
 def level_number(level: str) -> int:
     """The place of ``level`` in `LEVELS`. Raises `InputError` for an unknown one."""
-    require_known("level", level, LEVELS)
+    check_choice("level", level, LEVELS)
     return LEVELS.index(level)
 
 

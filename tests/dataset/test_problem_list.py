@@ -81,13 +81,15 @@ def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
 def test_problems_of_a_described_kernel(tmp_path: Path, text: str) -> None:
     """As texts, with or without the kernel's name, or as tables whose columns have capitals as declared."""
     layouts = {"layout": ("NCHW", "NHWC")}
-    family = FAMILIES.describe(Description("listed_kernel", ("m", "Long"), {"block": (1, 2)}, layouts))
+    family = FAMILIES.from_description(Description("listed_kernel", ("m", "Long"), {"block": (1, 2)}, layouts))
     (listed,) = read_list(_write(tmp_path, text), family)
     assert listed.problem == family.problem({"m": 64, "Long": 9}, {"layout": "NCHW"})
 
 
 def test_what_is_wrong_in_a_described_kernel_s_list(refused, tmp_path: Path) -> None:
-    family = FAMILIES.describe(Description("listed_kernel", ("m",), {"block": (1, 2)}, {"layout": ("NCHW", "NHWC")}))
+    family = FAMILIES.from_description(
+        Description("listed_kernel", ("m",), {"block": (1, 2)}, {"layout": ("NCHW", "NHWC")})
+    )
     for text, named in (
         ("m\n64\nx\n", "line 3"),
         ("x,layout\n1,NCHW\n", "column m"),

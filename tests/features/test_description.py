@@ -92,7 +92,7 @@ def test_a_gpu_without_figures_answers_by_name_alone() -> None:
 
 
 def test_a_problem_is_read_and_written(refused) -> None:
-    kernel = FAMILIES.describe(description_of(MATMUL, "here"))
+    kernel = FAMILIES.from_description(description_of(MATMUL, "here"))
     problem = parse_problem("matmul:m64n32k8", kernel, dtype="fp32")
     assert isinstance(problem, DescribedProblem)
     assert problem.sizes == {"m": 64, "n": 32, "k": 8}
@@ -107,7 +107,7 @@ def test_a_problem_is_read_and_written(refused) -> None:
 
 @cases(__file__)
 def test_a_problem_that_cannot_be_read(text: str, words: str) -> None:
-    kernel = FAMILIES.describe(description_of(MATMUL, "here"))
+    kernel = FAMILIES.from_description(description_of(MATMUL, "here"))
     with pytest.raises(InputError, match=words):
         parse_problem(text, kernel)
 
@@ -115,4 +115,4 @@ def test_a_problem_that_cannot_be_read(text: str, words: str) -> None:
 @pytest.mark.parametrize("name", ["gemm", "conv", "softmax"])
 def test_a_name_that_is_built_in_is_refused(refused, name: str) -> None:
     with refused("built in"):
-        FAMILIES.describe(Description(name, (), {"block": (1, 2)}))
+        FAMILIES.from_description(Description(name, (), {"block": (1, 2)}))

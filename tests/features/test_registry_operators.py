@@ -74,7 +74,7 @@ def test_every_operator_says_what_it_is_and_whose(kind: str) -> None:
 def test_what_an_operator_names_is_there_and_has_its_sizes(kind: str) -> None:
     """Its gradients, what runs in its place in training, and the kinds that stand in for it."""
     cls = OPERATORS[kind]
-    for name in filter(None, {*cls.GRADIENT, cls.WEIGHT_GRADIENT, cls.IN_TRAINING, *cls.MOVES_LIKE} - {STREAMED}):
+    for name in filter(None, {*cls.GRADIENT, cls.WEIGHT_GRADIENT, cls.IN_TRAINING, *cls.FALLBACK_KINDS} - {STREAMED}):
         assert name in OPERATORS, f"{where(cls)}: {kind} names {name}, which is no operator"
         assert OPERATORS[name].size_names() == cls.size_names(), f"{where(cls)}: {name} has other sizes than {kind}"
 
@@ -104,7 +104,11 @@ def test_every_family_is_whole(name: str) -> None:
     sizes = set(family.size_names)
     assert family.name == name
     assert len(set(columns)) == len(columns), f"{file}: {name} names a column twice"
-    for declared_as, names in {"batch": family.batch, "ticks": family.ticks, "lines": chain(*family.lines)}.items():
+    for declared_as, names in {
+        "batch": family.batch,
+        "grid_sizes": family.grid_sizes,
+        "lines": chain(*family.lines),
+    }.items():
         odd = set(names) - sizes
         assert not odd, f"{file}: {declared_as} of {name} names {odd}, which is no size"
     for declared_as, names in {"dimension_names": family.dimension_names, "distances": family.distance_units}.items():

@@ -14,7 +14,7 @@ import numpy as np
 from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
-from surrogate.features.errors import in_one_line
+from surrogate.features.errors import one_line_errors
 from surrogate.features.families import AnyProblem, Formula
 from surrogate.models.launch import call_cost_us
 from surrogate.models.neighbours import log_corrections
@@ -269,7 +269,7 @@ class TableSource(Source):
         if not any(candidate.solver for candidate in candidates):
             del frame["solver"]
         rows = rows_of(frame, setting.family, {setting.gpu: device})
-        with in_one_line(f"the model {self.model.name} cannot answer"):  # a bundle's model need not fit the rows
+        with one_line_errors(f"the model {self.model.name} cannot answer"):  # a bundle's model need not fit the rows
             return Times(np.maximum(self.model.predict(rows), min_us[index]), rows.workspace_bytes)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.trace.events.parts import Iteration
 from surrogate.trace.events.tables import Floats, Ints, linked
 
@@ -279,7 +279,7 @@ def _keys(graph: Graph, policy: Policy) -> list[float]:
             raise InputError(f"a policy gives a number per task ({len(graph):,}), not shape {keys.shape}")
         return keys.tolist()
     keys = {"arrival": np.zeros(len(graph)), "priority": -graph.priority, "shortest": graph.duration_us}
-    require_known("policy", policy, POLICIES)
+    check_choice("policy", policy, POLICIES)
     return keys[policy].tolist()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu, gpus
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
@@ -348,7 +348,7 @@ def walk_of(
     changed = elsewhere or rescaled
     if changed and (why := unfit(trace)):
         raise InputError(why)
-    require_known("times", times or "measured", SOURCES)
+    check_choice("times", times or "measured", SOURCES)
     if times == "measured" and changed:
         raise InputError("measured times are of the trace's own GPU and batch; use the surrogate's")
     source = times or ("surrogate" if changed else "measured")

@@ -18,7 +18,7 @@ import numpy as np
 
 import surrogate.trace.whatif as package
 from surrogate.dataset.files import write_text
-from surrogate.features.errors import InputError, imported_callable, in_one_line, require_known
+from surrogate.features.errors import InputError, check_choice, imported_callable, one_line_errors
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.parts import OUTSIDE
@@ -349,7 +349,7 @@ def what_if(text: str) -> WhatIf:
     name, equals, number = text.partition("=")
     if text.replace(".", "", 1).isdigit():
         raise InputError(f"what-if {text!r} is a number; write it behind a name, as in batch={text}")
-    require_known("what-if", name, MODELS)
+    check_choice("what-if", name, MODELS)
     declared = MODELS[name]
     evidence = declared.evidence or UNJUDGED
     if not equals:
@@ -416,7 +416,7 @@ def user_function(text: str) -> WhatIf:
     function = imported_callable(text, "it must take a graph and return one")
 
     def model(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-        with in_one_line(text):
+        with one_line_errors(text):
             changed = function(graph)
         if not isinstance(changed, Graph):
             raise InputError(f"{text} returned {type(changed).__name__}; it must return a graph")

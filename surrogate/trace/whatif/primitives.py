@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.trace.events.parts import PHASES
 from surrogate.trace.events.tables import Floats, Ints
 from surrogate.trace.graph import tasks as t
@@ -229,7 +229,7 @@ def _matches(expression: str, texts: Sequence[str]) -> Mask:
 
 
 def _code(word: str, words: Sequence[str], what: str) -> int:
-    require_known(what, word, words)
+    check_choice(what, word, words)
     return words.index(word)
 
 

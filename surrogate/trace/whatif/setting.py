@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError, require_known
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
@@ -48,7 +48,7 @@ class Interconnect:
             raise InputError(
                 f"{self.workers} workers do not fill machines of {self.gpus_per_machine} GPUs; give a whole multiple"
             )
-        require_known("all-reduce", self.algorithm, ALGORITHMS)
+        check_choice("all-reduce", self.algorithm, ALGORITHMS)
 
     def __str__(self) -> str:
         inside = f", {self.link_gbs:g} GB/s and {self.link_latency_us:g} µs in them" * (self.gpus_per_machine > 1)
