@@ -103,7 +103,7 @@ def _is_read(convolutional: bool, *row: Any) -> bool:
         network = read(*row)
     except RuntimeError:
         return False
-    flops = sum(layer.work.flops for layer in network.layers)
+    flops = sum(layer.problem.flops for layer in network.layers)
     is_convolutional = sum(conv.flops for conv in network.convs) > 0.7 * flops
     return not network.unsupported and is_convolutional == convolutional
 
@@ -166,7 +166,7 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
     for row, (network, known) in enumerate(zip(networks, predictors, strict=True)):
         works: defaultdict[Any, float] = defaultdict(float)
         for layer in network.layers:
-            works[as_run(layer.work, known.gpu)] += layer.times_longer
+            works[as_run(layer.problem, known.gpu)] += layer.times_longer
         answers = known.answers(works, known.selections(works))
         for work, answer in answers.items():
             gpu, count = known.gpu, works[work]

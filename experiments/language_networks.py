@@ -40,7 +40,7 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
     energies: dict[tuple[str, str], list[float]] = {}
     for row, board, network in steps:
         if board.tensor_pj_per_flop and row["phase"] == "prefill" and row["tensor_parallel"] == 1:
-            flops = sum(layer.work.flops for layer in network.layers)
+            flops = sum(layer.problem.flops for layer in network.layers)
             picojoules = 1e9 * board.board_watts * row["measured_ms"] / flops
             energies.setdefault((board.architecture, row["gpu"]), []).append(picojoules)
     for row, board, network in steps:

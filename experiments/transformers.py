@@ -104,8 +104,8 @@ def transformer(
         extra: list[Operator] = [Softmax(n=loss[0], c=loss[1]), elementwise("mul_scalar", loss, "fp32")]
         for layer in reversed(layers):
             tally.add(backward(layer))
-            if isinstance(layer.work, Linear):
-                extra.append(BiasBackward(n=layer.work.m, c=layer.work.n))
+            if isinstance(layer.problem, Linear):
+                extra.append(BiasBackward(n=layer.problem.m, c=layer.problem.n))
             if layer.parameters:
                 extra.append(elementwise("add", (layer.parameters,), "fp32"))
         table = (sizes["vocabulary"] * sizes["hidden"],)

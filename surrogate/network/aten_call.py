@@ -13,8 +13,9 @@ from enum import Enum
 from math import prod
 from pathlib import Path
 
+from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import INPUT, WEIGHT
-from surrogate.network.network import Layer, Work
+from surrogate.network.network import Layer
 
 Shape = tuple[int, ...]
 
@@ -147,7 +148,7 @@ class Call:
         half = [dtype for dtype in floats if dtype in ("bf16", "fp16")]
         return next(iter([*half, *floats, *(tensor.dtype for tensor in tensors)]), "fp32")
 
-    def layer(self, work: Work, *, part: str = "", data: str = "", weights: Sequence[str] = ()) -> Layer:
+    def layer(self, work: NetworkProblem, *, part: str = "", data: str = "", weights: Sequence[str] = ()) -> Layer:
         """A layer of this call.
 
         A gradient may flow into ``data`` (the first tensor that is no parameter, where not given) and the first of

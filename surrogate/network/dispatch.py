@@ -30,11 +30,12 @@ from functools import partial
 from math import prod
 
 from surrogate.features.errors import InputError
+from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
 from surrogate.network import dispatch_rules as rules
 from surrogate.network.aten_call import TABLE, Call, UnsupportedError, base_name
-from surrogate.network.network import Layer, Tally, Work
+from surrogate.network.network import Layer, Tally
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     op: getattr(convolutions if rule.startswith("conv") else rules, rule)
@@ -79,9 +80,9 @@ def layers(call: Call) -> tuple[Layer, ...]:
         raise UnsupportedError("sizes that fit the operator") from None
 
 
-def problems(call: Call) -> tuple[Work, ...]:
+def problems(call: Call) -> tuple[NetworkProblem, ...]:
     """The problems of `layers` alone. Raises `UnsupportedError` like it."""
-    return tuple(layer.work for layer in layers(call))
+    return tuple(layer.problem for layer in layers(call))
 
 
 def has_rule(name: str) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from surrogate.features.conv import Conv
+from surrogate.features.families import NetworkProblem
 from surrogate.features.families.rowwise import BiasBackward
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators as make
 from surrogate.network.aten_call import Call, Shape, Tensor, UnsupportedError
-from surrogate.network.network import FOLDED, Layer, Work
+from surrogate.network.network import FOLDED, Layer
 
 Layers = Iterator[Layer]
 
@@ -130,7 +131,7 @@ def _transposed(call: Call) -> Layers:
                 yield replace(call.layer(work, part=f"{name}.nhwc"), gradients=())
 
 
-def gradient(problem: Work, of: str) -> tuple[str, Work]:
+def gradient(problem: NetworkProblem, of: str) -> tuple[str, NetworkProblem]:
     """The name and the problem of a gradient. Raises `UnsupportedError` where it declares none."""
     for part, work in problem.gradients(of):
         return part, work

@@ -77,8 +77,10 @@ _MOVES = (rules.moved, rules.concat, rules.fill, rules.reduction, rules.gather)
 def chained(network: Network, *, training: bool = False) -> Network:
     """With the memory of a chain of layers, as far as the source does not say its own (a list of problems has no
     tensors): forward a layer's own tensors are held, in training those of all, each shared by two neighbours."""
-    weights = [round(layer.parameters * ELEMENTS[layer.work.dtype].weight_bytes) for layer in network.layers]
-    moved = [max(0, int(layer.work.dram_bytes) - stored) for layer, stored in zip(network.layers, weights, strict=True)]
+    weights = [round(layer.parameters * ELEMENTS[layer.problem.dtype].weight_bytes) for layer in network.layers]
+    moved = [
+        max(0, int(layer.problem.dram_bytes) - stored) for layer, stored in zip(network.layers, weights, strict=True)
+    ]
     chain = {
         "parameters": sum(layer.parameters for layer in network.layers),
         "weights_bytes": sum(weights),
@@ -116,7 +118,9 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
 
 def _sampler_bytes(network: Network) -> int:
     """What a server's sampler holds; 0 where there is none."""
-    words = (layer.work.dram_bytes / layer.work.itemsize for layer in network.layers if layer.operator == SAMPLING)
+    words = (
+        layer.problem.dram_bytes / layer.problem.itemsize for layer in network.layers if layer.operator == SAMPLING
+    )
     return round(SAMPLER_BYTES * next(words, 0) / (network.batch or 1))
 
 
@@ -143,7 +147,7 @@ def _libraries_bytes(network: Network, gpu: Gpu) -> int:
     Source: PyTorch, ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 8 MiB + 128 KiB, from Hopper on 32 MiB; on AMD 32
     MiB, on CDNA 3 and later 128 MiB.
     """
-    if not any(getattr(layer.work, "MULTIPLIES", False) for layer in network.layers):
+    if not any(getattr(layer.problem, "MULTIPLIES", False) for layer in network.layers):
         return 0
     mib = 128 if gpu.architecture.startswith(("gfx94", "gfx95")) else 32
     if gpu.vendor == "nvidia" and gpu.compute_capability < 9:
@@ -156,7 +160,7 @@ def _communication_bytes(network: Network, gpu: Gpu) -> int:
 
     Source of the latter: PyTorch, ``DistributedDataParallel``, ``gradient_as_bucket_view``.
     """
-    ranks = max((getattr(layer.work, "ranks", 1) for layer in network.layers), default=1)
+    ranks = max((getattr(layer.problem, "ranks", 1) for layer in network.layers), default=1)
     if max(ranks, network.gpus) < 2:
         return 0
     buffers_bytes = LINKED_BYTES.get(max(ranks, network.gpus), MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES

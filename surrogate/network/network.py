@@ -13,8 +13,6 @@ from surrogate.features.problem import LAYOUTS, MATHS, setting
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
-Work = NetworkProblem
-"""What a layer computes: a problem of any family, or an operator of which only the traffic is known."""
 FOLDED = "3d"
 """The part of an operator over three axes that is timed as one over two."""
 FOLDED_SLOWER = {"": 1.4, "bwd_data": 2.0}
@@ -116,7 +114,7 @@ class Layer:
 
     name: str
     operator: str
-    work: Work
+    problem: NetworkProblem
     gradients: tuple[str, ...] = ()
     parameters: int = 0
     heuristic: str | None = None
@@ -124,9 +122,9 @@ class Layer:
     @property
     def times_longer(self) -> float:
         """Than the kernel of ``work`` alone: of a convolution over three axes, which stands as one over two."""
-        if not (self.work.HAS_ALGORITHMS and self.operator.endswith(f".{FOLDED}")):
+        if not (self.problem.HAS_ALGORITHMS and self.operator.endswith(f".{FOLDED}")):
             return 1.0
-        return FOLDED_SLOWER.get(getattr(self.work, "direction", ""), FOLDED_SLOWER[""])
+        return FOLDED_SLOWER.get(getattr(self.problem, "direction", ""), FOLDED_SLOWER[""])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,7 @@ class Network:
     @property
     def convs(self) -> "tuple[Conv, ...]":
         """Every problem that algorithms are chosen for, in order; one that occurs twice stands twice."""
-        return cast("tuple[Conv, ...]", tuple(layer.work for layer in self.layers if layer.work.HAS_ALGORITHMS))
+        return cast("tuple[Conv, ...]", tuple(layer.problem for layer in self.layers if layer.problem.HAS_ALGORITHMS))
 
 
 def element_type(name: str, value: object, known: Collection[str]) -> str | None:
@@ -243,7 +241,7 @@ def with_settings(network: Network, math: str | None, layout: str | None) -> Net
     for name, value in chosen.items():
         check_choice(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
     layers = tuple(
-        replace(layer, work=replace(layer.work, **chosen)) if layer.work.HAS_ALGORITHMS else layer
+        replace(layer, problem=replace(layer.problem, **chosen)) if layer.problem.HAS_ALGORITHMS else layer
         for layer in network.layers
     )
     return replace(network, layers=layers, own_math=network.own_math or math is not None)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILY_OF_KIND, Operator, family, family_of
+from surrogate.features.families import FAMILY_OF_KIND, NetworkProblem, Operator, family, family_of
 from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator import CAST, Streamed
 from surrogate.features.families.pool import AvgPool, MaxPool
@@ -21,12 +21,12 @@ from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.terms import output_size
-from surrogate.network.network import TF32, Work
+from surrogate.network.network import TF32
 
 Shape = tuple[int, ...]
 
 
-def as_run(work: Work, gpu: Gpu, tf32: Collection[str] = TF32) -> Work:
+def as_run(work: NetworkProblem, gpu: Gpu, tf32: Collection[str] = TF32) -> NetworkProblem:
     """Under the math type that PyTorch runs by default on the GPU, with ``tf32`` (of `tf32_part`) in TF32; what is of
     no family has none and stays."""
     if work.kind not in FAMILY_OF_KIND:
@@ -36,7 +36,7 @@ def as_run(work: Work, gpu: Gpu, tf32: Collection[str] = TF32) -> Work:
     return work if work.math == math else replace(work, math=math)
 
 
-def tf32_part(work: Work, gpu: Gpu) -> str:
+def tf32_part(work: NetworkProblem, gpu: Gpu) -> str:
     """``convolutions`` or ``products`` in fp32, which have a setting of TF32 each on a GPU of NVIDIA that has it; else
     ""."""
     if work.dtype != "fp32" or not gpu.tf32_tflops or gpu.vendor != "nvidia":

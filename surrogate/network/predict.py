@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
 from surrogate.features.errors import InputError
-from surrogate.features.families import DEFAULT_FAMILY, Operator, family_of
+from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Layer, Network, Work
+from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Layer, Network
 from surrogate.network.operators import all_reduce, as_run, tf32_part
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.training import exchange
@@ -76,14 +76,18 @@ class Predictors:
     utilization: float = 1.0
     """Share of the GPU's memory that a network may take."""
 
-    def selections(self, problems: Iterable[Work], **allowed: Unpack[Allowed]) -> dict[Work, Selection]:
+    def selections(
+        self, problems: Iterable[NetworkProblem], **allowed: Unpack[Allowed]
+    ) -> dict[NetworkProblem, Selection]:
         """Problem → its algorithms, ranked and within the limits, of those problems that have several."""
         several = [problem for problem in problems if problem.HAS_ALGORITHMS]
         if self.algorithms is None or not several:
             return {}
         return dict(zip(several, self.algorithms.select_many(several, **allowed), strict=True))
 
-    def answers(self, problems: Iterable[Work], selections: Mapping[Work, Selection]) -> dict[Work, ProblemTime]:
+    def answers(
+        self, problems: Iterable[NetworkProblem], selections: Mapping[NetworkProblem, Selection]
+    ) -> dict[NetworkProblem, ProblemTime]:
         """Problem → the best of its selection, or its own kernel's time; what nothing can run is left out."""
         alone = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
         kernels = self.kernels.kernel_times(alone) if alone else []
@@ -107,7 +111,7 @@ class Predictors:
         A problem that no algorithm can run within the limits is counted as unsupported, by the reason, and so is a
         product of a type whose units the GPU lacks. Raises `InputError` where it lacks those of all products.
         """
-        problems = dict.fromkeys(layer.work for layer in network.layers)
+        problems = dict.fromkeys(layer.problem for layer in network.layers)
         runs = {work: work if network.own_math else as_run(work, self.gpu, network.tf32) for work in problems}
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **allowed)
@@ -123,15 +127,19 @@ class Predictors:
         min_us = {work: min_kernel_us(runs[work], self.gpu, time.algorithm) for work, time in of_problem.items()}
         arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
         fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
-        by_layer = [(layer, of_problem.get(layer.work)) for layer in network.layers]
-        times = tuple(_layer_time(layer, time, min_us[layer.work] + network.gap_us) for layer, time in by_layer if time)
+        by_layer = [(layer, of_problem.get(layer.problem)) for layer in network.layers]
+        times = tuple(
+            _layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in by_layer if time
+        )
         kernels_us = [layer.times_longer * time.time_us if time else 0.0 for layer, time in by_layer]
         unsupported = Counter(network.unsupported)
         unsupported.update(
-            f"{layer.operator} ({lacks.get(runs[layer.work], OUT_OF_LIMITS)})" for layer, time in by_layer if not time
+            f"{layer.operator} ({lacks.get(runs[layer.problem], OUT_OF_LIMITS)})"
+            for layer, time in by_layer
+            if not time
         )
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
-        reasons = (choices[layer.work].reason for layer in network.layers if layer.work in choices)
+        reasons = (choices[layer.problem].reason for layer in network.layers if layer.problem in choices)
         return NetworkTime(
             network=network.name,
             gpu=self.gpu.name,
@@ -143,7 +151,7 @@ class Predictors:
             heuristic=_heuristic(network, choices),
             outside=Counter(reason for reason in reasons if reason),
             parameters=network.parameters,
-            multiply_adds=sum(layer.work.multiply_adds for layer in network.layers),
+            multiply_adds=sum(layer.problem.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
             notes=(*network.notes, *self._notes(selections, answers), *self._link(network.gpus)),
@@ -152,7 +160,9 @@ class Predictors:
             exchange=exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
         )
 
-    def _notes(self, selections: Iterable[Work], answers: Mapping[Work, ProblemTime]) -> Iterator[str]:
+    def _notes(
+        self, selections: Iterable[NetworkProblem], answers: Mapping[NetworkProblem, ProblemTime]
+    ) -> Iterator[str]:
         """Floors; and which convolutions were measured on this GPU, if some of the network's were on others alone."""
         if floors := [work for work, answer in answers.items() if answer.source == FLOOR]:
             yield f"{floor_note(floors)}; these times are too long, and `seer serving` takes other frameworks'"
@@ -175,27 +185,30 @@ class Predictors:
             name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
 
-    def _messages_us(self, works: Sequence[Work]) -> list[tuple[float, float, float]]:
+    def _messages_us(self, works: Sequence[NetworkProblem]) -> list[tuple[float, float, float]]:
         """Of each problem its time and the ends of its interval, in µs."""
         runs = [as_run(work, self.gpu) for work in works]
         answers = self.answers(dict.fromkeys(runs), {})
         return [(answers[run].time_us, answers[run].lower_us, answers[run].upper_us) for run in runs]
 
     def _missing_units(
-        self, network: Network, runs: Mapping[Work, Work], answers: Mapping[Work, ProblemTime]
-    ) -> dict[Work, str]:
+        self,
+        network: Network,
+        runs: Mapping[NetworkProblem, NetworkProblem],
+        answers: Mapping[NetworkProblem, ProblemTime],
+    ) -> dict[NetworkProblem, str]:
         """Product that nobody measured → which units of its type the GPU lacks.
 
         Raises `InputError` where most of the network's multiply-adds are theirs.
         """
-        sizes: Counter[Work] = Counter()
+        sizes: Counter[NetworkProblem] = Counter()
         for layer in network.layers:
-            run = runs[layer.work]
+            run = runs[layer.problem]
             if isinstance(run, Operator) and run.MULTIPLIES and run in answers:
                 sizes[run] += run.multiply_adds
         unknown = [problem for problem in sizes if answers[problem].source == ROOFLINE]
         reasons = {problem: missing_units(self.gpu, problem.dtype, problem.math) for problem in unknown}
-        lacks: dict[Work, str] = {problem: reason for problem, reason in reasons.items() if reason}
+        lacks: dict[NetworkProblem, str] = {problem: reason for problem, reason in reasons.items() if reason}
         if 2 * sum(sizes[problem] for problem in lacks) > sizes.total():
             first = next(iter(lacks))
             instead = "fp16 (--amp fp16, --dtype fp16)" if first.dtype == "bf16" else "another --dtype"
@@ -205,7 +218,7 @@ class Predictors:
         return lacks
 
     def _problem_time(
-        self, problem: Work, run: Work, answer: ProblemTime, known: str | None, gap_us: float
+        self, problem: NetworkProblem, run: NetworkProblem, answer: ProblemTime, known: str | None, gap_us: float
     ) -> LayerTime:
         """The time of a layer without its name: ``run`` is the problem as PyTorch runs it, ``known`` its class.
 
@@ -229,7 +242,7 @@ class Predictors:
             source=answer.source,
         )
 
-    def _classes(self, selections: Mapping[Work, Selection]) -> dict[Work, str]:
+    def _classes(self, selections: Mapping[NetworkProblem, Selection]) -> dict[NetworkProblem, str]:
         """Problem → the class of its pick by the paper's trees, "" where they tell none; empty without them."""
         picks = {problem: choice for problem, choice in selections.items() if choice.estimates}
         if self.paper is None or not picks:
@@ -258,7 +271,7 @@ def _layer_time(layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
     return replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us)
 
 
-def _setting(work: Work) -> tuple[str, ...]:
+def _setting(work: NetworkProblem) -> tuple[str, ...]:
     """Direction, types and layout of a convolution, as `surrogate.uncertainty.domain.SettingKey` has them."""
     return tuple(getattr(work, name) for name in family_of(work).setting_names)
 
@@ -270,7 +283,7 @@ def _chosen(best: Estimate) -> ProblemTime:
     )
 
 
-def min_kernel_us(work: Work, gpu: Gpu, algorithm: str | None = None) -> float:
+def min_kernel_us(work: NetworkProblem, gpu: Gpu, algorithm: str | None = None) -> float:
     """What the GPU's peaks allow, in µs: all operations, save by an ``algorithm`` with fewer, and weights beyond L2.
 
     Other bytes set no bound: what a kernel wrote may lie in L2 for the next one, and a compiler leaves kernels out
@@ -291,7 +304,7 @@ def sustained_share(gpu: Gpu) -> float:
     return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < pipe <= GEFORCE_PIPE else SUSTAINED
 
 
-def sustained_us(work: Work, gpu: Gpu) -> float:
+def sustained_us(work: NetworkProblem, gpu: Gpu) -> float:
     """The roofline time of a problem at the rates that long kernels reach on the GPU, in µs.
 
     The board's power counts in 16 bits, of which the energy of a FLOP is known: H100 SXM's kernels in TF32 reach 93 %
@@ -324,7 +337,7 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
     return Predictors(device, algorithms, load_operators(device.name, library), paper)
 
 
-def floor_note(works: Iterable[Work]) -> str:
+def floor_note(works: Iterable[NetworkProblem]) -> str:
     """Of what kernels a framework's table has only the floor of the harness that timed them."""
     kernels = ", ".join(dict.fromkeys(f"{work.kind} {work.dtype}" for work in works))
     return f"what was measured of the framework's {kernels} kernels is mostly its benchmark's launch overhead"
@@ -361,9 +374,9 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allo
     return fits
 
 
-def _heuristic(network: Network, choices: Mapping[Work, Selection]) -> dict[str, float]:
+def _heuristic(network: Network, choices: Mapping[NetworkProblem, Selection]) -> dict[str, float]:
     """The library's own picks, where the file names any; a problem counts as often as the network has it."""
-    picks = [(layer.work, layer.heuristic) for layer in network.layers if layer.work.HAS_ALGORITHMS]
+    picks = [(layer.problem, layer.heuristic) for layer in network.layers if layer.problem.HAS_ALGORITHMS]
     if not any(pick for _, pick in picks):
         return {}
     times = [

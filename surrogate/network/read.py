@@ -8,9 +8,9 @@ from typing import Any
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, nearest, require_regular
-from surrogate.features.families import DescribedProblem, family_of
+from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import Layer, Network, ReadOptions, Tally, Work, element_type, with_named
+from surrogate.network.network import Layer, Network, ReadOptions, Tally, element_type, with_named
 from surrogate.network.runtime import compiled, finished, launched
 from surrogate.network.training import require_data_parallel
 
@@ -138,7 +138,7 @@ def _read(source: str, path: Path, options: ReadOptions) -> Network:
         from surrogate.network.onnx_file import read_onnx
 
         network = (read_onnx if kind == ".onnx" else read_exported)(path, options)
-        normed = any("norm" in layer.work.kind for layer in network.layers)
+        normed = any("norm" in layer.problem.kind for layer in network.layers)
         is_folded = options.training and source not in NETWORKS and network.convs and not normed
         return replace(network, notes=(*network.notes, NORM_NOTE)) if is_folded else network
     if _is_module(source):
@@ -198,18 +198,18 @@ def read_table_of_problems(path: Path, options: ReadOptions) -> Network:
             )
         else:
             layer = _layer(row.name or row.where, row.problem, options, bool(tally.layers))
-            samples = layer.work.samples
+            samples = layer.problem.samples
             if options.batch is not None and samples is not None:
-                layer = replace(layer, work=layer.work.at_batch(samples, options.batch) or layer.work)
+                layer = replace(layer, problem=layer.problem.at_batch(samples, options.batch) or layer.problem)
             tally.add([replace(layer, heuristic=row.heuristic)])
     if not tally.layers:
         raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
-    batches = {layer.work.samples for layer in tally.layers} - {None}
+    batches = {layer.problem.samples for layer in tally.layers} - {None}
     network = tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
     return replace(network, own_math=True)
 
 
-def _layer(name: str, problem: Work, options: ReadOptions, inner: bool) -> Layer:
+def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool) -> Layer:
     """The layer in the wanted element type; in training with its gradients, also of the input if ``inner``."""
     dtype = options.dtype
     if dtype is not None and dtype != problem.dtype:

@@ -22,14 +22,14 @@ from typing import NamedTuple
 from surrogate import bundled
 from surrogate.features.analytical import STREAMING
 from surrogate.features.errors import check_choice
-from surrogate.features.families import Operator
+from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.models.json_types import from_plain
 from surrogate.network.aten_call import TABLE
 from surrogate.network.memory import OPTIMIZER
-from surrogate.network.network import HostTime, Layer, Network, ReadOptions, Work, with_settings
+from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
 from surrogate.network.training import completed
 
 WINDOWS = {kind for kind, share in STREAMING.items() if share == "pool_bandwidth"}
@@ -72,16 +72,16 @@ def compiled(network: Network) -> Network:
     without ending the chain; what is neither element-wise nor a reduction ends it. In training the backward pass fuses
     alike, and computes again what a chain of the forward pass did not write, as AOTAutograd's partitioner lets it.
     """
-    given = {layer.work for layer in network.layers}
+    given = {layer.problem for layer in network.layers}
     layers: list[Layer] = []
     chain: _Kernel | None = None
     chain_index = 0
     passes = [each for layer in network.layers for each in _passes(layer)]
-    latest = _latest([layer.work for layer in passes])
+    latest = _latest([layer.problem for layer in passes])
     forward_passes = sum(len(list(_passes(layer))) for layer in network.layers[: network.forward_layers])
     forward_layers = 0
     for index, (layer, later) in enumerate(zip(passes, latest, strict=True)):
-        work = layer.work
+        work = layer.problem
         if index == forward_passes:  # two programs, so that no chain crosses
             forward_layers = len(layers)
             chain = None
@@ -105,30 +105,30 @@ def compiled(network: Network) -> Network:
             continue
         chain = None
         if not isinstance(work, Operator):
-            layer = replace(layer, work=replace(work, layout="NHWC")) if work.dtype in HALF else layer
+            layer = replace(layer, problem=replace(work, layout="NHWC")) if work.dtype in HALF else layer
         elif work.kind in WINDOWS:
             # The compiler's own kernel of a pooling: its traffic alone counts, whatever library would have run it.
             moved = work.dram_bytes // work.itemsize
-            layer = replace(layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
+            layer = replace(layer, problem=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
         layers.append(layer)
-    relaid = any(layer.work.HAS_ALGORITHMS and layer.work not in given for layer in layers)
+    relaid = any(layer.problem.HAS_ALGORITHMS and layer.problem not in given for layer in layers)
     notes = (*network.notes, *((LAYOUT_NOTE,) if relaid else ()))
     return replace(network, layers=tuple(layers), forward_layers=forward_layers, notes=notes)
 
 
 def _passes(layer: Layer) -> Iterator[Layer]:
     """The layer; a norm whose rows no block keeps on chip as a reduction, and a pass that applies what it found."""
-    work = layer.work
+    work = layer.problem
     if isinstance(work, Image) and work.APPLIED_BY and work.elements > ON_CHIP * work.extents.rows:
         sums = 2 * int(work.extents.rows)
         flops = 4 * work.elements // sums
         statistics = Streamed(reads=work.elements, writes=sums, work=flops, dtype=work.dtype, variant=REDUCE)
-        yield replace(layer, name=f"{layer.name}.statistics", work=statistics, parameters=0)
+        yield replace(layer, name=f"{layer.name}.statistics", problem=statistics, parameters=0)
         work = work.of_kind(work.APPLIED_BY)
-    yield replace(layer, work=work)
+    yield replace(layer, problem=work)
 
 
-def _latest(works: Sequence[Work]) -> list[int]:
+def _latest(works: Sequence[NetworkProblem]) -> list[int]:
     """Of each work, the most elements that one behind it moves."""
     moved = [int(work.dram_bytes / ELEMENTS[work.dtype].output_bytes) for work in works]
     return [*accumulate(reversed(moved[1:]), max, initial=0)][::-1]
@@ -150,9 +150,9 @@ def _kernel(work: Operator) -> _Kernel:
 
 def _joined(first: Layer, last: Layer, work: Operator, chain: _Kernel) -> Layer:
     """One layer of both, counted in the narrower type; it keeps the first one's name."""
-    dtype = min(first.work.dtype, work.dtype, key=DTYPES.__getitem__)
+    dtype = min(first.problem.dtype, work.dtype, key=DTYPES.__getitem__)
     size = DTYPES[dtype]
-    flops = (first.work.flops + work.flops) * size // chain.writes
+    flops = (first.problem.flops + work.flops) * size // chain.writes
     both = Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused")
     operator = f"{first.operator}+{last.operator.rpartition('.')[2]}"
     return Layer(first.name, operator, both, parameters=first.parameters + last.parameters)
@@ -228,11 +228,11 @@ def launched(network: Network, runtime: str | None = None, host: str | None = No
 
 def launches_of(network: Network) -> Launches:
     """What the host calls in one pass; operators without a known time are launched, too."""
-    libraries = sum(_calls_library(layer.work) for layer in network.layers)
+    libraries = sum(_calls_library(layer.problem) for layer in network.layers)
     views = sum(count for name, count in network.ignored.items() if name in VIEWS)
     return Launches(libraries, len(network.layers) - libraries + sum(network.unsupported.values()), views)
 
 
-def _calls_library(work: Work) -> bool:
+def _calls_library(work: NetworkProblem) -> bool:
     """Whether a library chooses among kernels: of convolutions and products."""
     return work.HAS_ALGORITHMS or (isinstance(work, Operator) and work.MULTIPLIES)

@@ -14,18 +14,18 @@ from itertools import accumulate
 
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, check_choice
-from surrogate.features.families import Operator
+from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, chained
-from surrogate.network.network import Layer, Network, Tally, Work
+from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.operators import all_reduce
 
 LOSS_NOTE = (
     "the iteration ends with {optimizer} (fused: one pass over all weights); the gradient is that of {loss}, so that a"
     " loss outside it, clipping and scaling of gradients are in no sum; no training step was public to judge times by"
 )
-Timing = Callable[[Sequence[Work]], Sequence[tuple[float, float, float]]]
+Timing = Callable[[Sequence[NetworkProblem]], Sequence[tuple[float, float, float]]]
 """Problems → of each its time in µs and the ends of its interval."""
 BUCKET_BYTES = 25 * 2**20
 """Gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
@@ -43,7 +43,7 @@ def completed(network: Network, training: bool, optimizer: str = OPTIMIZER) -> N
     loss = "the sum of the module's results" if network.training else "the last layer's result"
     network = iteration(network)
     layers = tuple(
-        replace(layer, operator=optimizer, work=_step(layer.parameters, optimizer))
+        replace(layer, operator=optimizer, problem=_step(layer.parameters, optimizer))
         if layer.operator == OPTIMIZER
         else layer
         for layer in network.layers
@@ -58,12 +58,12 @@ def iteration(network: Network) -> Network:
     if network.training:
         return network
     tally = Tally()
-    forward = [replace(layer, work=_in_training(layer.work)) for layer in network.layers]
+    forward = [replace(layer, problem=_in_training(layer.problem)) for layer in network.layers]
     tally.add(forward)
     for layer in reversed(forward):
         tally.add(backward(layer))
     # Of an embedding the gradient updates the rows it touches; a dense step over the whole table does not happen.
-    parameters = sum(layer.parameters for layer in forward if not layer.work.UPDATES_WEIGHTS)
+    parameters = sum(layer.parameters for layer in forward if not layer.problem.UPDATES_WEIGHTS)
     tally.add(optimizer_step(parameters))
     state = OPTIMIZERS[OPTIMIZER].states * (network.weights_bytes or 0)
     return replace(network, layers=tuple(tally.layers), training=True, state_bytes=state, forward_layers=len(forward))
@@ -83,18 +83,18 @@ def _step(parameters: int, optimizer: str) -> Streamed:
 def backward(layer: Layer) -> Iterator[Layer]:
     """The layers that the gradients of one layer take; none where it has none."""
     for wanted in layer.gradients:
-        for part, work in layer.work.gradients(wanted):
+        for part, work in layer.problem.gradients(wanted):
             yield _named(layer, part, work)
-    work = layer.work
+    work = layer.problem
     if isinstance(work, Operator) and work.WEIGHT_GRADIENT and layer.parameters:
         yield _named(layer, f"grad_{work.kind}", work.of_kind(work.WEIGHT_GRADIENT))
 
 
-def _named(layer: Layer, part: str, work: Work) -> Layer:
+def _named(layer: Layer, part: str, work: NetworkProblem) -> Layer:
     return Layer(f"{layer.name}.{part}", f"{layer.operator}.{part}", work)
 
 
-def _in_training(work: Work) -> Work:
+def _in_training(work: NetworkProblem) -> NetworkProblem:
     """What runs in its place in training, as batch norm goes by the batch's own statistics then."""
     return work.of_kind(work.IN_TRAINING) if isinstance(work, Operator) and work.IN_TRAINING else work
 
@@ -152,7 +152,7 @@ def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exch
         gradients = [
             (backward_us * (behind_us / forward_us[0] if forward_us[0] else 1.0), layer.parameters)
             for layer, behind_us in zip(forward, forward_us, strict=False)
-            if layer.parameters and not layer.work.UPDATES_WEIGHTS
+            if layer.parameters and not layer.problem.UPDATES_WEIGHTS
         ][::-1]
     full = list(buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
     works = [all_reduce(elements, network.gpus, dtype) for _, elements in full]

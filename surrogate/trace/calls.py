@@ -16,9 +16,9 @@ from typing import TypeGuard, TypeVar, cast
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.features.families import NetworkProblem
 from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
 from surrogate.network.dispatch import flops_and_bytes, has_rule, problems
-from surrogate.network.network import Work
 from surrogate.trace.events.parts import Iteration, iteration_at
 from surrogate.trace.events.tables import Trace, enclosing
 
@@ -67,7 +67,7 @@ class CallReader:
         answer = self._once(row, _work) if row >= 0 else None
         return None if isinstance(answer, UnsupportedError) else answer
 
-    def problems(self, row: int) -> tuple[Work, ...]:
+    def problems(self, row: int) -> tuple[NetworkProblem, ...]:
         """What the operator in ``row`` computes. Raises `UnsupportedError` with what the trace lacks."""
         answer = self._once(row, problems)
         if isinstance(answer, UnsupportedError):
@@ -254,7 +254,7 @@ def sizes_of_batch(trace: Trace, batch: int) -> tuple[frozenset[int], ...]:
     return frozenset(rows), frozenset(sizes[-1] for sizes in products if sizes[-1] != batch)
 
 
-def rebatched(problem: Work, old: int, new: int, holding: Sequence[Collection[int]] = ()) -> Work:
+def rebatched(problem: NetworkProblem, old: int, new: int, holding: Sequence[Collection[int]] = ()) -> NetworkProblem:
     """The problem with batch ``new`` where it had ``old``; what has no such size stays.
 
     Where several sizes are multiples of ``old``, the one is taken that is among ``holding`` (`sizes_of_batch`). Raises

@@ -75,5 +75,5 @@ def test_programs_are_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(small_networks, "FOLDER", tmp_path)
     calls = small_networks.recorded.__wrapped__()[keys[0]]
     assert [call.op for call in calls] == ["convolution", "relu"]
-    (conv,) = (layer.work for layer in small_networks.network_of("own", calls).layers[:1])
+    (conv,) = (layer.problem for layer in small_networks.network_of("own", calls).layers[:1])
     assert isinstance(conv, Conv) and (conv.n, conv.c, conv.h, conv.k, conv.r) == (2, 3, 10, 8, 3)

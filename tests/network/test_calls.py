@@ -164,18 +164,18 @@ def test_a_convolution_over_three_axes_keeps_its_work() -> None:
     flops = 2 * 2 * 4 * 8 * 8 * 8 * 3 * 27
     elements = 2 * 3 * 8 * 256 + 4 * 3 * 27 + 2 * 4 * 8 * 64
     (layer,) = layers(Call("convolution", arguments | window, (Tensor((2, 4, 8, 8, 8)),)))
-    assert (layer.operator, layer.work.flops) == ("convolution.3d", flops)
-    assert layer.work.dram_bytes == pytest.approx(4 * elements, rel=0.05)
+    assert (layer.operator, layer.problem.flops) == ("convolution.3d", flops)
+    assert layer.problem.dram_bytes == pytest.approx(4 * elements, rel=0.05)
     unrecorded = Call("convolution", arguments | {"stride": UNKNOWN, "padding": [1] * 3}, (Tensor((2, 4, 8, 8, 8)),))
-    assert problems(unrecorded) == (layer.work,)
+    assert problems(unrecorded) == (layer.problem,)
     gradient = {"grad_output": Tensor((2, 4, 8, 8, 8)), "output_mask": [True] * 3}
     backward = layers(Call("convolution_backward", arguments | window | gradient))
     names = [part.operator.partition(".")[2] for part in backward]
     assert names == ["bwd_data.3d", "bwd_filter.3d", "bias"]
-    assert backward[0].work.flops == backward[1].work.flops == flops
+    assert backward[0].problem.flops == backward[1].problem.flops == flops
     back = {"input": Tensor((2, 4, 8, 8, 8)), "transposed": True, "output_padding": [0, 1, 1]}
     transposed = Call("convolution", arguments | window | back, (Tensor((2, 3, 8, 16, 16)),))
-    assert problems(transposed) == (backward[0].work,)
+    assert problems(transposed) == (backward[0].problem,)
 
 
 AXIS = st.tuples(st.integers(1, 20), st.integers(1, 5), st.integers(0, 2), st.integers(1, 3), st.integers(1, 2))

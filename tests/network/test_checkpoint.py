@@ -131,7 +131,7 @@ def test_smaller_groups_have_more_scales(folder: Callable[..., Path]) -> None:
 
 def test_model_optimizer_writes_a_file_beside(folder: Callable[..., Path]) -> None:
     said = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
-    kinds = {layer.operator: layer.work.dtype for layer in read_language(folder(beside=said), decode=9).layers}
+    kinds = {layer.operator: layer.problem.dtype for layer in read_language(folder(beside=said), decode=9).layers}
     assert (kinds["down_proj"], kinds["lm_head"], kinds["attention"]) == ("fp8", "bf16", "bf16")
 
 

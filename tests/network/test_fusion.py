@@ -1,10 +1,10 @@
 """Chains of element-wise operators as one pass over memory."""
 
 from surrogate.features.conv import Conv
-from surrogate.features.families import Operator
+from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.rowwise import BatchNormInference
 from surrogate.network import operators as make
-from surrogate.network.network import Layer, Network, Work
+from surrogate.network.network import Layer, Network
 from surrogate.network.runtime import compiled
 
 SHAPE = (8, 64, 56, 56)
@@ -12,9 +12,9 @@ BYTES = 2 * 8 * 64 * 56 * 56
 CONV = Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype="fp16", math="tensor_op")
 
 
-def fused(*works: Work) -> list[Work]:
+def fused(*works: NetworkProblem) -> list[NetworkProblem]:
     layers = tuple(Layer(f"layer{number}", "op", work) for number, work in enumerate(works))
-    return [layer.work for layer in compiled(Network("net", layers)).layers]
+    return [layer.problem for layer in compiled(Network("net", layers)).layers]
 
 
 def test_the_layout_that_a_compiler_gives_convolutions_is_said() -> None:
@@ -25,7 +25,7 @@ def test_the_layout_that_a_compiler_gives_convolutions_is_said() -> None:
     assert said("fp16") and not said("fp32")
 
 
-def moved(work: Work) -> int:
+def moved(work: NetworkProblem) -> int:
     assert isinstance(work, Operator)
     return int(work.dram_bytes)
 

@@ -37,7 +37,7 @@ def step(tmp_path: Path) -> Step:
 
 
 def _works(network: Network, kind: type) -> list[Any]:
-    return [layer.work for layer in network.layers if isinstance(layer.work, kind)]
+    return [layer.problem for layer in network.layers if isinstance(layer.problem, kind)]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_prefill_computes_every_token_but_the_head_the_last_alone(step: Step) ->
     }
     attention = Attention(batch=4, heads=40, kv_heads=8, head_dim=128, query_length=1000)
     assert set(_works(network, Attention)) == {attention}
-    flops = sum(layer.work.flops for layer in network.layers)
+    flops = sum(layer.problem.flops for layer in network.layers)
     assert flops == pytest.approx(2 * 4000 * 13.2e9 + attention.flops * 48, rel=0.02)
 
 
@@ -94,13 +94,13 @@ def test_deepseek_attends_through_its_latent_cache(step: Step) -> None:
     network = step(DEEPSEEK, decode=4096, batch=2, tensor_parallel=8)
     assert {(work.heads, work.context_length) for work in _works(network, Mla)} == {(16, 4096)}
     assert Counter(work.dtype for work in _works(network, Moe)) == {"fp8_block": 58}
-    assert len({layer.work for layer in network.layers}) < 40  # equal layers are one problem
+    assert len({layer.problem for layer in network.layers}) < 40  # equal layers are one problem
     assert network.state_bytes == 2 * 61 * 2 * 576 * 4096  # every GPU holds the whole of it
 
 
 def test_quantised_products_leave_attention_and_the_head_as_they_are(step: Step) -> None:
     network = step(QWEN, prefill=64, dtype="fp8")
-    kinds = Counter((layer.operator, layer.work.dtype) for layer in network.layers)
+    kinds = Counter((layer.operator, layer.problem.dtype) for layer in network.layers)
     assert kinds["down_proj", "fp8"] == kinds["o_proj.quantise", "bf16"] == 48  # others are fused with what writes
     assert (kinds["attention", "bf16"], kinds["lm_head", "bf16"]) == (48, 1)
 

@@ -33,7 +33,7 @@ def layouts(network: Network) -> list[str]:
 
 def moved(network: Network) -> list[str]:
     """The layers that only change the order."""
-    return [layer.operator for layer in network.layers if layer.work.kind == "layout_transform"]
+    return [layer.operator for layer in network.layers if layer.problem.kind == "layout_transform"]
 
 
 def test_one_format_throughout_moves_nothing() -> None:
@@ -51,8 +51,8 @@ def test_mixed_formats_pay_for_their_transposes() -> None:
     assert (layouts(module)[0], moved(module)[0]) == ("NHWC", "convolution.input.nhwc")
     values = read(input_last=True)
     assert (layouts(values)[0], moved(values)[0]) == ("NHWC", "convolution.weight.nhwc")
-    (first, *_) = [layer for layer in module.layers if layer.work.kind == "layout_transform"]
-    assert first.work.dram_bytes == 2 * 4 * 2 * 8 * 20 * 20
+    (first, *_) = [layer for layer in module.layers if layer.problem.kind == "layout_transform"]
+    assert first.problem.dram_bytes == 2 * 4 * 2 * 8 * 20 * 20
     trained = read(module_last=True, input_last=True, training=True)
     assert [conv.layout for conv in trained.convs if conv.direction == "bwd_filter"][-1] == "NHWC"
 
@@ -63,7 +63,7 @@ def test_a_change_of_format_is_a_transpose_and_no_copy() -> None:
             return values.contiguous(memory_format=LAST).clone()
 
     found = module_network(Changing(), torch.zeros(2, 8, 20, 20))
-    assert [layer.work.kind for layer in found.layers] == ["layout_transform", "copy"]
+    assert [layer.problem.kind for layer in found.layers] == ["layout_transform", "copy"]
 
 
 @pytest.mark.filterwarnings("ignore:No complete tensor:UserWarning")

@@ -47,10 +47,10 @@ def test_known_sizes_of_a_small_graph(onnx_file) -> None:
     )
     found = read_onnx(path, ReadOptions(batch=2))
     assert [layer.name for layer in found.layers] == ["first", "first.bias", "Relu_1", "MaxPool_2", "Gemm_4"]
-    assert found.layers[0].work == Conv(n=2, c=3, h=8, k=16, r=3, pad_h=1, stride_h=2)
-    assert [str(layer.work) for layer in found.layers[1:3]] == ["bias:n2c16h4w4", "relu:n2c16h4w4"]
-    assert found.layers[3].work.outputs == 2 * 16 * 2 * 2
-    assert found.layers[4].work.sizes == {"batch": 1, "m": 2, "n": 10, "k": 64}
+    assert found.layers[0].problem == Conv(n=2, c=3, h=8, k=16, r=3, pad_h=1, stride_h=2)
+    assert [str(layer.problem) for layer in found.layers[1:3]] == ["bias:n2c16h4w4", "relu:n2c16h4w4"]
+    assert found.layers[3].problem.outputs == 2 * 16 * 2 * 2
+    assert found.layers[4].problem.sizes == {"batch": 1, "m": 2, "n": 10, "k": 64}
     assert found.layers[0].gradients == ("weight",)  # nothing trains before it
     assert found.layers[4].gradients == ("input", "weight")
     assert dict(found.ignored) == {"Flatten": 1}
@@ -104,7 +104,7 @@ def test_matmul_broadcasts(onnx_file) -> None:
         {"x": [5, 7, 8]},
         {"w": np.zeros((8, 6), "f4")},
     )
-    first, _, second = (layer.work for layer in read_onnx(path).layers)
+    first, _, second = (layer.problem for layer in read_onnx(path).layers)
     assert first.sizes == {"batch": 1, "m": 35, "n": 6, "k": 8}
     assert (second.kind, second.sizes) == ("bmm", {"batch": 5, "m": 7, "n": 7, "k": 6})
 
@@ -127,9 +127,9 @@ def test_batch_reaches_fixed_reshapes_and_not_those_of_weights(onnx_file) -> Non
         },
     )
     found = read_onnx(path, ReadOptions(batch=6))
-    assert found.layers[-1].work.sizes["m"] == 6
+    assert found.layers[-1].problem.sizes["m"] == 6
     assert found.layers and not found.unsupported
-    assert read_onnx(path).layers[-1].work.sizes["m"] == 1
+    assert read_onnx(path).layers[-1].problem.sizes["m"] == 1
 
 
 def test_what_is_unknown_is_named_and_counted(onnx_file) -> None:
@@ -146,7 +146,7 @@ def test_what_is_unknown_is_named_and_counted(onnx_file) -> None:
     )
     found = read_onnx(path)
     assert dict(found.unsupported) == {"my.ops.Magic": 1, "Sigmoid (shape unknown)": 1}
-    assert [layer.work.kind for layer in found.layers] == ["relu", "recurrent"]
+    assert [layer.problem.kind for layer in found.layers] == ["relu", "recurrent"]
 
 
 def test_constants_are_folded(onnx_file) -> None:
@@ -204,7 +204,7 @@ def test_sizes_that_a_graph_computes(onnx_file) -> None:
     ]
     network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, one), ReadOptions(batch=3))
     assert not network.unsupported
-    assert network.layers[-1].work.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}
+    assert network.layers[-1].problem.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}
 
 
 def test_a_batch_that_a_reshape_holds_is_not_stretched(refused, onnx_file) -> None:

@@ -106,7 +106,7 @@ def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
     types = {row["operator"]: row for row in found.by_type()}
     assert {name: row["count"] for name, row in types.items()} == {"Conv": 3, "Relu": 2}
     assert sum(row["share"] for row in types.values()) == pytest.approx(1)
-    assert sum(row["flops"] for row in types.values()) == sum(layer.work.flops for layer in NETWORK.layers)
+    assert sum(row["flops"] for row in types.values()) == sum(layer.problem.flops for layer in NETWORK.layers)
     assert list(found.classes()) == list(BOUNDS)
     for measure in ("layers", "time"):
         assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
@@ -177,9 +177,9 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
 
     def read(batch: int) -> Network:
         layers = tuple(
-            replace(layer, work=layer.work.with_batch(batch))
+            replace(layer, problem=layer.problem.with_batch(batch))
             for layer in NETWORK.layers
-            if isinstance(layer.work, Conv)
+            if isinstance(layer.problem, Conv)
         )
         return replace(NETWORK, layers=layers, batch=batch)
 

@@ -30,7 +30,7 @@ def test_a_module_calls_one_kernel_for_all_steps(kind: str, amp: str | None) -> 
     """7 steps of 4 sequences; in training the same backwards, and the gradients of both matrices."""
     found = module_network(layer(kind), torch.zeros(7, 4, 8), ReadOptions(amp=amp))
     work = operator("recurrent", steps=7, batch=4, inputs=8, hidden=16, rows=ROWS[kind], dtype=amp or "fp32")
-    assert [each.work for each in found.layers if each.operator.startswith("_cudnn_rnn")] == [work]
+    assert [each.problem for each in found.layers if each.operator.startswith("_cudnn_rnn")] == [work]
     assert not found.unsupported
     trained = module_network(layer(kind), torch.zeros(7, 4, 8), ReadOptions(training=True))
     backward = [each.operator for each in trained.layers if each.operator.startswith("_cudnn_rnn_backward")]
@@ -41,7 +41,9 @@ def test_a_module_calls_one_kernel_for_all_steps(kind: str, amp: str | None) -> 
 def test_layers_directions_projections_and_a_batch_that_comes_first() -> None:
     """The second layer's input is what both directions of the first give: 2 × 5 values."""
     module = layer("LSTM", num_layers=2, bidirectional=True, proj_size=5, batch_first=True)
-    sizes = [each.work.sizes for each in module_network(module, torch.zeros(4, 7, 8)).layers if "rnn" in each.operator]
+    sizes = [
+        each.problem.sizes for each in module_network(module, torch.zeros(4, 7, 8)).layers if "rnn" in each.operator
+    ]
     first = {"steps": 7, "batch": 4, "inputs": 8, "hidden": 5, "rows": 64}
     assert sizes == [first, first, first | {"inputs": 10}, first | {"inputs": 10}]
 
@@ -61,9 +63,9 @@ def test_an_exported_program_and_its_iteration(tmp_path: Path) -> None:
     program = torch.export.export(layer("GRU"), (torch.zeros(7, 4, 8),))
     torch.export.save(program, tmp_path / "gru.pt2")
     found = read_exported(tmp_path / "gru.pt2")
-    (work,) = [each.work for each in found.layers if each.work.kind == "recurrent"]
+    (work,) = [each.problem for each in found.layers if each.problem.kind == "recurrent"]
     assert work.sizes == {"steps": 7, "batch": 4, "inputs": 8, "hidden": 16, "rows": 48}
-    assert [each.work.kind for each in iteration(found).layers].count("recurrent") == 2
+    assert [each.problem.kind for each in iteration(found).layers].count("recurrent") == 2
 
 
 def test_onnx_nodes_and_records_that_lack_something() -> None:
@@ -74,7 +76,7 @@ def test_onnx_nodes_and_records_that_lack_something() -> None:
     packed = {"input": Tensor((20, 8)), "batch_sizes": [4, 4, 4, 3, 3, 1, 1], "num_layers": 1, "mode": 3}
     weights = [Tensor((48, 8)), Tensor((48, 16)), Tensor((48,)), Tensor((48,))]
     (packed_layer,) = layers(Call("_cudnn_rnn", packed | {"weight": weights}))
-    assert packed_layer.work == operator("recurrent", steps=7, batch=3, inputs=8, hidden=16, rows=48)
+    assert packed_layer.problem == operator("recurrent", steps=7, batch=3, inputs=8, hidden=16, rows=48)
     with pytest.raises(UnsupportedError, match="weights"):
         problems(Call("_cudnn_rnn", {"input": Tensor((7, 4, 8)), "num_layers": 1}))
     with pytest.raises(UnsupportedError, match="batch_first"):

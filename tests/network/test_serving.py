@@ -374,7 +374,7 @@ def test_stages_of_a_pipeline_hold_parts_and_send_between_them() -> None:
     assert (staged.weights_bytes, staged.state_bytes) == pytest.approx(
         ((whole.weights_bytes or 0) / 4, whole.state_bytes / 4), rel=1e-6
     )
-    assert sum(type(layer.work) is AllToAll for layer in staged.layers) == 3
+    assert sum(type(layer.problem) is AllToAll for layer in staged.layers) == 3
 
 
 def test_a_cache_in_fp8_takes_half_and_sums_beyond_a_node_cross_a_network() -> None:
@@ -384,7 +384,7 @@ def test_a_cache_in_fp8_takes_half_and_sums_beyond_a_node_cross_a_network() -> N
     )
     assert short.state_bytes == plain.state_bytes / 2
     far = language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16))
-    assert any(type(layer.work) is Memcpy for layer in far.layers) and "NVLink" in far.notes[0]
+    assert any(type(layer.problem) is Memcpy for layer in far.layers) and "NVLink" in far.notes[0]
     assert not language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16, node=72)).notes
 
 

@@ -24,7 +24,7 @@ def test_a_row_per_layer(tmp_path: Path, kind: str) -> None:
     frame.to_parquet(path) if kind == "parquet" else frame.to_csv(path, index=False)
     found = read_network(path)
     assert [layer.name for layer in found.layers] == ["first", "second", "first#2"]
-    assert found.layers[1].work == Conv(n=4, c=16, h=32, w=30, k=8, r=1)
+    assert found.layers[1].problem == Conv(n=4, c=16, h=32, w=30, k=8, r=1)
     assert [layer.heuristic for layer in found.layers] == ["GEMM", None, "GEMM"]
     assert found.unsupported == {"RELU": 1}
     assert (found.batch, len(found.layers)) == (4, 3)
@@ -53,7 +53,7 @@ def test_training_from_a_table(tmp_path: Path) -> None:
         "first.bwd_filter",
         "optimizer",
     ]
-    assert found.layers[-1].work.reads == 4 * (3 * 16 * 9 + 16 * 8)  # type: ignore[union-attr]
+    assert found.layers[-1].problem.reads == 4 * (3 * 16 * 9 + 16 * 8)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

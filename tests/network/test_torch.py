@@ -24,7 +24,7 @@ MODULES = "tests.network.torch_modules"
 
 
 def _flops(network) -> int:
-    return sum(layer.work.flops for layer in network.layers)
+    return sum(layer.problem.flops for layer in network.layers)
 
 
 def _needs_torchvision() -> None:
@@ -314,7 +314,7 @@ def test_layers_that_a_constructor_copies_are_copied_without_memory(own: None) -
 
 def test_no_memory_is_needed(own: None) -> None:
     """160 GB of weights."""
-    assert read_network("my_own_nets:large").layers[0].work.sizes["k"] == 200_000
+    assert read_network("my_own_nets:large").layers[0].problem.sizes["k"] == 200_000
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_an_exported_program(exported: Path, batch: int | None) -> None:
     n = batch or 4
     assert found.batch == n
     assert found.convs == (Conv(n=n, c=3, h=16, k=8, r=3, pad_h=1),)
-    by_name = {layer.operator: layer.work for layer in found.layers}
+    by_name = {layer.operator: layer.problem for layer in found.layers}
     assert by_name["linear"].sizes == {"batch": 1, "m": n, "n": 10, "k": 512}
     assert by_name["scaled_dot_product_attention.scores"].sizes == {"batch": n, "m": 7, "n": 7, "k": 32}
     assert by_name["cat"].elements == 2 * n * 7 * 32
@@ -477,11 +477,13 @@ def test_layers_of_torch_are_wholly_supported(name: str, training: bool) -> None
 def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bool) -> None:
     """As on a GPU: weights stay in fp32, attention is the fused kernel, and gradients follow their forward calls."""
     plain, mixed = (read_network(f"{MODULES}:mixed", amp=amp, training=training) for amp in (None, "fp16"))
-    types = {layer.operator: layer.work.dtype for layer in mixed.layers}
+    types = {layer.operator: layer.problem.dtype for layer in mixed.layers}
     product = "mm" if training else "bmm"
     assert {types["convolution"], types[product], types["_scaled_dot_product_flash_attention"]} == {"fp16"}
     assert types["native_layer_norm"] == "fp32" and not mixed.unsupported
-    assert all(2 * layer.work.multiply_adds == layer.work.flops for layer in mixed.layers if "flash" in layer.operator)
+    assert all(
+        2 * layer.problem.multiply_adds == layer.problem.flops for layer in mixed.layers if "flash" in layer.operator
+    )
     assert mixed.weights_bytes == plain.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
     casts = [network.layers for network in (plain, mixed)]
     assert sum(layer.operator == "_to_copy" for layer in casts[1]) > sum(
@@ -508,7 +510,9 @@ def test_autocast_for_cuda_counts_in_the_module_and_around_it(refused) -> None:
     found += [module_network(plain, inputs, ReadOptions(**{name: torch.bfloat16})) for name in ("amp", "dtype")]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found.append(module_network(plain, inputs))
-    assert [{layer.work.dtype for layer in each.layers if layer.work.multiply_adds} for each in found] == [{"bf16"}] * 4
+    assert [{layer.problem.dtype for layer in each.layers if layer.problem.multiply_adds} for each in found] == [
+        {"bf16"}
+    ] * 4
     with torch.autocast("cuda", enabled=False), refused("give amp bf16"):
         module_network(plain, inputs)
 

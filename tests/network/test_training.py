@@ -25,16 +25,16 @@ def test_a_convolution_triples(conv: Conv) -> None:
     """Both gradients have the FLOPs of the forward pass."""
     forward = conv if conv.direction == "fwd" else Conv(**{**conv.to_dict(), "direction": "fwd"})
     made = list(backward(Layer("c", "Conv", forward, BOTH)))
-    assert [layer.work.direction for layer in made] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
+    assert [layer.problem.direction for layer in made] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
     assert [layer.name for layer in made] == ["c.bwd_data", "c.bwd_filter"]
-    assert sum(layer.work.flops for layer in made) == 2 * forward.flops
+    assert sum(layer.problem.flops for layer in made) == 2 * forward.flops
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500), st.integers(1, 9))
 def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
     """dA is m × k by n, dB is k × n by m."""
     work = gemm(m, n, k, batch=batch)
-    first, second = (layer.work for layer in backward(Layer("g", "MatMul", work, BOTH)))
+    first, second = (layer.problem for layer in backward(Layer("g", "MatMul", work, BOTH)))
     assert (first.m, first.n, first.k, first.batch) == (m, k, n, batch)
     assert (second.m, second.n, second.k, second.batch) == (k, n, m, batch)
     assert first.flops == second.flops == 2 * batch * m * n * k
@@ -60,7 +60,7 @@ def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
 )
 def test_gradients_by_kind(work, kinds: list[str]) -> None:
     """Each kind's own backward operator, or none where the gradient passes through."""
-    assert [layer.work.kind for layer in backward(Layer("x", "Op", work, (INPUT,)))] == kinds  # type: ignore[union-attr]
+    assert [layer.problem.kind for layer in backward(Layer("x", "Op", work, (INPUT,)))] == kinds  # type: ignore[union-attr]
     assert list(backward(Layer("x", "Op", work, ()))) == []
 
 
@@ -72,7 +72,7 @@ def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, mov
     conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
     whole = completed(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
     assert whole.layers[-1].operator == optimizer and optimizer in whole.notes[-1]
-    assert (whole.layers[-1].work.dram_bytes, whole.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
+    assert (whole.layers[-1].problem.dram_bytes, whole.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
 
 
 def test_a_whole_iteration() -> None:
@@ -97,8 +97,8 @@ def test_a_whole_iteration() -> None:
         "c1.bwd_filter",
         "optimizer",
     ]
-    assert made.layers[1].work.kind == "batch_norm"  # type: ignore[union-attr]
-    step = made.layers[-1].work
+    assert made.layers[1].problem.kind == "batch_norm"  # type: ignore[union-attr]
+    step = made.layers[-1].problem
     assert step.dram_bytes == 4 * 7 * (2304 + 32 + 2304)  # type: ignore[union-attr]
     assert (made.training, made.ignored, made.unsupported) == (True, {"Reshape": 1}, {"LSTM": 2})
     assert iteration(made) is made

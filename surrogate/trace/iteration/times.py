@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.families import Operator, operator
+from surrogate.features.families import NetworkProblem, Operator, operator
 from surrogate.features.families.transfer import Collective
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.network.aten_call import UnsupportedError
-from surrogate.network.network import Work
 from surrogate.network.operators import as_run
 from surrogate.network.predict import Predictors, sustained_us
 from surrogate.trace import events
@@ -44,7 +43,7 @@ UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
 penalty: of 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and 0.5 GFLOP or more, each takes
 1.00 times what its nearest aligned neighbour takes per FLOP (median; eight in ten 0.94 to 1.06)."""
 _OVER_PCIE = (events.TO_DEVICE, events.TO_HOST)
-Group = tuple[tuple[Work, ...], tuple[Work, ...], list[int]]
+Group = tuple[tuple[NetworkProblem, ...], tuple[NetworkProblem, ...], list[int]]
 """What an operator computed, what it computes at the new batch, and the activities that it launched."""
 
 
@@ -91,7 +90,7 @@ class DeviceTimes:
         return exp(sqrt(sum(error**2 for error in errors.values())) / (sum(part.time_us for part in self.parts) or 1.0))
 
 
-def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, PredictedWork | str]":
+def answers_of(by: Predictors, wanted: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedWork | str]":
     """Problem → its predicted time, or what is lacking."""
     problems = sorted(wanted, key=str)
     lacks = "a model of convolutions" if by.algorithms is None else "an algorithm that runs it"
@@ -181,8 +180,8 @@ def _carried(
     measured_us: float,
     kernels: int,
     gpus: tuple[Gpu, Gpu],
-    work: tuple[Sequence[Work], Sequence[Work]],
-    answers: tuple["dict[Work, PredictedWork | str]", "dict[Work, PredictedWork | str]"],
+    work: tuple[Sequence[NetworkProblem], Sequence[NetworkProblem]],
+    answers: tuple["dict[NetworkProblem, PredictedWork | str]", "dict[NetworkProblem, PredictedWork | str]"],
 ) -> PredictedWork:
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
     ``work`` are its problems as PyTorch runs them there.
@@ -233,7 +232,7 @@ def _carried(
     return PredictedWork(time_us, RATES, rates_half_width, kind)
 
 
-def _at_rates_us(problem: Work, gpu: Gpu) -> float:
+def _at_rates_us(problem: NetworkProblem, gpu: Gpu) -> float:
     """`sustained_us`; AMD's tables of algorithms say ``fma`` of all, but those of 16 bits run on matrix units."""
     if problem.HAS_ALGORITHMS and problem.dtype in HALF and gpu.vendor == "amd" and gpu.fp16_tensor_tflops:
         problem = replace(problem, math="tensor_op")
