@@ -33,7 +33,7 @@ from experiments.experiment import HOME
 from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
-from surrogate.models.json_types import to_plain
+from surrogate.models.json_types import to_json_types
 from surrogate.network.language import DOMAINS, NODE, Decoder, Deployment, main_dtype, read_decoder
 from surrogate.network.serving import (
     FILE,
@@ -285,7 +285,7 @@ def store(rows: pd.DataFrame) -> None:
     """Write the laws of all families."""
     widths = _widths(rows)
     laws = {str(library): replace(fitted(part), **widths) for library, part in rows.groupby("library")}
-    text = json.dumps(to_plain(ServerModels(ORIGIN, laws)), indent=1)
+    text = json.dumps(to_json_types(ServerModels(ORIGIN, laws)), indent=1)
     write_text(bundled.FOLDER / FILE, f"{text}\n")
 
 

@@ -20,16 +20,16 @@ from surrogate.features.errors import InputError, check_choice, read_bounded
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
 from surrogate.models.json_types import (
-    GREATEST,
+    MAX_NUMBER,
     REMEDY,
     Count,
     Keyed,
     Microseconds,
-    from_plain,
-    joined,
-    reading,
-    to_plain,
-    under,
+    files_below,
+    from_json_types,
+    input_error_if_damaged,
+    key_text,
+    to_json_types,
 )
 from surrogate.models.launch import CallCost, CallKey
 from surrogate.models.support import Support
@@ -69,14 +69,14 @@ class StoredModel:
         """The model. Raises `InputError` where its files are no such model's."""
         from surrogate.models import model_class
 
-        with reading(f"the bundle's {self.name}"):
+        with input_error_if_damaged(f"the bundle's {self.name}"):
             return model_class(self.name).from_files(self.params, self.files)
 
     def times(self) -> "BoostedTimes | None":
         """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
         from surrogate.models.times import ARRAYS, LABELS, BoostedTimes, times_from_files
 
-        with reading(f"the bundle's {self.name}"):
+        with input_error_if_damaged(f"the bundle's {self.name}"):
             if LABELS in self.files:
                 return times_from_files(self.files)[0]
             return BoostedTimes.from_files(self.files) if ARRAYS in self.files else self.load().times()
@@ -102,7 +102,7 @@ class CandidateKey(NamedTuple):
     @property
     def name(self) -> str:
         """As `Rows.candidate` and models name it."""
-        return joined(self)
+        return key_text(self)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class FamilyModel:
         """
         times = self.fitted.times()
         if times and isinstance(self.fitted, StoredModel):
-            with reading(f"the bundle's {self.fitted.name}"):
+            with input_error_if_damaged(f"the bundle's {self.fitted.name}"):
                 times.check(self.family)
         return times
 
@@ -242,8 +242,8 @@ class Bundle:
                 params=params,
                 features=part.family.version,
                 unseen_gpu=part.unseen_gpu,
-                candidates=tuple(sorted(map(joined, part.candidates))),
-                row_counts={joined(key): count for key, count in part.row_counts.items()},
+                candidates=tuple(sorted(map(key_text, part.candidates))),
+                row_counts={key_text(key): count for key, count in part.row_counts.items()},
                 least_us=part.min_us,
                 kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
                 floors=part.floors,
@@ -253,7 +253,7 @@ class Bundle:
         index = Index(
             BUNDLE_SCHEMA, parts, self.candidate, self.launches, devices=devices, card=self.card, sha256=hashes
         )
-        write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_plain(index)))})
+        write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_json_types(index)))})
 
 
 class CardData(TypedDict, total=False):
@@ -325,7 +325,7 @@ def load(path: str | Path) -> Bundle:
         maximum = min(left, MAX_JSON_BYTES) if name.endswith(".json") else left
         files[name] = checked_file(path, name, digest, max_bytes=maximum, remedy=REMEDY)
         left -= len(files[name])
-    with reading(str(path)):
+    with input_error_if_damaged(str(path)):
         parts = {name: _part(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()}
     return Bundle(parts, index.candidate, launches=index.launches, devices=index.devices, card=index.card)
 
@@ -341,18 +341,18 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
         content = read_bounded(path / INDEX, MAX_JSON_BYTES)
     except OSError:
         raise InputError(f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o BUNDLE`") from None
-    with reading(f"{path}: {INDEX} is damaged or incomplete"):
-        index = from_plain(Mapping[str, Any], json.loads(content), INDEX)
-        schema = from_plain(int, index["schema"], "schema")
+    with input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
+        index = from_json_types(Mapping[str, Any], json.loads(content), INDEX)
+        schema = from_json_types(int, index["schema"], "schema")
     if schema != BUNDLE_SCHEMA:
         remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else REMEDY
         raise InputError(f"{path}: bundle schema {schema}, this release reads {BUNDLE_SCHEMA}; {remedy}")
-    with reading(f"{path}: {INDEX} is damaged or incomplete"):
-        stated = from_plain(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
+    with input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
+        stated = from_json_types(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
         if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
             raise InputError("it differs from its hash")
-        stored = from_plain(Index, index, INDEX)
-        from_plain(Card, stored.card, "card")
+        stored = from_json_types(Index, index, INDEX)
+        from_json_types(Card, stored.card, "card")
         for name, part in stored.parts.items():
             _stored_family(name, part)
         for device in stored.devices.values():
@@ -375,7 +375,7 @@ def _check_device(gpu: Gpu) -> None:
     """Raise `InputError` for a device without the figures that rooflines are made of."""
     figures = (gpu.sms, gpu.cores_per_sm, gpu.boost_mhz, gpu.dram_gbs, gpu.l2_bytes)
     numbers = [each for each in (*asdict(gpu).values(), *gpu.measured.values()) if isinstance(each, int | float)]
-    if min(figures) <= 0 or not all(0 <= each <= GREATEST for each in numbers):
+    if min(figures) <= 0 or not all(0 <= each <= MAX_NUMBER for each in numbers):
         raise InputError(f"device {gpu.name!r} has a figure that is not positive")
 
 
@@ -386,12 +386,12 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Fam
     if stored.features != family.version:
         fitted_on = f"fitted on version {stored.features} of {family.name}'s columns"
         raise InputError(f"{fitted_on}, not {family.version}; {REMEDY}")
-    model_files = under(f"{family.name}/model/", files)
-    with reading(f"{family.name}/domain.json"):
+    model_files = files_below(f"{family.name}/model/", files)
+    with input_error_if_damaged(f"{family.name}/domain.json"):
         domain = Domain.from_json(files[f"{family.name}/domain.json"], family)
-    with reading(f"{family.name}/support.json"):
+    with input_error_if_damaged(f"{family.name}/support.json"):
         support = Support.from_json(files[f"{family.name}/support.json"], family)
-    with reading(f"{family.name}/widths.json"):
+    with input_error_if_damaged(f"{family.name}/widths.json"):
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
         if widths.greatest > MAX_WIDTH:
             raise InputError(f"half widths reach more than {MAX_WIDTH} in log time")

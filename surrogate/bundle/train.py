@@ -191,7 +191,7 @@ class _Steps:
             self.say(name)
         before = 0.0
 
-        def told(share: float | None) -> None:
+        def on_progress(share: float | None) -> None:
             nonlocal before
             with self._lock:
                 now_s = monotonic()
@@ -206,7 +206,7 @@ class _Steps:
                 self._last_s = now_s
                 self.say(name)
 
-        return told
+        return on_progress
 
 
 def _folds(rows: Rows, seed: int) -> list[Split]:

@@ -65,7 +65,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """True for a model that learns from rows that failed, too: their time is inf."""
     storable: ClassVar[bool] = False
     """True where a bundle can hold the fitted model (`to_files`, `from_files`); the others are baselines."""
-    told: "ProgressCallback | None" = None
+    on_progress: "ProgressCallback | None" = None
     """Called during a fit, where it has rounds, with the share of them that is done."""
     fitted_parts: "Mapping[str, TimeModel]" = MappingProxyType({})
     """Models by name, fitted on the rows of the next fit. A model made of others takes them, with their settings."""
@@ -131,29 +131,29 @@ def duplicate(model: TimeModel) -> TimeModel:
     return type(model)(**model.get_params(deep=False))
 
 
-def fitted(model: TimeModel, rows: Rows, told: ProgressCallback) -> TimeModel:
-    """``model`` fitted on ``rows``; ``told`` is called as the fit goes on."""
-    model.told = told
+def fitted(model: TimeModel, rows: Rows, on_progress: ProgressCallback) -> TimeModel:
+    """``model`` fitted on ``rows``; ``on_progress`` is called as the fit goes on."""
+    model.on_progress = on_progress
     try:
         model.fit(rows)
     finally:
-        del model.told
-    told(1.0)
+        del model.on_progress
+    on_progress(1.0)
     return model
 
 
-def times_of(model: TimeModel, train: Rows, held: Rows, keep: Path | None, told: ProgressCallback) -> np.ndarray:
+def times_of(model: TimeModel, train: Rows, held: Rows, keep: Path | None, on_progress: ProgressCallback) -> np.ndarray:
     """(rows,) times of ``held`` by ``model`` fitted on ``train``; ``keep``: a folder of what interrupted runs found."""
     if keep is None:
-        return fitted(model, train, told).predict(held)
+        return fitted(model, train, on_progress).predict(held)
     words = (model.name, model.get_params(), train.family.version, fingerprint(train), fingerprint(held))
     file = keep / f"{hashlib.sha256(repr(words).encode()).hexdigest()[:24]}.npy"
     if file.is_file():
-        told(None)
+        on_progress(None)
     else:
         keep.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary, temporary.open("wb") as stream:
-            np.save(stream, fitted(model, train, told).predict(held), allow_pickle=False)
+            np.save(stream, fitted(model, train, on_progress).predict(held), allow_pickle=False)
     return np.load(file, allow_pickle=False)
 
 

@@ -138,10 +138,10 @@ class _Boosted(TimeModel):
             nthread=threads,
         )
         self.booster_: Any = None
-        told = told_rounds(self.told, sum(rounds for _, rounds in self.stages()))
+        callbacks = round_callbacks(self.on_progress, sum(rounds for _, rounds in self.stages()))
         for settings, rounds in self.stages():
             settings["nthread"] = threads
-            self.booster_ = xgboost.train(settings, data, rounds, xgb_model=self.booster_, callbacks=told)
+            self.booster_ = xgboost.train(settings, data, rounds, xgb_model=self.booster_, callbacks=callbacks)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         log_correction = self.booster_.inplace_predict(self.design(rows)).astype(np.float64)
@@ -205,25 +205,25 @@ class _Boosted(TimeModel):
         return model
 
 
-def told_rounds(told: ProgressCallback | None, rounds: int) -> list["TrainingCallback"]:
-    """XGBoost's callbacks that call ``told`` with the share of ``rounds`` that is done, first with 0."""
+def round_callbacks(on_progress: ProgressCallback | None, rounds: int) -> list["TrainingCallback"]:
+    """XGBoost's callbacks that call ``on_progress`` with the share of ``rounds`` that is done, first with 0."""
     from xgboost.callback import TrainingCallback
 
     class Rounds(TrainingCallback):
         done = 0
 
         def before_training(self, model: Any) -> Any:
-            if told and not self.done:
-                told(0.0)
+            if on_progress and not self.done:
+                on_progress(0.0)
             return model
 
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
             self.done += 1
-            if told and self.done < rounds:
-                told(self.done / rounds)
+            if on_progress and self.done < rounds:
+                on_progress(self.done / rounds)
             return False
 
-    return [Rounds()] if told else []
+    return [Rounds()] if on_progress else []
 
 
 def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:

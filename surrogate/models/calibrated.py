@@ -20,7 +20,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.json_types import from_plain, to_plain, under
+from surrogate.models.json_types import files_below, from_json_types, to_json_types
 from surrogate.models.times import BoostedTimes, Correction, Inputs, correction_columns, covariance, inputs_of
 
 PRIORS: dict[str, tuple[float, float]] = {
@@ -216,7 +216,7 @@ class Calibrated(TimeModel):
         """The base's files under ``base.``, its name and the corrections as JSON."""
         files = {f"{_BASE}{name}": content for name, content in self.base.to_files().items()}
         content = {"base": self.base.name, "params": self.base.get_params(deep=False)}
-        content["corrections"] = to_plain(self.corrections)
+        content["corrections"] = to_json_types(self.corrections)
         return {**files, "corrections.json": json.dumps(content).encode()}
 
     @classmethod
@@ -225,5 +225,5 @@ class Calibrated(TimeModel):
         from surrogate.models.registry import model_class
 
         content = json.loads(files["corrections.json"])
-        corrections = from_plain(Mapping[str, Correction], content["corrections"])
-        return cls(model_class(content["base"]).from_files(content["params"], under(_BASE, files)), corrections)
+        corrections = from_json_types(Mapping[str, Correction], content["corrections"])
+        return cls(model_class(content["base"]).from_files(content["params"], files_below(_BASE, files)), corrections)

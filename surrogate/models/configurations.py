@@ -29,7 +29,7 @@ from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import MACHINE_NAMES, peak_flops_table
 from surrogate.models.base import TimeModel
-from surrogate.models.json_types import from_plain, reading
+from surrogate.models.json_types import from_json_types, input_error_if_damaged
 from surrogate.models.transfer import Prior, TransferState
 
 MAX_LEVELS = 1000
@@ -390,13 +390,13 @@ class Configurations(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        with reading(cls.name):
+        with input_error_if_damaged(cls.name):
             model.transfer_ = TransferState.from_files(files)
             with np.load(io.BytesIO(files[LEVEL_FILE]), allow_pickle=False) as archive:
                 level = {name: archive[name] for name in _LEVEL}
                 model.times_us_ = archive["times_us"]
             model.level_ = Level(**{**level, "mean": float(level["mean"]), "linear": int(level["linear"])})
-            facts = from_plain(Mapping[str, tuple[str, ...]], json.loads(files[FACTS_FILE]), FACTS_FILE)
+            facts = from_json_types(Mapping[str, tuple[str, ...]], json.loads(files[FACTS_FILE]), FACTS_FILE)
             model.configurations_, model.problems_ = list(facts["configurations"]), list(facts["problems"])
             if model.times_us_.shape != (len(model.problems_), len(model.configurations_)):
                 raise InputError("the table of times does not fit its names; the file is damaged")

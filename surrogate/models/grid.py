@@ -15,7 +15,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.json_types import reading
+from surrogate.models.json_types import input_error_if_damaged
 
 STEP = 0.005
 """Log times are kept in steps of half a percent: less than any table's noise."""
@@ -242,7 +242,7 @@ class Grid:
     def rows(self, family: Family, gpu: str) -> GridPart:
         """All that was measured on a GPU of ``packed``. Raises `InputError` where the stored rows are damaged."""
         if gpu not in self._opened:
-            with reading(f"the measured times of {gpu}"):
+            with input_error_if_damaged(f"the measured times of {gpu}"):
                 self._opened[gpu] = GridPart.from_bytes(self.packed[gpu], family.size_names)
         return self._opened[gpu]
 

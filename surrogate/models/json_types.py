@@ -1,6 +1,6 @@
 """Fitted values as JSON holds them, and back: dataclasses, arrays, mappings and tuples.
 
-A file that is read may have been changed by somebody: `from_plain` takes only values of the declared types, and of
+A file that is read may have been changed by somebody: `from_json_types` takes only values of the declared types, and of
 numbers only finite ones that a fit can give.
 """
 
@@ -20,14 +20,14 @@ from msgspec import Meta
 from surrogate.features.errors import InputError
 
 REMEDY = "train the bundle again with `seer train`"
-GREATEST = 1e18
+MAX_NUMBER = 1e18
 """Above every number that a bundle holds; beyond it, sums and products of a few would not be finite."""
 DAMAGE = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, EOFError, MemoryError),
     *(RuntimeError, struct.error, zipfile.BadZipFile, zlib.error),
 )
 """What parsers of JSON, archives, arrays and tables raise for damaged content; they have no common base."""
-Number = Annotated[float, Meta(ge=-GREATEST, le=GREATEST)]
+Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Microseconds = Annotated[float, Meta(ge=0, le=1e12)]
@@ -38,22 +38,22 @@ else:
     Key, Item = TypeVar("Key"), TypeVar("Item")
 
     class Keyed(Generic[Key, Item], dict):
-        """A mapping whose keys are NamedTuples of texts; in JSON a key is one text (`joined`)."""
+        """A mapping whose keys are NamedTuples of texts; in JSON a key is one text (`key_text`)."""
 
 
-def to_plain(value: object) -> object:
+def to_json_types(value: object) -> object:
     """A dataclass becomes an object of its fields, an array or a tuple a list, a mapping's key a text."""
     if is_dataclass(value):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_json_types(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {joined(key): to_plain(item) for key, item in value.items()}
+        return {key_text(key): to_json_types(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
-    return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    return [to_json_types(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def from_plain(kind: Any, value: Any, name: str = "content") -> Any:
-    """Return the ``kind`` that `to_plain` gave: a dataclass, a ``TypedDict``, an array, a mapping, a tuple, a number.
+def from_json_types(kind: Any, value: Any, name: str = "content") -> Any:
+    """Return a ``kind`` from the output of `to_json_types`: a dataclass, TypedDict, array, mapping, tuple or number.
 
     Raises `InputError`, which calls the content ``name``, for a value that is not of the type or outside its limits.
     """
@@ -68,7 +68,7 @@ def _custom(kind: Any, value: Any) -> object:
     if kind is np.ndarray:
         with suppress(TypeError, ValueError, OverflowError):  # lists of unequal lengths, or too deep
             array = np.array(value)
-            if array.ndim and array.dtype.kind in "iuf" and (np.abs(array) <= GREATEST).all():
+            if array.ndim and array.dtype.kind in "iuf" and (np.abs(array) <= MAX_NUMBER).all():
                 return array
         raise ValueError(f"{short(value)} is not lists of finite numbers")
     key, item = get_args(kind)
@@ -88,23 +88,23 @@ def _key(kind: Callable[..., object], text: str) -> object:
     return kind(*texts)
 
 
-def joined(key: object) -> str:
+def key_text(key: object) -> str:
     """A key as a text, as JSON needs it: its fields, those of tuples one by one, with | between; None is left out.
 
     Nothing where all fields are empty.
     """
     if not isinstance(key, tuple):
         return str(key)
-    return "|".join(joined(field) for field in key if field not in (None, ())) if any(key) else ""
+    return "|".join(key_text(field) for field in key if field not in (None, ())) if any(key) else ""
 
 
-def under(prefix: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def files_below(prefix: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files whose names begin with ``prefix``, without it."""
     return {name.removeprefix(prefix): content for name, content in files.items() if name.startswith(prefix)}
 
 
 @contextmanager
-def reading(part: str) -> Iterator[None]:
+def input_error_if_damaged(part: str) -> Iterator[None]:
     """Turn what a reader raises for a damaged ``part`` of a bundle into an `InputError` of one line."""
     try:
         yield

@@ -17,7 +17,7 @@ from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
 from surrogate.models.base import SearchRange, TimeModel, dims, terms
 from surrogate.models.baselines import MIN_US, peak_times
-from surrogate.models.json_types import Number, from_plain, to_plain
+from surrogate.models.json_types import Number, from_json_types, to_json_types
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
 
 MAX_VARIANCE = 3.0
@@ -100,7 +100,7 @@ class _Linear(TimeModel):
         minor = components[:, variance < MAX_VARIANCE].T
         along = x @ (minor / scale).T
         guard = {"directions": minor / scale, "slopes": minor @ coefficients, "low": along.min(0), "high": along.max(0)}
-        plain: Any = {name: to_plain(values) for name, values in guard.items()}
+        plain: Any = {name: to_json_types(values) for name, values in guard.items()}
         return Ridge(weights=tuple(weights.tolist()), intercept=intercept, **plain)
 
     def to_files(self) -> dict[str, bytes]:
@@ -111,7 +111,7 @@ class _Linear(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = from_plain(Mapping[str, Ridge], json.loads(files["coefficients.json"]))
+        model.fits_ = from_json_types(Mapping[str, Ridge], json.loads(files["coefficients.json"]))
         return model
 
 

@@ -23,7 +23,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
-from surrogate.models.json_types import Share, from_plain, under
+from surrogate.models.json_types import Share, files_below, from_json_types
 from surrogate.models.registry import model_class
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.times import BoostedTimes
@@ -130,8 +130,8 @@ class BoostedSeer(BoostedTerms):
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """The model that `to_files` described."""
-        model = cls.from_times(BoostedTimes.from_files(under(TREES, files)), params)
-        model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, under(SEER, files))
+        model = cls.from_times(BoostedTimes.from_files(files_below(TREES, files)), params)
+        model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, files_below(SEER, files))
         return model
 
 
@@ -258,16 +258,16 @@ class StackedTerms(TimeModel):
         """The model that `to_files` described. Raises `InputError` if a part is no model that bundles hold."""
         model = cls(**params)
         content = json.loads(files[WEIGHTS])
-        model.weight_ = from_plain(Share, content["weight"])
+        model.weight_ = from_json_types(Share, content["weight"])
         model.weights_ = {
-            int(code): weight for code, weight in from_plain(Mapping[str, Share], content["weights"]).items()
+            int(code): weight for code, weight in from_json_types(Mapping[str, Share], content["weights"]).items()
         }
-        model.gpus_ = list(from_plain(tuple[str, ...], content["gpus"]))
+        model.gpus_ = list(from_json_types(tuple[str, ...], content["gpus"]))
         for part in PARTS:
             kind = model_class(content[part]["name"])
             if not kind.storable or kind is cls:
                 raise InputError(f"{WEIGHTS}: {kind.name} is no part of {cls.name}")
-            setattr(model, f"{part}_", kind.from_files(content[part]["params"], under(f"{part}.", files)))
+            setattr(model, f"{part}_", kind.from_files(content[part]["params"], files_below(f"{part}.", files)))
         return model
 
 

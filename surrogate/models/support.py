@@ -15,7 +15,7 @@ import numpy as np
 
 from surrogate.features.families import Family
 from surrogate.features.gpu import gpus
-from surrogate.models.json_types import Share, from_plain, joined
+from surrogate.models.json_types import Share, from_json_types, key_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str, family: Family) -> Self:
-        """What `joined` gave."""
+        """What `key_text` gave."""
         library, *rest = text.split("|")
         settings = len(family.settings)
         return cls(library, tuple(rest[:settings]), rest[settings], tuple(map(int, rest[settings + 1 :])))
@@ -125,14 +125,14 @@ class Support:
 
     def to_json(self) -> bytes:
         """Both tables."""
-        exact = {joined(key): share for key, share in self.exact.items()}
-        general = {joined(signature): share for signature, share in self.general.items()}
+        exact = {key_text(key): share for key, share in self.exact.items()}
+        general = {key_text(signature): share for signature, share in self.general.items()}
         return json.dumps({"exact": exact, "general": general}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, family: Family) -> Self:
         """What `to_json` wrote, of a bundle's part of this family."""
-        data = {name: from_plain(_Shares, table, name) for name, table in json.loads(content).items()}
+        data = {name: from_json_types(_Shares, table, name) for name, table in json.loads(content).items()}
         signatures = {text: Signature.from_text(text, family) for text in data["general"]}
         exact = {}
         for key, share in data["exact"].items():

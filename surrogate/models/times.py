@@ -17,7 +17,16 @@ from msgspec import Meta
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.grid import Grid, Label
-from surrogate.models.json_types import Count, Keyed, Microseconds, Share, from_plain, joined, to_plain, under
+from surrogate.models.json_types import (
+    Count,
+    Keyed,
+    Microseconds,
+    Share,
+    files_below,
+    from_json_types,
+    key_text,
+    to_json_types,
+)
 from surrogate.models.launch import CallKey
 from surrogate.models.trees import Trees
 
@@ -292,13 +301,13 @@ class BoostedTimes:
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""
         names = ("columns", "codes", "own_weight", "call_us", "trend")
-        facts = {name: to_plain(getattr(self, name)) for name in names}
+        facts = {name: to_json_types(getattr(self, name)) for name in names}
         return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
         """What `to_files` wrote. Raises `InputError` where the parts do not fit one another."""
-        facts = from_plain(_Facts, json.loads(files[FACTS]), FACTS)
+        facts = from_json_types(_Facts, json.loads(files[FACTS]), FACTS)
         trees = Trees.from_bytes(files[ARRAYS])
         if trees.feature.max() > len(facts.columns) or len(set(facts.columns)) < len(facts.columns):
             raise InputError(f"the trees split more columns than the {len(facts.columns)} that {FACTS} names")
@@ -343,15 +352,15 @@ def neighbour_files(neighbours: Neighbours) -> dict[str, bytes]:
     files = {f"{GRID}{gpu}.parquet": content for gpu, content in grid.packed.items()}
     if neighbours.stored:
         files[TREES] = neighbours.stored
-    facts = {"labels": {joined(label): code for label, code in grid.labels.items()}, "lines": grid.lines}
+    facts = {"labels": {key_text(label): code for label, code in grid.labels.items()}, "lines": grid.lines}
     return {**files, LABELS: json.dumps(facts).encode()}
 
 
 def times_from_files(files: Mapping[str, bytes]) -> tuple[BoostedTimes, Neighbours]:
     """The terms' times, of the files of an interpolated model, and the same neighbours that these hold."""
-    terms = BoostedTimes.from_files(under(TERMS, files))
-    packed = {name.removesuffix(".parquet"): content for name, content in under(GRID, files).items()}
-    facts = from_plain(_Labels, json.loads(files[LABELS]), LABELS)
+    terms = BoostedTimes.from_files(files_below(TERMS, files))
+    packed = {name.removesuffix(".parquet"): content for name, content in files_below(GRID, files).items()}
+    facts = from_json_types(_Labels, json.loads(files[LABELS]), LABELS)
     # The names of all candidates of a family have as many parts.
     parts = next(iter(terms.codes), "").count("|") + 1
     labels = {Label.parse(text, parts): code for text, code in facts.labels.items()}

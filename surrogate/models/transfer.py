@@ -18,7 +18,7 @@ import numpy as np
 
 from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
-from surrogate.models.json_types import reading
+from surrogate.models.json_types import input_error_if_damaged
 from surrogate.models.trees import ReadyTrees, Trees
 
 ROUNDS, FAILURE_ROUNDS = 120, 40
@@ -252,7 +252,7 @@ class TransferState:
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "TransferState":
         """What `to_files` wrote. Raises `InputError` where the parts are damaged or do not fit one another."""
-        with reading("the arrays of measured problems"):
+        with input_error_if_damaged("the arrays of measured problems"):
             facts = json.loads(files[FACTS_FILE])
             with np.load(io.BytesIO(files[ARRAYS_FILE]), allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in ARRAYS}

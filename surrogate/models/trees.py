@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.models.json_types import REMEDY, reading
+from surrogate.models.json_types import REMEDY, input_error_if_damaged
 
 if TYPE_CHECKING:
     from xgboost import Booster
@@ -89,7 +89,7 @@ class Trees:
     @classmethod
     def from_bytes(cls, content: bytes) -> "Trees":
         """What `to_bytes` wrote. Raises `InputError` for arrays that are no such trees, or too large for any answer."""
-        with reading("trees"), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        with input_error_if_damaged("trees"), zipfile.ZipFile(io.BytesIO(content)) as archive:
             # A read of a number of bytes unpacks no more, whatever the archive declares.
             files = (archive.open(f"{part.name}.npy").read(MAX_BYTES) for part in fields(cls))
             trees = cls(*(np.lib.format.read_array(io.BytesIO(file), allow_pickle=False) for file in files))

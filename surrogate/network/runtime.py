@@ -26,7 +26,7 @@ from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
-from surrogate.models.json_types import from_plain
+from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import TABLE
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
@@ -195,7 +195,7 @@ class HostCosts:
 @cache
 def shipped_hosts() -> HostCosts:
     """The constants that ship with the package."""
-    return from_plain(HostCosts, json.loads((bundled.FOLDER / FILE).read_bytes()))
+    return from_json_types(HostCosts, json.loads((bundled.FOLDER / FILE).read_bytes()))
 
 
 def finished(network: Network, options: ReadOptions) -> Network:

@@ -31,7 +31,7 @@ from surrogate.features.families.operator import Streamed
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
-from surrogate.models.json_types import from_plain
+from surrogate.models.json_types import from_json_types
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_step import (
     ATTENTION,
@@ -86,7 +86,7 @@ class ServerModels:
 @cache
 def shipped_laws() -> ServerModels:
     """The constants that ship with the package."""
-    return from_plain(ServerModels, json.loads((bundled.FOLDER / FILE).read_bytes()))
+    return from_json_types(ServerModels, json.loads((bundled.FOLDER / FILE).read_bytes()))
 
 
 class Load(NamedTuple):

@@ -19,7 +19,7 @@ from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFam
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted
 from surrogate.features.problem import HALF
 from surrogate.models.grid import Label
-from surrogate.models.json_types import joined
+from surrogate.models.json_types import key_text
 from surrogate.models.launch import call_cost_us
 from surrogate.prediction.ranking import CandidateEvidence, Ranker
 from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
@@ -387,7 +387,7 @@ def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
     """Return the model's times in the order of the candidates' average rank on measured GPUs."""
     context = model.context
     habit = facts.part.unseen_gpu.habit
-    keys = (joined(Label(facts.setting.values, candidate.key)) for candidate in context.candidates)
+    keys = (key_text(Label(facts.setting.values, candidate.key)) for candidate in context.candidates)
     costs = np.array([habit.get(key, np.nan) for key in keys])
     rules = SupportRules(facts.supported_as, context.candidates, facts.part.support)
     return AverageRankSource(context, model, costs, rules, np.array([*facts.choosable.values()]))

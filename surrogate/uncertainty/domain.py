@@ -18,7 +18,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.json_types import Number, from_plain, joined
+from surrogate.models.json_types import Number, from_json_types, key_text
 
 if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
@@ -69,7 +69,7 @@ class ReferenceKey(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str, family: Family) -> Self:
-        """What `joined` gave: a GPU comes first where there is a field more than `reference_columns`."""
+        """What `key_text` gave: a GPU comes first where there is a field more than `reference_columns`."""
         fields = text.split("|")
         gpu = fields.pop(0) if len(fields) > len(reference_columns(family)) else None
         return cls(gpu, fields[0], tuple(fields[1:]))
@@ -196,12 +196,12 @@ class References:
     def from_dict(cls, family: Family, stored: Mapping[str, Any]) -> Self:
         """What `to_dict` gave. Raises `InputError` for sizes that the family has not, or none."""
         rows = [*stored["shapes"], stored["least"], stored["greatest"]]
-        sizes = from_plain(np.ndarray, rows, "references").astype(np.int64)
+        sizes = from_json_types(np.ndarray, rows, "references").astype(np.int64)
         minimum, greatest = sizes[-2], sizes[-1]
         floors = [size.minimum for size in family.sizes]
         if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (minimum > greatest).any():
             raise InputError(f"shapes, least and greatest are not sizes of {family.name}")
-        reach = from_plain(Number, stored["reach"], "reach") if "reach" in stored else inf
+        reach = from_json_types(Number, stored["reach"], "reach") if "reach" in stored else inf
         return cls(family, sizes[:-2], minimum, greatest, reach=reach)
 
 
@@ -342,17 +342,17 @@ class Domain:
         """All parts as plain values."""
         content = {
             "family": self.family.name,
-            "settings": sorted(map(joined, self.settings)),
+            "settings": sorted(map(key_text, self.settings)),
             "shapes": sorted(self.shapes),
-            "versions": sorted(map(joined, self.versions)),
-            "references": {joined(key): references.to_dict() for key, references in self.references.items()},
+            "versions": sorted(map(key_text, self.versions)),
+            "references": {key_text(key): references.to_dict() for key, references in self.references.items()},
         }
         return json.dumps(content, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, family: Family) -> Self:
         """What `to_json` wrote, of a bundle's part of this family."""
-        data = from_plain(_Stored, json.loads(content), "domain")
+        data = from_json_types(_Stored, json.loads(content), "domain")
         fields = [text.split("|") for text in data.settings]
         if {len(each) for each in fields} != {len(setting_columns(family))}:
             raise InputError(f"domain.settings are not {', '.join(setting_columns(family))}")

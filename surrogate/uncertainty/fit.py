@@ -336,14 +336,14 @@ def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = 
     """
 
     def run(fit: Fit, stopped: object) -> Answers:
-        told = begin(fit.name, len(fit.inside))
+        on_progress = begin(fit.name, len(fit.inside))
         train = rows.take(fit.inside)
         if not len(fit.outside):
-            fitted(fit.model, train, told)
+            fitted(fit.model, train, on_progress)
         if not (train.ok.any() and len(fit.outside)):
             return None
         held = rows.take(fit.outside)
-        return times_of(fit.model, train, held, keep, told), distances_to(references_of(train), held)
+        return times_of(fit.model, train, held, keep, on_progress), distances_to(references_of(train), held)
 
     largest = max((len(fit.inside) for fit in fits), default=1)
     return in_parallel(run, fits, workers_for(min(len(fits), max(1, ROWS_AT_ONCE // largest))))

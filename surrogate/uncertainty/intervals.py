@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from surrogate.features.errors import InputError
-from surrogate.models.json_types import Number, from_plain, joined
+from surrogate.models.json_types import Number, from_json_types, key_text
 
 COVERAGE = 0.90
 UNSEEN_HALF_WIDTH = log(3.0)
@@ -106,7 +106,7 @@ class Widths:
 
     def to_json(self) -> bytes:
         """All of it."""
-        by_key = {joined((key.dtype, key.gpu, key.candidate)): base for key, base in self.by_key.items()}
+        by_key = {key_text((key.dtype, key.gpu, key.candidate)): base for key, base in self.by_key.items()}
         return json.dumps({"coverage": COVERAGE, **asdict(self), "by_key": by_key}, sort_keys=True).encode()
 
     @classmethod
@@ -114,12 +114,12 @@ class Widths:
         """What `to_json` wrote; the names of candidates begin with one of the ``libraries``."""
         data = json.loads(content)
         by_key = {}
-        for text, base in from_plain(Mapping[str, HalfWidth], data["by_key"], "by_key").items():
+        for text, base in from_json_types(Mapping[str, HalfWidth], data["by_key"], "by_key").items():
             by_key[_width_key(text, libraries)] = base
-        distance, time_us = (from_plain(StepFunction, data[name], name) for name in ("distance", "time_us"))
+        distance, time_us = (from_json_types(StepFunction, data[name], name) for name in ("distance", "time_us"))
         if ALL not in by_key or list(distance.values) != sorted(distance.values):
             raise InputError(f"by_key lacks {ALL.candidate!r}, or the factor for the distance falls")
-        return cls(by_key, distance, time_us, own_share=from_plain(Factor, data["own_share"], "own_share"))
+        return cls(by_key, distance, time_us, own_share=from_json_types(Factor, data["own_share"], "own_share"))
 
 
 def _width_key(text: str, libraries: Collection[str]) -> WidthKey:

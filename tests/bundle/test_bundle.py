@@ -14,7 +14,7 @@ from surrogate import bundled
 from surrogate.bundle.bundle import BUNDLE_SCHEMA, INDEX, Bundle, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
-from surrogate.models.json_types import reading
+from surrogate.models.json_types import input_error_if_damaged
 from surrogate.prediction.evaluate import evaluate
 from tests.prediction.problems import predicted
 from tests.tables import every
@@ -162,7 +162,7 @@ def test_damage_is_one_line(refused, bundle: Bundle, tmp_path: Path, damage: Cal
 
 
 def test_a_missing_package_is_named(refused) -> None:
-    with refused("needs pyarrow", "pip install pyarrow"), reading("the measured times"):
+    with refused("needs pyarrow", "pip install pyarrow"), input_error_if_damaged("the measured times"):
         raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
 

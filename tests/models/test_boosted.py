@@ -8,7 +8,7 @@ import pytest
 
 from surrogate.dataset.problems import device_names
 from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.json_types import from_plain, to_plain
+from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.launch import CallKey, call_costs, common_call_costs
 from surrogate.models.times import Trend, trend_names
 from tests.tables import checked, every
@@ -140,7 +140,7 @@ def test_known_answer_of_the_trend() -> None:
     for candidate, gpu, edge in (("a", "slow", 10), ("a", "fast", 5), ("a", "new", 10), ("new", "fast", 10)):
         expected = [0.0, 0.5 * (20 - edge), 0.5 * (20 - edge) + 2.0 * (30 - edge)]
         np.testing.assert_allclose(beyond(candidate, gpu), expected, atol=0.1)
-    again = from_plain(Trend, to_plain(trend))
+    again = from_json_types(Trend, to_json_types(trend))
     np.testing.assert_array_equal(again.beyond(at, np.full(3, "a"), np.full(3, "fast")), beyond("a", "fast"))
 
 

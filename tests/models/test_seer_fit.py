@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.models.json_types import from_plain, to_plain
+from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.least_squares import relative_fit, relative_loss
 from surrogate.models.seer.fits import FormFit
 
@@ -47,4 +47,4 @@ def test_a_column_of_zeros_is_harmless() -> None:
 def test_a_form_never_turns_negative() -> None:
     fit = FormFit.of((np.array([4.0, 8.0]), 1.0), np.array([1.0, 9.0]))
     np.testing.assert_allclose(fit.predict((np.array([6.0, 1.0]), 1.0)), [5.0, 1.0])
-    assert from_plain(FormFit, to_plain(fit)) == fit
+    assert from_json_types(FormFit, to_json_types(fit)) == fit

@@ -16,7 +16,7 @@ from surrogate.features.gpu import gpu
 from surrogate.features.roofline import b_max
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
-from surrogate.models.json_types import from_plain, to_plain
+from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.seer.time_only import Analytical, SeerTimeOnly, TileFit, analytical
 from tests.tables import checked
 
@@ -84,7 +84,7 @@ def test_each_range_of_outputs_gets_the_tile_that_fits() -> None:
     fit = TileFit.fit(a, 0, np.arange(80), time_us)
     assert (fit.tile_of[0], fit.tile_of[3]) == (0, 2)
     np.testing.assert_allclose(fit.predict(a, 0, np.arange(80)), time_us)
-    assert from_plain(TileFit, to_plain(fit)) == fit
+    assert from_json_types(TileFit, to_json_types(fit)) == fit
 
 
 def test_times_are_finite_and_positive_everywhere(measured: Rows, table: Table) -> None:

@@ -21,7 +21,7 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.models import Support
 from surrogate.models.interpolated import InterpolatedTerms
-from surrogate.models.json_types import joined
+from surrogate.models.json_types import key_text
 from surrogate.models.launch import CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
@@ -355,7 +355,7 @@ def test_the_average_rank_answers_if_training_chose_it(chooser: str, best: str) 
     part = bundle.parts["gemm"]
     cost_of = {"large": 0.2, "newer": 0.1, "small": 0.3}
     labels = part.times.neighbours.grid.labels
-    costs = {joined(label): cost_of[label.candidate.rpartition("|")[2]] for label in labels}
+    costs = {key_text(label): cost_of[label.candidate.rpartition("|")[2]] for label in labels}
     unseen = replace(part.unseen_gpu, chooser=chooser, habit=costs)
     served = Predictor(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), gpu="rtx-pro-6000-server")
     selection = served.select(served.read("gemm:m16n1024k2048", dtype="bf16", math="default"))

@@ -11,7 +11,7 @@ import pandas as pd
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.json_types import from_plain, to_plain
+from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, MeasuredKernels
 from surrogate.models.seer.kernels import COUNTERS
 from surrogate.models.seer.physics import feasible, in_domain, require_convolutions, sizes_of
@@ -98,15 +98,15 @@ class SeerPaper(TimeModel):
     def to_files(self) -> dict[str, bytes]:
         """Everything as one JSON file."""
         content = {"counted": self.counted_, "fft": self.fft_}
-        return {"seer.json": json.dumps(to_plain(content), sort_keys=True).encode()}
+        return {"seer.json": json.dumps(to_json_types(content), sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         content = json.loads(files["seer.json"])
         model = cls(**params)
-        model.counted_ = from_plain(Mapping[str, AlgorithmFit], content["counted"])
-        model.fft_ = from_plain(Mapping[str, FftFit], content["fft"])
+        model.counted_ = from_json_types(Mapping[str, AlgorithmFit], content["counted"])
+        model.fft_ = from_json_types(Mapping[str, FftFit], content["fft"])
         return model
 
 

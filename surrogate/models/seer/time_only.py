@@ -22,7 +22,7 @@ from surrogate.features.roofline import b_max, compute_us, memory_us
 from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.baselines import MIN_US
-from surrogate.models.json_types import Number, from_plain, to_plain
+from surrogate.models.json_types import Number, from_json_types, to_json_types
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
@@ -249,13 +249,13 @@ class SeerTimeOnly(TimeModel):
 
     def to_files(self) -> dict[str, bytes]:
         """Every group's coefficients as JSON."""
-        return {"fits.json": json.dumps(to_plain(self.fits_), sort_keys=True).encode()}
+        return {"fits.json": json.dumps(to_json_types(self.fits_), sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = from_plain(Mapping[str, TileFit], json.loads(files["fits.json"]))
+        model.fits_ = from_json_types(Mapping[str, TileFit], json.loads(files["fits.json"]))
         return model
 
 

@@ -19,7 +19,7 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.analytical import TensorCoreModel, TiledProductModel
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
-from surrogate.models.json_types import from_plain
+from surrogate.models.json_types import from_json_types
 from surrogate.prediction.sources.source import Context, Setting, Source, Times
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu
 
@@ -67,7 +67,7 @@ class Products(HeldOutErrors):
 def shipped_specifications() -> dict[str, DatasheetModels]:
     """What ships with the package: `HALVES` and `TF32` → the law."""
     kinds = json.loads((bundled.FOLDER / FILE).read_bytes())
-    return {kind: from_plain(DatasheetModels, kinds[kind]) for kind in (HALVES, TF32)}
+    return {kind: from_json_types(DatasheetModels, kinds[kind]) for kind in (HALVES, TF32)}
 
 
 def specification_of(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
@@ -81,7 +81,7 @@ def specification_of(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetMo
 @cache
 def shipped_products() -> Products:
     """What ships with the package."""
-    return from_plain(Products, json.loads((bundled.FOLDER / PRODUCTS).read_bytes()))
+    return from_json_types(Products, json.loads((bundled.FOLDER / PRODUCTS).read_bytes()))
 
 
 def products_of(setting: Setting, gpu: Gpu, measured: Collection[str]) -> Products | None:
