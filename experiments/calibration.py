@@ -21,7 +21,7 @@ from experiments.todays_verdicts import choice_record
 from experiments.verdicts import error_record, percent, ratio
 from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import average_costs, train
-from surrogate.dataset.problems import device_names, judged_rows, shape_names
+from surrogate.dataset.problems import device_names, evaluation_rows, shape_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, read_dataset
@@ -59,7 +59,7 @@ CHOOSERS = {MODEL: "model", AVERAGE_RANK: "average rank"}
 
 @dataclass(frozen=True)
 class NewGpu:
-    """A bundle that knows neither the GPU nor the ``judged`` shapes; ``pool`` are the GPU's rows of other shapes.
+    """A bundle that knows neither the GPU nor the ``evaluated`` shapes; ``pool`` are the GPU's rows of other shapes.
 
     ``average_rank`` are the candidates' costs in the training rows (`average_costs`); ``informed`` is a bundle that
     knows the judged shapes on the other GPUs, None without one of the same architecture among them.
@@ -71,7 +71,7 @@ class NewGpu:
     informed: Bundle | None
     candidates: str
     average_rank: Mapping[str, float]
-    judged: Rows
+    evaluated: Rows
     pool: Rows
 
 
@@ -123,7 +123,7 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
                 informed=fit(elsewhere) if gpu_named(gpu).architecture in alike else None,
                 candidates=data.candidates,
                 average_rank=average_costs(rows_of(known.frame, family)),
-                judged=rows_of(frame[left & held].reset_index(drop=True), family),
+                evaluated=rows_of(frame[left & held].reset_index(drop=True), family),
                 pool=rows_of(frame[left & ~held].reset_index(drop=True), family),
             )
 
@@ -133,7 +133,7 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
     family = new.pool.family
     cell = {"cell": f"{new.gpu} {new.data}", "data": new.data, "gpu": new.gpu}
     part = new.bundle.parts[family.name]
-    among = np.isfinite(_answers(new.bundle, new.judged)[0])
+    among = np.isfinite(_answers(new.bundle, new.evaluated)[0])
     before = _verdict(new, new.bundle, among)
     yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": CHOOSERS[part.unseen_gpu.chooser], **before}
     if new.informed:
@@ -169,11 +169,11 @@ def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]:
     """Errors of the times ``among`` these rows (rows,), which had an answer before any calibration; the slowdown of the
     choice among all that was measured; and the share of rows with an answer."""
-    rows = new.judged
+    rows = new.evaluated
     times_us, supported = _answers(bundle, rows)
     timed = np.flatnonzero(rows.ok & np.isfinite(times_us) & among)
     record = error_record(times_us[timed], rows.time_us[timed], rows.shape[timed])
-    chosen = np.flatnonzero(judged_rows(rows.frame, rows.family, new.candidates))
+    chosen = np.flatnonzero(evaluation_rows(rows.frame, rows.family, new.candidates))
     if len(chosen):
         problem, first = pd.factorize(rows.problem[chosen])[0], ~pd.Series(rows.problem[chosen]).duplicated().to_numpy()
         candidates = Candidates(problem, rows.time_us[chosen], rows.ok[chosen], rows.order[chosen])

@@ -33,7 +33,7 @@ from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.runtime import compiled
 from surrogate.network.torch_module import Arguments, recorded_calls
 from surrogate.prediction.results import DATASHEET
-from surrogate.prediction.sources.datasheet import FILE, HALVES, specification_of
+from surrogate.prediction.sources.datasheet import FILE, HALVES, datasheet_models
 
 PER_FAMILY = 3
 """Networks of a family, drawn by a hash of their names."""
@@ -170,7 +170,7 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
         answers = known.answers(works, known.selections(works))
         for work, answer in answers.items():
             gpu, count = known.gpu, works[work]
-            if isinstance(work, Conv) and answer.source == DATASHEET and specification_of(gpu, work.dtype, work.math):
+            if isinstance(work, Conv) and answer.source == DATASHEET and datasheet_models(gpu, work.dtype, work.math):
                 counts[gpu, work.dtype][sized(work)][row] += count
             elif work.kind in STREAMING and work.dtype in HALF:
                 full_us[STREAMING[work.kind]][row] += count * memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)

@@ -14,7 +14,7 @@ from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import counted_rows, percent, ratio
-from surrogate.dataset.problems import judged_rows
+from surrogate.dataset.problems import evaluation_rows
 from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.models import TimeModel, model_frame
@@ -87,7 +87,7 @@ def verdict(predictions: Predictions) -> pd.DataFrame:
     family = rows.family
     counted = counted_rows(predictions, family.in_grouping(rows.stratum, family.primary))
     errors = {name: time_errors(times[counted], rows.time_us[counted]) for name, times in predictions.time_us.items()}
-    index = np.flatnonzero(judged_rows(rows.frame, family, predictions.candidates) & predictions.tested)
+    index = np.flatnonzero(evaluation_rows(rows.frame, family, predictions.candidates) & predictions.tested)
     judged = EvaluationSet.of(rows.take(index))
     allowed = predictions.allowed[index]
     picks = {name: [pick_by_times(judged, times[index], allowed)] for name, times in predictions.time_us.items()}

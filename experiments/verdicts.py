@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.held_out import Predictions
-from surrogate.dataset.problems import judged_rows, newest_version
+from surrogate.dataset.problems import evaluation_rows, newest_version
 from surrogate.evaluation.judge import Picks, resample_weights, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, heuristic_name, pick_by_heuristic, pick_by_times
 from surrogate.models import DEFAULT_MODEL, MODELS
@@ -106,7 +106,7 @@ def judged_picks(
     None without problems.
     """
     rows = predictions.rows
-    mask = predictions.tested & judged_rows(rows.frame, rows.family, predictions.candidates)
+    mask = predictions.tested & evaluation_rows(rows.frame, rows.family, predictions.candidates)
     mask &= True if part is None else part
     index = np.flatnonzero(mask)
     if not len(index):

@@ -21,7 +21,7 @@ from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.train import TrainOptions, train, unfitted_model
+from surrogate.bundle.train import TrainOptions, new_model, train
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import families_of, family_rows, fastest_solver
@@ -60,7 +60,7 @@ def train_on_dask(
     step = progress or (lambda done, total, text: None)
     model = options.setdefault("model", DEFAULT_MODEL)
     chosen = TrainOptions(**options)
-    unfitted = unfitted_model(model, chosen.params, chosen.seed)
+    unfitted = new_model(model, chosen.params, chosen.seed)
     if not isinstance(unfitted, BoostedTerms) or isinstance(unfitted, DistilledTerms):
         raise InputError(f"{model} is not trained on a cluster; {BoostedTerms.name} is")
     footers = {str(path): pq.read_metadata(path) for path in paths}

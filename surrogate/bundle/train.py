@@ -13,7 +13,7 @@ import pandas as pd
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel, HarnessFloor
 from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, TimeLeft
-from surrogate.dataset.problems import device_names, groups, joined, judged_rows, shape_columns
+from surrogate.dataset.problems import device_names, evaluation_rows, groups, joined, shape_columns
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limited
@@ -72,8 +72,8 @@ class TrainOptions(KernelOptions):
     keep: Path | None = None
 
     def unfitted(self, family: Family) -> TimeModel:
-        """The family's model with its settings. Raises `InputError` as `unfitted_model` does."""
-        return unfitted_model(self.model or default_model(family), self.params, self.seed)
+        """The family's model with its settings. Raises `InputError` as `new_model` does."""
+        return new_model(self.model or default_model(family), self.params, self.seed)
 
 
 def train(data: Data, **options: Any) -> Bundle:
@@ -143,7 +143,7 @@ def default_model(family: Family) -> str:
     return InterpolatedTerms.name if family.lines else DEFAULT_MODEL
 
 
-def unfitted_model(name: str, params: Mapping[str, object] | None, seed: int) -> TimeModel:
+def new_model(name: str, params: Mapping[str, object] | None, seed: int) -> TimeModel:
     """A model with its settings. Raises `InputError` for an unknown one, one that no bundle holds, bad settings."""
     cls = model_class(name)
     if not cls.storable:
@@ -251,7 +251,7 @@ class _FamilyFits(NamedTuple):
             elsewhere_us = held
         # 2. What their errors say.
         measured = np.where(rows.ok, rows.time_us, np.nan)
-        judged = judged_rows(rows.frame, rows.family, data.candidates)
+        evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
         known = known_settings(rows, folds if leaves_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
@@ -259,9 +259,9 @@ class _FamilyFits(NamedTuple):
             family=rows.family,
             fitted=whole,
             support=support,
-            widths=fit_widths(rows, held, measured, distance, judged=judged),
+            widths=fit_widths(rows, held, measured, distance, evaluated=evaluated),
             domain=Domain.of(ok, distance[rows.ok]),
-            unseen_gpu=self._unseen(elsewhere_us, known, judged),
+            unseen_gpu=self._unseen(elsewhere_us, known, evaluated),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
             min_us=min_times(ok),
@@ -276,14 +276,14 @@ class _FamilyFits(NamedTuple):
         card["params"] = model.get_params(deep=False)
         return part, card
 
-    def _unseen(self, elsewhere_us: np.ndarray, known: np.ndarray, judged: np.ndarray) -> UnseenGpu:
+    def _unseen(self, elsewhere_us: np.ndarray, known: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
         """How far off times are on a GPU never measured, and whose order answers there; arrays (rows,)."""
         rows = self.rows
         if rows.family.parameter_names:  # configurations have a transfer of their own
             few = count_architectures(rows) < MIN_GPUS
-            return UnseenGpu() if few else fit_unseen_gpu(rows, elsewhere_us, known, judged)
-        unseen = fit_unseen_gpu(rows, elsewhere_us, known, judged)
-        chooser = best_chooser(rows, self.gpus, elsewhere_us, judged)[0] if self.gpus else MODEL
+            return UnseenGpu() if few else fit_unseen_gpu(rows, elsewhere_us, known, evaluated)
+        unseen = fit_unseen_gpu(rows, elsewhere_us, known, evaluated)
+        chooser = best_ranking_source(rows, self.gpus, elsewhere_us, evaluated)[0] if self.gpus else MODEL
         return replace(unseen, chooser=chooser, habit=average_costs(rows) if chooser == AVERAGE_RANK else {})
 
     def _split_words(self) -> str:
@@ -417,17 +417,17 @@ def average_costs(rows: Rows) -> dict[str, float]:
     }
 
 
-def best_chooser(
-    rows: Rows, splits: Sequence[Split], elsewhere_us: np.ndarray, judged: np.ndarray
+def best_ranking_source(
+    rows: Rows, splits: Sequence[Split], elsewhere_us: np.ndarray, evaluated: np.ndarray
 ) -> tuple[str, dict[str, float]]:
     """Return the chooser of the smaller mean log slowdown over the GPUs left out, and that of each chooser.
 
     ``splits`` leave out a GPU each with its architecture (`surrogate.uncertainty.fit.gpu_splits`); ``elsewhere_us``
-    (rows,) are the times of those fits; ``judged`` (rows,) marks problems whose choice counts.
+    (rows,) are the times of those fits; ``evaluated`` (rows,) marks problems whose choice counts.
     """
     slowdowns: dict[str, list[float]] = {MODEL: [], AVERAGE_RANK: []}
     for inside, held in splits:
-        outside = held[judged[held] & rows.ok[held] & np.isfinite(elsewhere_us[held])]
+        outside = held[evaluated[held] & rows.ok[held] & np.isfinite(elsewhere_us[held])]
         outside = outside[pd.Series(rows.problem[outside]).duplicated(keep=False).to_numpy()]
         if not len(outside):
             continue

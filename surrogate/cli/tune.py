@@ -56,11 +56,11 @@ def command(
       seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
     from surrogate.cli.datasets import going_on, load_all, progress_bar
-    from surrogate.evaluation.study import TuneOptions, shown, tune, write_settings
+    from surrogate.evaluation.study import TuneOptions, tune, without_password, write_settings
     from surrogate.models import model_class
 
     dataset = load_all(data, *rows)
-    note = f"finished trials are kept in {shown(storage)}; the same command goes on"
+    note = f"finished trials are kept in {without_password(storage)}; the same command goes on"
     with going_on(note), progress_bar("tune", "trial") as step:
         result = tune(dataset, TuneOptions(storage=storage, **settings), step)
     if output is not None:
@@ -86,6 +86,6 @@ def _summary(result: "TuningOutcome") -> str:
         "mean absolute log error": result.absolute_loss,
         "log slowdown of choices": result.choice_loss,
     }
-    shown = "".join(f"; {name} {value:.5f}" for name, value in losses.items() if value is not None)
+    further = "".join(f"; {name} {value:.5f}" for name, value in losses.items() if value is not None)
     states = f"{counts['complete']} trials, {counts['pruned']} ended early, {counts['running']} still running"
-    return f"\nstudy {result.study} in {result.storage}: {states}\n{result.objective}: best {result.value:.5f}{shown}"
+    return f"\nstudy {result.study} in {result.storage}: {states}\n{result.objective}: best {result.value:.5f}{further}"

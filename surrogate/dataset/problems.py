@@ -158,7 +158,7 @@ def fully_measured(frame: pd.DataFrame, family: Family) -> np.ndarray:
     return (tried == here).to_numpy()
 
 
-def judged_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.ndarray:
+def evaluation_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.ndarray:
     """True for rows of judged problems: two candidates ok or more, newest versions; for ``all``, none unmeasured."""
     # All masks are by row; what is asked of a problem is asked of each of its rows.
     newest = newest_version(frame, family)

@@ -201,14 +201,14 @@ def describe(data: Dataset) -> list[dict[str, object]]:
     everything = data.frame if data.described else problems.fastest_solver(data.frame)
     for family in problems.families_of(everything, data.own):
         frame = everything[problems.family_rows(everything, family)].reset_index(drop=True)
-        judged = problems.judged_rows(frame, family, data.candidates)
+        evaluated = problems.evaluation_rows(frame, family, data.candidates)
         problem = problems.problem_codes(frame, family)
         shape = problems.shape_codes(frame, family)
         if family.parameter_names:  # folds of one problem are of GPUs or configurations, which are no shapes
             shape = frame.groupby([*family.shape_names, *family.setting_names], dropna=False).ngroup().to_numpy()
         names = ("gpu", "library", *family.setting_names)
         for values, rows in sorted(problems.groups(frame, names), key=lambda group: group[0]):
-            counted = rows[judged[rows]]
+            counted = rows[evaluated[rows]]
             records.append(
                 {
                     "family": family.name,

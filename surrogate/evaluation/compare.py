@@ -12,7 +12,7 @@ import pandas as pd
 from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, staged, write_text
-from surrogate.dataset.problems import families_of, family_rows, groups, judged_rows, newest_version, shape_columns
+from surrogate.dataset.problems import evaluation_rows, families_of, family_rows, groups, newest_version, shape_columns
 from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Data, Dataset, as_dataset, one_kernel
@@ -23,7 +23,7 @@ from surrogate.evaluation.coverage import coverage_rows
 from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits
 from surrogate.evaluation.importance import mean_importance
 from surrogate.evaluation.judge import Picks
-from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, EvaluationSet, Record, plain
+from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, EvaluationSet, Record, json_value
 from surrogate.evaluation.tune import TUNE_TRIALS
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import FAMILIES, Family
@@ -95,12 +95,12 @@ def _mechanisms(rows: Rows) -> np.ndarray:
     return out
 
 
-def choice_table(judged: EvaluationSet, picks: Mapping[str, Sequence[Picks]]) -> pd.DataFrame:
+def choice_table(evaluated: EvaluationSet, picks: Mapping[str, Sequence[Picks]]) -> pd.DataFrame:
     """Problem-level choices of every model and seed."""
-    frame = judged.rows.frame
+    frame = evaluated.rows.frame
     names = frame["solver" if "solver" in frame else "algorithm"].to_numpy(dtype=object)
-    problems = frame[_present(frame, "networks")].iloc[judged.problem_row].reset_index(drop=True)
-    problems["stratum"] = judged.rows.stratum[judged.problem_row]
+    problems = frame[_present(frame, "networks")].iloc[evaluated.problem_row].reset_index(drop=True)
+    problems["stratum"] = evaluated.rows.stratum[evaluated.problem_row]
     problems["best"] = names[picks[ORACLE][0].row]
     parts = []
     for model, choices in picks.items():
@@ -221,12 +221,12 @@ def _family_runs(
         count = len(main_frame)
         tables = rows.frame.iloc[:count], rows.frame.iloc[count:]
         try:
-            judged = _judged_rows(main, rows, count)
+            evaluated = _evaluation_rows(main, rows, count)
             rounds = [
                 folds(options.by, family, *tables, count=options.folds_count, seed=seed)
                 for seed in range(options.seeds)
             ]
-            parts.append(FamilyRuns(rows, count, rounds, judged, distance=np.full(count, np.nan)))
+            parts.append(FamilyRuns(rows, count, rounds, evaluated, distance=np.full(count, np.nan)))
         except InputError as error:
             refused[family] = str(error)
     if not parts:
@@ -234,13 +234,13 @@ def _family_runs(
     return parts, refused
 
 
-def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
+def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
     """(count,) which of the first rows choices are judged by. Raises `InputError` where none can be compared."""
-    judged = judged_rows(rows.frame.iloc[:count], rows.family, data.candidates)
-    if not judged.any() and len(np.unique(rows.problem[:count])) < count:
+    evaluated = evaluation_rows(rows.frame.iloc[:count], rows.family, data.candidates)
+    if not evaluated.any() and len(np.unique(rows.problem[:count])) < count:
         hint = "; if it lists only some candidates, say --candidates listed" * (data.candidates != "listed")
         raise InputError(f"{data.name}: no problem has two measured candidates and none unmeasured{hint}")
-    return judged
+    return evaluated
 
 
 def _signature(part: FamilyRuns, options: CompareOptions) -> str:
@@ -253,13 +253,13 @@ def _signature(part: FamilyRuns, options: CompareOptions) -> str:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """One family's part of the results; ``judged`` and ``choices`` are None where no choice is judged."""
+    """One family's part of the results; ``evaluated`` and ``choices`` are None where no choice is judged."""
 
     references: dict[str, str]
     time_rows: list[Record]
     choice_rows: list[Record]
     evidence: dict[str, list[Record]]
-    judged: EvaluationSet | None
+    evaluated: EvaluationSet | None
     choices: pd.DataFrame | None
 
 
@@ -269,24 +269,24 @@ def _verdict(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) ->
     tested = np.zeros(part.count, dtype=bool)
     for fold in part.rounds[0]:
         tested[fold.test] = True
-    positions = np.flatnonzero(part.judged & tested)
+    positions = np.flatnonzero(part.evaluated & tested)
     where = {"split": by, **_common(family, part.main.frame.iloc[np.flatnonzero(tested)])}
     references: dict[str, str] = {kind: name for kind, name in TIME_REFERENCES.items() if name in part.predicted}
     if not len(positions):
-        judged = choices = None
+        evaluated = choices = None
         rows = _unjudged(family, models, f"{data.name}: one candidate a problem; a choice needs at least two")
     else:
-        judged = EvaluationSet.of(part.rows.take(positions), _noise(data))
-        picks = _picks(judged, part, positions)
-        references |= scorecard.references_of(judged, picks)
-        reasons = {judged.heuristic: f"{data.name} names no heuristic_algorithm for these problems", **part.reasons}
-        rows = scorecard.choice_rows(judged, picks, reasons, references)
-        choices = choice_table(judged, picks)
+        evaluated = EvaluationSet.of(part.rows.take(positions), _noise(data))
+        picks = _picks(evaluated, part, positions)
+        references |= scorecard.references_of(evaluated, picks)
+        reasons = {evaluated.heuristic: f"{data.name} names no heuristic_algorithm for these problems", **part.reasons}
+        rows = scorecard.choice_rows(evaluated, picks, reasons, references)
+        choices = choice_table(evaluated, picks)
     time_rows = [where | row for row in _time_rows(part, tested, references)]
     evidence = {
         name: [{"family": family.name, **record} for record in records] for name, records in _evidence(part).items()
     }
-    return _Verdict(references, time_rows, [where | row for row in rows], evidence, judged, choices)
+    return _Verdict(references, time_rows, [where | row for row in rows], evidence, evaluated, choices)
 
 
 def _compared(
@@ -306,18 +306,18 @@ def _compared(
     choices = [verdict.choices for verdict in verdicts if verdict.choices is not None]
     results = {
         "schema": RESULTS_SCHEMA,
-        "dataset": _describe(data, also_train, names, [each.judged for each in verdicts if each.judged]),
+        "dataset": _describe(data, also_train, names, [each.evaluated for each in verdicts if each.evaluated]),
         "seeds": list(range(len(first.rounds))),
         "folds": len(first.rounds[0]),
         "tune": options.tune,
         "reported": {name: _reported(part) for name, part in zip(names, parts, strict=True)},
         "references": {name: verdict.references for name, verdict in zip(names, verdicts, strict=True)},
         "settings": {name: first.settings.get(name, {}) for name in models},
-        "time_rows": plain([row for verdict in verdicts for row in verdict.time_rows] + unjudged),
-        "choice_rows": plain([row for verdict in verdicts for row in verdict.choice_rows] + unjudged),
+        "time_rows": json_value([row for verdict in verdicts for row in verdict.time_rows] + unjudged),
+        "choice_rows": json_value([row for verdict in verdicts for row in verdict.choice_rows] + unjudged),
     }
     for kind in ("coverage", "importance", "costs"):
-        results[kind] = plain([record for verdict in verdicts for record in verdict.evidence[kind]])
+        results[kind] = json_value([record for verdict in verdicts for record in verdict.evidence[kind]])
     return Compared(
         results,
         pd.concat([prediction_table(part) for part in parts], ignore_index=True),
@@ -372,14 +372,14 @@ def _unjudged(family: Family, models: Sequence[str], reason: str) -> list[Record
     return [{"model": name, "family": family.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
 
 
-def _picks(judged: EvaluationSet, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Picks]]:
+def _picks(evaluated: EvaluationSet, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Picks]]:
     """Every model's choices, one per seed, then the library's heuristic's and the best."""
     picks = {}
     for name, runs in part.predicted.items():
         seeds = zip(runs, part.supported, strict=True)
-        picks[name] = [scorecard.pick_by_times(judged, run[positions], able[positions]) for run, able in seeds]
-    picks[judged.heuristic] = [scorecard.pick_by_heuristic(judged)]
-    picks[scorecard.ORACLE] = [scorecard.pick_oracle(judged)]
+        picks[name] = [scorecard.pick_by_times(evaluated, run[positions], able[positions]) for run, able in seeds]
+    picks[evaluated.heuristic] = [scorecard.pick_by_heuristic(evaluated)]
+    picks[scorecard.ORACLE] = [scorecard.pick_oracle(evaluated)]
     return picks
 
 
@@ -406,15 +406,15 @@ def _common(family: Family, frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _describe(
-    data: Dataset, also_train: Sequence[Dataset], families: Sequence[str], judged: Sequence[EvaluationSet]
+    data: Dataset, also_train: Sequence[Dataset], families: Sequence[str], evaluated: Sequence[EvaluationSet]
 ) -> Record:
     return {
         "name": data.name,
         "rows": len(data),
         "families": families,
-        "problems": sum(each.candidates.count for each in judged),
-        "shapes": sum(len(np.unique(each.shape)) for each in judged),
-        "gpus": sorted({gpu for each in judged for gpu in each.rows.frame["gpu"].unique()}),
+        "problems": sum(each.candidates.count for each in evaluated),
+        "shapes": sum(len(np.unique(each.shape)) for each in evaluated),
+        "gpus": sorted({gpu for each in evaluated for gpu in each.rows.frame["gpu"].unique()}),
         "candidates": data.candidates,
         "noise": _noise(data),
         "where": data.metadata.get("where", []),

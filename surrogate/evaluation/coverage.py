@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups, judged_rows, rows_by_code
+from surrogate.dataset.problems import device_names, evaluation_rows, groups, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
-from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, pick_by_heuristic, pick_by_times, plain
+from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, pick_by_heuristic, pick_by_times
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths, kinds_of, left_out_gpus
 from surrogate.uncertainty.intervals import UnseenGpu, probability_best
@@ -41,14 +41,14 @@ def held_out_card(
     """
     half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
-    judged = judged_rows(rows.frame, rows.family, candidates)
+    evaluated = evaluation_rows(rows.frame, rows.family, candidates)
     values = (predicted_us, measured_us, half_width, rows.problem)
-    stated, best = picks(*(each[judged] for each in values), own_share=own_share)
-    choices = choice_figures(rows, predicted_us, support.supported(rows), judged)
+    stated, best = picks(*(each[evaluated] for each in values), own_share=own_share)
+    choices = choice_figures(rows, predicted_us, support.supported(rows), evaluated)
     shown = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
     card = {"time": time, "choice": {grouping: choices[grouping] for grouping in shown}, "intervals": coverage}
-    return plain({**card, "pick_probability": reliability(stated, best)}, DIGITS)
+    return json_value({**card, "pick_probability": reliability(stated, best)}, DIGITS)
 
 
 def choice_figures(
@@ -61,14 +61,14 @@ def choice_figures(
     part = np.flatnonzero(counted)
     if not len(part):
         return {}
-    judged = EvaluationSet.of(rows.take(part))
+    evaluated = EvaluationSet.of(rows.take(part))
     chosen = {
-        "model": [pick_by_times(judged, predicted_us[part], supported[part])],
-        judged.heuristic: [pick_by_heuristic(judged)],
+        "model": [pick_by_times(evaluated, predicted_us[part], supported[part])],
+        evaluated.heuristic: [pick_by_heuristic(evaluated)],
     }
     return {
         str(row["stratum"]): {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
-        for row in choice_rows(judged, chosen, {})
+        for row in choice_rows(evaluated, chosen, {})
         if row["model"] == "model" and row["gpu"] == "all"
     }
 
@@ -119,7 +119,7 @@ def left_out_coverage(rows: Rows, predicted_us: np.ndarray, known: np.ndarray) -
         own = device == name
         others = UnseenGpu(left_out_gpus(rows.take(~own), predicted_us[~own], known[scored][~own]))
         half_width[own] = others.half_widths(kinds[own])
-    return plain(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
+    return json_value(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 
 
 def picks(

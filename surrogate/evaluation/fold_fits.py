@@ -17,7 +17,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
 from surrogate.dataset.threads import in_parallel
 from surrogate.evaluation.importance import column_importance
-from surrogate.evaluation.scorecard import TREES, plain
+from surrogate.evaluation.scorecard import TREES, json_value
 from surrogate.evaluation.tune import tuned
 from surrogate.features.errors import InputError, one_line_errors
 from surrogate.models import Support, TimeModel, model_class
@@ -67,7 +67,7 @@ class FamilyRuns:
     """One family's rows, folds, and what its fits predicted.
 
     ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
-    ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
+    ``evaluated`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
     never held out; ``supported`` one mask (count,) per seed; ``settings`` model → the hyperparameters of its first fit;
     ``reasons`` model → why it could not be fitted; ``costs`` model → seconds of every search and fit, and µs a row of
     every prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of
@@ -77,7 +77,7 @@ class FamilyRuns:
     rows: Rows
     count: int
     rounds: list[list[Fold]]
-    judged: np.ndarray
+    evaluated: np.ndarray
     predicted: dict[str, list[np.ndarray]] = field(default_factory=dict)
     supported: list[np.ndarray] = field(default_factory=list)
     settings: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -232,7 +232,7 @@ def _fitted(
     ``explained``: columns whose importance is computed.
     """
     begun_s = monotonic()
-    settings = plain(model.get_params(deep=False))
+    settings = json_value(model.get_params(deep=False))
     model.fitted_parts = fitted
     model.fit(train)
     fit_s = monotonic() - begun_s

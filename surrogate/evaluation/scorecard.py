@@ -67,18 +67,18 @@ class EvaluationSet:
         return cls(rows, candidates, heuristic_name(rows.frame["library"]), problem_row=first, shape=shape)
 
 
-def pick_by_times(judged: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.Picks:
+def pick_by_times(evaluated: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.Picks:
     """The picks of a model: the least predicted time among what it holds feasible."""
-    return judge.choose(judged.candidates, score, allowed)
+    return judge.choose(evaluated.candidates, score, allowed)
 
 
-def pick_by_heuristic(judged: EvaluationSet) -> judge.Picks:
+def pick_by_heuristic(evaluated: EvaluationSet) -> judge.Picks:
     """The picks of the library's own heuristic: column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers.
 
     No pick where the column is empty or missing.
     """
-    c = judged.candidates
-    frame = judged.rows.frame
+    c = evaluated.candidates
+    frame = evaluated.rows.frame
     row, has_pick = np.full(c.count, -1), np.zeros(c.count, dtype=bool)
     chosen = "solver" if "solver" in frame and "heuristic_solver" in frame else "algorithm"
     if f"heuristic_{chosen}" in frame:
@@ -89,27 +89,29 @@ def pick_by_heuristic(judged: EvaluationSet) -> judge.Picks:
     return judge.choose_rows(c, row, has_pick)
 
 
-def pick_oracle(judged: EvaluationSet) -> judge.Picks:
+def pick_oracle(evaluated: EvaluationSet) -> judge.Picks:
     """The best candidate of each problem."""
-    return judge.choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
+    return judge.choose(evaluated.candidates, evaluated.candidates.time_us, evaluated.candidates.ok)
 
 
-def references_of(judged: EvaluationSet, picks: Mapping[str, list[judge.Picks]]) -> dict[str, str]:
+def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Picks]]) -> dict[str, str]:
     """Return the models that all others are compared with: what they are → their name.
 
     ``heuristic`` the library's own picker, ``seer`` the paper's fits to times alone, ``paper`` those to counters,
     ``linear`` the linear model of the smallest macro slowdown in the primary grouping, ``trees`` boosted trees alone. A
     kind that picked nothing is left out.
     """
-    primary = judged.rows.family.in_grouping(judged.rows.stratum[judged.problem_row], judged.rows.family.primary)
+    primary = evaluated.rows.family.in_grouping(
+        evaluated.rows.stratum[evaluated.problem_row], evaluated.rows.family.primary
+    )
     found = {}
     for name, choices in picks.items():
         chosen = primary & _chosen(choices)
         if chosen.any():
-            found[name] = judge.shape_interval(_log_slowdown(choices, chosen), judged.shape[chosen], macro=True).mid
+            found[name] = judge.shape_interval(_log_slowdown(choices, chosen), evaluated.shape[chosen], macro=True).mid
     linear = sorted((found[name], name) for name in LINEAR_MODELS if name in found)
     kinds = {
-        "heuristic": judged.heuristic,
+        "heuristic": evaluated.heuristic,
         "seer": SEER,
         "paper": SEER_PAPER,
         "linear": linear[0][1] if linear else "",
@@ -119,7 +121,7 @@ def references_of(judged: EvaluationSet, picks: Mapping[str, list[judge.Picks]])
 
 
 def choice_rows(
-    judged: EvaluationSet,
+    evaluated: EvaluationSet,
     picks: Mapping[str, list[judge.Picks]],
     reasons: Mapping[str, str],
     references: Mapping[str, str] | None = None,
@@ -129,11 +131,11 @@ def choice_rows(
     ``references``, by default those of `references_of`, are what each model is paired with, in ``paired_vs_heuristic``
     and so on.
     """
-    references = references_of(judged, picks) if references is None else references
+    references = references_of(evaluated, picks) if references is None else references
     rows = []
-    family = judged.rows.family
-    gpu_of = judged.rows.frame["gpu"].to_numpy()[judged.problem_row]
-    stratum_of = judged.rows.stratum[judged.problem_row]
+    family = evaluated.rows.family
+    gpu_of = evaluated.rows.frame["gpu"].to_numpy()[evaluated.problem_row]
+    stratum_of = evaluated.rows.stratum[evaluated.problem_row]
     gpus = sorted(set(gpu_of))
     paired = {kind: picks[name] for kind, name in references.items() if name in picks}
     for gpu in [ALL, *(gpus if len(gpus) > 1 else [])]:
@@ -143,7 +145,7 @@ def choice_rows(
                 continue
             for model, choices in picks.items():
                 where = {"model": model, "family": family.name, "stratum": grouping, "gpu": gpu}
-                rows.append(where | _choice_row(judged, choices, paired, part, reasons.get(model, "")))
+                rows.append(where | _choice_row(evaluated, choices, paired, part, reasons.get(model, "")))
     return rows
 
 
@@ -158,7 +160,7 @@ def _log_slowdown(choices: list[judge.Picks], part: np.ndarray) -> np.ndarray:
 
 
 def _choice_row(
-    judged: EvaluationSet,
+    evaluated: EvaluationSet,
     choices: list[judge.Picks],
     paired: Mapping[str, list[judge.Picks]],
     part: np.ndarray,
@@ -171,7 +173,7 @@ def _choice_row(
     slowdown = np.concatenate([choice.slowdown[chosen] for choice in choices])
     top2 = np.mean([np.log(choice.top2_slowdown[chosen]) for choice in choices], axis=0)
     # A model's choices of several seeds count as one, problem by problem; its worst figures are those of all choices.
-    shape = judged.shape[chosen]
+    shape = evaluated.shape[chosen]
     macro, pooled = (judge.shape_interval(log_slowdown, shape, macro=macro) for macro in (True, False))
     infeasible = round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices])))
     return {
@@ -188,12 +190,12 @@ def _choice_row(
         "within_10pct": np.mean(slowdown <= judge.WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
         "infeasible_picks": infeasible,
-        **_differences(judged, choices, paired, part),
+        **_differences(evaluated, choices, paired, part),
     }
 
 
 def _differences(
-    judged: EvaluationSet, choices: list[judge.Picks], paired: Mapping[str, list[judge.Picks]], part: np.ndarray
+    evaluated: EvaluationSet, choices: list[judge.Picks], paired: Mapping[str, list[judge.Picks]], part: np.ndarray
 ) -> Record:
     """Relative differences to each reference, on the problems of the part where both chose.
 
@@ -211,7 +213,7 @@ def _differences(
         for name, macro in ways.items():
             ends = None
             if difference is not None:
-                ends = np.expm1(judge.shape_interval(difference, judged.shape[both], macro=macro)).tolist()
+                ends = np.expm1(judge.shape_interval(difference, evaluated.shape[both], macro=macro)).tolist()
             out[f"{name}_vs_{kind}"] = ends
     return out
 
@@ -282,12 +284,12 @@ def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> Record:
     return {key: each[0]["n"] if key == "n" else float(np.mean([e[key] for e in each])) for key in each[0]}
 
 
-def plain(value: Any, digits: int | None = None) -> Any:
+def json_value(value: Any, digits: int | None = None) -> Any:
     """JSON values: NumPy numbers as Python's, NaN and infinity as null, floats to so many significant digits."""
     if isinstance(value, dict):
-        return {key: plain(each, digits) for key, each in value.items()}
+        return {key: json_value(each, digits) for key, each in value.items()}
     if isinstance(value, list):
-        return [plain(each, digits) for each in value]
+        return [json_value(each, digits) for each in value]
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, float):
         return value

@@ -72,7 +72,7 @@ def open_storage(where: str) -> "BaseStorage":
             raise InputError(f"storage {path} is no journal of a search; name a new file")
         return JournalStorage(JournalFileBackend(str(path.absolute())))  # its lock is a link to it
     if scheme.partition("+")[0] not in SCHEMES[1:]:
-        raise InputError(f"storage {shown(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
+        raise InputError(f"storage {without_password(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
     for attempt in range(OPEN_ATTEMPTS):
         try:
             with warnings.catch_warnings():
@@ -96,7 +96,7 @@ def _is_journal(path: Path) -> bool:
         return file.read(10) in (b"", b'{"op_code"')
 
 
-def shown(where: str) -> str:
+def without_password(where: str) -> str:
     """The storage as it may be printed: without a password."""
     scheme, separator, rest = where.partition("://")
     account, at, host = rest.rpartition("@")
@@ -118,12 +118,14 @@ def opened(where: str) -> Iterator["BaseStorage"]:
         storage = open_storage(where)
         yield storage
     except ImportError as error:
-        raise InputError(f"storage {shown(where)}: no driver ({error}); pip install 'psycopg[binary]'") from None
+        raise InputError(
+            f"storage {without_password(where)}: no driver ({error}); pip install 'psycopg[binary]'"
+        ) from None
     except (StorageInternalError, SQLAlchemyError, OSError, json.JSONDecodeError) as error:
         cause = getattr(error, "orig", None) or error.__cause__ or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         remedy = "once it can, the same command goes on"
-        raise InputError(f"storage {shown(where)}: cannot be used ({reason}); {remedy}") from None
+        raise InputError(f"storage {without_password(where)}: cannot be used ({reason}); {remedy}") from None
     finally:
         if isinstance(storage, RDBStorage):
             storage.remove_session()
@@ -263,7 +265,7 @@ def _join(storage: "BaseStorage", options: TuneOptions, identity: dict[str, Any]
     """The study, made if missing. The process that makes it samples with the seed, others without one."""
     import optuna
 
-    where, is_new = shown(options.storage), True
+    where, is_new = without_password(options.storage), True
     name = options.study or f"{options.model}-{options.objective}-{identity['data'][:8]}"
     try:
         study = optuna.create_study(study_name=name, storage=storage, **search_method(options.seed))
@@ -292,7 +294,7 @@ def _join(storage: "BaseStorage", options: TuneOptions, identity: dict[str, Any]
 def _outcome(study: "Study", options: TuneOptions, stored: dict[str, Any]) -> TuningOutcome:
     import optuna
 
-    where = shown(options.storage)
+    where = without_password(options.storage)
     trials = study.get_trials(deepcopy=False)
     count = {state.name.lower(): sum(t.state == state for t in trials) for state in optuna.trial.TrialState}
     if not count["complete"]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surrogate.dataset.files import Progress
-from surrogate.dataset.problems import judged_rows, shape_names
+from surrogate.dataset.problems import evaluation_rows, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.evaluation.scorecard import EvaluationSet, pick_by_times
@@ -60,20 +60,20 @@ class Loss:
 
 @dataclass(frozen=True)
 class InnerFolds:
-    """Training rows dealt into folds by shape; ``label`` (rows,) the fold, ``judged`` (rows,) rows of a choice.
+    """Training rows dealt into folds by shape; ``label`` (rows,) the fold, ``evaluated`` (rows,) rows of a choice.
 
     A choice is made among the measured candidates of a problem, if at least two are ok at its newest library version.
     """
 
     rows: Rows
     label: np.ndarray
-    judged: np.ndarray
+    evaluated: np.ndarray
 
     @classmethod
     def of(cls, rows: Rows, seed: int) -> "InnerFolds":
         """Folds by hashing the shapes with the seed."""
         label = fold_labels(shape_names(rows.frame, rows.family), INNER_FOLDS, seed)
-        return cls(rows, label, judged_rows(rows.frame, rows.family, "listed") & rows.ok)
+        return cls(rows, label, evaluation_rows(rows.frame, rows.family, "listed") & rows.ok)
 
     @property
     def can_hold_out(self) -> bool:
@@ -83,7 +83,7 @@ class InnerFolds:
     def require(self, objective: str) -> None:
         """Raise `InputError` where ``objective`` is unknown or these rows cannot give it."""
         check_choice("objective", objective, OBJECTIVES)
-        if objective == "choice" and not self.judged.any():
+        if objective == "choice" and not self.evaluated.any():
             raise InputError("no problem has two measured candidates to choose from; use objective time")
 
     def losses(self, model: TimeModel) -> Iterator[Loss]:
@@ -98,7 +98,7 @@ class InnerFolds:
             predicted = model.fit(train).predict(held)
             applies = np.isfinite(predicted)
             errors.append(np.log(predicted[applies] / held.time_us[applies]))
-            slowdowns.append(_log_slowdowns(predicted, held, self.judged[outside]))
+            slowdowns.append(_log_slowdowns(predicted, held, self.evaluated[outside]))
             error, slowdown = np.concatenate(errors), np.concatenate(slowdowns)
             yield Loss(
                 float(np.sqrt(np.mean(error**2))) if len(error) else np.inf,
@@ -107,12 +107,12 @@ class InnerFolds:
             )
 
 
-def _log_slowdowns(predicted_us: np.ndarray, held: Rows, judged: np.ndarray) -> np.ndarray:
-    """(shapes,) mean log slowdown of the picks over each shape's problems, among the ``judged`` rows."""
-    if not judged.any():
+def _log_slowdowns(predicted_us: np.ndarray, held: Rows, evaluated: np.ndarray) -> np.ndarray:
+    """(shapes,) mean log slowdown of the picks over each shape's problems, among the ``evaluated`` rows."""
+    if not evaluated.any():
         return np.empty(0)
-    part = EvaluationSet.of(held.take(judged))
-    slowdown = pick_by_times(part, predicted_us[judged], part.rows.ok).slowdown
+    part = EvaluationSet.of(held.take(evaluated))
+    slowdown = pick_by_times(part, predicted_us[evaluated], part.rows.ok).slowdown
     return np.bincount(part.shape, weights=np.log(slowdown)) / np.bincount(part.shape)
 
 

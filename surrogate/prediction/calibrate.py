@@ -147,13 +147,13 @@ def _calibrate_part(
     step(len(names), len(names), "done")
     # Errors on shapes that training had on that device foretell nothing.
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
-    judged = np.flatnonzero(np.isfinite(held_us) & ~trained_on)
-    widths = _widths(part, rows.take(judged), held_us[judged])
+    evaluated = np.flatnonzero(np.isfinite(held_us) & ~trained_on)
+    widths = _widths(part, rows.take(evaluated), held_us[evaluated])
     calibrated = replace(told, fitted=Calibrated(model, {**before, **corrections}), widths=widths)
     records = {}
     for device in names:
         on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
-        apart = np.intersect1d(on_device, judged)
+        apart = np.intersect1d(on_device, evaluated)
         records[device] = _record(
             rows.take(on_device),
             data=name,

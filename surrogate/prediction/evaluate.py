@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import judged_rows
+from surrogate.dataset.problems import evaluation_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows, picks
 from surrogate.evaluation.judge import time_errors
-from surrogate.evaluation.scorecard import plain
+from surrogate.evaluation.scorecard import json_value
 from surrogate.models import model_frame
 from surrogate.prediction.calibrate import check_libraries
 from surrogate.prediction.resolve import Resolver
@@ -38,9 +38,9 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         names = sorted(key.name for key in part.candidates)
         predicted = known_answers(settings, rows, np.isin(rows.candidate.astype(str), names))
         seen = part.domain.seen(rows)
-        judged = judged_rows(rows.frame, family, data.candidates)
+        evaluated = evaluation_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
-            judgement = _evaluate_part(rows, predicted, member, judged & member, own_share=part.widths.own_share)
+            judgement = _evaluate_part(rows, predicted, member, evaluated & member, own_share=part.widths.own_share)
             records += [{"family": family.name, "part": name, **record} for record in judgement]
     return records
 
@@ -73,7 +73,7 @@ def _evaluate_part(
             **{key: value for key, value in choice.items() if key != "n"},
             **_pick_figures(rows, predicted, judged_mask & counted & supported, own_share),
         }
-        records.append(plain(record, DIGITS))
+        records.append(json_value(record, DIGITS))
     return records
 
 

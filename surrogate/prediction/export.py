@@ -109,7 +109,7 @@ class Picks:
         ]
 
 
-def named(problem: AnyProblem) -> dict[str, Any]:
+def sizes_and_settings(problem: AnyProblem) -> dict[str, Any]:
     """Size or setting → its value, in the order of the family's names."""
     family = family_of(problem)
     names = (*family.size_names, *family.setting_names)
@@ -324,7 +324,9 @@ def c_header(picks: Picks) -> str:
     if is_conv:
         rows = [(_key(conv), _conv_values(conv, selection), selection) for conv, selection in _convs(picks)]
     else:
-        rows = [((*named(each.problem).values(),), _values(each, parameters), each) for each in picks.feasible]
+        rows = [
+            ((*sizes_and_settings(each.problem).values(),), _values(each, parameters), each) for each in picks.feasible
+        ]
     if not rows:
         raise InputError(EMPTY)
     of_family = "" if is_conv else f"_{_identifier(family.name)}"

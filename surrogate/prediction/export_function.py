@@ -21,7 +21,7 @@ from surrogate.features.families import DescribedFamily
 from surrogate.features.gpu import canonical
 from surrogate.prediction import decision_tree
 from surrogate.prediction.decision_tree import Leaf, Node, Slowdown
-from surrogate.prediction.export import EMPTY, Picks, named
+from surrogate.prediction.export import EMPTY, Picks, sizes_and_settings
 from surrogate.prediction.results import MEASURED, Selection
 from surrogate.report.tables import template
 
@@ -101,7 +101,7 @@ class DecisionFunction:
         """The function's body from a node on; ``returned``: first row of a leaf → what it returns."""
         if isinstance(node, Leaf):
             own = Slowdown.of(self.cost[node.rows], np.full(len(node.rows), node.candidate))
-            comment = f"{indent}# listed problems: {len(node.rows)}, slowdown: {said(own)}"
+            comment = f"{indent}# listed problems: {len(node.rows)}, slowdown: {slowdown_text(own)}"
             return [comment, f"{indent}return {returned[node.rows[0]]}"]
         inner = self.lines(node.low, returned, indent + "    ")
         question = self.columns[node.column].text(node.threshold)
@@ -133,7 +133,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     absent = {size.name: "" if size.default is None else f"={None if size.follows else size.default}" for size in sizes}
     settings = {argument(name): [literal(value) for value in values] for name, values in function.settings.items()}
     first = picks.selections[0]
-    judged = picks.held_out if first.gpu in map(canonical, picks.gpus) else {}
+    evaluated = picks.held_out if first.gpu in map(canonical, picks.gpus) else {}
     what = "configurations to time, the most promising first" if lists else "configuration to run"
     text = template("function.py.j2", "surrogate.prediction").render(
         picks=picks,
@@ -146,9 +146,9 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         problems=len(function.cost),
         left_out=len(picks.selections) - len(function.cost),
         leaves=len(every_leaf),
-        slowdown=said(function.slowdown),
-        held_out=function.held_out and said(function.held_out),
-        bundle_slowdown=judged.get(family.primary, {}).get("slowdown_macro"),
+        slowdown=slowdown_text(function.slowdown),
+        held_out=function.held_out and slowdown_text(function.held_out),
+        bundle_slowdown=evaluated.get(family.primary, {}).get("slowdown_macro"),
         gpu=first.gpu,
         name="configs" if lists else "select",
         doc=f"The {what if described else '(library, algorithm) to run'}.",
@@ -159,7 +159,9 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         body="\n".join(function.lines(function.tree, returned)),
     )
     plain = "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
-    summary = f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {said(function.slowdown)}"
+    summary = (
+        f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {slowdown_text(function.slowdown)}"
+    )
     return f"{plain}\n", summary
 
 
@@ -177,7 +179,7 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     if not times:
         raise InputError(EMPTY)
     family = picks.family
-    problems = [named(problem) for problem in times]
+    problems = [sizes_and_settings(problem) for problem in times]
     # 2. What the function is asked with: sizes that a listed problem has, and every setting.
     sizes = [name for name in family.size_names if any(name in problem.to_dict() for problem in times)]
     settings = {
@@ -252,7 +254,7 @@ def dictionary(values: Mapping[str, Value]) -> str:
     return f"{{{inner}}}" if inner else ""
 
 
-def said(slowdown: Slowdown) -> str:
+def slowdown_text(slowdown: Slowdown) -> str:
     """A slowdown in words."""
     fails = f", failures: {slowdown.failures}" if slowdown.failures else ""
     return f"{slowdown.factor:.3f}{fails}" if slowdown.factor == slowdown.factor else f"unknown{fails}"

@@ -17,7 +17,7 @@ from surrogate.models.launch import MIN_KERNEL_US, launch_of
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import DATASHEET, ROOFLINE, Estimate, KernelTime
-from surrogate.prediction.sources.datasheet import specification_of
+from surrogate.prediction.sources.datasheet import datasheet_models
 
 WINDOW_RATE = 4.0
 """Elements of pooling windows that one SM takes in a clock cycle: 1.6 to 7 there."""
@@ -27,7 +27,7 @@ CACHED = 4.0
 """How far below its traffic's time the lower end may lie, where the L2 cache holds it: its bandwidth over DRAM's."""
 ROOFLINE_UPPER = 4.3
 """Upper end of the interval around a roofline time: nine of ten of PyTorch's operators over 100 µs stay below it."""
-EARNEST_ROWS = 100
+MIN_ROWS = 100
 """Rows from which measurements count as earnest: a larger table of a farther stand-in is then no better."""
 REMEMBERED = 100_000
 
@@ -42,8 +42,8 @@ class FallbackChoice(NamedTuple):
 class FallbackRank(NamedTuple):
     """How much is known of a stand-in with a library; the greatest is the best."""
 
-    earnest_here: bool
-    earnest_anywhere: bool
+    enough_on_gpu: bool
+    enough_rows: bool
     nearness: int
     rows: int
 
@@ -104,20 +104,20 @@ class KernelTimes:
 
     def _by_law(self, problem: AnyProblem, chosen: FallbackChoice | None, target: Gpu) -> KernelTime | None:
         """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
-        specification = specification_of(target, problem.dtype) if problem.dtype in HALF else None
+        datasheet = datasheet_models(target, problem.dtype) if problem.dtype in HALF else None
         if chosen is None:
             measured = any(key.gpu == target.name for key in self._resolver.bundle.launches)
         else:
             (reference,) = chosen.ranker.references.values()
             measured = reference._replace(gpu=target.name) in chosen.ranker.part.row_counts
-        if specification is None or measured or not isinstance(problem, Operator):
+        if datasheet is None or measured or not isinstance(problem, Operator):
             return None
-        time_us = specification.law.streamed_us(problem, target)
+        time_us = datasheet.law.streamed_us(problem, target)
         if time_us is None:
             return None
         if isinstance(problem, MemoryBound):
             time_us = max(time_us, problem.serial_us(target))
-        factor = exp(specification.by_kind[""].half_width)
+        factor = exp(datasheet.by_kind[""].half_width)
         return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=DATASHEET)
 
     def _by_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
@@ -148,7 +148,7 @@ class KernelTimes:
         return self._chosen[key]
 
     def _max_evidence(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
-        """The nearest with at least `EARNEST_ROWS` rows on this GPU, else on any, by the library of most rows."""
+        """The nearest with at least `MIN_ROWS` rows on this GPU, else on any, by the library of most rows."""
         evidence: list[tuple[FallbackRank, Question]] = []
         for index, like in enumerate(problem.fallbacks()):
             family = family_of(like)
@@ -162,7 +162,7 @@ class KernelTimes:
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(reference._replace(gpu=target.name), 0)
                 if overall:
-                    known = FallbackRank(here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -index, overall)
+                    known = FallbackRank(here >= MIN_ROWS, overall >= MIN_ROWS, -index, overall)
                     evidence.append((known, measured._replace(library=library)))
         if not evidence:
             return None

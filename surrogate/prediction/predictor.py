@@ -208,9 +208,9 @@ class Predictor:
 
     def _select_table(self, table: object, limits: Limits, defaults: "Defaults") -> list[Selection]:
         """Return the selections of a table's distinct problems, by the GPU, library and version that each row names."""
-        from surrogate.prediction.table import asked_problems
+        from surrogate.prediction.table import distinct_problems
 
-        listed = asked_problems(self._resolver, table, defaults)
+        listed = distinct_problems(self._resolver, table, defaults)
         answers: dict[tuple[AnyProblem, tuple[str, ...]], Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
             gpu, library, version = (name or None for name in where)
@@ -301,9 +301,9 @@ def within(
             f"nothing tells the workspace of a configuration of {problem.kind}, nor whether it gives the same bits"
             " twice; leave the limit on workspaces, and deterministic, out"
         )
-    judged = [(e, limits.refusal(e.workspace_bytes, e.candidate.deterministic)) for e in estimates]
-    refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in judged if reason)
-    return tuple(estimate for estimate, reason in judged if reason is None), refused
+    evaluated = [(e, limits.refusal(e.workspace_bytes, e.candidate.deterministic)) for e in estimates]
+    refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in evaluated if reason)
+    return tuple(estimate for estimate, reason in evaluated if reason is None), refused
 
 
 def limited(selection: Selection, limits: Limits) -> Selection:

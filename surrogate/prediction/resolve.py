@@ -26,10 +26,10 @@ from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (
     AnalyticalSource,
     DatasheetModels,
-    Products,
+    ProductModels,
     Tf32Source,
-    products_of,
-    specification_of,
+    datasheet_models,
+    product_models,
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, SimilarGpus
@@ -89,7 +89,7 @@ class SettingFacts(NamedTuple):
     never: frozenset[str]
     is_known_version: bool = True
     convolutions: DatasheetModels | None = None
-    products: Products | None = None
+    products: ProductModels | None = None
 
     @property
     def supported_as(self) -> Setting:
@@ -311,7 +311,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     setting, device, part = facts.setting, facts.device, facts.part
     mechanism = setting.family.tensor_core_mechanism
     convolutions = (
-        specification_of(device, setting.named["dtype"], setting.named.get("math", "")) if mechanism else None
+        datasheet_models(device, setting.named["dtype"], setting.named.get("math", "")) if mechanism else None
     )
     facts = facts._replace(convolutions=convolutions)
     if convolutions is not None and facts.is_half:
@@ -326,7 +326,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     gpus -= {setting.gpu}
     if gpus & {*facts.similar.architecture}:
         return facts
-    products = products_of(setting, device, facts.similar.vendor | gpus)
+    products = product_models(setting, device, facts.similar.vendor | gpus)
     if products is None:
         return facts
     own = facts.part if facts.is_measured else products.instead_of(facts.part)

@@ -18,7 +18,7 @@ from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, un
 from surrogate.models.launch import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
-from surrogate.prediction.sources.datasheet import shipped_products
+from surrogate.prediction.sources.datasheet import shipped_product_models
 from surrogate.uncertainty.intervals import UnseenGpu
 
 ENOUGH_ROWS = 1000
@@ -51,7 +51,7 @@ class Shipped:
         """
         known, unseen = self.held_out[family], self.unseen[family]
         # Boards like those that the law of matrix products was fitted to are answered by it.
-        by_law = shipped_products() if self.gpus <= {*shipped_products().fitted_on} else None
+        by_law = shipped_product_models() if self.gpus <= {*shipped_product_models().fitted_on} else None
         unseen = by_law.by_kind[""] if by_law else unseen.by_kind[unseen.kind(gpu(gpu_name).line, "")]
         interval = next((row for row in known["intervals"] if row.get("gpu") == gpu_name), None)
         return {

@@ -110,7 +110,9 @@ def _configurations(described: DescribedFamily, columns: Mapping[str, Cells]) ->
     return DescribedFamily(description), ([str(name) for name in names], number)
 
 
-def asked_problems(resolver: Resolver, table: object, defaults: Defaults) -> list[tuple[AnyProblem, tuple[str, ...]]]:
+def distinct_problems(
+    resolver: Resolver, table: object, defaults: Defaults
+) -> list[tuple[AnyProblem, tuple[str, ...]]]:
     """Return the distinct problems of a table in order, each with its GPU, library and version ("" if unknown).
 
     Raises `InputError` as `predict_table` does.

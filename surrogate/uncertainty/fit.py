@@ -111,17 +111,17 @@ def fit_widths(
     predicted_us: np.ndarray,
     measured_us: np.ndarray,
     distance: np.ndarray,
-    judged: np.ndarray | None = None,
+    evaluated: np.ndarray | None = None,
 ) -> Widths:
     """Widths from held-out predictions (rows,) in µs; rows without either time are left out.
 
     ``distance`` (rows,) is from each row to the training data of the fold that held it out (see `distances_to`);
-    ``judged`` (rows,) True where the own share of errors may be learned: all rows of problems whose fastest candidate
-    is known (None: everywhere). Raises `InputError` where no row has both times.
+    ``evaluated`` (rows,) True where the own share of errors may be learned: all rows of problems whose fastest
+    candidate is known (None: everywhere). Raises `InputError` where no row has both times.
     """
     scores = HeldOutScores.of(rows, predicted_us, measured_us, distance)
     widths, half_width = _last_fitted(scores)
-    counted = np.ones(len(scores.error), dtype=bool) if judged is None else judged[scores.position]
+    counted = np.ones(len(scores.error), dtype=bool) if evaluated is None else evaluated[scores.position]
     part = scores.take(counted)
     measured, problem = (values[part.position] for values in (measured_us, rows.problem))
     share = fit_own_share(part.predicted_us, measured, half_width[counted], problem, shape=part.shape)
@@ -358,20 +358,20 @@ def put_together(rows: Rows, splits: Sequence[Split], answers: Sequence[Answers]
     return predicted, distance
 
 
-def fit_unseen_gpu(rows: Rows, predicted: np.ndarray, known: np.ndarray, judged: np.ndarray) -> UnseenGpu:
+def fit_unseen_gpu(rows: Rows, predicted: np.ndarray, known: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
     """How far off times are on a GPU that was never measured.
 
     ``predicted`` (rows,) are by fits that saw neither the row's GPU, nor its architecture, nor its shape
     (`gpu_splits`), NaN where there is none; ``known`` (rows,) as of `known_settings`. Nothing but their errors counts:
-    a model that knows a candidate well may yet carry it badly to another GPU. The own share is that of ``judged``
+    a model that knows a candidate well may yet carry it badly to another GPU. The own share is that of ``evaluated``
     (rows,) problems. The defaults where no GPU was left out.
     """
     scored = np.flatnonzero(rows.ok & np.isfinite(predicted))
     if not len(scored):
         return UnseenGpu()
-    part, predicted, known, judged = rows.take(scored), predicted[scored], known[scored], judged[scored]
+    part, predicted, known, evaluated = rows.take(scored), predicted[scored], known[scored], evaluated[scored]
     unseen = UnseenGpu(left_out_gpus(part, predicted, known))
-    counted = judged & known
+    counted = evaluated & known
     columns = (predicted, part.time_us, unseen.half_widths(kinds_of(part)), part.problem, part.shape)
     share = fit_own_share(*(values[counted] for values in columns))
     return replace(unseen, own_share=float(f"{share:.4g}"))

@@ -57,18 +57,18 @@ def split(data: Dataset, share: float = 0.5) -> tuple[Dataset, Dataset]:
 
 def test_a_known_correction_is_found_on_held_out_shapes(table: Table, bundle: Bundle) -> None:
     """Factors per algorithm and a trend over the size, from half of the shapes."""
-    measured, judged = split(on_new_gpu(table, bundle))
+    measured, evaluated = split(on_new_gpu(table, bundle))
     calibrated = calibrate(bundle, measured)
-    assert median_error(bundle, judged) > 0.3
-    assert median_error(calibrated, judged) < 0.07
+    assert median_error(bundle, evaluated) > 0.3
+    assert median_error(calibrated, evaluated) < 0.07
     card = next(iter(calibrated.card["calibration"].values()))
     assert card["median_ape_before"] > 0.3 > 0.1 > card["median_ape_held_out"]
     assert card["problems"] == len(measured.frame.drop_duplicates(["n", "c", "h", "k", "r", "groups", "stride_h"]))
 
 
 def test_intervals_are_fitted_again_and_hold(table: Table, bundle: Bundle) -> None:
-    measured, judged = split(on_new_gpu(table, bundle, shapes=24))
-    frame = judged.frame[judged.frame["status"] == "ok"]
+    measured, evaluated = split(on_new_gpu(table, bundle, shapes=24))
+    frame = evaluated.frame[evaluated.frame["status"] == "ok"]
 
     before, after = predicted(bundle, frame), predicted(calibrate(bundle, measured), frame)
     inside = (after["lower_us"] <= frame["time_us"]) & (frame["time_us"] <= after["upper_us"])
@@ -215,10 +215,10 @@ def test_on_measured_gpus(measurements) -> None:
     own = frame[held & (frame["status"] == "ok")]
     measured = own["c"] % 64 != 0
     assert len(own[measured]) > 100 < len(own[~measured])
-    judged = data.with_frame(own[~measured])
+    evaluated = data.with_frame(own[~measured])
     calibrated = calibrate(fitted, data.with_frame(own[measured]))
-    assert median_error(calibrated, judged) < 0.67 * median_error(fitted, judged)
-    out, times = predicted(calibrated, judged.frame), judged.frame["time_us"]
+    assert median_error(calibrated, evaluated) < 0.67 * median_error(fitted, evaluated)
+    out, times = predicted(calibrated, evaluated.frame), evaluated.frame["time_us"]
     assert ((out["lower_us"] <= times) & (times <= out["upper_us"])).mean() > 0.8
 
 
@@ -231,8 +231,8 @@ def test_candidates_stay_and_new_ones_join(table: Table, bundle: Bundle) -> None
     assert {key.algorithm for key in calibrated.parts["conv"].candidates} == {"IMPLICIT_GEMM", "FFT", "WINOGRAD"}
     answers = predicted(calibrated, data.frame[data.frame["algorithm"] != "IMPLICIT_PRECOMP_GEMM"])
     assert np.isfinite(answers["predicted_us"]).all()
-    judged = data.frame[(data.frame["algorithm"] == "WINOGRAD") & (data.frame["status"] == "ok")]
-    assert np.median(np.abs(predicted(calibrated, judged)["predicted_us"] / judged["time_us"] - 1)) < 0.3
+    evaluated = data.frame[(data.frame["algorithm"] == "WINOGRAD") & (data.frame["status"] == "ok")]
+    assert np.median(np.abs(predicted(calibrated, evaluated)["predicted_us"] / evaluated["time_us"] - 1)) < 0.3
 
 
 def products(count: int, factor: Callable[[pd.DataFrame], object]) -> tuple[Rows, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from surrogate.bundle.bundle import load, save
-from surrogate.bundle.train import average_costs, best_chooser
+from surrogate.bundle.train import average_costs, best_ranking_source
 from surrogate.dataset.rows import Rows
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
 from tests.prediction.conftest import bundle_of
@@ -29,7 +29,7 @@ def rows(time_of: Times) -> Rows:
 def chosen(table: Rows, model_us: np.ndarray) -> tuple[str, dict[str, float]]:
     gpu = table.frame["gpu"].to_numpy()
     splits = [(np.flatnonzero(gpu != name), np.flatnonzero(gpu == name)) for name in GPUS]
-    return best_chooser(table, splits, model_us, np.ones(len(table), dtype=bool))
+    return best_ranking_source(table, splits, model_us, np.ones(len(table), dtype=bool))
 
 
 def test_an_average_rank_costs_the_mean_log_slowdown() -> None:

@@ -42,8 +42,8 @@ def test_a_full_table_needs_every_algorithm(table: Table) -> None:
     missing = frame.drop(index=[1]).reset_index(drop=True)
     assert problems.fully_measured(frame, CONV).all()
     assert problems.fully_measured(missing, CONV).tolist() == [False] * 3 + [True] * 8
-    assert problems.judged_rows(missing, CONV, "all").sum() == 8
-    assert problems.judged_rows(missing, CONV, "listed").all()
+    assert problems.evaluation_rows(missing, CONV, "all").sum() == 8
+    assert problems.evaluation_rows(missing, CONV, "listed").all()
 
 
 def test_another_device_or_setting_may_have_other_algorithms(table: Table) -> None:
@@ -55,7 +55,7 @@ def test_fewer_than_two_ok_candidates_are_no_choice(table: Table) -> None:
     frame = table(2, batches=(1,), gpus=("Tesla T4",))
     frame.loc[:2, "status"] = "failed"  # of the first problem one candidate stays
     for kind in ("all", "listed"):
-        assert problems.judged_rows(frame, CONV, kind).tolist() == [False] * 4 + [True] * 4
+        assert problems.evaluation_rows(frame, CONV, kind).tolist() == [False] * 4 + [True] * 4
 
 
 def test_fastest_solver_per_algorithm(table: Table) -> None:
@@ -77,5 +77,5 @@ def test_candidates_of_a_problem_may_come_from_several_libraries(table: Table) -
     both = pd.concat([table(2, batches=(1,)), table(2, batches=(1,)).assign(library="other")], ignore_index=True)
     assert len(set(problems.problem_codes(both, CONV))) == len(both) // 8
     assert problems.newest_version(both.assign(library_version="1"), CONV).all()
-    assert problems.judged_rows(both, CONV, "all").all()
-    assert not problems.judged_rows(both.drop(index=0).reset_index(drop=True), CONV, "all")[:3].any()
+    assert problems.evaluation_rows(both, CONV, "all").all()
+    assert not problems.evaluation_rows(both.drop(index=0).reset_index(drop=True), CONV, "all")[:3].any()

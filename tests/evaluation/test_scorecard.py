@@ -49,12 +49,12 @@ def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
 
 
 def test_choices_by_hand(frame: pd.DataFrame) -> None:
-    judged = _judged(frame)
+    evaluated = _judged(frame)
     # The model picks Winograd everywhere: slowdowns 4, 4, 1; cuDNN's heuristic GEMM: 1, 2, 2.
-    model = scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
-    picks = {"model": [model], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}
-    picks[scorecard.ORACLE] = [scorecard.pick_oracle(judged)]
-    rows = scorecard.choice_rows(judged, picks, {})
+    model = scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
+    picks = {"model": [model], HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}
+    picks[scorecard.ORACLE] = [scorecard.pick_oracle(evaluated)]
+    rows = scorecard.choice_rows(evaluated, picks, {})
     row = _row(rows, model="model", stratum="all", gpu="all")
     assert (row["n"], row["shapes"], row["infeasible_picks"]) == (3, 2, 0)
     assert row["slowdown_macro"] == pytest.approx(2.0)  # shapes: 4 and 1, geometric mean
@@ -76,8 +76,8 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
 
 
 def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
-    judged = _judged(frame)
-    rows = scorecard.choice_rows(judged, {HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {})
+    evaluated = _judged(frame)
+    rows = scorecard.choice_rows(evaluated, {HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}, {})
     strata = {"all": "all ungrouped 3x3s1 grouped", "Tesla T4": "all ungrouped 3x3s1", "TITAN V": "all grouped"}
     wanted = {(gpu, stratum) for gpu, names in strata.items() for stratum in names.split()}
     assert {(row["gpu"], row["stratum"]) for row in rows} == wanted
@@ -86,11 +86,11 @@ def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
 
 
 def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> None:
-    judged = _judged(frame)
-    one = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
-    two = scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
-    picks = {"m": [one, two], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}
-    row = _row(scorecard.choice_rows(judged, picks, {}), model="m", gpu="all", stratum="all")
+    evaluated = _judged(frame)
+    one = scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
+    two = scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
+    picks = {"m": [one, two], HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}
+    row = _row(scorecard.choice_rows(evaluated, picks, {}), model="m", gpu="all", stratum="all")
     assert row["slowdown_geomean"] == pytest.approx((2 * math.sqrt(8) * math.sqrt(2)) ** (1 / 3))
     assert row["n"] == 3 and row["top1"] == pytest.approx(2 / 6)
 
@@ -107,10 +107,10 @@ def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.Data
 
 def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame) -> None:
     some = frame.assign(heuristic_algorithm=np.array(["GEMM"] * 6 + [None] * 3, dtype=object))
-    judged = _judged(some)
-    oracle, heuristic = scorecard.pick_oracle(judged), scorecard.pick_by_heuristic(judged)
+    evaluated = _judged(some)
+    oracle, heuristic = scorecard.pick_oracle(evaluated), scorecard.pick_by_heuristic(evaluated)
     assert heuristic.chosen.tolist() == [True, True, False]
-    rows = scorecard.choice_rows(judged, {HEURISTIC: [heuristic], scorecard.ORACLE: [oracle]}, {})
+    rows = scorecard.choice_rows(evaluated, {HEURISTIC: [heuristic], scorecard.ORACLE: [oracle]}, {})
     assert _row(rows, model=HEURISTIC, stratum="all", gpu="all")["n"] == 2
     # The pair is taken on the two problems where both chose; on the other GPU there is none.
     assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"][1] == pytest.approx(
@@ -151,10 +151,10 @@ def test_near_picks_are_within_ten_percent_and_within_the_noise_as_good_as_the_b
     # Picks at 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
     near = checked(frame.assign(status="ok", time_us=[10.5, 10, 99, 12, 10, 99, 10, 11, 99]))
     for noise, slowdowns in ((0.06, [1.0, 1.2, 1.0]), (0.0, [1.05, 1.2, 1.0])):
-        judged = scorecard.EvaluationSet.of(near, noise)
-        gemm = scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+        evaluated = scorecard.EvaluationSet.of(near, noise)
+        gemm = scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
         assert gemm.slowdown == pytest.approx(slowdowns)
-    rows = scorecard.choice_rows(judged, {"m": [gemm], HEURISTIC: [scorecard.pick_by_heuristic(judged)]}, {})
+    rows = scorecard.choice_rows(evaluated, {"m": [gemm], HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}, {})
     row = _row(rows, model="m", stratum="all", gpu="all")
     assert row["within_10pct"] == pytest.approx(2 / 3) and row["top1"] == pytest.approx(1 / 3)
     assert row["slowdown_p95"] == pytest.approx(1.05 + 0.9 * 0.15) and row["slowdown_max"] == pytest.approx(1.2)
@@ -176,9 +176,9 @@ def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> N
         scorecard.ORACLE
     )
     tuna = frame.assign(library="miopen", solver=frame["algorithm"] + "-a", heuristic_solver="FFT-a")
-    judged = _judged(tuna)
-    assert judged.heuristic == "tunanet"
-    assert scorecard.pick_by_heuristic(judged).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
+    evaluated = _judged(tuna)
+    assert evaluated.heuristic == "tunanet"
+    assert scorecard.pick_by_heuristic(evaluated).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
 
 
 def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
@@ -186,24 +186,26 @@ def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
     frame = every(operator=("softmax", "layer_norm"), n=(1, 8), algorithm=("a", "b")).assign(c=64, h=1, w=1)
     frame = frame.assign(family="rowwise", gpu="Tesla T4", library="torch", library_version="2", status="ok")
     frame["time_us"] = frame["algorithm"].map({"a": 1.0, "b": 2.0})
-    judged = _judged(frame)
-    slow = scorecard.pick_by_times(judged, np.tile([2.0, 1.0], 4), np.ones(8, bool))
-    rows = scorecard.choice_rows(judged, {"m": [slow], judged.heuristic: [scorecard.pick_by_heuristic(judged)]}, {})
+    evaluated = _judged(frame)
+    slow = scorecard.pick_by_times(evaluated, np.tile([2.0, 1.0], 4), np.ones(8, bool))
+    rows = scorecard.choice_rows(
+        evaluated, {"m": [slow], evaluated.heuristic: [scorecard.pick_by_heuristic(evaluated)]}, {}
+    )
     mine = [row for row in rows if row["model"] == "m"]
     assert {row["stratum"]: row["n"] for row in mine} == {"all": 4, "softmax": 2, "layer_norm": 2}
     assert all(row["family"] == "rowwise" and row["slowdown_macro"] == pytest.approx(2) for row in mine)
 
 
 def test_references_are_those_that_picked_and_the_better_linear_model(frame: pd.DataFrame) -> None:
-    judged = _judged(frame)
-    gemm = [scorecard.pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))]
-    winograd = [scorecard.pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))]
-    nothing = [scorecard.pick_by_times(judged, np.full(9, NAN), np.ones(9, bool))]
+    evaluated = _judged(frame)
+    gemm = [scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))]
+    winograd = [scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))]
+    nothing = [scorecard.pick_by_times(evaluated, np.full(9, NAN), np.ones(9, bool))]
     picks = {"linear-dims": winograd, "linear-terms": gemm, "seer-time-only": winograd, "boosted-terms": nothing}
-    picks[HEURISTIC] = [scorecard.pick_by_heuristic(judged)]
-    references = scorecard.references_of(judged, picks)
+    picks[HEURISTIC] = [scorecard.pick_by_heuristic(evaluated)]
+    references = scorecard.references_of(evaluated, picks)
     assert references == {"heuristic": HEURISTIC, "seer": "seer-time-only", "linear": "linear-terms"}
-    row = _row(scorecard.choice_rows(judged, picks, {}), model="linear-terms", stratum="ungrouped", gpu="all")
+    row = _row(scorecard.choice_rows(evaluated, picks, {}), model="linear-terms", stratum="ungrouped", gpu="all")
     # Ungrouped: GEMM 1 and 2 times the best, Winograd 4 and 4, batches of one shape.
     assert row["paired_vs_seer"][1] == pytest.approx(math.sqrt(2) / 4 - 1)
     assert row["paired_problems_vs_seer"] == 2 and row["paired_vs_trees"] is None

@@ -16,7 +16,7 @@ from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.described import KernelColumns
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.models.configurations import Configurations
-from surrogate.prediction.export import Picks, named, picks_for
+from surrogate.prediction.export import Picks, picks_for, sizes_and_settings
 from surrogate.prediction.export_function import decision_function, export_function, triton_arguments
 from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
@@ -76,7 +76,7 @@ def rebound(names: Mapping[str, Any]) -> Callable[..., Any]:
 
 def arguments(problem: AnyProblem) -> dict[str, Any]:
     """Sizes and settings by name; Python's own words as the exported function spells them."""
-    return {"in_" if name == "in" else name: value for name, value in named(problem).items()}
+    return {"in_" if name == "in" else name: value for name, value in sizes_and_settings(problem).items()}
 
 
 def time_us(picks: Picks, problem: AnyProblem, answer: Any) -> float | None:

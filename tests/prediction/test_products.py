@@ -9,7 +9,7 @@ from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 from surrogate.prediction.results import DATASHEET, MODEL
 from surrogate.prediction.shipped import bundle_path
-from surrogate.prediction.sources.datasheet import shipped_products
+from surrogate.prediction.sources.datasheet import shipped_product_models
 from tests.conftest import MEASUREMENTS
 
 TABLE = pd.read_parquet(MEASUREMENTS / "gemm_tensile.parquet")
@@ -40,7 +40,7 @@ def test_its_sibling_goes_by_it() -> None:
 def test_a_board_never_measured_goes_by_the_law(name: str) -> None:
     problem = Gemm(m=4096, n=4096, k=4096, dtype="bf16", math="default")
     answer = load(name).predict(problem)
-    by_law = shipped_products().law(gpu(name)).product_us(problem, gpu(name))[0]
+    by_law = shipped_product_models().law(gpu(name)).product_us(problem, gpu(name))[0]
     assert (answer.source, answer.library, answer.time_us) == (DATASHEET, "rocblas", pytest.approx(by_law))
     assert answer.upper_us / answer.time_us > 2 and answer.lower_us >= problem.flops / (
         gpu(name).bf16_tensor_tflops * 1e6
@@ -48,7 +48,7 @@ def test_a_board_never_measured_goes_by_the_law(name: str) -> None:
 
 
 def test_laws_hold_for_their_kind_of_board() -> None:
-    laws = shipped_products()
+    laws = shipped_product_models()
     assert laws.law(gpu("mi25")) is laws.laws["gfx9"] and laws.law(gpu("w6600")) is laws.laws["gfx1"]
     assert laws.law(gpu("mi100")) is laws.matrix_cores
 

@@ -2,7 +2,7 @@
 
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu
-from surrogate.prediction.sources.similar_gpu import siblings
+from surrogate.prediction.sources.similar_gpu import same_architecture_gpus
 from tests.known import cases
 
 GEMM = FAMILIES["gemm"]
@@ -16,4 +16,4 @@ def setting(dtype: str) -> tuple[str, ...]:
 
 @cases(__file__)
 def test_the_nearest_has_the_compute_capability_and_the_ratio(name, dtype, wanted, lends):
-    assert siblings(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(wanted), tuple(wanted[:lends]))
+    assert same_architecture_gpus(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(wanted), tuple(wanted[:lends]))

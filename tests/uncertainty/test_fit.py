@@ -53,7 +53,7 @@ def held_out(shapes: int, batches: int = 6, seed: int = 0) -> tuple[Rows, np.nda
 
 def fitted(rows: Rows, predicted: np.ndarray, measured: np.ndarray, distance: np.ndarray) -> Widths:
     """Widths whose own share nobody asks for, which would cost most of the time."""
-    return fit.fit_widths(rows, predicted, measured, distance, judged=np.zeros(len(rows), dtype=bool))
+    return fit.fit_widths(rows, predicted, measured, distance, evaluated=np.zeros(len(rows), dtype=bool))
 
 
 def part(where: np.ndarray, held: tuple[Rows, np.ndarray, np.ndarray, np.ndarray]) -> tuple:
@@ -222,11 +222,11 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     frame = table(16, gpus=GPUS) if kind == "conv" else products(GPUS)
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
     model = model_class("roofline")()
-    judged = np.full(len(rows), True)
+    evaluated = np.full(len(rows), True)
     splits = fit.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model, rows, splits)
     known = fit.known_settings(rows, splits)
-    found = fit.fit_unseen_gpu(rows, predicted, known, judged)
+    found = fit.fit_unseen_gpu(rows, predicted, known, evaluated)
     wanted = HeldOutGpuErrors(
         3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.ONE_MORE / 3), rel=1e-3)
     )
@@ -235,7 +235,7 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
     assert fit.gpu_splits(two, 0) == []  # says nothing of a third
     unknown = np.full(len(two), np.nan)
-    assert fit.fit_unseen_gpu(two, unknown, known[: len(two)], judged[: len(two)]) == UnseenGpu()
+    assert fit.fit_unseen_gpu(two, unknown, known[: len(two)], evaluated[: len(two)]) == UnseenGpu()
 
 
 def test_what_no_other_gpu_was_measured_in_is_apart() -> None:

@@ -49,7 +49,7 @@ class DatasheetModels(HeldOutErrors):
 
 
 @dataclass(frozen=True, slots=True)
-class Products(HeldOutErrors):
+class ProductModels(HeldOutErrors):
     """``laws`` of AMD's matrix products: start of an architecture's name → its boards' without matrix cores for fp32,
     ``matrix_cores`` of those with them. ``fitted_on`` are the boards, by their registry names."""
 
@@ -64,30 +64,34 @@ class Products(HeldOutErrors):
 
 
 @cache
-def shipped_specifications() -> dict[str, DatasheetModels]:
+def shipped_datasheet_models() -> dict[str, DatasheetModels]:
     """What ships with the package: `HALVES` and `TF32` → the law."""
     kinds = json.loads((bundled.FOLDER / FILE).read_bytes())
     return {kind: from_json_types(DatasheetModels, kinds[kind]) for kind in (HALVES, TF32)}
 
 
-def specification_of(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
+def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
     """The law for kernels of a type on one of NVIDIA's GPUs since Ampere; None for types without tensor cores there."""
     if gpu.vendor != "nvidia" or not gpu.bf16_tensor_tflops or math == "fma":
         return None
     kind = HALVES if dtype in HALF else TF32 if (dtype, math) == ("fp32", "default") and gpu.tf32_tflops else ""
-    return shipped_specifications()[kind] if kind else None
+    return shipped_datasheet_models()[kind] if kind else None
 
 
 @cache
-def shipped_products() -> Products:
+def shipped_product_models() -> ProductModels:
     """What ships with the package."""
-    return from_json_types(Products, json.loads((bundled.FOLDER / PRODUCTS).read_bytes()))
+    return from_json_types(ProductModels, json.loads((bundled.FOLDER / PRODUCTS).read_bytes()))
 
 
-def products_of(setting: Setting, gpu: Gpu, measured: Collection[str]) -> Products | None:
+def product_models(setting: Setting, gpu: Gpu, measured: Collection[str]) -> ProductModels | None:
     """The laws for a setting on one of AMD's GPUs, where of those just the laws' own were ``measured``; else None."""
     is_tiled = gpu.vendor == "amd" and {*setting.values[:1]} & {*setting.family.tiled_kinds}
-    return shipped_products() if is_tiled and measured and {*measured} <= {*shipped_products().fitted_on} else None
+    return (
+        shipped_product_models()
+        if is_tiled and measured and {*measured} <= {*shipped_product_models().fitted_on}
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class AnalyticalSource(Source):
         )
 
     @classmethod
-    def of_products(cls, context: Context, products: "Products") -> Self:
+    def of_products(cls, context: Context, products: ProductModels) -> Self:
         """Return the source of matrix products on one of AMD's GPUs."""
         device = context.device
         law = products.law(device)

@@ -39,7 +39,7 @@ class SimilarGpus(NamedTuple):
     @classmethod
     def of(cls, part: FamilyModel, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
         """Return the groups of ``others``, the GPUs that a part was fitted on, for a setting on a device."""
-        nearest_first, donors = siblings(part.family, values, device, others)
+        nearest_first, donors = same_architecture_gpus(part.family, values, device, others)
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
         return cls(device.name, nearest_first, donors, vendor, frozenset(others), part.is_calibrated(device.name))
 
@@ -85,7 +85,7 @@ class AverageRankSource(Source):
         return Times(assigned_us[problem, index], workspace[problem, index])
 
 
-def siblings(
+def same_architecture_gpus(
     family: Family, values: tuple[str, ...], gpu: Gpu, others: Mapping[str, Gpu]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The ``others`` of the GPU's architecture in a setting, the nearest first; and those of them that may lend.
