@@ -24,12 +24,12 @@ from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
-from surrogate.trace.profiling import NO_DEVICE, Profile, Source, steady, unfit
+from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource, invalid_reason, steady
 from surrogate.trace.profiling import profile as profiled
-from surrogate.trace.result import Row, said_once, short_names
+from surrogate.trace.result import Row, deduplicated, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import MODELS, WhatIfSetting, evaluate, scale, select, what_if
-from surrogate.trace.whatif.answers import REPLAY
+from surrogate.trace.whatif.answers import REPLAY_ERROR
 from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
@@ -37,7 +37,7 @@ MIN_GAIN = 0.01
 """Of a step's time: what a finding must gain."""
 MIN_HOST_GAIN = 0.05
 """That of the program's own code: each eager program has some between its operators."""
-PART = 0.5
+MIN_SAVED_SHARE = 0.5
 """The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
 HALF_TO_ALL = (
     "from what the step gains if half of that time goes and the host waits as it did, to the gain:"
@@ -141,7 +141,7 @@ class Case:
         calls_us = self.trace.calls.time_us[np.unique(self.graph.row[called])].sum()
         return float(self.graph.duration_us[tasks & ~called].sum() + calls_us) / self.steps
 
-    def told(self, tasks: Mask, what: str) -> str:
+    def evidence(self, tasks: Mask, what: str) -> str:
         """The evidence: the tasks' time on the device and on the host, their number, the names that take the most."""
         graph = self.graph
         on_device = np.isin(graph.kind, DEVICE_KINDS)
@@ -164,24 +164,24 @@ class Case:
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in maximum))[:3])
 
 
-def advice(given: Source) -> list[Finding]:
+def advice(given: TraceSource) -> list[Finding]:
     """What the trace supports of `FINDERS`, the largest gain first; a warning says what it lacks for others."""
-    findings, why = looked(profiled(given))
+    findings, why = find_all(profiled(given))
     if why:
         warnings.warn(why, stacklevel=2)
     return findings
 
 
-def looked(profile: Profile) -> tuple[list[Finding], str]:
+def find_all(profile: Profile) -> tuple[list[Finding], str]:
     """The findings, and what was not looked for and why, "" where everything was."""
     trace = profile.trace
-    if why := unfit(trace) if len(trace.activities) else f"{trace.source}: {NO_DEVICE}":
+    if why := invalid_reason(trace) if len(trace.activities) else f"{trace.source}: {NO_DEVICE}":
         return [], why
     lacks = {} if profile.gpu else dict.fromkeys(OF_GPU, "a GPU of the registry; --gpu names one")
     if not (trace.ranges.shapes >= 0).any():
         lacks |= dict.fromkeys(OF_SHAPES, "shapes of operators; torch.profiler's record_shapes=True has them")
     titles = {find: TEXTS[find.__name__]["title"].format(arithmetic="fp32 or TF32") for find in lacks}
-    texts = said_once((f"“{titles[find]}”", f"not looked for, as the trace lacks {lacks[find]}") for find in lacks)
+    texts = deduplicated((f"“{titles[find]}”", f"not looked for, as the trace lacks {lacks[find]}") for find in lacks)
     why = "; ".join(texts)
     case = Case(profile)
     drafts = {find.__name__: draft for find in FINDERS if (draft := find(case)) and draft.tasks.any()}
@@ -217,13 +217,15 @@ def straggler(compared: RanksSummary) -> Finding | None:
         where=f"rank {rank}",
         step_us=step_us,
         gain_us=gain_us,
-        low_us=PART * gain_us,
+        low_us=MIN_SAVED_SHARE * gain_us,
         high_us=gain_us,
         basis=HALF_TO_ALL,
     )
 
 
-def told(findings: Sequence[Finding], why: str = "", step: str = "the mean iteration, from end to end") -> str:
+def format_findings(
+    findings: Sequence[Finding], why: str = "", step: str = "the mean iteration, from end to end"
+) -> str:
     """The findings as people read them, a paragraph each, what a ``step`` is, and what was not looked for."""
     if not findings:
         return f"Findings: none that the trace supports and that gains {MIN_GAIN:.0%} of a step\n{why}".strip()
@@ -234,7 +236,7 @@ def told(findings: Sequence[Finding], why: str = "", step: str = "the mean itera
         lines += [f"{number}. {finding.title}: {gain}, {finding.gain_pct:.2g} % ({row['interval']})"]
         where = f"in {finding.where}" if finding.where else ""
         lines += [f"   {text}" for text in (finding.evidence, where, f"change: {finding.change}") if text]
-    bases = said_once((str(number), finding.basis) for number, finding in enumerate(findings, start=1))
+    bases = deduplicated((str(number), finding.basis) for number, finding in enumerate(findings, start=1))
     return "\n".join(filter(None, [*lines, *(f"Interval of {basis}" for basis in bases), why]))
 
 
@@ -269,19 +271,21 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
         return None
     if not ends_us:
         left_us = np.where(changed.removed, 0.0, changed.duration_us)
-        half = replace(case.graph, duration_us=case.graph.duration_us + PART * (left_us - case.graph.duration_us))
+        half = replace(
+            case.graph, duration_us=case.graph.duration_us + MIN_SAVED_SHARE * (left_us - case.graph.duration_us)
+        )
         ends_us = [simulate(half).per_iteration_us]
     saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
     return Finding(
         title=text["title"].format_map(draft.words),
-        evidence=case.told(draft.tasks, draft.what) + draft.more + _in_one_iteration(case.baseline, after),
+        evidence=case.evidence(draft.tasks, draft.what) + draft.more + _in_one_iteration(case.baseline, after),
         evidence_us=case.time_us(draft.tasks),
         change=text[draft.change].format_map(draft.words),
         where=case.where(draft.tasks),
         step_us=step_us,
         gain_us=gain_us,
-        low_us=max(min(*saved, gain_us - REPLAY * step_us), 0.0),
+        low_us=max(min(*saved, gain_us - REPLAY_ERROR * step_us), 0.0),
         high_us=max(*saved, gain_us),
         basis=basis,
     )
@@ -290,7 +294,7 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
 def _in_one_iteration(before: Timeline, after: Timeline) -> str:
     """What to say of a gain most of which is in one of several iterations, as of a stall; "" of any other."""
     gains_us = np.maximum(np.subtract(before.iteration_us(), after.iteration_us()), 0.0)
-    if len(gains_us) < 3 or gains_us.max() <= PART * gains_us.sum():
+    if len(gains_us) < 3 or gains_us.max() <= 0.5 * gains_us.sum():
         return ""
     label = before.graph.iterations[int(gains_us.argmax())].label
     return f"; {gains_us.max() / gains_us.sum():.0%} of the gain is in {label} alone, of {len(gains_us)}"
@@ -328,7 +332,7 @@ def whole_step_in_fp32(case: Case) -> Draft | None:
         return None
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
     tf32 = products_us[_on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
-    arithmetic = "TF32" if tf32 >= PART else "fp32"
+    arithmetic = "TF32" if tf32 >= 0.5 else "fp32"
     units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
     return Draft(
         f"kernels (of fp32: {share:.0%} of the time of those whose type is known{units})",
@@ -390,7 +394,7 @@ def host_outside_layers(case: Case) -> Draft | None:
     at = int(np.searchsorted(beside, longest))
     ends = [graph.layers[graph.layer[row]] for row in beside[max(at - 1, 0) : at + 1].tolist()]
     longest_us = float(graph.duration_us[longest])
-    once = longest_us > PART * case.time_us(tasks)
+    once = longest_us > 0.5 * case.time_us(tasks)
     beside_it = " and ".join(dict.fromkeys(ends)) or "no operator"
     return Draft(
         "work outside of operators",

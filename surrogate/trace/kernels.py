@@ -26,7 +26,7 @@ from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace import events
 from surrogate.trace.events.tables import Floats, Ints, grouped
-from surrogate.trace.profiling import Profile, Source
+from surrogate.trace.profiling import Profile, TraceSource
 from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
@@ -42,7 +42,7 @@ _WORK = ("bound", "unit", "gflop", "dram_mb", "flop_per_byte", "tflops", "dram_g
 _JUDGED = ("flop_per_byte", "compute_pct", "memory_pct", "bound")
 
 
-def kernel_table(given: Source, by: str = "name") -> ResultTable:
+def kernel_table(given: TraceSource, by: str = "name") -> ResultTable:
     """Time %, total, calls, average, minimum, maximum of the kernels of each group, the longest total first.
 
     Beside them the launch of the group's longest kernel with its occupancy and what limits it, and where the work is

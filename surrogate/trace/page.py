@@ -15,11 +15,11 @@ from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
 from surrogate.report.tables import FactTable, Table, interval_us, plain
 from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
-from surrogate.trace.findings import looked, told
+from surrogate.trace.findings import find_all, format_findings
 from surrogate.trace.graph import graph_of
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.profiling import NO_DEVICE, Profile, steady
-from surrogate.trace.result import ResultTable, Row, said_once, short_names
+from surrogate.trace.result import ResultTable, Row, deduplicated, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table, step_table, summary, type_table
 from surrogate.trace.whatif import MODELS, WhatIfSetting, evaluate, what_if
 
@@ -67,10 +67,10 @@ def trace_page(profile: Profile) -> str:
 
 def _advice(profile: Profile) -> list[Table | str]:
     """The findings, and what their intervals rest on."""
-    findings, why = looked(profile)
+    findings, why = find_all(profile)
     if not findings:
-        return [told(findings, why)]
-    bases = said_once((finding.title, finding.basis) for finding in findings)
+        return [format_findings(findings, why)]
+    bases = deduplicated((finding.title, finding.basis) for finding in findings)
     rows = [finding.row() for finding in findings]
     return [Table(rows, title="Gains do not add up", notes=(*bases, *filter(None, [why])))]
 
@@ -89,7 +89,7 @@ def _what_ifs(profile: Profile) -> list[Table]:
         about = {"help": MODELS[answer.name].help, "assumes": answer.assumes}
         rows.append({"what-if": answer.name, **times, **gain, **about})
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
-    notes += said_once((answer.name, answer.evidence) for answer in answers)
+    notes += deduplicated((answer.name, answer.evidence) for answer in answers)
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
 
 

@@ -57,11 +57,11 @@ class Profile:
         return next(filter(None, recorded), getattr(self.gpu, name) if self.gpu else 0)
 
 
-Source = Trace | Profile | str | Path
+TraceSource = Trace | Profile | str | Path
 """What analyses take: a trace, its profile or file, or the name of one that ships."""
 
 
-def profile(trace: Source, gpu: str | None = None) -> Profile:
+def profile(trace: TraceSource, gpu: str | None = None) -> Profile:
     """Find layers and derive work, of a trace, its file or the name of one that ships; a profile stays as it is.
 
     ``gpu`` names the device for peaks where the trace does not, or overrides it. Raises `InputError` for an unknown
@@ -90,7 +90,7 @@ def steady(given: Profile) -> Profile:
     return replace(profile(part, given.gpu.name if given.gpu else None), left_out=text)
 
 
-def unfit(trace: Trace) -> str:
+def invalid_reason(trace: Trace) -> str:
     """Why no change to the trace can be simulated, "" where one can."""
     kernels = trace.activities.kind == events.KERNEL
     lost = int((kernels & (trace.activities.call < 0)).sum())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 UNFOLDED = 15
 """Rows of a long table on a page that are not folded away."""
-LONGEST = 60
+MAX_NAME_LENGTH = 60
 """Characters of a short name."""
 _HEAD = 40
 """Characters of a plain name that stay, whatever of its end must be told."""
@@ -80,7 +80,7 @@ class ResultTable(TableResult):
         return text.replace(name := text.lstrip(), self.short.get(name, name))
 
 
-def said_once(remarks: Iterable[tuple[str, str]]) -> list[str]:
+def deduplicated(remarks: Iterable[tuple[str, str]]) -> list[str]:
     """(whom it is of, text) → a line for each text: all whom it is of, and the text."""
     names: dict[str, list[str]] = {}
     for name, text in remarks:
@@ -89,7 +89,7 @@ def said_once(remarks: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Full name → short one of at most `LONGEST` characters, distinct for distinct names.
+    """Full name → short one of at most `MAX_NAME_LENGTH` characters, distinct for distinct names.
 
     The function alone, without its result, namespaces, arguments and template arguments; where a kernel only runs
     another function (elementwise, reductions, CUTLASS) that one, too. Of names that would become the same each keeps
@@ -107,8 +107,8 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     taken: set[str] = set()
     for (function, lead), group in groups.items():
         for name in dict.fromkeys(group):
-            label = shortened(_joined(function, lead, parting_words[name], words[name]), LONGEST)
-            numbered = (f"{shortened(label, LONGEST - 6)} #{number}" for number in count(2))
+            label = shortened(_joined(function, lead, parting_words[name], words[name]), MAX_NAME_LENGTH)
+            numbered = (f"{shortened(label, MAX_NAME_LENGTH - 6)} #{number}" for number in count(2))
             short[name] = label if label not in taken else next(text for text in numbered if text not in taken)
             taken.add(short[name])
     return {name: short[name] for name in words}
@@ -137,7 +137,7 @@ def _split(text: str) -> tuple[tuple[str, str], list[str]]:
     elif _CARRIER.search(function):
         lead = next((word for word in inside if not word_rank(word)), "")
     inside.sort(key=word_rank)
-    if len(function) <= LONGEST:
+    if len(function) <= MAX_NAME_LENGTH:
         return (function, lead), inside
     head = function.rfind("_", 0, _HEAD) if "_" in function[1:_HEAD] else _HEAD
     return (function[:head], "…"), [*_PIECE.findall(function[head:]), *(f"_{word}" for word in inside)]
@@ -161,6 +161,6 @@ def _joined(function: str, lead: str, parting_words: Sequence[str], words: Seque
         return f"{function}<{', '.join(inside)}>" if inside else function
     tail = "".join(parting_words).removeprefix("_")
     whole = function + "".join(words[: words.index(parting_words[0])] if parting_words else words)
-    if parting_words and len(whole) + len(tail) < LONGEST:
+    if parting_words and len(whole) + len(tail) < MAX_NAME_LENGTH:
         return f"{whole}_{tail}"
-    return f"{whole[: LONGEST - 1 - len(tail)]}…{tail}"
+    return f"{whole[: MAX_NAME_LENGTH - 1 - len(tail)]}…{tail}"

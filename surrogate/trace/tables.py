@@ -15,7 +15,7 @@ from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged,
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.tasks import longest_wait
-from surrogate.trace.profiling import Profile, Source, steady, unfit
+from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady
 from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
@@ -35,7 +35,7 @@ STEP_PARTS = {
 _BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waiting"}
 
 
-def layer_table(given: Source) -> ResultTable:
+def layer_table(given: TraceSource) -> ResultTable:
     """One row per layer in the order of first use: sums over the trace, and ``per_iteration_us``.
 
     ``total_us`` is the time of the device activities the layer launched, ``forward_us`` and ``backward_us`` parts
@@ -55,7 +55,7 @@ def layer_table(given: Source) -> ResultTable:
     return ResultTable(title, tuple(rows), _notes(profile))
 
 
-def type_table(given: Source) -> ResultTable:
+def type_table(given: TraceSource) -> ResultTable:
     """Layer types, the longest first: how many layers, time, share, memory; sums as in `layer_table`."""
     profile = steady(profiled(given))
     counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
@@ -165,7 +165,7 @@ def _notes(profile: Profile) -> tuple[str, ...]:
     return ("; ".join(filter(None, [sums, profile.left_out])),) if words else ()
 
 
-def copy_table(given: Source) -> ResultTable:
+def copy_table(given: TraceSource) -> ResultTable:
     """Copies by name (direction and kind of memory) and memsets, the longest first.
 
     ``gbs`` is bytes over time; ``pcie_pct`` its share of one direction of the link (the registry's ``pcie_gbs``),
@@ -200,7 +200,7 @@ def copy_table(given: Source) -> ResultTable:
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
 
 
-def step_table(given: Source) -> ResultTable:
+def step_table(given: TraceSource) -> ResultTable:
     """Per iteration what the main device does from its start to its end on the host: `STEP_PARTS`, which add up to it.
 
     Communication and copies count where nothing else runs. Idle time up to the launch call of the next activity is a
@@ -307,7 +307,7 @@ def step_bound(profile: Profile) -> str | None:
     return f"{of}. The device's time: {parts}{more}"
 
 
-def summary(given: Source) -> Row:
+def summary(given: TraceSource) -> Row:
     """The figures of one trace: what it holds, iteration times, and how the device's time is spent.
 
     ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the device's idle time in all of them together,
@@ -325,7 +325,7 @@ def summary(given: Source) -> Row:
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch = batch_size(trace)
     middle_us = float(np.median(rounds))
-    why = unfit(trace)
+    why = invalid_reason(trace)
     notes = [*trace.notes, "" if trace.ends_early else why, profile.left_out]
     if trace.format == "kineto" and not (trace.ranges.shapes >= 0).any():
         notes.append("no operator has a shape: batch and bounds are unknown; record_shapes=True has them")

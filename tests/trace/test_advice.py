@@ -12,7 +12,7 @@ import pytest
 import surrogate.trace.findings as advice_of
 from surrogate.trace.events.parts import trim
 from surrogate.trace.events.read import trace_files
-from surrogate.trace.findings import advice, told
+from surrogate.trace.findings import advice, format_findings
 from surrogate.trace.iteration.ranks import rank_summary
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
@@ -234,7 +234,7 @@ def is_supported(finding):
 
 def test_a_trace_without_a_cause_gets_no_advice(read, mended):
     assert not advice(profile(read(mended)))
-    assert "none that the trace supports" in told([])
+    assert "none that the trace supports" in format_findings([])
 
 
 @pytest.mark.parametrize("find", advice_of.FINDERS, ids=lambda find: find.__name__)
@@ -251,7 +251,7 @@ def test_a_planted_cause_is_found(find, read, mended):
     assert drafts[0] in findings and set(findings) <= set(drafts)
     finding = findings[drafts[0]]
     is_supported(finding)
-    assert all(text in told([finding]) for text in (finding.title, finding.evidence, finding.change))
+    assert all(text in format_findings([finding]) for text in (finding.title, finding.evidence, finding.change))
 
 
 def test_advice_of_the_traces_as_they_are(real, seer, measurements):
@@ -262,7 +262,9 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     assert transposes.where == "torchvision/models/vgg.py(65): forward"  # of frames; ResNet-50's has call stacks
     assert transposes.gain_pct == pytest.approx(19.7, abs=0.1) and "nchwToNhwc" in transposes.evidence
     assert "88% of the time of products and convolutions in TF32" in vgg["The step computes in TF32"].evidence
-    assert told([*vgg.values()]).count(transposes.basis) == 1 and "Interval of 2, 3: " in told([*vgg.values()])
+    assert format_findings([*vgg.values()]).count(transposes.basis) == 1 and "Interval of 2, 3: " in format_findings(
+        [*vgg.values()]
+    )
     resnet = advice(profile(real(RESNET)))
     launches, loading = resnet[:2]
     assert launches.evidence.startswith("launches") and "profiler's cost" in launches.evidence
@@ -270,14 +272,14 @@ def test_advice_of_the_traces_as_they_are(real, seer, measurements):
     assert loading.where == "resnet50_profiler_api.py(42): <module>" and "num_workers=8" in loading.change
     # Without an interval of its what-if one rule holds: from half of the cause's time to all of it.
     assert loading.high_us == loading.gain_us and 0.4 < loading.low_us / loading.gain_us < 0.6
-    assert "34 % (20 to 34 %)" in told([loading])
+    assert "34 % (20 to 34 %)" in format_findings([loading])
     # A step that waits for its data gains nothing by AMP, which is no finding; what is one gains what its what-if does.
     assert not any("fp32" in finding.title for finding in resnet)
     fused = next(finding for finding in resnet if "optimizer" in finding.title)
     (answer,) = seer("whatif", measurements / "traces" / RESNET, "fused-optimizer", "--json").succeeded().json
     assert fused.gain_us == pytest.approx(answer["baseline_us"] - answer["predicted_us"])
     assert "SGD" in fused.evidence and "SGD(" in fused.change
-    nsys, _ = advice_of.looked(profile(real("nsys_power_iteration.sqlite")))
+    nsys, _ = advice_of.find_all(profile(real("nsys_power_iteration.sqlite")))
     for finding in (*vgg.values(), *resnet, *nsys):
         is_supported(finding)
     told_json = seer("summary", "vgg13_h100", "--json").succeeded().json["findings"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events
-from surrogate.trace.result import LONGEST, short_names
+from surrogate.trace.result import MAX_NAME_LENGTH, short_names
 from tests.known import cases
 
 
@@ -22,7 +22,7 @@ PIECE = st.sampled_from([*"<>(){},:_ x7", "::", "at::native::", "void ", "Kernel
 def test_distinct_names_stay_distinct_and_short(names):
     short = short_names(names)
     assert list(short) == names and len(set(short.values())) == len(names)
-    assert all(len(text) <= LONGEST for text in short.values())
+    assert all(len(text) <= MAX_NAME_LENGTH for text in short.values())
 
 
 TRACES = (
@@ -38,5 +38,5 @@ def test_names_of_real_traces(real, name):
     trace = real(name)
     kernels = np.unique(trace.activities.name[trace.activities.kind == events.KERNEL])
     short = set(short_names(trace.names[i] for i in kernels).values())
-    assert len(short) == len(kernels) > 5 and max(map(len, short)) <= LONGEST
+    assert len(short) == len(kernels) > 5 and max(map(len, short)) <= MAX_NAME_LENGTH
     assert not any(part in text for text in short for part in ("void ", "at::", "cutlass::", "std::", "("))

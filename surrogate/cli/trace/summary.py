@@ -103,7 +103,7 @@ def command(
 def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -> None:
     """What bounds a step, then figures of the whole model, its layer types and its copies; what to change."""
     from surrogate.trace import tables
-    from surrogate.trace.findings import looked, told
+    from surrogate.trace.findings import find_all, format_findings
 
     facts = tables.summary(only)
     if batch:
@@ -121,7 +121,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -
             if known.get(key) is not None
         ]
     )
-    findings, why = ([], "") if form == "csv" else looked(only)
+    findings, why = ([], "") if form == "csv" else find_all(only)
     whole = {
         "summary": facts,
         "steps": list(tables.step_table(only)),
@@ -144,12 +144,12 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -
             columns = [key for key in every if (key != "backward_host_us" if has_device else key in filled)]
             show(table.rows, table=shared.for_people(table, columns))
     if not form:
-        click.echo(f"\n{wrapped(told(findings, why), terminal_width())}")
+        click.echo(f"\n{wrapped(format_findings(findings, why), terminal_width())}")
 
 
 def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
     """A row per rank, then the collectives that the others wait in."""
-    from surrogate.trace.findings import RANKS_STEP, straggler, told
+    from surrogate.trace.findings import RANKS_STEP, format_findings, straggler
     from surrogate.trace.iteration.ranks import rank_summary
 
     compared = rank_summary(traces)
@@ -164,4 +164,4 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)
     if findings and not out.form:
-        click.echo(f"\n{wrapped(told(findings, step=RANKS_STEP), terminal_width())}")
+        click.echo(f"\n{wrapped(format_findings(findings, step=RANKS_STEP), terminal_width())}")

@@ -79,7 +79,7 @@ def command(
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
-    from surrogate.trace.result import said_once
+    from surrogate.trace.result import deduplicated
 
     gpu, own_gpu, bundle, together = map(settings.pop, ("gpu", "own_gpu", "bundle", "together"))
     named, refusals = _asked(what_ifs, functions, gpu)
@@ -109,7 +109,7 @@ def command(
     count = len(graph.iterations)
     title = f"Mean of {count} iterations, from one's end to the next one's; summary has the median, from start to end"
     show(cells, table=replace(shared.columns_of(cells, filled, title * (count > 1)), widest=shared.PIPE_WIDTH))
-    for line in said_once(remark for row in rows for remark in _remarks(row)):
+    for line in deduplicated(remark for row in rows for remark in _remarks(row)):
         click.echo(line)
 
 
@@ -134,7 +134,7 @@ def _asked(
     chosen = [what_if for what_if in named.values() if what_if]
     if gpu and (other := next((what_if for what_if in chosen if what_if.target), None)):
         raise InputError(f"--gpu {gpu} and {other.label} name a GPU each; write gpu={gpu} in the place of --gpu")
-    if gpu and chosen and not any(getattr(models.MODELS.get(each.name), "of_gpu", False) for each in chosen):
+    if gpu and chosen and not any(getattr(models.MODELS.get(each.name), "takes_gpu", False) for each in chosen):
         shared.echo_notes([f"--gpu {gpu} changes none of these answers; ask for gpu={gpu}, too"])
     return named, refusals
 

@@ -35,7 +35,7 @@ from surrogate.trace.iteration.overheads import (
     segments,
 )
 from surrogate.trace.iteration.times import DeviceTimes, collectives
-from surrogate.trace.profiling import NO_DEVICE, gpu_of, unfit
+from surrogate.trace.profiling import NO_DEVICE, gpu_of, invalid_reason
 
 KERNEL_GAP_US = 1.0
 """Between two activities of a stream. Source: Lin et al. (HiPC 2022)."""
@@ -346,7 +346,7 @@ def walk_of(
     elsewhere = there is not None and (here is None or there.name != here.name) and gpu is not None
     rescaled = batch is not None and batch != old
     changed = elsewhere or rescaled
-    if changed and (why := unfit(trace)):
+    if changed and (why := invalid_reason(trace)):
         raise InputError(why)
     check_choice("times", times or "measured", SOURCES)
     if times == "measured" and changed:

@@ -3,8 +3,8 @@
 from .answers import MODELS as MODELS
 from .answers import WhatIf as WhatIf
 from .answers import WhatIfAnswer as WhatIfAnswer
-from .answers import described as described
 from .answers import evaluate as evaluate
+from .answers import help_texts as help_texts
 from .answers import user_function as user_function
 from .answers import what_if as what_if
 from .answers import what_ifs as what_ifs

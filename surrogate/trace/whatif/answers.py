@@ -25,10 +25,10 @@ from surrogate.trace.events.parts import OUTSIDE
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, graph_of, path_us, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, EDGE_COLUMNS, MARK, STREAM, TASK_COLUMNS
-from surrogate.trace.profiling import NO_DEVICE, Source, profile, steady, unfit
+from surrogate.trace.profiling import NO_DEVICE, TraceSource, invalid_reason, profile, steady
 from surrogate.trace.whatif.primitives import remove
 from surrogate.trace.whatif.setting import (
-    UNJUDGED,
+    NO_PUBLISHED_ERROR,
     Change,
     ErrorEvidence,
     Interconnect,
@@ -41,7 +41,7 @@ from surrogate.trace.whatif.setting import (
 _CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "kernel")
 """Chrome's categories of `TASK_KINDS`, in their order."""
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
-REPLAY = 0.001
+REPLAY_ERROR = 0.001
 """The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
 _DISTRIBUTED = {"data-parallel", "parameter-server", "p3"}
 """What-ifs that a step can have one of; of each other name it can have one value."""
@@ -54,7 +54,7 @@ class WhatIf:
     name: str
     model: Model
     value: float | None = None
-    evidence: ErrorEvidence = UNJUDGED
+    evidence: ErrorEvidence = NO_PUBLISHED_ERROR
     target: Gpu | None = None
 
     @property
@@ -73,7 +73,7 @@ class WhatIfAnswer:
 
     ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
     ``evidence`` says which. A published error counts for the time that the step loses without the changed tasks, at
-    most the predicted step; the replay's, `REPLAY`, always does. ``assumes`` are the values that the answer rests on.
+    most the predicted step; the replay's, `REPLAY_ERROR`, always does. ``assumes`` are the values that the answer rests on.
     ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
     predicted. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
     """
@@ -149,7 +149,7 @@ def evaluate(
     `InputError` is raised.
     """
     baseline = simulate(graph)
-    why = unfit(setting.profile.trace)
+    why = invalid_reason(setting.profile.trace)
     applied: list[WhatIf] = []
     answers: list[WhatIfAnswer] = []
     for what_if in what_ifs:
@@ -174,7 +174,7 @@ def evaluate(
             refusals[label] = reason
             return answers
     if together and len(applied) > 1:
-        answers.append(_answer(graph, baseline, applied, setting, UNJUDGED))
+        answers.append(_answer(graph, baseline, applied, setting, NO_PUBLISHED_ERROR))
     return answers
 
 
@@ -208,7 +208,7 @@ def _answer(
         # What the trace's host allows is no end of the step on another machine; the device's time is.
         ends = [] if is_bound_by_host else [*ends, *device_ends]
     if ends:
-        error_us = REPLAY * predicted.per_iteration_us
+        error_us = REPLAY_ERROR * predicted.per_iteration_us
         ends = [min(*ends, predicted.per_iteration_us - error_us), max(*ends, predicted.per_iteration_us + error_us)]
     low_us, high_us = ends or (None, None)
     device_low_us, device_high_us = device_ends or (None, None)
@@ -351,10 +351,10 @@ def what_if(text: str) -> WhatIf:
         raise InputError(f"what-if {text!r} is a number; write it behind a name, as in batch={text}")
     check_choice("what-if", name, MODELS)
     declared = MODELS[name]
-    evidence = declared.evidence or UNJUDGED
+    evidence = declared.evidence or NO_PUBLISHED_ERROR
     if not equals:
         return WhatIf(name, declared, evidence=evidence)
-    if declared.of_gpu:
+    if declared.takes_gpu:
         return WhatIf(name, declared, evidence=evidence, target=gpu(number))
     if declared.value is None:
         raise InputError(f"what-if {name!r} takes no number; write it without {text[len(name) :]!r}")
@@ -369,7 +369,7 @@ def what_if(text: str) -> WhatIf:
 
 
 def what_ifs(
-    trace: Source,
+    trace: TraceSource,
     asked: Sequence[str] | str,
     *,
     target: str | None = None,
@@ -398,10 +398,10 @@ def what_ifs(
     return answers
 
 
-def described() -> dict[str, str]:
+def help_texts() -> dict[str, str]:
     """What help says of every what-if: its name, with N where it takes a number, and what it does."""
     return {
-        name + ("=N" if rule.value else "=GPU" if rule.of_gpu else ""): rule.help
+        name + ("=N" if rule.value else "=GPU" if rule.takes_gpu else ""): rule.help
         + (f" N: {rule.value}." if rule.value else "")
         for name, rule in MODELS.items()
     }

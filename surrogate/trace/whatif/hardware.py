@@ -23,14 +23,14 @@ from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Gr
 from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
 from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
 from surrogate.trace.whatif.setting import (
+    NO_PUBLISHED_ERROR,
     STEP,
-    UNJUDGED,
     Change,
     ErrorEvidence,
-    KnownFacts,
     Op,
-    Value,
+    StepAnswer,
     WhatIfSetting,
+    WhatIfValue,
     published,
     rule,
 )
@@ -38,8 +38,8 @@ from surrogate.trace.whatif.setting import (
 if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
 
-MATRIX = 3.0
-OTHER = 2.0
+MATRIX_SPEEDUP = 3.0
+OTHER_SPEEDUP = 2.0
 """How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
 MAX_BATCHES = 64.0
 """Times the recorded batch up to which `batch` answers: kernels then are others than those that the trace shows."""
@@ -58,7 +58,7 @@ _WISHED = ErrorEvidence("an assumption of whoever asks, so no interval")
     evidence=published(
         {"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6}, " of networks in fp32 without TF32"
     ),
-    known=KnownFacts(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2),
+    known_answer=StepAnswer(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2),
 )
 def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Mixed precision: kernels with sgemm or wgrad in their name ÷3, others of fp32, all TF32 too, ÷2 (Daydream, 5.1).
@@ -70,9 +70,9 @@ def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
     changed = _fp32_kernels(graph, setting)
-    faster = scale(graph, changed, np.where(matrix, 1 / MATRIX, 1 / OTHER))
+    faster = scale(graph, changed, np.where(matrix, 1 / MATRIX_SPEEDUP, 1 / OTHER_SPEEDUP))
     assumes = (
-        f"sgemm and wgrad outside tensor cores {MATRIX:g} times as fast, other fp32 kernels (TF32 too) {OTHER:g} times,"
+        f"sgemm and wgrad outside tensor cores {MATRIX_SPEEDUP:g} times as fast, other fp32 kernels (TF32 too) {OTHER_SPEEDUP:g} times,"
         " no casts (the upper end has one for each)"
     )
     return Change(faster, high=scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
@@ -104,7 +104,7 @@ def matrix_kernels(graph: Graph) -> Mask:
 
 # The first launch returns after 4 µs; the others take no time, and a kernel starts 4 µs behind its launch. So does
 # the second one; three follow, each with a gap of 1 µs.
-@rule("cuda-graphs", evidence=UNJUDGED, known=KnownFacts(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT))
+@rule("cuda-graphs", evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT))
 def cuda_graphs(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """One graph launch per iteration: other launches, and the host's work inside layers, take no time.
 
@@ -128,32 +128,37 @@ def call_kinds(graph: Graph, trace: Trace) -> Ints:
     return linked(trace.calls.kind, np.where(graph.kind == CALL, graph.row, -1))
 
 
-TWICE = 2.0
-_TIMES_AS_FAST = Value("how many times as fast", TWICE)
+DEFAULT_SPEEDUP = 2.0
+_TIMES_AS_FAST = WhatIfValue("how many times as fast", DEFAULT_SPEEDUP)
 
 
-@rule("faster-kernels", value=_TIMES_AS_FAST, evidence=_WISHED, known=KnownFacts(10 + 200 + 1900 / 2, value=2))
+@rule("faster-kernels", value=_TIMES_AS_FAST, evidence=_WISHED, known_answer=StepAnswer(10 + 200 + 1900 / 2, value=2))
 def faster_kernels(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Kernels N times as fast."""
     return _faster(graph, value, "kernel")
 
 
 # The last of five operators begins its launch after 4 · 5 and 3 µs; 4 µs behind that its kernel starts.
-@rule("faster-host", value=_TIMES_AS_FAST, evidence=_WISHED, known=KnownFacts(4 * 5 + 3 + 4 + 2, ops=_SHORT, value=2))
+@rule(
+    "faster-host",
+    value=_TIMES_AS_FAST,
+    evidence=_WISHED,
+    known_answer=StepAnswer(4 * 5 + 3 + 4 + 2, ops=_SHORT, value=2),
+)
 def faster_host(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """What the host does N times as fast: its work and its calls."""
     return _faster(graph, value, "host work", "call")
 
 
 def _faster(graph: Graph, value: float | None, *kinds: str) -> Change:
-    return Change(scale(graph, select(graph, kind=kinds), 1 / (value or TWICE)))
+    return Change(scale(graph, select(graph, kind=kinds), 1 / (value or DEFAULT_SPEEDUP)))
 
 
 @rule(
     "faster-network",
     value=_TIMES_AS_FAST,
     evidence=_WISHED,
-    known=KnownFacts(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2),
+    known_answer=StepAnswer(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2),
 )
 def faster_network(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Collectives of the trace N times as fast, the wait for other workers included.
@@ -175,9 +180,11 @@ _OF_BOARDS = ErrorEvidence(
 # Kernels without shapes follow the bandwidth that copies reach.
 @rule(
     "gpu",
-    of_gpu=True,
+    takes_gpu=True,
     evidence=_OF_BOARDS,
-    known=KnownFacts(10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb"),
+    known_answer=StepAnswer(
+        10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb"
+    ),
 )
 def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """The device's tasks on another GPU, as in gpu=a100 or by --gpu, as `seer trace iteration --gpu`; the host stays.
@@ -201,7 +208,7 @@ def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Chan
     unseen = f"kernels that nobody measured on both {base.name} and {target.name}"
     notes = [f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"] * (share >= 0.005)
     notes.append(_memory_note(trace, target))
-    return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {HOST}", other_host=True)
+    return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {HOST_ASSUMPTION}", other_host=True)
 
 
 UNCHECKED = "whether it fits the GPU's memory is not checked"
@@ -217,9 +224,9 @@ def _memory_note(trace: Trace, target: Gpu) -> str:
     return f"{total.max() / 2**30:.3g} GiB were allocated, and {target.name} has {there / 2**30:.3g}: {fits}"
 
 
-HOST = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
-LOADING = "loading in proportion; one end of the interval has it as it was"
-UNTOLD = 0.1
+HOST_ASSUMPTION = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
+LOADING_ASSUMPTION = "loading in proportion; one end of the interval has it as it was"
+MAX_UNKNOWN_BATCH_SHARE = 0.1
 """Share of the device time from which on kernels whose batch is not told make `batch` no answer."""
 _OF_BATCHES = ErrorEvidence(
     "interval of predictions; a kind of kernels that nobody measured is taken to err by 1.5 times",
@@ -236,9 +243,9 @@ def _twice(setting: WhatIfSetting) -> float | None:
 # nothing beside it.
 @rule(
     "batch",
-    value=Value("samples a step", _twice, "twice as many as traced"),
+    value=WhatIfValue("samples a step", _twice, "twice as many as traced"),
     evidence=_OF_BATCHES,
-    known=KnownFacts(
+    known_answer=StepAnswer(
         20 + 600 * 2,
         value=20,
         ops=(
@@ -286,7 +293,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         around = int(trace.activities.range[row])
         lost_us[trace.name_of(trace.ranges, around) if around >= 0 else "launches outside operators"] += time_us
     share = sum(lost_us.values()) / (before.sum() or 1.0)
-    if share > UNTOLD:
+    if share > MAX_UNKNOWN_BATCH_SHARE:
         raise InputError(
             f"batch: {share:.0%} of the device time is of operators that do not tell how they hold the batch of"
             f" {traced}, such as {lost_us.most_common(1)[0][0]}; trace the program at batch {new:g}"
@@ -301,7 +308,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     notes = [UNCHECKED] if ratio > 1 else []
     if share >= 0.005:
         notes.append(f"{share:.1%} of the device time does not tell its batch; it follows kernels of its name")
-    assumes = LOADING if loading.any() else ""
+    assumes = LOADING_ASSUMPTION if loading.any() else ""
     return Change(middle, low, high, notes=tuple(notes), samples=ratio, assumes=assumes)
 
 
@@ -383,7 +390,7 @@ _OF_SHAPES = ErrorEvidence("interval of the surrogate's predictions on shapes he
 @rule(
     "best-convolution",
     evidence=_OF_SHAPES,
-    known=KnownFacts(
+    known_answer=StepAnswer(
         10 + 600 * 100 / 200 + 600, ops=_CONVOLUTIONS, algorithms_us={"WINOGRAD": 100, "IMPLICIT_PRECOMP_GEMM": 200}
     ),
 )

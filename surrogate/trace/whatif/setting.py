@@ -155,7 +155,7 @@ Model = Callable[[Graph, WhatIfSetting, float | None], Change]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class WhatIfValue:
     """What a what-if's number means, and what stands in for it: a number, or what the setting tells, ``words`` of it.
 
     It is above 0, and ``minimum`` or more.
@@ -193,12 +193,12 @@ def published(errors_pct: Mapping[str, float], of: str = "") -> ErrorEvidence:
     return ErrorEvidence(text, error=max(errors_pct.values()) / 100)
 
 
-UNJUDGED = ErrorEvidence("no times before and after were found in public, so no interval")
+NO_PUBLISHED_ERROR = ErrorEvidence("no times before and after were found in public, so no interval")
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator of a `KnownFacts` step: 10 µs on the host; it launches ``kernel``, if named, which takes ``us``.
+    """An operator of a `StepAnswer` step: 10 µs on the host; it launches ``kernel``, if named, which takes ``us``.
 
     The host calls one operator behind the other, then waits; kernels run in order, each once its launch has returned.
     A name with ``Memcpy`` is a copy's, one with ``nccl`` a collective's. A positive ``sequence`` is autograd's number,
@@ -229,7 +229,7 @@ the host waits. The convolution's input has 15.75 MB, the ReLU's 6 MB, the param
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFacts:
+class StepAnswer:
     """A what-if's answer by hand: µs per iteration after it, where two steps of ``ops`` were traced on a V100.
 
     ``target`` is the GPU asked about, ``algorithms_us`` what the model of convolutions predicts of any.
@@ -246,15 +246,15 @@ class KnownFacts:
 class WhatIfRule:
     """A what-if as `rule` declares it: how it changes a graph, what its number means, what is known of its answers.
 
-    ``of_gpu``: a GPU's name may stand in the place of a number.
+    ``takes_gpu``: a GPU's name may stand in the place of a number.
     """
 
     name: str
     model: Model
-    value: Value | None = None
+    value: WhatIfValue | None = None
     evidence: ErrorEvidence | None = None
-    known: KnownFacts | None = None
-    of_gpu: bool = False
+    known_answer: StepAnswer | None = None
+    takes_gpu: bool = False
 
     @property
     def help(self) -> str:
@@ -273,13 +273,13 @@ class WhatIfRule:
 def rule(
     name: str,
     *,
-    value: Value | None = None,
+    value: WhatIfValue | None = None,
     evidence: ErrorEvidence | None = None,
-    known: KnownFacts | None = None,
-    of_gpu: bool = False,
+    known_answer: StepAnswer | None = None,
+    takes_gpu: bool = False,
 ) -> Callable[[Model], WhatIfRule]:
     """Declare a function of this package as the what-if ``name``; the first paragraph of its docstring is its help.
 
     That is all that it takes: the command line, README's table and the test of known answers find it.
     """
-    return lambda model: WhatIfRule(name, model, value, evidence, known, of_gpu)
+    return lambda model: WhatIfRule(name, model, value, evidence, known_answer, takes_gpu)

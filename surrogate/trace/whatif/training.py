@@ -26,7 +26,15 @@ from surrogate.trace.whatif.primitives import (
     schedule,
     select,
 )
-from surrogate.trace.whatif.setting import UNJUDGED, Change, KnownFacts, Value, WhatIfSetting, published, rule
+from surrogate.trace.whatif.setting import (
+    NO_PUBLISHED_ERROR,
+    Change,
+    StepAnswer,
+    WhatIfSetting,
+    WhatIfValue,
+    published,
+    rule,
+)
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
 """Optimizers that PyTorch has as one kernel → what that moves per parameter in fp32: weight, gradient and state (two
@@ -49,7 +57,7 @@ def update_tasks(graph: Graph) -> Mask:
 @rule(
     "fused-optimizer",
     evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}, " for Adam"),
-    known=KnownFacts(2110 - 100 + 28e6 / 900e3),
+    known_answer=StepAnswer(2110 - 100 + 28e6 / 900e3),
 )
 def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """The optimizer's kernels and launches become one of each per iteration: Adam's, AdamW's, SGD's or Adagrad's.
@@ -85,11 +93,15 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
     keeps = np.isin(np.arange(len(graph)), kept)
     gone = (kernels | host) & ~(keeps | launches_of(graph, keeps))
     changed = scale(remove(graph, gone), np.array(kept), np.array(factors))
-    evidence = None if name.startswith("Adam") else UNJUDGED
+    evidence = None if name.startswith("Adam") else NO_PUBLISHED_ERROR
     return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter", evidence=evidence)
 
 
-@rule("batch-norm", evidence=published({"DenseNet-121": 6.1}), known=KnownFacts(2110 - (200 + 200) / 2 - (100 + 100)))
+@rule(
+    "batch-norm",
+    evidence=published({"DenseNet-121": 6.1}),
+    known_answer=StepAnswer(2110 - (200 + 200) / 2 - (100 + 100)),
+)
 def restructured_batch_norm(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Batch norm split and merged into the neighbouring layers: its kernels ÷2, those of the ReLU after it gone.
 
@@ -106,16 +118,16 @@ def restructured_batch_norm(graph: Graph, setting: WhatIfSetting, value: float |
     return Change(remove(scale(graph, norm, 1 / 2), relu | launches_of(graph, relu)))
 
 
-PULLS = "network back"
+PULL_CHANNEL = "network back"
 """The channel of what servers send."""
 SLICE_BYTES = 200e3
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
-_WORKERS = Value("workers", lambda setting: setting.network.workers, "--workers", minimum=1)
-_SPEED = Value("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
+_WORKERS = WhatIfValue("workers", lambda setting: setting.network.workers, "--workers", minimum=1)
+_SPEED = WhatIfValue("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
 
 
 # A ring of 8: 2·7/8 of 4 MB at 10 GB/s, and 14 steps of 10 µs, between the backward pass and the optimizer.
-@rule("data-parallel", value=_WORKERS, evidence=UNJUDGED, known=KnownFacts(2110 + 700 + 140, value=8))
+@rule("data-parallel", value=_WORKERS, evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(2110 + 700 + 140, value=8))
 def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """An all-reduce per bucket of gradients, beside the backward pass; the optimizer waits for all of them.
 
@@ -142,14 +154,19 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
 
 # The gradient is ready after 2,010 µs, and 4 MB go to in 400 and fro in 410: the second step's convolution waits
 # 500 for them, and behind the second step, 100 after the gradient, they go on for 710.
-@rule("parameter-server", value=_SPEED, evidence=UNJUDGED, known=KnownFacts(2110 + (500 + 710) / 2, value=10))
+@rule(
+    "parameter-server",
+    value=_SPEED,
+    evidence=NO_PUBLISHED_ERROR,
+    known_answer=StepAnswer(2110 + (500 + 710) / 2, value=10),
+)
 def parameter_server(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Each gradient is pushed when ready and its weight pulled back, before the next iteration first uses it."""
     return _served(graph, setting, value, prioritised=False)
 
 
 # 20 slices of 20 µs each way: the last is back 20 and 10 behind the last push, 380 earlier than all at once.
-@rule("p3", value=_SPEED, evidence=UNJUDGED, known=KnownFacts(2110 + (120 + 330) / 2, value=10))
+@rule("p3", value=_SPEED, evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(2110 + (120 + 330) / 2, value=10))
 def priority_propagation(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """As parameter-server, in slices of 50,000 parameters, those that the forward pass needs first ahead (MLSys 2019).
 
@@ -181,9 +198,9 @@ def _served(graph: Graph, setting: WhatIfSetting, value: float | None, *, priori
                 pull_us = push_us + network.latency_us * (i + 1 == len(sizes))
                 pushed = (len(graph) + len(tasks) - 1,)
                 to_pull = {"duration_us": pull_us, "after": pushed, "before": before}
-                tasks.append(NewTask(f"pull of {name}", resource=PULLS, **to_pull, **order))
+                tasks.append(NewTask(f"pull of {name}", resource=PULL_CHANNEL, **to_pull, **order))
     changed = insert(graph, tasks)
-    for channel in (NETWORK, PULLS):
+    for channel in (NETWORK, PULL_CHANNEL):
         changed = schedule(changed, channel, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
     assumes = f"{network.latency_us:g} µs a message"

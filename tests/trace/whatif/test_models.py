@@ -19,7 +19,7 @@ from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import MODELS, Interconnect, evaluate, select, setting_of, user_function, what_if, what_ifs
-from surrogate.trace.whatif.hardware import HOST, LOADING, convolutions_of
+from surrogate.trace.whatif.hardware import HOST_ASSUMPTION, LOADING_ASSUMPTION, convolutions_of
 from surrogate.trace.whatif.setting import Op
 from surrogate.trace.whatif.training import NETWORK
 from tests.trace.whatif.steps import trace_of
@@ -435,11 +435,11 @@ def test_what_answers_assume(resnet_graph, resnet_setting):
     network = "GPUs a machine: 1, 10 GB/s and 10 µs a step between machines, 25 MB a bucket, ring"
     assert {answer.name: answer.assumes for answer in answers} == {
         "faster-host": "how many times as fast: 2",
-        "batch": f"samples a step: 64, {LOADING}",
+        "batch": f"samples a step: 64, {LOADING_ASSUMPTION}",
         "data-parallel": f"workers: 8, {network}",
         "parameter-server": "GB/s: 10, 10 µs a message",
-        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {HOST}",
-        "gpu": f"h100-sxm; {HOST}",
+        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {HOST_ASSUMPTION}",
+        "gpu": f"h100-sxm; {HOST_ASSUMPTION}",
         "fused-optimizer": "SGD, 20 bytes a parameter",
     }
     assert answers[1].samples == 2 and answers[1].to_dict()["assumes"] == answers[1].assumes

@@ -11,7 +11,7 @@ from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph import graph_of, simulate
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, evaluate, setting_of, what_if
-from surrogate.trace.whatif.setting import KnownFacts, Op, WhatIfRule
+from surrogate.trace.whatif.setting import Op, StepAnswer, WhatIfRule
 from tests.trace.whatif.steps import trace_of
 
 every_what_if = pytest.mark.parametrize("name", MODELS)
@@ -29,7 +29,7 @@ def test_what_a_what_if_declares(name: str) -> None:
     assert len(rule.help) <= 120, f"{file_of(rule)}: the help of {name!r}, its docstring's first paragraph, is one line"
     assert rule.value is None or rule.value.meaning, f"{file_of(rule)}: say what the number of {name!r} means"
     assert rule.evidence, f"{file_of(rule)}: say in `@rule` what is known of the errors of {name!r}: evidence=…"
-    assert rule.known, f"{file_of(rule)}: give an answer of {name!r} that is known by hand: known=…"
+    assert rule.known_answer, f"{file_of(rule)}: give an answer of {name!r} that is known by hand: known_answer=…"
 
 
 def test_every_name_is_of_one_what_if() -> None:
@@ -51,7 +51,7 @@ class Ranks:
         return self.selection
 
 
-def answer_us(read: Callable[..., Trace], known: KnownFacts, name: str = "") -> float:
+def answer_us(read: Callable[..., Trace], known: StepAnswer, name: str = "") -> float:
     """µs per iteration of a known answer's steps as they are, or under the what-if."""
     profiled = profile(read(trace_of(known.ops)))
     setting = setting_of(profiled, target=known.target)
@@ -65,17 +65,17 @@ def answer_us(read: Callable[..., Trace], known: KnownFacts, name: str = "") -> 
 
 @every_what_if
 def test_the_known_answer(name: str, read: Callable[..., Trace]) -> None:
-    known = MODELS[name].known
+    known = MODELS[name].known_answer
     assert known
     before_us = answer_us(read, known)
     after_us = answer_us(read, known, name)
-    told = (
+    failure = (
         f"{file_of(MODELS[name])}: {name!r} makes {after_us:,.1f} µs of {before_us:,.1f}; it declares {known.us:,.1f}"
     )
-    assert after_us == pytest.approx(known.us, rel=1e-4), told
-    assert after_us != pytest.approx(before_us, rel=1e-4), f"{told}: an answer that changes nothing proves nothing"
+    assert after_us == pytest.approx(known.us, rel=1e-4), failure
+    assert after_us != pytest.approx(before_us, rel=1e-4), f"{failure}: an answer that changes nothing proves nothing"
 
 
 def test_a_step_takes_what_its_kernels_take(read: Callable[..., Trace]) -> None:
-    assert answer_us(read, KnownFacts(0)) == pytest.approx(2110)
-    assert answer_us(read, KnownFacts(0, ops=[Op("aten::relu", "relu_kernel", 2)] * 5)) == pytest.approx(52)
+    assert answer_us(read, StepAnswer(0)) == pytest.approx(2110)
+    assert answer_us(read, StepAnswer(0, ops=[Op("aten::relu", "relu_kernel", 2)] * 5)) == pytest.approx(52)
