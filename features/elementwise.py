@@ -142,8 +142,8 @@ class ElementwiseFormula:
     _compute: _Compute = field(compare=False, repr=False)
 
     @classmethod
-    def parse(cls, text: str, where: str, known: Mapping[str, Any] | frozenset[str]) -> "ElementwiseFormula":
-        """The formula of a text over ``known`` names; ``where`` begins the message of an `InputError`."""
+    def parse(cls, text: str, where: str, available: Mapping[str, Any] | frozenset[str]) -> "ElementwiseFormula":
+        """The formula of a text over ``available`` names; ``where`` begins the message of an `InputError`."""
         if len(text) > MAX_CHARACTERS:
             raise InputError(f"{where}: {len(text)} characters; a formula has at most {MAX_CHARACTERS}")
         try:
@@ -151,7 +151,7 @@ class ElementwiseFormula:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise InputError(f"{where}: {text!r} is not readable; write arithmetic, as in 2 * m * n * k") from None
         names: set[str] = set()
-        compute = _computed(tree, f"{where}: {text!r}", frozenset(known), names)
+        compute = _computed(tree, f"{where}: {text!r}", frozenset(available), names)
         return cls(text, frozenset(names), compute)
 
     def value(self, values: _Values) -> Number:
@@ -161,22 +161,24 @@ class ElementwiseFormula:
         return np.asarray(result, dtype=np.float64) if np.ndim(result) else float(result)
 
 
-def _computed(node: ast.expr, where: str, known: frozenset[str], names: set[str]) -> _Compute:
+def _computed(node: ast.expr, where: str, available: frozenset[str], names: set[str]) -> _Compute:
     """The function of the names' values that a node stands for; ``names`` gets those that it asks for.
 
     Raises `InputError` for an unknown name and for anything that is no arithmetic.
     """
 
     def inner(child: ast.expr) -> _Compute:
-        return _computed(child, where, known, names)
+        return _computed(child, where, available, names)
 
     match node:
         case ast.Constant(value=bool() | int() | float() as number) if abs(number) < 2**63:
             constant = float(number)
             return lambda values: constant
         case ast.Name(id=name):
-            if name not in known:
-                raise InputError(f"{where} asks for {name}; known: {', '.join(sorted(known))}{nearest(name, known)}")
+            if name not in available:
+                raise InputError(
+                    f"{where} asks for {name}; known: {', '.join(sorted(available))}{nearest(name, available)}"
+                )
             names.add(name)
             return lambda values: np.asarray(values[name], dtype=np.float64)
         case ast.UnaryOp() if type(node.op) in _OPERATIONS:

@@ -19,7 +19,7 @@ from typing import Any
 LONGEST_MESSAGE = 1000
 """Characters of a message; a damaged file may hold a name of megabytes, and messages repeat names."""
 _END = 250
-_LONGEST_NAME, _MAX_KNOWN = 200, 2000
+_LONGEST_NAME, _MAX_NAMES = 200, 2000
 """Bounds within which a name is compared: a damaged table may have a million columns."""
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
 _PARAMETERS = {
@@ -87,21 +87,21 @@ def naming_options() -> Iterator[None]:
         InputError.names_options = before
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
-    """``; did you mean …?`` with the closest of ``known``, else those that begin with ``name``; nothing when none is as
+def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
+    """``; did you mean …?`` with the closest of ``names``, else those that begin with ``name``; nothing when none is as
     close as ``cutoff`` (0 to 1)."""
     if len(name) > _LONGEST_NAME:
         return ""
-    by_lower = {candidate.lower(): candidate for candidate in islice(known, _MAX_KNOWN)}
+    by_lower = {candidate.lower(): candidate for candidate in islice(names, _MAX_NAMES)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
     close = close or [each for each in by_lower if name and each.startswith(name.lower())][:count]
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
 
-def check_choice(what: str, value: object, known: Collection[str]) -> None:
-    """Raise `InputError` where ``value`` is none of the ``known`` values of ``what``, and name those."""
-    if value not in list(known):  # a value that cannot be hashed is unknown, too
-        raise InputError(f"{what} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
+def check_choice(what: str, value: object, choices: Collection[str]) -> None:
+    """Raise an `InputError` that lists the ``choices`` of ``what`` if ``value`` is not among them."""
+    if value not in list(choices):  # a list, since a value may not be hashable
+        raise InputError(f"{what} {value!r} is unknown; known: {', '.join(choices)}{nearest(str(value), choices)}")
 
 
 STREAM_FOLDERS = (Path("/dev/fd"), Path("/proc/self/fd"))

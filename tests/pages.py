@@ -51,7 +51,7 @@ def _operators(family: Family) -> str:
 def _example(family: Family) -> str:
     """The known problem of its first operator; the text of a convolution is its own."""
     first = OPERATORS.get(next(iter(family.kinds)))
-    return first.KNOWN.problem if first and first.KNOWN else "n32c256h14w14k256r3s3p1u1"
+    return first.KNOWN_ANSWER.problem if first and first.KNOWN_ANSWER else "n32c256h14w14k256r3s3p1u1"
 
 
 def _sizes(family: Family) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
 from ..problem import ELEMENTS, MATHS, SettingField, Size
 from ..roofline import Machine, waves_of
-from .operator import Misfit, Operator, declared
+from .operator import Misfit, Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 PHASES = ("context", "generation", "encoder")
@@ -138,7 +138,7 @@ class Attending(Operator):
 
 
 # Query p of 4 sees p of 4 keys: 1 + 2 + 3 + 4 = 10 pairs. Q and O have 2·4·4·8 values, keys and values 2·2·1·4·8.
-@declared("attention:b2h4g1d8q4k4", flops=4 * 2 * 4 * 8 * 10, dram_bytes=2 * (2 * 256 + 128), blocks=8)
+@register_operator("attention:b2h4g1d8q4k4", flops=4 * 2 * 4 * 8 * 10, dram_bytes=2 * (2 * 256 + 128), blocks=8)
 class Attention(Attending):
     """softmax(Q·Kᵀ)·V of ``heads`` heads of ``head_dim`` values, groups of which share one of ``kv_heads`` keys.
 
@@ -185,7 +185,7 @@ class Attention(Attending):
 
 
 # One query of 2 heads against 4 latent keys of 576 values, the first 512 of which are summed.
-@declared("mla:b1h2q1k4", flops=2 * 2 * 4 * (576 + 512), dram_bytes=2 * (2 * (576 + 512) + 4 * 576), blocks=1)
+@register_operator("mla:b1h2q1k4", flops=2 * 2 * 4 * (576 + 512), dram_bytes=2 * (2 * (576 + 512) + 4 * 576), blocks=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mla(Attending):
     """Multi-head latent attention of ``heads`` heads, those of one GPU (a model's over its tensor parallelism).

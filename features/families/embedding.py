@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from ..elementwise import Number, ceil_div, maximum, minimum, round_up, where
 from ..gpu import Gpu
 from ..problem import Size
-from .operator import Extents, MemoryBound, declared
+from .operator import Extents, MemoryBound, register_operator
 from .operator_family import memory_family
 
 SECTOR_BYTES = 32
@@ -61,7 +61,7 @@ USUAL_ROWS_PER_BLOCK = 45
 
 # A row of 8 values is one sector of 32 bytes. A sample reads a sector of indices, three of offsets and writes
 # one of sums: 5 sectors; 10 draws from one row meet one row: 1 sector.
-@declared("embedding_bag:batch10rows1dim8", flops=80, dram_bytes=1632, blocks=1)
+@register_operator("embedding_bag:batch10rows1dim8", flops=80, dram_bytes=1632, blocks=1)
 class EmbeddingBag(MemoryBound):
     """Sums ``bag`` rows of ``dim`` values from each of ``tables`` tables of ``rows``, for ``batch`` samples.
 
@@ -142,7 +142,7 @@ class EmbeddingBag(MemoryBound):
 
 
 # Two sectors of offsets, one of indices, the row read and written, one of the gradient: 6 for each sample.
-@declared("embedding_bag_backward:batch10rows1dim8", flops=160, dram_bytes=1920, blocks=1)
+@register_operator("embedding_bag_backward:batch10rows1dim8", flops=160, dram_bytes=1920, blocks=1)
 class EmbeddingBagBackward(EmbeddingBag):
     """SGD: every row named takes −rate · its sample's gradient, as often as it is named."""
 
@@ -166,7 +166,7 @@ class EmbeddingBagBackward(EmbeddingBag):
 
 
 # Two sectors of offsets, two of indices, 3·1 + 1 of rows, gradients and momenta: 8 for each sample.
-@declared("embedding_bag_backward_adagrad:batch10rows1dim8", flops=160, dram_bytes=2560, blocks=1)
+@register_operator("embedding_bag_backward_adagrad:batch10rows1dim8", flops=160, dram_bytes=2560, blocks=1)
 class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
     """Row-wise Adagrad: one momentum per row besides."""
 

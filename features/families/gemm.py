@@ -8,7 +8,7 @@ from ..elementwise import Number, ceil_div, log2, where
 from ..gpu import Gpu
 from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
 from ..roofline import Machine, b_max
-from .operator import Operator, declared
+from .operator import Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 TILES = (32, 64, 128)
@@ -21,7 +21,7 @@ def tile_edge(size: Number) -> Number:
     return where(size <= small, small, where(size <= middle, middle, large))
 
 
-@declared("gemm:m2n3k4", flops=48, dram_bytes=104, blocks=1)
+@register_operator("gemm:m2n3k4", flops=48, dram_bytes=104, blocks=1)
 class Gemm(Operator):
     """``batch`` products C (m × n) = A (m × k) · B (k × n).
 
@@ -101,12 +101,12 @@ class Gemm(Operator):
         return ((f"grad_{of}", product(batch=self.batch, m=m, n=n, k=k, dtype=self.dtype, math=self.math)),)
 
 
-@declared("bmm:batch5m2n3k4", flops=240, dram_bytes=520, blocks=5)
+@register_operator("bmm:batch5m2n3k4", flops=240, dram_bytes=520, blocks=5)
 class Bmm(Gemm):
     """A batched product without bias (torch.bmm)."""
 
 
-@declared("addmm:m2n3k4", flops=54, dram_bytes=116, blocks=1)
+@register_operator("addmm:m2n3k4", flops=54, dram_bytes=116, blocks=1)
 class Addmm(Gemm):
     """A product plus a bias of n values for every row (torch.addmm with a vector)."""
 
@@ -123,7 +123,7 @@ class Addmm(Gemm):
         return self._matrix_bytes() + self.element.output_bytes * self.batch * self.n
 
 
-@declared("linear:m200n130k4", flops=234_000, dram_bytes=109_800, blocks=4)
+@register_operator("linear:m200n130k4", flops=234_000, dram_bytes=109_800, blocks=4)
 class Linear(Addmm):
     """A fully connected layer: m rows of k features in, n features out, with bias (torch.nn.Linear)."""
 

@@ -12,7 +12,7 @@ from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
 from ..errors import InputError
 from ..problem import ELEMENTS, MATHS, SettingField, Size
 from ..roofline import Machine, waves_of
-from .operator import Misfit, Operator, declared
+from .operator import Misfit, Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 BALANCED = "balanced"
@@ -53,7 +53,9 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
 
 # 4 tokens with 2 of 8 experts each: 8 pairs, every expert met once. Three matrices of 16 × 32 values an expert;
 # activations: 4 tokens of 16 and 8 inner rows of 32 values, read and written.
-@declared("moe:t4h16i32k2e8", flops=2 * 3 * 8 * 16 * 32, dram_bytes=2 * (3 * 8 * 16 * 32 + 2 * (64 + 256)), blocks=8)
+@register_operator(
+    "moe:t4h16i32k2e8", flops=2 * 3 * 8 * 16 * 32, dram_bytes=2 * (3 * 8 * 16 * 32 + 2 * (64 + 256)), blocks=8
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe(Operator):
     """``tokens`` tokens of ``hidden`` values, each sent to ``topk`` of ``experts`` experts of width ``inter``.

@@ -1,6 +1,7 @@
 """`Operator`: what every problem other than a convolution has in common: sizes, FLOPs, bytes, blocks, roofline.
 
-A class is one kind of operator; it names its family and has a known answer. `declared` enters it into `OPERATORS`.
+A class is one kind of operator; it names its family and has a known answer. `register_operator` enters it into
+`OPERATORS`.
 """
 
 from abc import ABC, abstractmethod
@@ -88,8 +89,8 @@ class Operator(InNetwork, ABC):
     kind: ClassVar[str] = "operator"
     FAMILY: ClassVar[str] = ""
     """Name of the family whose columns and models it has; empty for a problem that no model knows."""
-    KNOWN: ClassVar[KnownAnswer | None] = None
-    """What `declared` says of the kind. Its problem is the example in messages."""
+    KNOWN_ANSWER: ClassVar[KnownAnswer | None] = None
+    """What `register_operator` says of the kind. Its problem is the example in messages."""
     BATCH: ClassVar[str] = "n"
     """The size that counts as the batch: folds hold out the others."""
     BATCHES: ClassVar[tuple[str, ...]] = ()
@@ -271,7 +272,7 @@ class Operator(InNetwork, ABC):
 
 
 OPERATORS: dict[str, type[Operator]] = {}
-"""Kind → class of every operator that is `declared`."""
+"""Kind → class of every operator that is `register_operator`."""
 DeclaredOperator = TypeVar("DeclaredOperator", bound=type[Operator])
 
 
@@ -282,7 +283,7 @@ def operator_class(kind: str) -> type[Operator]:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def declared(
+def register_operator(
     problem: str, *, flops: float, dram_bytes: float, blocks: float
 ) -> Callable[[DeclaredOperator], DeclaredOperator]:
     """A class decorator: the kind of operator that ``problem`` begins with becomes a dataclass, frozen, with slots and
@@ -300,7 +301,7 @@ def declared(
         cls.kind = kind
         if "__slots__" not in vars(cls):  # it is none yet
             cls = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-        cls.KNOWN = KnownAnswer(problem, flops, dram_bytes, blocks)
+        cls.KNOWN_ANSWER = KnownAnswer(problem, flops, dram_bytes, blocks)
         OPERATORS[kind] = cls
         return cls
 
@@ -415,12 +416,12 @@ class Streamed(Operator):
 
 EXAMPLE_IMAGE = "n2c3h4w5"
 """The problem of the known answers in tables of images: fp32, 120 elements."""
-ROW_KEYS = {"flops", "accesses", "meaning", "known"}
+ROW_KEYS = {"flops", "accesses", "meaning", "known_answer"}
 OPTIONAL_KEYS = {
     "gradient": "GRADIENT",
     "weight_gradient": "WEIGHT_GRADIENT",
     "in_training": "IN_TRAINING",
-    "like": "FALLBACK_KINDS",
+    "fallbacks": "FALLBACK_KINDS",
     "bandwidth": "BANDWIDTH",
     "applied_by": "APPLIED_BY",
     "serial": "SERIAL",
@@ -429,11 +430,11 @@ OPTIONAL_KEYS = {
 
 
 def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Any]]:
-    """Kind → class, `declared`, for every row of a table; each adds to ``base`` what an element costs.
+    """Return kind → class: one class, in the registry, for each row of a table.
 
-    A row has the keys ``flops`` and ``accesses`` (both per element), ``meaning``, and ``known``: [FLOPs, DRAM bytes,
-    blocks] of `EXAMPLE_IMAGE`. It may have the `OPTIONAL_KEYS`, which `Operator` and `InNetwork` explain. Raises
-    `TypeError` if a row lacks a key.
+    Each class adds to ``base`` what an element costs. A row has the keys ``flops`` and ``accesses`` (both per element),
+    ``meaning``, and ``known_answer``: [FLOPs, DRAM bytes, blocks] of `EXAMPLE_IMAGE`. It may have the `OPTIONAL_KEYS`,
+    which `Operator` and `InNetwork` explain. Raises `TypeError` if a row lacks a key.
     """
     classes = {}
     for kind, row in rows.items():
@@ -452,7 +453,7 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
         for key in OPTIONAL_KEYS.keys() & row.keys():
             members[OPTIONAL_KEYS[key]] = tuple(row[key]) if isinstance(row[key], list) else row[key]
         name = "".join(word.capitalize() for word in kind.split("_"))
-        flops, dram_bytes, blocks = row["known"]
-        enter = declared(f"{kind}:{EXAMPLE_IMAGE}", flops=flops, dram_bytes=dram_bytes, blocks=blocks)
+        flops, dram_bytes, blocks = row["known_answer"]
+        enter = register_operator(f"{kind}:{EXAMPLE_IMAGE}", flops=flops, dram_bytes=dram_bytes, blocks=blocks)
         classes[kind] = enter(type(name, (base,), members))
     return classes

@@ -101,7 +101,7 @@ class OperatorFamily(Family[Operator]):
         letters = {"bs": cls.BATCH, **cls.ALSO_READ, **cls.LETTERS}
         sizes, rest = read_sizes(body, r"([a-z_]+)(\d+)", letters)
         names = cls.size_names()
-        example = cls.KNOWN.problem if cls.KNOWN else f"{kind}:" + "".join(f"{name}8" for name in names)
+        example = cls.KNOWN_ANSWER.problem if cls.KNOWN_ANSWER else f"{kind}:" + "".join(f"{name}8" for name in names)
         expected = f"{kind} has {_sizes_of(cls)}, as in {example}"
         if rest or not sizes or not set(sizes) <= set(names):
             raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; {expected}")

@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar
 from ..elementwise import Number, ceil_div
 from ..problem import AS_OTHER, PADDING, STEP, Size
 from ..terms import output_size
-from .operator import MemoryBound, Misfit, declared
+from .operator import MemoryBound, Misfit, register_operator
 from .operator_family import memory_family
 
 THREADS = 256
 
 
-@declared("max_pool:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=1)
+@register_operator("max_pool:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=1)
 class MaxPool(MemoryBound):
     """The largest value of every window of an image n × c × h × w; ``window`` high (and ``window_w`` wide).
 
@@ -81,14 +81,14 @@ class MaxPool(MemoryBound):
         return ceil_div(self.outputs, THREADS)
 
 
-@declared("avg_pool:n2c3h8w8window3stride1pad1", flops=3456, dram_bytes=3072, blocks=2)
+@register_operator("avg_pool:n2c3h8w8window3stride1pad1", flops=3456, dram_bytes=3072, blocks=2)
 class AvgPool(MaxPool):
     """The mean of every window."""
 
     GRADIENT: ClassVar[tuple[str, ...]] = ("avg_pool_backward",)
 
 
-@declared("max_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=3840, blocks=2)
+@register_operator("max_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=3840, blocks=2)
 class MaxPoolBackward(MaxPool):
     """The gradient, given to each window's largest value: reads x, y and dy, writes dx."""
 
@@ -103,7 +103,7 @@ class MaxPoolBackward(MaxPool):
         return ceil_div(self.elements, THREADS)
 
 
-@declared("avg_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=2)
+@register_operator("avg_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=2)
 class AvgPoolBackward(MaxPoolBackward):
     """The gradient, spread evenly over each window: reads dy, writes dx."""
 

@@ -8,7 +8,7 @@ from ..gpu import Gpu
 from ..problem import INPUT, WEIGHT, Gradients, Size
 from ..roofline import Machine
 from .gemm import Gemm
-from .operator import Operator, declared
+from .operator import Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 STEP_US = 9.5
@@ -16,7 +16,7 @@ STEP_US = 9.5
 median over 12 boards of KernelBench's LSTM of 3,072 steps and its bidirectional GRU of 6,144, 5.5 to 38 µs a step."""
 
 
-@declared("recurrent:steps3batch2inputs4hidden5rows20", flops=2160, dram_bytes=1896, blocks=3)
+@register_operator("recurrent:steps3batch2inputs4hidden5rows20", flops=2160, dram_bytes=1896, blocks=3)
 class Recurrent(Operator):
     """One layer in one direction over ``steps``: the inputs' product for all of them at once, then step by step that of
     the state with the weights, and the cell.

@@ -8,7 +8,7 @@ from ..elementwise import Number, ceil_div, maximum, where
 from ..errors import read_table
 from ..gpu import Gpu
 from ..problem import STREAMED
-from .operator import ELEMENTS_PER_BLOCK, Image, declared, image_classes
+from .operator import ELEMENTS_PER_BLOCK, Image, image_classes, register_operator
 from .operator_family import memory_family
 
 CHEAP_FLOPS = 5
@@ -87,7 +87,7 @@ class ChannelReduction(Reduction):
         return self.c
 
 
-@declared("quantise:n2c3", flops=12, dram_bytes=18, blocks=2)
+@register_operator("quantise:n2c3", flops=12, dram_bytes=18, blocks=2)
 class Quantise(Reduction):
     """n rows of c values times one static scale, rounded to fp8: each is read once, and one byte written for it."""
 

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..gpu import Gpu
 from ..problem import INPUT, Gradients, Size
 from ..roofline import Machine
-from .operator import ELEMENTS_PER_BLOCK, MemoryBound, declared
+from .operator import ELEMENTS_PER_BLOCK, MemoryBound, register_operator
 from .operator_family import FamilyDeclaration, memory_columns
 from .rowwise import POINTWISE_CLASSES
 
@@ -69,7 +69,7 @@ class Transfer(MemoryBound):
         return 0 * self.elements
 
 
-@declared("memcpy:elements1000", flops=0, dram_bytes=4000, blocks=0)
+@register_operator("memcpy:elements1000", flops=0, dram_bytes=4000, blocks=0)
 class Memcpy(Transfer):
     """``elements`` values between host and device over PCIe; ``direction`` host_to_device or device_to_host."""
 
@@ -88,7 +88,7 @@ class Memcpy(Transfer):
         return self.dram_bytes / (gpu.pcie_gbs * 1e3)
 
 
-@declared("concat:elements1000", flops=0, dram_bytes=8000, blocks=2)
+@register_operator("concat:elements1000", flops=0, dram_bytes=8000, blocks=2)
 class Concat(Transfer):
     """Several tensors laid into one: ``elements`` in all."""
 
@@ -115,7 +115,7 @@ class Concat(Transfer):
         return (("backward", POINTWISE_CLASSES["copy"](n=self.elements, dtype=self.dtype)),) if of == INPUT else ()
 
 
-@declared("all_reduce:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
+@register_operator("all_reduce:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
 class AllReduce(Memcpy):
     """The sum of ``elements`` values over ``ranks`` devices, on all of them; a ring moves 2(n − 1)/n of the bytes."""
 
@@ -142,7 +142,7 @@ class AllReduce(Memcpy):
         return HANDSHAKE_US + self.factor * self.dram_bytes / ((gpu.link_gbs or gpu.pcie_gbs) * 1e3)
 
 
-@declared("all_to_all:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
+@register_operator("all_to_all:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
 class AllToAll(AllReduce):
     """Every device sends each other one its share of ``elements``: (n − 1)/n of the bytes cross."""
 
@@ -150,12 +150,12 @@ class AllToAll(AllReduce):
     ADDS: ClassVar[int] = 0
 
 
-@declared("all_gather:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
+@register_operator("all_gather:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
 class AllGather(AllToAll):
     """Every device gets the ``elements`` values of which each holds a share: (n − 1)/n of them cross."""
 
 
-@declared("reduce_scatter:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
+@register_operator("reduce_scatter:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
 class ReduceScatter(AllReduce):
     """Every device gets its share of the sum of ``elements`` values: a ring moves (n − 1)/n of them."""
 

@@ -12,7 +12,7 @@ import pytest
 import surrogate.features.families as package
 from surrogate.features.algorithms import ALGORITHMS, LIBRARIES, MECHANISM_ROWS
 from surrogate.features.families import FAMILIES, OPERATORS, Families, parse_problem
-from surrogate.features.families.operator import Operator, declared, image_classes
+from surrogate.features.families.operator import Operator, image_classes, register_operator
 from surrogate.features.families.rowwise import Pointwise
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import DIRECTIONS, STREAMED
@@ -38,7 +38,7 @@ def _subclasses(cls: type[Operator]) -> set[type[Operator]]:
 def test_every_operator_of_the_folder_is_declared() -> None:
     """A class that no other inherits from, and that nobody entered, would be no problem that a text can name."""
     forgotten = {
-        f"{where(cls)}: {cls.__name__} lacks @declared"
+        f"{where(cls)}: {cls.__name__} lacks @register_operator"
         for cls in _subclasses(Operator)
         if cls.__module__.startswith(package.__name__)
         and not cls.__module__.endswith(".operator")
@@ -52,7 +52,7 @@ def test_every_operator_of_the_folder_is_declared() -> None:
 @every_kind
 def test_every_operator_has_a_known_answer_that_holds(kind: str) -> None:
     cls = OPERATORS[kind]
-    known = cls.KNOWN
+    known = cls.KNOWN_ANSWER
     assert known, f"{where(cls)}: {kind} lacks a known answer"
     problem = parse_problem(known.problem)
     assert problem.kind == kind, f"{where(cls)}: the known answer of {kind} is {problem.kind}'s"
@@ -82,15 +82,15 @@ def test_what_an_operator_names_is_there_and_has_its_sizes(kind: str) -> None:
 def test_an_operator_without_a_known_answer_or_a_family_cannot_be_added() -> None:
     cls = type("MadeUp", (Pointwise,), {"__slots__": (), "FAMILY": ""})
     with pytest.raises(TypeError, match="declares the FAMILY"):
-        declared("made_up:n1", flops=0, dram_bytes=8, blocks=1)(cls)
+        register_operator("made_up:n1", flops=0, dram_bytes=8, blocks=1)(cls)
     with pytest.raises(TypeError, match="missing 3 required"):
-        declared("made_up:n1")(cls)  # pyright: ignore[reportCallIssue]
+        register_operator("made_up:n1")(cls)  # pyright: ignore[reportCallIssue]
     assert "made_up" not in OPERATORS
 
 
 def test_a_row_without_a_known_answer_or_of_a_kind_that_is_there_cannot_be_added() -> None:
-    row = {"flops": 1, "accesses": 2, "meaning": "made up", "known": [120, 960, 1]}
-    with pytest.raises(TypeError, match=r"pointwise.toml: the row of operator made_up lacks known"):
+    row = {"flops": 1, "accesses": 2, "meaning": "made up", "known_answer": [120, 960, 1]}
+    with pytest.raises(TypeError, match=r"pointwise.toml: the row of operator made_up lacks known_answer"):
         image_classes(Pointwise, {"made_up": {key: row[key] for key in ("flops", "accesses", "meaning")}})
     with pytest.raises(TypeError, match="the kind 'relu' is Relu's"):
         image_classes(Pointwise, {"relu": row})
@@ -122,9 +122,9 @@ def test_every_kind_gives_finite_columns_of_its_family(name: str) -> None:
     """On a GPU of each vendor, so that a new family's formula is tried with its operators' known problems."""
     family = FAMILIES[name]
     for cls in family.kinds.values():
-        if not issubclass(cls, Operator) or cls.KNOWN is None:
+        if not issubclass(cls, Operator) or cls.KNOWN_ANSWER is None:
             continue
-        problem = parse_problem(cls.KNOWN.problem)
+        problem = parse_problem(cls.KNOWN_ANSWER.problem)
         for device in map(gpu, ("v100", "h200", "mi210")):
             formula = family.formula(family.setting_of(problem), device)
             terms = formula.problem(problem)

@@ -27,7 +27,7 @@ PLACE = ("time_us", "lower_us", "upper_us", "source", "in_domain", "library", "n
 
 def questions() -> list[tuple[str, dict[str, str]]]:
     """Convolutions in several settings, and the known problem of every operator."""
-    kinds = [cls.KNOWN.problem for cls in OPERATORS.values() if cls.KNOWN]
+    kinds = [cls.KNOWN_ANSWER.problem for cls in OPERATORS.values() if cls.KNOWN_ANSWER]
     return [(text, settings) for text in CONVOLUTIONS for settings in SETTINGS] + [(text, {}) for text in kinds]
 
 
