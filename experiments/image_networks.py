@@ -28,9 +28,9 @@ from surrogate.features.terms import Sized, sized
 from surrogate.network.aten_call import Call
 from surrogate.network.dispatch import add_call
 from surrogate.network.network import Network, ReadOptions, Tally, with_settings
-from surrogate.network.operators import as_run
+from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, load_predictors
-from surrogate.network.runtime import compiled
+from surrogate.network.runtime import fuse_layers
 from surrogate.network.torch_module import Arguments, recorded_calls
 from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.datasheet import FILE, HALVES, datasheet_models
@@ -125,7 +125,7 @@ _predictors = cache(load_predictors)
 
 def _as_run(row: Any) -> Network:
     network = with_settings(read(*(getattr(row, name) for name in PASS)), None, row.layout)
-    return compiled(network) if row.compiled else network
+    return fuse_layers(network) if row.compiled else network
 
 
 class Convolutions(NamedTuple):
@@ -166,7 +166,7 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
     for row, (network, known) in enumerate(zip(networks, predictors, strict=True)):
         works: defaultdict[Any, float] = defaultdict(float)
         for layer in network.layers:
-            works[as_run(layer.problem, known.gpu)] += layer.times_longer
+            works[with_default_math(layer.problem, known.gpu)] += layer.time_factor
         answers = known.answers(works, known.selections(works))
         for work, answer in answers.items():
             gpu, count = known.gpu, works[work]

@@ -25,8 +25,7 @@ from surrogate.features.analytical import TensorCoreModel
 from surrogate.network.aten_call import UNKNOWN, Call, Tensor
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
-from surrogate.network.runtime import FILE as HOSTS_FILE
-from surrogate.network.runtime import RUNTIMES, LaunchCost, launched, launches_of
+from surrogate.network.runtime import HOSTS_FILE, RUNTIMES, LaunchCost, count_launches, with_runtime
 from surrogate.prediction.sources.datasheet import FILE, HALVES, TF32
 
 FOLDER = HOME / "data" / "kernelbench"
@@ -132,7 +131,7 @@ def passes() -> tuple[pd.DataFrame, list[Network]]:
     table = measured()
     table = table[[read(*row) is not None for row in table[PROGRAM].to_numpy()]].reset_index(drop=True)
     runs = [(read(*(row[name] for name in PROGRAM)), row["runtime"], row["host"]) for row in table.to_dict("records")]
-    return table, [launched(network, runtime, host) for network, runtime, host in runs if network]
+    return table, [with_runtime(network, runtime, host) for network, runtime, host in runs if network]
 
 
 _predictors = cache(load_predictors)
@@ -212,14 +211,14 @@ def main() -> None:
     laws = json.loads((bundled.FOLDER / FILE).read_bytes())
     start = TensorCoreModel(**(laws[HALVES]["law"] | START))
     table, networks = passes()
-    launches = np.array([launches_of(network) for network in networks])
+    launches = np.array([count_launches(network) for network in networks])
     stack = stacked(networks, [_predictors(name) for name in table["gpu"]])
     kinds = [
         table[name].map(list(values).index).to_numpy() for name, values in (("runtime", RUNTIMES), ("host", KINDS))
     ]
     timed = Timed(table, stack, launches, *kinds)
     # Convolutions over three axes have the law of those over two, and a factor: nothing is fitted to them.
-    is_plane = np.array([all(layer.times_longer == 1.0 for layer in network.layers) for network in networks])
+    is_plane = np.array([all(layer.time_factor == 1.0 for layer in network.layers) for network in networks])
     trained = table["training"].to_numpy() & is_plane
     measured_us = 1e3 * table["measured_ms"].to_numpy()
     error, is_launch, is_convolved = np.zeros(len(table)), np.zeros(len(table), bool), np.zeros(len(table), bool)

@@ -145,14 +145,14 @@ def command(
     from surrogate.cli.datasets import progress_bar
     from surrogate.features.gpu import gpu as gpu_named
     from surrogate.network.network import ReadOptions
-    from surrogate.network.predict import Allowed, largest_batch
+    from surrogate.network.predict import AlgorithmLimits, largest_batch
     from surrogate.network.read import read_network
-    from surrogate.network.result import compared_records
+    from surrogate.network.result import comparison_records
 
     names = (gpu, *compare_gpus)
     for name in names:  # a wrong name is told before the network is read
         gpu_named(name)
-    limits = Allowed(workspace_limit=given.pop("workspace_limit"), deterministic=given.pop("deterministic"))
+    limits = AlgorithmLimits(workspace_limit=given.pop("workspace_limit"), deterministic=given.pop("deterministic"))
     asked = {name: given.pop(name) for name in ("max_batch", "library", "utilization", "bundle")}
     options = ReadOptions(**given)
     network = read_network(source, options)
@@ -178,8 +178,8 @@ def command(
         sweep, not_swept = _each("batch", sweep_batch, lambda size: predictors.time(read(size), **limits), step)
     if sweep_batch and asked["max_batch"] and time.batch is not None:
         sweep = dict(sorted({**sweep, time.batch: time}.items()))
-    batches = [*compared_records("batch", sweep), *not_swept]
-    gpus = [*compared_records("gpu", {each.gpu: each for _, each in answered.values()}), *refused]
+    batches = [*comparison_records("batch", sweep), *not_swept]
+    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answered.values()}), *refused]
     gpus = gpus if compare_gpus else []
     if form:
         _show(time, batches, gpus, form, by_type)

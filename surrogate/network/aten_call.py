@@ -2,7 +2,7 @@
 
 Every reader fills the same object: a recorded module and an exported program know all arguments by name, an ONNX node
 its inputs by place and its attributes by name (`onnx_reader` gives both the names used here), and a trace knows shapes,
-element types and at best the values of scalar arguments by place (`recorded`).
+element types and at best the values of scalar arguments by place (`recorded_call`).
 """
 
 import json
@@ -168,21 +168,23 @@ class Call:
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
 
 
-TABLE = tomllib.loads(Path(__file__).with_name("dispatch.toml").read_text(encoding="utf-8"))
+DISPATCH_TABLE = tomllib.loads(Path(__file__).with_name("dispatch.toml").read_text(encoding="utf-8"))
 """What is known of operators; the file says what its sections are."""
-LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in TABLE["lookups"]}
+LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in DISPATCH_TABLE["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient
 alone."""
 SIGNATURES: Mapping[str, Sequence[str]] = {
-    op: names.split() for ops, names in TABLE["signatures"].items() for op in ops.split()
-} | {lookup[way]: lookup["arguments"].split() for lookup in TABLE["lookups"] for way in ("forward", "backward")}
+    op: names.split() for ops, names in DISPATCH_TABLE["signatures"].items() for op in ops.split()
+} | {
+    lookup[way]: lookup["arguments"].split() for lookup in DISPATCH_TABLE["lookups"] for way in ("forward", "backward")
+}
 """Operator → its arguments in order, as far as rules ask for them by name."""
 
-_TYPES: Mapping[str, str] = TABLE["types"]["profiler"]
-_WHOLE_TYPES: Mapping[str, str] = TABLE["types"]["profiler_whole"]
+_TYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["profiler"]
+_WHOLE_TYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["profiler_whole"]
 
 
-def base_name(target: str) -> str:
+def operator_name(target: str) -> str:
     """``aten::add_.Tensor``, ``torch.ops.aten.add_.Tensor`` or ``aten.add_.Tensor`` → ``add``."""
     name = target.removeprefix("torch.ops.").replace("::", ".")
     namespace, _, rest = name.partition(".")
@@ -196,7 +198,7 @@ def argument_name(op: str, position: int) -> str:
     return names[position] if position < len(names) else f"argument {position + 1}"
 
 
-def recorded(
+def recorded_call(
     name: str,
     shapes: Sequence[object],
     types: Sequence[str] = (),
@@ -210,7 +212,7 @@ def recorded(
     arguments as text, "" for tensors and what was not recorded. Raises `UnsupportedError` for a tensor of a type that
     has no rate here.
     """
-    op = base_name(name)
+    op = operator_name(name)
     count = max(len(shapes), len(values), len(SIGNATURES.get(op, [])))
     arguments = {
         argument_name(op, position): _argument(

@@ -1,28 +1,30 @@
-"""The one table from a call to its problem (`dispatch.toml`): ATen operators and ONNX nodes alike.
+"""Map each call of an ATen operator or ONNX node to its problems, by the one table `dispatch.toml`.
 
-`layers` says what one `Call` computes: a `Layer` per kernel that a framework launches, each with its problem of some
-family; nothing for views, sizes and allocations (`IGNORED`), and for empty results; and
-`UnsupportedError` with a reason for what has no rule or lacks a size. Nothing is guessed: an unrecorded stride or
-padding is solved from the sizes of image, filter and output (`call_convolutions.solved`), and refused where several
-fit.
+`layers` returns a `Layer` for each kernel that a framework launches for a call. It returns none for views, sizes and
+allocations (`IGNORED`) and for empty results. It raises `UnsupportedError` with a reason if an operator has no rule or
+a size is missing. Nothing is guessed: if a stride or padding is not recorded,
+`dispatch_convolutions.solve_stride_and_padding` solves it from the sizes of image, filter and output. It refuses sizes
+that several pairs fit.
 
-**How a trace uses it.** For every operator with launches, the innermost one for which `has_rule` holds::
+**How a trace uses it.** A trace asks for the innermost operator with launches for which `has_rule` holds::
 
-    call = recorded(name, shapes, types, concrete_inputs, output)   # surrogate.network.aten_call
+    call = recorded_call(name, shapes, types, concrete_inputs, output)  # surrogate.network.aten_call
     try:
-        work = problems(call)          # () where it is ignored
-    except UnsupportedError as reason: # what the trace lacks; keep the measured time
+        found = problems(call)          # () if the operator is ignored
+    except UnsupportedError as reason:  # what the trace lacks; keep the measured time
         ...
 
-``output`` is the result's shape where it is known: the gradient's shape in the backward
-pass, or the next operator's input. Only convolutions without recorded stride and padding, reductions and
-moves of data need it. The halves ``aten::cudnn_convolution_backward_input`` and ``…_weight`` take shapes, types and
-values of the ``aten::cudnn_convolution_backward`` around them, since one of their own tensors is given by its size
-alone. ``aten::convolution_backward`` gives a problem per gradient that its mask asks for; the bias's, which comes last,
-is launched by an ``aten::sum`` of its own in a trace. Problems have the math type that frameworks use
-by default before a GPU is chosen; `work.as_run` puts in what they run as on one. `flops_and_bytes`
-also answers for convolutions whose stride is ambiguous, since it depends on shapes alone. Another batch is asked for by
-other shapes: a `work.Streamed` has no batch of its own.
+``output`` is the result's shape if it is known: in the backward pass the gradient's shape, else the next operator's
+input. Only three kinds of calls need it: convolutions without recorded stride and padding, reductions, and copies.
+
+``aten::cudnn_convolution_backward_input`` and ``…_weight`` take shapes, types and values from the
+``aten::cudnn_convolution_backward`` around them, because one of their own tensors is recorded by its size alone.
+``aten::convolution_backward`` gives a problem for each gradient that its mask requests. The bias's gradient comes last;
+in a trace a separate ``aten::sum`` launches it.
+
+Problems have the math type that frameworks use by default before a GPU is chosen; `operators.with_default_math` sets
+the math type for a GPU. `flops_and_bytes` also answers for convolutions whose stride is ambiguous, because it depends
+on shapes alone. To predict another batch, give other shapes: an `operators.Streamed` has no batch of its own.
 """
 
 from collections.abc import Callable
@@ -34,32 +36,34 @@ from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
 from surrogate.network import dispatch_rules as rules
-from surrogate.network.aten_call import TABLE, Call, UnsupportedError, base_name
+from surrogate.network.aten_call import DISPATCH_TABLE, Call, UnsupportedError, operator_name
 from surrogate.network.network import Layer, Tally
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     op: getattr(convolutions if rule.startswith("conv") else rules, rule)
-    for rule, ops in TABLE["rules"].items()
+    for rule, ops in DISPATCH_TABLE["rules"].items()
     for op in ops
 }
 """Operator → what it computes; ATen's names without namespace, overload and the underscore of those in place."""
-ELEMENTWISE: dict[str, str] = {op: op.lower() for op in (*TABLE["elementwise"]["aten"], *TABLE["elementwise"]["onnx"])}
+ELEMENTWISE: dict[str, str] = {
+    op: op.lower() for op in (*DISPATCH_TABLE["elementwise"]["aten"], *DISPATCH_TABLE["elementwise"]["onnx"])
+}
 """Operator → kind of work; kinds that nobody measured take their roofline."""
-ELEMENTWISE |= {op: kind for kind, ops in TABLE["elementwise"]["kinds"].items() for op in ops}
+ELEMENTWISE |= {op: kind for kind, ops in DISPATCH_TABLE["elementwise"]["kinds"].items() for op in ops}
 RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.items()}
-RULES |= {op: partial(rules.collective, kind=kind) for op, kind in TABLE["collectives"].items()}
-RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in TABLE["lookups"]}
-RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in TABLE["lookups"]}
-OF_ONE_TYPE = frozenset((*TABLE["rules"]["conv"], *TABLE["rules"]["product"]))
+RULES |= {op: partial(rules.collective, kind=kind) for op, kind in DISPATCH_TABLE["collectives"].items()}
+RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in DISPATCH_TABLE["lookups"]}
+RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH_TABLE["lookups"]}
+SAME_DTYPE_OPERATORS = frozenset((*DISPATCH_TABLE["rules"]["conv"], *DISPATCH_TABLE["rules"]["product"]))
 """Operators that torch refuses for operands of different floating-point types."""
-IGNORED = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["onnx"]))
+IGNORED = frozenset((*DISPATCH_TABLE["ignored"]["aten"], *DISPATCH_TABLE["ignored"]["onnx"]))
 """Views, sizes, constants, allocations and checks: no kernel."""
 
 
 def is_view(call: Call, *, training: bool) -> bool:
     """True where the result is the argument's memory, or takes none: views, and dropout that drops nothing."""
     drops = call.arguments.get("p") != 0 and (training or call.arguments.get("train") is True)
-    return call.op in IGNORED or (call.op in TABLE["ignored"]["in_inference"] and not drops)
+    return call.op in IGNORED or (call.op in DISPATCH_TABLE["ignored"]["in_inference"] and not drops)
 
 
 def layers(call: Call) -> tuple[Layer, ...]:
@@ -90,7 +94,7 @@ def has_rule(name: str) -> bool:
 
     Names without a namespace are ONNX's, but for lookups in embedding tables.
     """
-    return (":" in name or name.startswith("LookupFunction")) and base_name(name) in RULES
+    return (":" in name or name.startswith("LookupFunction")) and operator_name(name) in RULES
 
 
 def flops_and_bytes(call: Call) -> tuple[float, float] | None:

@@ -12,12 +12,12 @@ from surrogate.features.families.rowwise import BiasBackward
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators as make
 from surrogate.network.aten_call import Call, Shape, Tensor, UnsupportedError
-from surrogate.network.network import FOLDED, Layer
+from surrogate.network.network import PART_3D, Layer
 
 Layers = Iterator[Layer]
 
 
-def solved(
+def solve_stride_and_padding(
     size: int, extent: int, output: int, *, stride: int | None = None, pad: int | None = None
 ) -> tuple[int, int]:
     """(stride, padding) of one axis of a convolution from ``size`` to ``output`` elements; None: to be found.
@@ -62,7 +62,7 @@ def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> m
         raise UnsupportedError("output of the convolution")
     padding = call.numbers("padding", rank, 0) if call.knows("padding") else (None,) * rank
     answers = [
-        solved(*sizes, stride=step, pad=pad)
+        solve_stride_and_padding(*sizes, stride=step, pad=pad)
         for *sizes, step, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
     ]
     pads = tuple(pad for _, pad in answers)
@@ -140,7 +140,7 @@ def gradient(problem: NetworkProblem, of: str) -> tuple[str, NetworkProblem]:
 
 def conv(call: Call) -> Layers:
     """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
-    part = FOLDED if len(call.shape("weight")) == 5 else ""
+    part = PART_3D if len(call.shape("weight")) == 5 else ""
     yield from _transposed(call)
     yield call.layer(_convolution(call), part=part, weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
@@ -158,7 +158,7 @@ def conv_backward(call: Call) -> Layers:
     for wanted, of in zip(asked, (INPUT, WEIGHT), strict=False):
         if wanted:
             part, work = gradient(problem, of)
-            yield call.layer(work, part=f"{part}.{FOLDED}" if len(call.shape("weight")) == 5 else part)
+            yield call.layer(work, part=f"{part}.{PART_3D}" if len(call.shape("weight")) == 5 else part)
     if len(asked) > 2 and asked[2]:
         n, c, h, w = make.image(call.shape("grad_output"))
         yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")

@@ -19,11 +19,11 @@ from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, La
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators as make
-from surrogate.network.aten_call import TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.aten_call import DISPATCH_TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.dispatch_convolutions import Layers, gradient, window_of
-from surrogate.network.network import FOLDED
+from surrogate.network.network import PART_3D
 
-AS_LARGE = frozenset(TABLE["as_large"]["ops"])
+SAME_SIZE_OPERATORS = frozenset(DISPATCH_TABLE["as_large"]["ops"])
 """Operators that move data and whose result is as large as the largest argument."""
 
 
@@ -185,7 +185,7 @@ def pool(call: Call) -> Layers:
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
-    yield call.layer(gradient(work, INPUT)[1] if backward else work, part=FOLDED if rank == 3 else "")
+    yield call.layer(gradient(work, INPUT)[1] if backward else work, part=PART_3D if rank == 3 else "")
 
 
 def softmax(call: Call) -> Layers:
@@ -373,7 +373,7 @@ def moved(call: Call) -> Layers:
     if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
         yield call.layer(make.cast(prod(call.result()), source[0].dtype, target[0].dtype))
         return
-    if call.op in AS_LARGE and source and target and source[0].channels_last != target[0].channels_last:
+    if call.op in SAME_SIZE_OPERATORS and source and target and source[0].channels_last != target[0].channels_last:
         yield call.layer(make.elementwise("layout_transform", call.result(), call.dtype))
         return
     if call.outputs:
@@ -385,7 +385,7 @@ def moved(call: Call) -> Layers:
         shapes = [(*call.shape("index"), prod(size) // max(size[call.number("dim", 0)], 1))]
     else:
         largest = max((t.shape or () for t in call.tensors()), key=prod, default=None)
-        shapes = [largest if call.op in AS_LARGE else None]
+        shapes = [largest if call.op in SAME_SIZE_OPERATORS else None]
     sizes = [shape for shape in shapes if shape is not None]
     if len(sizes) < len(shapes):
         raise UnsupportedError("shape unknown")

@@ -18,16 +18,16 @@ from typing import Any
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest, one_line_errors
 from surrogate.formats.foreign_file import Allowance, unpacked
-from surrogate.network.aten_call import TABLE, Call, Tensor, base_name
+from surrogate.network.aten_call import DISPATCH_TABLE, Call, Tensor, operator_name
 from surrogate.network.dispatch import is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import AS_IT_IS, Network, ReadOptions
+from surrogate.network.network import DEFAULT_OPTIONS, Network, ReadOptions
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
 """Where the graph lies: since PyTorch 2.7, and before."""
 WEIGHTS = "weights/model_weights_config.json"
-DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["exported"].items()}
+DTYPES = {int(code): dtype for code, dtype in DISPATCH_TABLE["types"]["exported"].items()}
 """torch's ScalarType in the archive → ours; integers stand as the type of their width."""
 FLOATS = (6, 7, 8, 13)
 _PLAIN_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
@@ -47,7 +47,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 }
 
 
-def read_exported(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
+def read_exported(path: str | Path, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
     """The network in an exported program.
 
     Of the options count ``batch``, if the program was exported with a dynamic one, ``dims``, ``dtype`` and
@@ -161,7 +161,7 @@ def _tensors(
 
 def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[str, object], training: bool) -> Call:
     """A node with shapes in the place of names; what is trained is passed on to its results."""
-    op = base_name(str(node["target"]))
+    op = operator_name(str(node["target"]))
     if op in AS_IS and _alike(node, values):
         op = "alias"
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))

@@ -13,18 +13,18 @@ from surrogate.features.problem import LAYOUTS, MATHS, setting
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
-FOLDED = "3d"
+PART_3D = "3d"
 """The part of an operator over three axes that is timed as one over two."""
-FOLDED_SLOWER = {"": 1.4, "bwd_data": 2.0}
+TIME_FACTORS_3D = {"": 1.4, "bwd_data": 2.0}
 """Direction (the others "") → how many times longer their kernels take than those over two axes. Source: half of
 KernelBench's 3-D programs on eleven GPUs, in the median (`experiments/small_networks.py`)."""
-FOLDED_WITHIN = 2.0
+INTERVAL_FACTOR_3D = 2.0
 """What the intervals of such times are wider by: KernelBench's 3-D convolutions alone are off by 4.2 times at most in
 nine of ten passes of the half that is fitted, where those over two axes are by 2.1."""
-FOLDED_NOTE = "3-D operators (…3d) are timed as 2-D kernels of the same work, their depth folded into batch and window"
+NOTE_3D = "3-D operators (…3d) are timed as 2-D kernels of the same work, their depth folded into batch and window"
 TF32 = ("convolutions",)
 """Which of fp32's ``products`` and ``convolutions`` run in TF32 where the GPU has it, by PyTorch's defaults."""
-TRAINED = ("fp64", "fp32", "fp16", "bf16")
+TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 """Element types of what torch trains, and of what its modules run in."""
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models, each with kernels of its own."""
@@ -80,7 +80,7 @@ class ReadOptions:
     kv_dtype: str | None = None
 
 
-AS_IT_IS = ReadOptions()
+DEFAULT_OPTIONS = ReadOptions()
 
 
 class IsDataclass(Protocol):
@@ -92,7 +92,7 @@ class IsDataclass(Protocol):
 Options = TypeVar("Options", bound=IsDataclass)
 
 
-def with_named(options: Options, named: Mapping[str, Any], *others: str, known: Collection[str] = ()) -> Options:
+def replace_fields(options: Options, named: Mapping[str, Any], *others: str, known: Collection[str] = ()) -> Options:
     """``options`` with the fields that a caller gave by ``named``; None keeps a field.
 
     Raises `InputError` for a name that is not ``known`` (without: no field), and names those and ``others``.
@@ -120,11 +120,11 @@ class Layer:
     heuristic: str | None = None
 
     @property
-    def times_longer(self) -> float:
+    def time_factor(self) -> float:
         """Than the kernel of ``work`` alone: of a convolution over three axes, which stands as one over two."""
-        if not (self.problem.HAS_ALGORITHMS and self.operator.endswith(f".{FOLDED}")):
+        if not (self.problem.HAS_ALGORITHMS and self.operator.endswith(f".{PART_3D}")):
             return 1.0
-        return FOLDED_SLOWER.get(getattr(self.problem, "direction", ""), FOLDED_SLOWER[""])
+        return TIME_FACTORS_3D.get(getattr(self.problem, "direction", ""), TIME_FACTORS_3D[""])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Network:
     """What the headline says of the time: that launches are not in it."""
     tf32: tuple[str, ...] = TF32
     """What runs in TF32 where the GPU has it."""
-    own_math: bool = False
+    keeps_math: bool = False
     """True where the source gave the math types; else all problems run as PyTorch runs them on the GPU."""
     parameters: int | None = None
     """Stored weights; None where the source does not say."""
@@ -220,7 +220,7 @@ class Tally:
 
     def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
         """Everything collected; ``held`` are the fields on memory."""
-        folded = any(layer.operator.endswith(f".{FOLDED}") for layer in self.layers)
+        folded = any(layer.operator.endswith(f".{PART_3D}") for layer in self.layers)
         return Network(
             name=name,
             layers=tuple(self.layers),
@@ -228,7 +228,7 @@ class Tally:
             training=training,
             ignored=dict(self.ignored),
             unsupported=dict(self.unsupported),
-            notes=(FOLDED_NOTE,) if folded else (),
+            notes=(NOTE_3D,) if folded else (),
             **held,
         )
 
@@ -244,4 +244,4 @@ def with_settings(network: Network, math: str | None, layout: str | None) -> Net
         replace(layer, problem=replace(layer.problem, **chosen)) if layer.problem.HAS_ALGORITHMS else layer
         for layer in network.layers
     )
-    return replace(network, layers=layers, own_math=network.own_math or math is not None)
+    return replace(network, layers=layers, keeps_math=network.keeps_math or math is not None)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest, one_line_errors, read_bounded
-from surrogate.network.aten_call import TABLE, Call, Shape, Tensor, argument_name
+from surrogate.network.aten_call import DISPATCH_TABLE, Call, Shape, Tensor, argument_name
 from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import AS_IT_IS, Network, ReadOptions
+from surrogate.network.network import DEFAULT_OPTIONS, Network, ReadOptions
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-DTYPES = {int(code): dtype for code, dtype in TABLE["types"]["onnx"].items()}
+DTYPES = {int(code): dtype for code, dtype in DISPATCH_TABLE["types"]["onnx"].items()}
 """TensorProto's element type → ours; integers stand as the type of their width."""
 FLOATS = (1, 10, 11, 16)
 _VALUES: dict[int, "Callable[[AttributeProto], object]"] = {
@@ -35,7 +35,7 @@ _VALUES: dict[int, "Callable[[AttributeProto], object]"] = {
 """Type of an attribute (AttributeProto's INT, INTS and STRING; others are not asked for) → how its value is read."""
 CONSTANT_FOLDED = "(computed from constants)"
 """An operator that is ignored (`dispatch.toml`)."""
-_ATTRIBUTES: Mapping[str, str] = TABLE["onnx_attributes"]
+_ATTRIBUTES: Mapping[str, str] = DISPATCH_TABLE["onnx_attributes"]
 """Attributes whose names differ from those of `surrogate.network.aten_call`."""
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
@@ -51,7 +51,7 @@ MAX_VALUES = 1024
 """Tensors up to this size keep their values, and are evaluated: shapes, axes and scales, not weights."""
 
 
-def read_onnx(path: str | Path, options: ReadOptions = AS_IT_IS) -> Network:
+def read_onnx(path: str | Path, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
     """The network in an ONNX file; weights are not needed and external data is not opened.
 
     Of the options count ``batch``, ``dims``, ``dtype`` and ``training``, in which dropout is no view. The network is

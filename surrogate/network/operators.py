@@ -26,7 +26,7 @@ from surrogate.network.network import TF32
 Shape = tuple[int, ...]
 
 
-def as_run(work: NetworkProblem, gpu: Gpu, tf32: Collection[str] = TF32) -> NetworkProblem:
+def with_default_math(work: NetworkProblem, gpu: Gpu, tf32: Collection[str] = TF32) -> NetworkProblem:
     """Under the math type that PyTorch runs by default on the GPU, with ``tf32`` (of `tf32_part`) in TF32; what is of
     no family has none and stays."""
     if work.kind not in FAMILY_OF_KIND:

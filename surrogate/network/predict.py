@@ -14,8 +14,8 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FOLDED, FOLDED_WITHIN, FRAMEWORKS, Layer, Network
-from surrogate.network.operators import all_reduce, as_run, tf32_part
+from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, PART_3D, Layer, Network
+from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.training import exchange
 from surrogate.prediction.results import FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
@@ -39,7 +39,7 @@ GEFORCE_SUSTAINED = 1.05
 of their families."""
 
 
-class Allowed(TypedDict, total=False):
+class AlgorithmLimits(TypedDict, total=False):
     """What a caller allows: bytes of workspace, and whether two runs must give the same bits."""
 
     workspace_limit: int | None
@@ -77,7 +77,7 @@ class Predictors:
     """Share of the GPU's memory that a network may take."""
 
     def selections(
-        self, problems: Iterable[NetworkProblem], **allowed: Unpack[Allowed]
+        self, problems: Iterable[NetworkProblem], **allowed: Unpack[AlgorithmLimits]
     ) -> dict[NetworkProblem, Selection]:
         """Problem → its algorithms, ranked and within the limits, of those problems that have several."""
         several = [problem for problem in problems if problem.HAS_ALGORITHMS]
@@ -105,14 +105,16 @@ class Predictors:
         time_us, lower_us, upper_us = (longer * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
         return ProblemTime(time_us, lower_us, upper_us, half_width=log(upper_us / time_us), source=kernel.source)
 
-    def time(self, network: Network, **allowed: Unpack[Allowed]) -> NetworkTime:
+    def time(self, network: Network, **allowed: Unpack[AlgorithmLimits]) -> NetworkTime:
         """Predicted times of the network's layers.
 
         A problem that no algorithm can run within the limits is counted as unsupported, by the reason, and so is a
         product of a type whose units the GPU lacks. Raises `InputError` where it lacks those of all products.
         """
         problems = dict.fromkeys(layer.problem for layer in network.layers)
-        runs = {work: work if network.own_math else as_run(work, self.gpu, network.tf32) for work in problems}
+        runs = {
+            work: work if network.keeps_math else with_default_math(work, self.gpu, network.tf32) for work in problems
+        }
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **allowed)
         answers = self.answers(distinct, selections)
@@ -131,7 +133,7 @@ class Predictors:
         times = tuple(
             _layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in by_layer if time
         )
-        kernels_us = [layer.times_longer * time.time_us if time else 0.0 for layer, time in by_layer]
+        kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in by_layer]
         unsupported = Counter(network.unsupported)
         unsupported.update(
             f"{layer.operator} ({lacks.get(runs[layer.problem], OUT_OF_LIMITS)})"
@@ -180,14 +182,14 @@ class Predictors:
         """What the GPUs that train together exchange their gradients over."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            source = self.kernels.kernel_times([as_run(all_reduce(2**22, gpus, "fp32"), self.gpu)])[0].source
+            source = self.kernels.kernel_times([with_default_math(all_reduce(2**22, gpus, "fp32"), self.gpu)])[0].source
             told = "its data sheet" if source in UNMEASURED else "all-reduces that were measured"
             name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
 
     def _messages_us(self, works: Sequence[NetworkProblem]) -> list[tuple[float, float, float]]:
         """Of each problem its time and the ends of its interval, in µs."""
-        runs = [as_run(work, self.gpu) for work in works]
+        runs = [with_default_math(work, self.gpu) for work in works]
         answers = self.answers(dict.fromkeys(runs), {})
         return [(answers[run].time_us, answers[run].lower_us, answers[run].upper_us) for run in runs]
 
@@ -265,8 +267,8 @@ class Predictors:
 
 def _layer_time(layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
     """A layer's time from that of its problem; no lower end is before ``min_us``, unless the time itself is."""
-    within = FOLDED_WITHIN if layer.operator.endswith(f".{FOLDED}") else 1.0
-    time = time.longer(layer.times_longer, within)
+    within = INTERVAL_FACTOR_3D if layer.operator.endswith(f".{PART_3D}") else 1.0
+    time = time.longer(layer.time_factor, within)
     lower_us = max(time.lower_us, min_us) if min_us < time.time_us else time.lower_us
     return replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us)
 
@@ -355,7 +357,7 @@ def fastest_framework(network: Network, gpu: str) -> str:
     return min(times, key=lambda name: (unknown[name], times[name].total_us))
 
 
-def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allowed: Unpack[Allowed]) -> int:
+def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allowed: Unpack[AlgorithmLimits]) -> int:
     """The largest batch that fits the GPU's memory; ``read`` gives the network at a batch.
 
     Raises `InputError` where not even one sample fits, or the source's memory does not grow with the batch.

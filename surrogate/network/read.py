@@ -10,8 +10,8 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import Layer, Network, ReadOptions, Tally, element_type, with_named
-from surrogate.network.runtime import compiled, finished, launched
+from surrogate.network.network import Layer, Network, ReadOptions, Tally, element_type, replace_fields
+from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import require_data_parallel
 
 FILES = (".onnx", ".pt2")
@@ -57,7 +57,7 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **named
         If the source cannot be read, or an option does not fit it.
     """
     text = str(source)
-    options = _checked(text, with_named(options or ReadOptions(), named))
+    options = _checked(text, replace_fields(options or ReadOptions(), named))
     path = Path(source)
     if text in NETWORKS and not path.exists():
         path = NETWORKS[text]
@@ -69,16 +69,16 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **named
         return _language_step(text, path, options)
     _require_fitting(text, kind, options)
     network = _read(text, path, options)
-    is_table = network.own_math
-    network = finished(network, options)
+    is_table = network.keeps_math
+    network = with_options(network, options)
     if is_table and (options.host or options.runtime not in (None, "compiled")):
         wrong = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
         raise InputError(f"{text}: {wrong}: a table of problems has kernels alone; leave it out")
     if is_table:
-        return replace(compiled(network) if options.runtime else network, told=(ALONE,))
+        return replace(fuse_layers(network) if options.runtime else network, told=(ALONE,))
     if kind == ".onnx" and not (options.runtime or options.host):
         return replace(network, told=(f"{ALONE}; --runtime eager adds them",))
-    return launched(network, options.runtime, options.host)
+    return with_runtime(network, options.runtime, options.host)
 
 
 def _checked(source: str, options: ReadOptions) -> ReadOptions:
@@ -206,7 +206,7 @@ def read_table_of_problems(path: Path, options: ReadOptions) -> Network:
         raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
     batches = {layer.problem.samples for layer in tally.layers} - {None}
     network = tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
-    return replace(network, own_math=True)
+    return replace(network, keeps_math=True)
 
 
 def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool) -> Layer:

@@ -19,9 +19,9 @@ BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """What limits a kernel: SEER's classes."""
 UNMEASURED = ("similar-gpu", "datasheet", "roofline")
 """Sources of times that no measurement on the GPU stands behind."""
-MOSTLY = 90
+MIN_MEASURED_PERCENT = 90
 """Percent of the time that measurements on the GPU stand behind, from which the total does not say so."""
-SHOWN = 12
+MAX_DISPLAYED_LAYERS = 12
 """Layers that the short form shows: those that take longest."""
 TOTALS = (
     "network",
@@ -42,7 +42,16 @@ TOTALS = (
     "fits",
 )
 """What `NetworkTime.to_dict` begins with."""
-COMPARED = ("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage")
+COMPARED_FIGURES = (
+    "total_us",
+    "lower_us",
+    "upper_us",
+    "samples_per_s",
+    "memory_bytes",
+    "fits",
+    "measured_share",
+    "coverage",
+)
 """Figures of a network that batches and GPUs are compared by."""
 
 
@@ -226,7 +235,7 @@ class NetworkTime(TableResult):
             room = f"; DOES NOT FIT: needs {needed:.2f} of {held:.2f} GiB"
         kind = "training iteration" if self.training else "forward"
         share = round(100 * self.measured_share)
-        measured = f"; {share} % of the kernels' time measured on {self.gpu}" if share < MOSTLY else ""
+        measured = f"; {share} % of the kernels' time measured on {self.gpu}" if share < MIN_MEASURED_PERCENT else ""
         if not self.layers:
             return f"{self.network} on {where}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
         return (
@@ -255,9 +264,9 @@ class NetworkTime(TableResult):
 
     def table(self) -> Table:
         """What people see: the layers that take longest."""
-        longest = sorted(self.layers, key=lambda layer: -layer.time_us)[:SHOWN]
+        longest = sorted(self.layers, key=lambda layer: -layer.time_us)[:MAX_DISPLAYED_LAYERS]
         names = ("name", "operator", "problem", "algorithm", "time_us", "bound")
-        left = len(self.layers) - SHOWN
+        left = len(self.layers) - MAX_DISPLAYED_LAYERS
         parts = self.parts()
         notes = [*([f"… {left} more layers"] if left > 0 else []), *([parts] if parts else []), *self.notes]
         records = [{name: getattr(layer, name) for name in names} for layer in longest]
@@ -288,22 +297,22 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def best_of(times: Mapping[Key, NetworkTime]) -> Key | None:
+def best_key(times: Mapping[Key, NetworkTime]) -> Key | None:
     """The key of highest throughput among those that fit, the first of equals; None where there is none."""
     fitting = _fitting(times)
     return min(fitting, key=lambda key: fitting[key].total_us / (fitting[key].batch or 1), default=None)
 
 
-def compared_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict[str, Any]]:
+def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict[str, Any]]:
     """A record per batch or GPU, which stands under ``name``.
 
     ``best`` marks that of highest throughput among those that fit, which lies inside the intervals of ``rivals``; a
     GPU's ``speedup`` is over the first.
     """
-    best = best_of(times)
+    best = best_key(times)
     records = []
     for key, time in times.items():
-        record = {name: key, **{figure: getattr(time, figure) for figure in COMPARED}, "best": key == best}
+        record = {name: key, **{figure: getattr(time, figure) for figure in COMPARED_FIGURES}, "best": key == best}
         if name == "gpu":
             first, own = (each.total_us / (each.batch or 1) for each in (next(iter(times.values())), time))
             record |= {"batch": time.batch, "speedup": first / own if own else None}

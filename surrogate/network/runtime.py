@@ -27,7 +27,7 @@ from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.models.json_types import from_json_types
-from surrogate.network.aten_call import TABLE
+from surrogate.network.aten_call import DISPATCH_TABLE
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
 from surrogate.network.training import completed
@@ -41,7 +41,7 @@ LAYOUT_NOTE = (
     "torch.compile lays half-precision convolutions out NHWC; that part of its gain eager code has, too, where"
     " model and inputs are .to(memory_format=torch.channels_last)"
 )
-FILE = "hosts.json"
+HOSTS_FILE = "hosts.json"
 RUNTIMES = {
     "eager": "a kernel per operator",
     "compiled": "fused by torch.compile",
@@ -50,7 +50,7 @@ RUNTIMES = {
 HOSTS = ("usual", "fast", "slow")
 """Kinds of hosts, by how long they take to launch a kernel: most of those measured, the fastest and the slowest."""
 MEMORY_NOTE = "the memory is that of eager execution; a compiled program, which keeps less between kernels, needs less"
-VIEWS = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["in_inference"]))
+VIEWS = frozenset((*DISPATCH_TABLE["ignored"]["aten"], *DISPATCH_TABLE["ignored"]["in_inference"]))
 """Operators that the host runs, and that no kernel follows."""
 
 
@@ -65,7 +65,7 @@ class _Kernel(NamedTuple):
     result: int
 
 
-def compiled(network: Network) -> Network:
+def fuse_layers(network: Network) -> Network:
     """The network's layers after fusion.
 
     A layer joins the open chain if it reads what the chain hands on. A smaller one (the cast of a weight) stands apart
@@ -195,15 +195,15 @@ class HostCosts:
 @cache
 def shipped_hosts() -> HostCosts:
     """The constants that ship with the package."""
-    return from_json_types(HostCosts, json.loads((bundled.FOLDER / FILE).read_bytes()))
+    return from_json_types(HostCosts, json.loads((bundled.FOLDER / HOSTS_FILE).read_bytes()))
 
 
-def finished(network: Network, options: ReadOptions) -> Network:
+def with_options(network: Network, options: ReadOptions) -> Network:
     """The network as a source has it, with all that the options add but its launches.
 
     The steps depend on their order. The backward pass comes first, since it is derived from the layers as the model has
     them. Math and layout follow, so that they hold for convolutions of both passes. The number of GPUs is third: their
-    exchange is that of an iteration. What a table or `launched` adds comes last: a compiler fuses the layers of both
+    exchange is that of an iteration. A table or `with_runtime` adds its part last: a compiler fuses the layers of both
     passes and lays out convolutions anew, and the host launches the kernels that are left.
     """
     network = completed(network, options.training, options.optimizer or OPTIMIZER)
@@ -211,22 +211,22 @@ def finished(network: Network, options: ReadOptions) -> Network:
     return replace(network, gpus=options.data_parallel)
 
 
-def launched(network: Network, runtime: str | None = None, host: str | None = None) -> Network:
+def with_runtime(network: Network, runtime: str | None = None, host: str | None = None) -> Network:
     """The network as a runtime (of `RUNTIMES`; None: its own) runs it, with the time that a host (of `HOSTS`; None: the
     usual one) takes. Launches are counted behind fusion."""
     runtime, host = runtime or network.runtime, host or HOSTS[0]
     check_choice("runtime", runtime, RUNTIMES)
     check_choice("host", host, HOSTS)
     if runtime != "eager":
-        network = compiled(network)
+        network = fuse_layers(network)
         network = replace(network, notes=(*network.notes, MEMORY_NOTE))
     law, slower = shipped_hosts().laws[runtime], shipped_hosts().hosts[host]
-    launch_us = slower * law.launch_us(launches_of(network))
+    launch_us = slower * law.launch_us(count_launches(network))
     time = HostTime(runtime, host, launch_us, slower * law.floor_us, exp(law.half_width))
     return replace(network, host=time)
 
 
-def launches_of(network: Network) -> Launches:
+def count_launches(network: Network) -> Launches:
     """What the host calls in one pass; operators without a known time are launched, too."""
     libraries = sum(_calls_library(layer.problem) for layer in network.layers)
     views = sum(count for name, count in network.ignored.items() if name in VIEWS)

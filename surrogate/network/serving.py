@@ -45,7 +45,7 @@ from surrogate.network.language_step import (
     part_of,
 )
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
-from surrogate.network.operators import as_run
+from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, ProblemTime, frameworks_on
 from surrogate.network.result import UNMEASURED
 from surrogate.prediction.results import FLOOR, ROOFLINE
@@ -227,7 +227,7 @@ class ServerKernels:
 
         if name not in self._predictors:
             self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
-        runs = {work: as_run(work, self.device) for work in works}
+        runs = {work: with_default_math(work, self.device) for work in works}
         answers = self._predictors[name].answers(dict.fromkeys(runs.values()), {})
         return {work: answers[run] for work, run in runs.items() if run in answers}
 

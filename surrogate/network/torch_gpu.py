@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import setting
-from surrogate.network.aten_call import TABLE
+from surrogate.network.aten_call import DISPATCH_TABLE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ def gpu_calls(amp: str | None = None) -> Iterator[None]:
             for key in ("CPU", "AutogradCPU"):
                 library.impl(name, fused, key)
         for way, cast in (("arguments", _of_fp32), ("results", _to_fp32)):
-            for name in TABLE["autocast"][way]:
+            for name in DISPATCH_TABLE["autocast"][way]:
                 base, _, overload = name.partition(".")
                 op = getattr(getattr(torch.ops.aten, base), overload or "default")
                 library.impl(name, partial(cast, op), "AutocastCPU")

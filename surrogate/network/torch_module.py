@@ -21,13 +21,21 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, imported_callable, one_line_errors
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.network.allocator import Allocator
-from surrogate.network.aten_call import TABLE, Call, Tensor, base_name
-from surrogate.network.dispatch import OF_ONE_TYPE, add_call
+from surrogate.network.aten_call import DISPATCH_TABLE, Call, Tensor, operator_name
+from surrogate.network.dispatch import SAME_DTYPE_OPERATORS, add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
-from surrogate.network.network import AS_IT_IS, TRAINED, Network, ReadOptions, Tally, element_type, with_named
-from surrogate.network.predict import Allowed, largest_batch, load_predictors
+from surrogate.network.network import (
+    DEFAULT_OPTIONS,
+    TRAINING_DTYPES,
+    Network,
+    ReadOptions,
+    Tally,
+    element_type,
+    replace_fields,
+)
+from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
-from surrogate.network.runtime import finished, launched
+from surrogate.network.runtime import with_options, with_runtime
 from surrogate.network.torch_gpu import autocast_around, cuda_autocast, gpu_calls, in_tf32
 from surrogate.network.training import optimizer_step, require_data_parallel
 
@@ -43,7 +51,7 @@ CONTRACT = (
     "it must return (module, inputs), inputs being a tensor, a tuple or list of arguments, a dict of keyword arguments,"
     " or a tuple and a dict; a parameter named batch is given --batch"
 )
-KINDS: Mapping[str, str] = TABLE["types"]["torch"]
+KINDS: Mapping[str, str] = DISPATCH_TABLE["types"]["torch"]
 """torch's element types → ours; other integers stand as the type of their width."""
 OPTIONS = ("batch", "training", "optimizer", "data_parallel", "dtype", "amp", "math", "layout", "runtime", "host")
 """Fields of `ReadOptions` that a live module has."""
@@ -131,7 +139,7 @@ def _copied_without_memory() -> "TorchFunctionMode":
     return Copied()
 
 
-def module_network(module: "Module", inputs: object, options: ReadOptions = AS_IT_IS) -> Network:
+def module_network(module: "Module", inputs: object, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
     """What one pass of a live ``module`` over ``inputs`` calls, which are those of `time_module`.
 
     A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
@@ -197,16 +205,18 @@ def time_module(
         If torch is missing, the module fails, or the GPU or an option is unknown.
     """
     name = type(module).__name__
-    options = with_named(AS_IT_IS, named, known=OPTIONS)
+    options = replace_fields(DEFAULT_OPTIONS, named, known=OPTIONS)
     require_data_parallel(name, options.data_parallel, training=options.training)
     if options.batch is not None:
         checked_int(name, "batch", options.batch, maximum=MAX_INT32)
     predictors = load_predictors(gpu, bundle)
-    limits: Allowed = {"workspace_limit": workspace_limit, "deterministic": deterministic}
+    limits: AlgorithmLimits = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
     def read(size: int | None) -> Network:
         at_size = replace(options, batch=size)
-        return launched(finished(module_network(module, inputs, at_size), options), options.runtime, options.host)
+        return with_runtime(
+            with_options(module_network(module, inputs, at_size), options), options.runtime, options.host
+        )
 
     batch = largest_batch(read, predictors, **limits) if max_batch else options.batch
     return predictors.time(read(batch), **limits)
@@ -216,12 +226,12 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory.
 
     Layers stand in the order in which they run, since gradients are exchanged, and chains fused, by it: forward, then
-    backward, then the optimizer. `surrogate.network.runtime.finished` says what follows.
+    backward, then the optimizer. `surrogate.network.runtime.with_options` says what follows.
     """
     import torch
     from torch.utils._pytree import tree_leaves
 
-    dtype = element_type("dtype", options.dtype, TRAINED)
+    dtype = element_type("dtype", options.dtype, TRAINING_DTYPES)
     options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or autocast_around())
     module, is_compiled = _uncompiled(module)
     module._compiled_call_impl = None
@@ -404,7 +414,7 @@ class Recording:
         self.hold(result)
         results = [_plain(value, self.dtype) for value in (result if isinstance(result, list | tuple) else [result])]
         outputs = tuple(value for value in results if isinstance(value, Tensor))
-        op = base_name(func.name())
+        op = operator_name(func.name())
         plain = {name: _plain(value, self.dtype) for name, value in arguments.items()}
         self.calls.append(Call(op, plain, outputs, f"{path}.{op}" if path else op))
         _require_one_type(self.calls[-1])
@@ -447,7 +457,7 @@ def _observed(recording: Recording, trained: "Sequence[torch.Tensor]") -> Iterat
 def _require_one_type(call: Call) -> None:
     """Raises `InputError` for a product whose operands torch would refuse, as fake tensors do not."""
     types = {tensor.dtype for tensor in call.tensors() if tensor.floating}
-    if call.op in OF_ONE_TYPE and len(types) > 1:
+    if call.op in SAME_DTYPE_OPERATORS and len(types) > 1:
         raise InputError(
             f"{call.name}: operands in {' and '.join(sorted(types))}, which torch refuses; cast the inputs to the"
             " type of the weights (.half(), .to(dtype)), or keep weights in fp32 and give amp (--amp)"

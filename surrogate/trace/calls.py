@@ -17,7 +17,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem
-from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
+from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, operator_name, recorded_call
 from surrogate.network.dispatch import flops_and_bytes, has_rule, problems
 from surrogate.trace.events.parts import Iteration, iteration_at
 from surrogate.trace.events.tables import Trace, enclosing
@@ -121,7 +121,7 @@ class CallReader:
         if shapes is None:
             raise UnsupportedError("shapes" if source >= 0 else "shapes of the convolution around it")
         types, values = int(ranges.types[source]), int(ranges.inputs[source])
-        call = recorded(
+        call = recorded_call(
             trace.name_of(ranges, row),
             shapes,
             trace.types[types] if types >= 0 else (),
@@ -188,7 +188,7 @@ def _lookups(trace: Trace) -> dict[int, int]:
     """
     rows: dict[int, int] = {}
     open_rows: dict[str, list[int]] = defaultdict(list)
-    nodes = {name: base_name(name) for name in trace.names}
+    nodes = {name: operator_name(name) for name in trace.names}
     for row in np.flatnonzero(trace.named(trace.ranges, lambda name: nodes[name] in _LOOKUP_NAMES)).tolist():
         name = nodes[trace.name_of(trace.ranges, row)]
         if name in LOOKUP_BACKWARD:

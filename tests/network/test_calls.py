@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.terms import output_size
-from surrogate.network.aten_call import UNKNOWN, Call, Tensor, UnsupportedError, recorded
+from surrogate.network.aten_call import UNKNOWN, Call, Tensor, UnsupportedError, recorded_call
 from surrogate.network.dispatch import flops_and_bytes, has_rule, layers, problems
-from surrogate.network.dispatch_convolutions import solved
+from surrogate.network.dispatch_convolutions import solve_stride_and_padding
 from surrogate.network.operators import Window
 from tests.known import known
 
@@ -30,7 +30,7 @@ def as_recorded(sizes: list[Any]) -> tuple[Any, ...]:
 def made(row: dict[str, Any]) -> Call:
     """The recorded call of a row of `test_calls.toml`."""
     given = {name: as_recorded(row[name]) for name in ("types", "values", "output") if name in row}
-    return recorded(row["call"], as_recorded(row["sizes"]), **given)
+    return recorded_call(row["call"], as_recorded(row["sizes"]), **given)
 
 
 @pytest.mark.parametrize("row", KNOWN["problems"], ids=itemgetter("call"))
@@ -41,12 +41,12 @@ def test_recorded_calls(row: dict[str, Any]) -> None:
 
 def test_element_types() -> None:
     """Half precision rules; indices, masks and numbers in the shape of tensors do not."""
-    half = recorded("aten::mm", [(4, 5), (5, 6)], ["c10::Half", "c10::Half"])
+    half = recorded_call("aten::mm", [(4, 5), (5, 6)], ["c10::Half", "c10::Half"])
     assert (problems(half)[0].dtype, problems(half)[0].math) == ("fp16", "tensor_op")
     for types in (["bool", "float", "float"], ["float", "double", "long int"]):
-        assert recorded("aten::where", [(4,), () if types[1] == "double" else (4,), (4,)], types).dtype == "fp32"
+        assert recorded_call("aten::where", [(4,), () if types[1] == "double" else (4,), (4,)], types).dtype == "fp32"
     with pytest.raises(UnsupportedError, match="complex"):
-        recorded("aten::mm", [(4, 5), (5, 6)], ["c10::complex<float>"] * 2)
+        recorded_call("aten::mm", [(4, 5), (5, 6)], ["c10::complex<float>"] * 2)
 
 
 @pytest.mark.parametrize("row", KNOWN["lacking"], ids=itemgetter("lacks"))
@@ -57,7 +57,7 @@ def test_what_a_record_lacks_is_named(row: dict[str, Any]) -> None:
 
 def test_views_cost_nothing() -> None:
     """And are no rule of their own."""
-    assert problems(recorded("aten::view", [(4, 5)])) == ()
+    assert problems(recorded_call("aten::view", [(4, 5)])) == ()
     assert has_rule("aten::add_") and not has_rule("aten::view") and not has_rule("add")
 
 
@@ -80,17 +80,17 @@ def test_convolutions_by_recorded_values(conv: Conv) -> None:
         "aten::cudnn_convolution": ("", "", pad, stride, dilation, groups),
         "aten::miopen_convolution": ("", "", "", pad, stride, dilation, groups),
     }.items():
-        assert problems(recorded(name, [image, weight], values=values)) == (conv,)
+        assert problems(recorded_call(name, [image, weight], values=values)) == (conv,)
     output = (conv.n, conv.k, conv.out_h, conv.out_w)
-    call = recorded(
+    call = recorded_call(
         "aten::convolution_backward", [output, image, weight], values=("", "", "", "", stride, pad, dilation)
     )
     assert [work.direction for work in problems(call)] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
-    unsolved = recorded("aten::convolution", [image, weight], output=output)
+    unsolved = recorded_call("aten::convolution", [image, weight], output=output)
     assert flops_and_bytes(unsolved) is not None
     if conv.dilation_h == conv.dilation_w == 1:
         assert flops_and_bytes(unsolved) == (conv.flops, conv.tensor_bytes)
-        assert flops_and_bytes(recorded("aten::convolution_backward", [output, image, weight])) == (
+        assert flops_and_bytes(recorded_call("aten::convolution_backward", [output, image, weight])) == (
             2 * conv.flops,
             2 * conv.tensor_bytes,
         )
@@ -101,13 +101,13 @@ def test_the_mask_of_convolution_backward() -> None:
     shapes = [(8, 16, 4, 6), (8, 4, 8, 8), (16, 4, 3, 3)]
     sizes: dict[str, Any] = {"n": 8, "c": 4, "h": 8, "k": 16, "r": 3, "pad_h": 1, "pad_w": 0}
     sizes |= {"stride_h": 2, "stride_w": 1}
-    both = problems(recorded("aten::convolution_backward", shapes, values=BACKWARD_VALUES))
+    both = problems(recorded_call("aten::convolution_backward", shapes, values=BACKWARD_VALUES))
     assert both == tuple(Conv(**sizes, direction=way) for way in ("bwd_data", "bwd_filter"))
     values = (*BACKWARD_VALUES[:-1], "[False, True, True]")
-    parts = layers(recorded("aten::convolution_backward", shapes, values=values))
+    parts = layers(recorded_call("aten::convolution_backward", shapes, values=values))
     assert [part.operator for part in parts] == ["convolution_backward.bwd_filter", "convolution_backward.bias"]
     for half, way in (("input", "bwd_data"), ("weight", "bwd_filter")):
-        call = recorded(
+        call = recorded_call(
             f"aten::cudnn_convolution_backward_{half}",
             [shapes[1], shapes[0], shapes[2]],
             values=("", "", "", "[1, 0]", "[2, 1]", "[1, 1]"),
@@ -119,21 +119,21 @@ def test_the_mask_of_convolution_backward() -> None:
 def test_solved_sizes(size: int, filters: int, output: int, answer: list[int]) -> None:
     """Refused where several pairs fit, or none."""
     with nullcontext() if answer else pytest.raises(UnsupportedError, match="stride and padding"):
-        assert solved(size, filters, output) == tuple(answer)
+        assert solve_stride_and_padding(size, filters, output) == tuple(answer)
 
 
 def test_a_known_half_settles_the_other() -> None:
     """9 → 4 by a filter of 3: either value tells the other; a whole call with one of them."""
-    assert solved(9, 3, 4, stride=2) == (2, 0)
-    assert solved(9, 3, 4, pad=2) == (3, 2)
-    call = recorded(
+    assert solve_stride_and_padding(9, 3, 4, stride=2) == (2, 0)
+    assert solve_stride_and_padding(9, 3, 4, pad=2) == (3, 2)
+    call = recorded_call(
         "aten::cudnn_convolution",
         [(8, 3, 9, 9), (4, 3, 3, 3)],
         values=("", "", "", "[2, 2]", "[1, 1]"),
         output=(8, 4, 4, 4),
     )
     assert problems(call) == (Conv(n=8, c=3, h=9, k=4, r=3, stride_h=2),)
-    long = recorded("aten::cudnn_convolution", [(8, 128, 17, 17), (192, 128, 1, 7)], output=(8, 192, 17, 17))
+    long = recorded_call("aten::cudnn_convolution", [(8, 128, 17, 17), (192, 128, 1, 7)], output=(8, 192, 17, 17))
     assert problems(long) == (Conv(n=8, c=128, h=17, k=192, r=1, s=7, pad_h=0, pad_w=3),)
 
 
@@ -143,9 +143,9 @@ def test_what_is_solved_is_right(size: int, filters: int, stride: int, data: st.
     pad = data.draw(st.integers(0, filters - 1))
     assume(size + 2 * pad >= filters)
     output = (size + 2 * pad - filters) // stride + 1
-    assert solved(size, filters, output, stride=stride, pad=pad) == (stride, pad)
+    assert solve_stride_and_padding(size, filters, output, stride=stride, pad=pad) == (stride, pad)
     try:
-        answer = solved(size, filters, output)
+        answer = solve_stride_and_padding(size, filters, output)
     except UnsupportedError:
         return
     assert answer == (stride, pad) if output > 1 else answer[1] == pad

@@ -5,7 +5,7 @@ from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.rowwise import BatchNormInference
 from surrogate.network import operators as make
 from surrogate.network.network import Layer, Network
-from surrogate.network.runtime import compiled
+from surrogate.network.runtime import fuse_layers
 
 SHAPE = (8, 64, 56, 56)
 BYTES = 2 * 8 * 64 * 56 * 56
@@ -14,13 +14,13 @@ CONV = Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype="fp16", math="tensor_op")
 
 def fused(*works: NetworkProblem) -> list[NetworkProblem]:
     layers = tuple(Layer(f"layer{number}", "op", work) for number, work in enumerate(works))
-    return [layer.problem for layer in compiled(Network("net", layers)).layers]
+    return [layer.problem for layer in fuse_layers(Network("net", layers)).layers]
 
 
 def test_the_layout_that_a_compiler_gives_convolutions_is_said() -> None:
     def said(dtype: str) -> bool:
         layer = Layer("conv", "op", Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype=dtype, math="default"))
-        return "channels_last" in " ".join(compiled(Network("net", (layer,))).notes)
+        return "channels_last" in " ".join(fuse_layers(Network("net", (layer,))).notes)
 
     assert said("fp16") and not said("fp32")
 
@@ -75,7 +75,7 @@ def test_no_chain_crosses_from_the_forward_to_the_backward_pass() -> None:
     tanh = Layer("tanh", "tanh", make.elementwise("tanh", SHAPE, "fp16"), parameters=4)
     for forward_layers, parameters in ((1, [3, 4]), (2, [7])):
         network = Network("net", (relu, tanh), training=True, forward_layers=forward_layers)
-        assert [layer.parameters for layer in compiled(network).layers] == parameters
+        assert [layer.parameters for layer in fuse_layers(network).layers] == parameters
 
 
 def test_what_reads_less_than_the_chain_hands_on_is_no_part_of_it() -> None:

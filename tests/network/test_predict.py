@@ -9,10 +9,10 @@ import pytest
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.network.network import FOLDED_SLOWER, FOLDED_WITHIN, Layer, Network
+from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network
 from surrogate.network.operators import gemm, pointwise
 from surrogate.network.predict import Predictors, load_predictors
-from surrogate.network.result import BOUNDS, best_of, compared_records
+from surrogate.network.result import BOUNDS, best_key, comparison_records
 
 A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 B = Conv(n=8, c=64, h=28, k=256, r=1)
@@ -48,10 +48,10 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
 
 def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Callable[..., Predictors]) -> None:
     flat, folded = predictors().time(Network("net", (Layer("a", "Conv", A), Layer("b", "Conv.3d", A)), 8)).layers
-    slower = FOLDED_SLOWER[""]
+    slower = TIME_FACTORS_3D[""]
     assert folded.time_us == pytest.approx(slower * flat.time_us)
-    assert folded.lower_us == pytest.approx(slower * flat.lower_us / FOLDED_WITHIN)
-    assert folded.upper_us == pytest.approx(slower * flat.upper_us * FOLDED_WITHIN)
+    assert folded.lower_us == pytest.approx(slower * flat.lower_us / INTERVAL_FACTOR_3D)
+    assert folded.upper_us == pytest.approx(slower * flat.upper_us * INTERVAL_FACTOR_3D)
 
 
 def test_no_lower_end_is_below_what_peaks_allow_for_arithmetic_and_weights(
@@ -84,7 +84,7 @@ def test_convolutions_run_as_pytorch_runs_them_on_the_gpu(
     made.time(NETWORK)
     assert asked == [replace(conv, math=math) for conv in (A, B)]
     asked.clear()
-    made.time(replace(NETWORK, own_math=True))
+    made.time(replace(NETWORK, keeps_math=True))
     assert asked == [A, B]
 
 
@@ -184,17 +184,17 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
         return replace(NETWORK, layers=layers, batch=batch)
 
     times = {batch: predictors().time(read(batch)) for batch in (1, 4, 16)}
-    assert best_of(times) == 16
-    assert [row["best"] for row in compared_records("batch", times)] == [False, False, True]
-    assert [row["batch"] for row in compared_records("batch", times)] == [1, 4, 16]
+    assert best_key(times) == 16
+    assert [row["best"] for row in comparison_records("batch", times)] == [False, False, True]
+    assert [row["batch"] for row in comparison_records("batch", times)] == [1, 4, 16]
     # Where the intervals of others hold the best throughput, they are its rivals.
     for factor, rivals in ((1.0, []), (0.1, [1, 4])):
         known = {
             size: replace(time, layers=tuple(replace(each, lower_us=factor * each.time_us) for each in time.layers))
             for size, time in times.items()
         }
-        assert [row["rivals"] for row in compared_records("batch", known)] == [[], [], rivals]
-    records = compared_records("gpu", {name: predictors(name).time(NETWORK) for name in ("t4", "v100")})
+        assert [row["rivals"] for row in comparison_records("batch", known)] == [[], [], rivals]
+    records = comparison_records("gpu", {name: predictors(name).time(NETWORK) for name in ("t4", "v100")})
     assert records[0]["speedup"] == 1 < records[1]["speedup"]  # its DRAM is faster
     assert [(row["best"], row["rivals"]) for row in records] == [(False, []), (True, ["t4"])]
 

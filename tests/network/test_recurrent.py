@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.features.families import operator
 from surrogate.features.families.recurrent import STEP_US
-from surrogate.network.aten_call import Call, Tensor, UnsupportedError, recorded
+from surrogate.network.aten_call import Call, Tensor, UnsupportedError, recorded_call
 from surrogate.network.dispatch import layers, problems
 from surrogate.network.exported import read_exported
 from surrogate.network.network import ReadOptions
@@ -80,7 +80,7 @@ def test_onnx_nodes_and_records_that_lack_something() -> None:
     with pytest.raises(UnsupportedError, match="weights"):
         problems(Call("_cudnn_rnn", {"input": Tensor((7, 4, 8)), "num_layers": 1}))
     with pytest.raises(UnsupportedError, match="batch_first"):
-        problems(recorded("aten::_cudnn_rnn", [(7, 4, 8), (), (), (), (1, 4, 16)]))
+        problems(recorded_call("aten::_cudnn_rnn", [(7, 4, 8), (), (), (), (1, 4, 16)]))
 
 
 def test_time_grows_by_steps_and_by_large_weights() -> None:

@@ -7,7 +7,7 @@ import pytest
 from surrogate.network import Network, load_predictors
 from surrogate.network.network import Layer
 from surrogate.network.operators import elementwise, gemm
-from surrogate.network.runtime import HOSTS, RUNTIMES, launched, launches_of, shipped_hosts
+from surrogate.network.runtime import HOSTS, RUNTIMES, count_launches, shipped_hosts, with_runtime
 
 SMALL = tuple(
     Layer(f"layer{i}", "op", work) for i, work in enumerate((gemm(8, 8, 8), elementwise("relu", (8,), "fp32")) * 9)
@@ -16,10 +16,10 @@ NETWORK = Network("small", SMALL, ignored={"view": 7, "detach": 2}, unsupported=
 
 
 def test_libraries_operators_and_views_are_launched() -> None:
-    assert launches_of(NETWORK) == (9, 9 + 3, 7 + 2)
+    assert count_launches(NETWORK) == (9, 9 + 3, 7 + 2)
     laws = shipped_hosts()
     law = laws.laws["eager"]
-    host = launched(NETWORK, "eager", "slow").host
+    host = with_runtime(NETWORK, "eager", "slow").host
     assert host and host.launch_us == pytest.approx(
         laws.hosts["slow"] * (9 * law.library_us + 12 * law.operator_us + 9 * law.view_us)
     )
@@ -27,22 +27,22 @@ def test_libraries_operators_and_views_are_launched() -> None:
 
 def test_a_pass_takes_the_longer_one_of_kernels_and_launches() -> None:
     predictors = load_predictors("h100-sxm")
-    small = predictors.time(launched(NETWORK, "eager"))
+    small = predictors.time(with_runtime(NETWORK, "eager"))
     host = small.host_time
     assert host and small.total_us == pytest.approx(host.launch_us + host.floor_us)
     assert small.kernels_us < host.launch_us
     large = replace(NETWORK, layers=(Layer("large", "op", gemm(8192, 8192, 8192)),))
-    time = predictors.time(launched(large, "eager"))
+    time = predictors.time(with_runtime(large, "eager"))
     assert time.host_time and time.total_us == pytest.approx(time.kernels_us + time.host_time.floor_us)
     assert "launches bound it" in small.parts() and "kernels bound it" in time.parts()
 
 
 def test_a_faster_host_and_a_graph_take_less(refused) -> None:
-    times = {host: launched(NETWORK, "eager", host).host for host in HOSTS}
+    times = {host: with_runtime(NETWORK, "eager", host).host for host in HOSTS}
     assert times["fast"] and times["usual"] and times["slow"]
     assert times["fast"].launch_us < times["usual"].launch_us < times["slow"].launch_us
-    of_runtime = [launched(NETWORK, runtime, "usual").host for runtime in RUNTIMES]
+    of_runtime = [with_runtime(NETWORK, runtime, "usual").host for runtime in RUNTIMES]
     launches = [host.launch_us for host in of_runtime if host]
     assert launches == sorted(launches, reverse=True)
     with refused("runtime 'graph' is unknown", "did you mean graphs"):
-        launched(NETWORK, "graph")
+        with_runtime(NETWORK, "graph")

@@ -19,7 +19,7 @@ from surrogate.features.families.transfer import Collective
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.network.aten_call import UnsupportedError
-from surrogate.network.operators import as_run
+from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, sustained_us
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched, sizes_of_batch
@@ -127,8 +127,8 @@ def predicted_times(
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
     own = base.gpu if base else by.gpu
-    runs_here = {problem: as_run(problem, own) for before, _, _ in groups for problem in before}
-    runs_there = {problem: as_run(problem, by.gpu) for _, after, _ in groups for problem in after}
+    runs_here = {problem: with_default_math(problem, own) for before, _, _ in groups for problem in before}
+    runs_there = {problem: with_default_math(problem, by.gpu) for _, after, _ in groups for problem in after}
     there = answers_of(by, {shortest, *runs_there.values()})
     here = answers_of(base, set(runs_here.values())) if base else {}
     minimum = there[shortest]
