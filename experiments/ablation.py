@@ -177,9 +177,9 @@ def answer(table: pd.DataFrame) -> str:
 def _significant(part: pd.DataFrame, kind: str) -> list[str]:
     """The variants whose paired interval excludes zero, the largest change first."""
     low, high = part[f"{kind}_change_low"], part[f"{kind}_change_high"]
-    beyond = part[(low > 0) | (high < 0)]
-    order = beyond[f"{kind}_change_pct"].abs().sort_values(ascending=False).index
-    return [f"{label} ({beyond.loc[label, f'{kind}_change_pct']:+.1f})" for label in order]
+    significant = part[(low > 0) | (high < 0)]
+    order = significant[f"{kind}_change_pct"].abs().sort_values(ascending=False).index
+    return [f"{label} ({significant.loc[label, f'{kind}_change_pct']:+.1f})" for label in order]
 
 
 EXPERIMENT = program(run, "cudnn", "partial", "mi210")

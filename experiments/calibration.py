@@ -114,13 +114,13 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
             model = "interpolated-terms" if family.lines else "boosted-terms"
             fit = partial(train, model=model, params=QUICK_SETTINGS if effort.quick else SETTINGS, seed=effort.seed)
             known = data.with_frame(frame[~left & ~held].reset_index(drop=True))
-            elsewhere = data.with_frame(frame[~left].reset_index(drop=True))
+            other_gpus = data.with_frame(frame[~left].reset_index(drop=True))
             alike = {gpu_named(name).architecture for name in np.unique(device[~left])}
             yield NewGpu(
                 name,
                 gpu,
                 bundle=fit(known),
-                informed=fit(elsewhere) if gpu_named(gpu).architecture in alike else None,
+                informed=fit(other_gpus) if gpu_named(gpu).architecture in alike else None,
                 candidates=data.candidates,
                 average_rank=average_costs(rows_of(known.frame, family)),
                 evaluated=rows_of(frame[left & held].reset_index(drop=True), family),

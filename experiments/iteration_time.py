@@ -23,7 +23,7 @@ from surrogate.trace.result import Row
 STARTUP = (RESNET, POWER)
 """Traces whose first iteration holds the program's start (the others' profilers began later)."""
 OWN, OTHERS = "own overheads", "other iterations' overheads"
-ELSEWHERE, PREDICTED = "other models' and hosts' overheads", "own overheads, predicted kernels"
+OTHER_OVERHEADS, PREDICTED = "other models' and hosts' overheads", "own overheads, predicted kernels"
 OTHER_SIZES = " by the law of other message sizes"
 PUBLISHED_PCT, PUBLISHED_DEVICE_PCT = 7.96, 4.61
 """Geometric means of Lin et al. (HiPC 2022), end to end and of device-active time, against runs without a profiler."""
@@ -45,15 +45,15 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
     effort.tick(name)
     traces = models[name]
     overheads = {id(trace): measure_overheads(host_work(trace)) for group in models.values() for trace in group}
-    elsewhere = [overheads[id(trace)] for other, group in models.items() if other != name for trace in group]
+    other_models = [overheads[id(trace)] for other, group in models.items() if other != name for trace in group]
     rows = [summed(name, OWN, [iteration_times(trace, overheads=overheads[id(trace)]) for trace in traces])]
     if len(traces) > 1:
         rest = [(trace, pooled([overheads[id(other)] for other in traces if other is not trace])) for trace in traces]
         rows.append(summed(name, OTHERS, [iteration_times(trace, overheads=others) for trace, others in rest]))
     elif len(host_work(traces[0]).iterations) > 1:
         rows.append(summed(name, OTHERS, [iteration_times(traces[0], leave_one_out=True)]))
-    shared = pooled(elsewhere)
-    rows.append(summed(name, ELSEWHERE, [iteration_times(trace, overheads=shared) for trace in traces]))
+    shared = pooled(other_models)
+    rows.append(summed(name, OTHER_OVERHEADS, [iteration_times(trace, overheads=shared) for trace in traces]))
     if not (traces[0].ranges.shapes >= 0).any():
         return rows
     if len(traces) > 1 and collectives(traces[0]).any():
@@ -133,7 +133,7 @@ def geomean(errors: np.ndarray) -> float:
 def answer(table: pd.DataFrame) -> str:
     """Every trace's errors under each setting, those of the device's time, and of collectives by the others' laws."""
     texts = []
-    for setting in (OWN, OTHERS, ELSEWHERE, PREDICTED):
+    for setting in (OWN, OTHERS, OTHER_OVERHEADS, PREDICTED):
         part = table[table["setting"] == setting]
         if len(part):
             each = [

@@ -35,16 +35,7 @@ from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.json_types import to_json_types
 from surrogate.network.language import DOMAINS, NODE, Decoder, Deployment, main_dtype, read_decoder
-from surrogate.network.serving import (
-    FILE,
-    Load,
-    ServerKernels,
-    ServerModel,
-    ServerModels,
-    ServerSteps,
-    Setup,
-    server_steps,
-)
+from surrogate.network.serving import FILE, Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
 
 NAMES = beside(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
@@ -159,7 +150,7 @@ def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:
 
 
 def fitted(rows: pd.DataFrame) -> ServerModel:
-    """The law, without widths, of one framework's rows, each family with the weight of the root of its rows."""
+    """The model, without widths, of one framework's rows, each family with the weight of the root of its rows."""
     weights = _weights(rows)
     measured = np.log(rows["ttft_ms"].to_numpy())
     # A first token's time is a line in both constants.
@@ -181,9 +172,9 @@ def _weights(rows: pd.DataFrame) -> np.ndarray:
     return 1 / np.sqrt(rows.groupby(["library", "family"])["ttft_ms"].transform("size").to_numpy())
 
 
-def _predicted(rows: pd.DataFrame, law: ServerModel) -> pd.DataFrame:
-    """The rows with both times by a law: columns as in `Interval`."""
-    times = np.array([steps.intervals(law) for steps in rows["steps"]])
+def _predicted(rows: pd.DataFrame, model: ServerModel) -> pd.DataFrame:
+    """The rows with both times by a model: columns as in `Interval`."""
+    times = np.array([steps.intervals(model) for steps in rows["steps"]])
     names = enumerate(("predicted", "low", "high"))
     return rows.assign(**{f"{word}_{name}": times[:, i, j] for j, name in names for i, word in enumerate(WORDS)})
 
@@ -211,15 +202,15 @@ def _widths(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 def judged(sample: pd.DataFrame) -> pd.DataFrame:
-    """The rows that can be said, each with the times by a law that its family had no part in."""
+    """The rows that can be said, each with the times by a model that its family had no part in."""
     rows = sample[sample["steps"].notna()]
     parts = []
     for family in rows["family"].unique():
         others = rows[rows["family"] != family]
         widths = _widths(others)
         for library, own in rows[rows["family"] == family].groupby("library"):
-            law = replace(fitted(others[others["library"] == library]), **widths)
-            parts.append(_predicted(own, law))
+            model = replace(fitted(others[others["library"] == library]), **widths)
+            parts.append(_predicted(own, model))
     return pd.concat(parts).sort_index()
 
 
@@ -282,10 +273,10 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def store(rows: pd.DataFrame) -> None:
-    """Write the laws of all families."""
+    """Write the models of all frameworks, fitted to all families."""
     widths = _widths(rows)
-    laws = {str(library): replace(fitted(part), **widths) for library, part in rows.groupby("library")}
-    text = json.dumps(to_json_types(ServerModels(ORIGIN, laws)), indent=1)
+    models = {str(library): replace(fitted(part), **widths) for library, part in rows.groupby("library")}
+    text = json.dumps({"origin": ORIGIN, "laws": to_json_types(models)}, indent=1)
     write_text(bundled.FOLDER / FILE, f"{text}\n")
 
 

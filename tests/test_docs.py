@@ -177,9 +177,9 @@ def test_choices_in_braces_are_all_that_there_are(page: Path) -> None:
         command, _ = resolve(text.replace("\\|", "|").split())
         for before, listed in re.findall(r"(\S+) \{([\w,-]+)\}", text):
             there = choices(command, before)
-            elsewhere = {"reference"} | {name for name in there if f"{before} {name}" in mentions}
+            documented = {"reference"} | {name for name in there if f"{before} {name}" in mentions}
             named = set(listed.split(","))
-            assert named <= there <= named | elsewhere, f"`seer {text}`: {before} {{{','.join(sorted(there))}}}"
+            assert named <= there <= named | documented, f"`seer {text}`: {before} {{{','.join(sorted(there))}}}"
 
 
 def rows(page: Path, head: str) -> list[list[str]]:

@@ -243,12 +243,15 @@ class _FamilyFits(NamedTuple):
         whole = duplicate(model)
         fits = [Fit(f"held-out fold {n} of {len(folds)}", duplicate(model), *split) for n, split in enumerate(folds, 1)]
         fits.append(Fit("all rows", whole, np.arange(len(rows)), np.arange(0)))
-        fits += [Fit(f"GPU {n} of {len(gpus)} left out", model.elsewhere(), *split) for n, split in enumerate(gpus, 1)]
+        fits += [
+            Fit(f"GPU {n} of {len(gpus)} left out", model.for_unmeasured_gpu(), *split)
+            for n, split in enumerate(gpus, 1)
+        ]
         answers = run_fits(rows, fits, steps.begin, options.keep)
         held, distance = put_together(rows, folds, answers[: len(folds)])
-        elsewhere_us, _ = put_together(rows, gpus, answers[len(folds) + 1 :])
+        left_out_gpu_us, _ = put_together(rows, gpus, answers[len(folds) + 1 :])
         if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
-            elsewhere_us = held
+            left_out_gpu_us = held
         # 2. What their errors say.
         measured = np.where(rows.ok, rows.time_us, np.nan)
         evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
@@ -261,7 +264,7 @@ class _FamilyFits(NamedTuple):
             support=support,
             widths=fit_widths(rows, held, measured, distance, evaluated=evaluated),
             domain=Domain.of(ok, distance[rows.ok]),
-            unseen_gpu=self._unseen(elsewhere_us, known, evaluated),
+            unseen_gpu=self._unseen(left_out_gpu_us, known, evaluated),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
             min_us=min_times(ok),
@@ -272,18 +275,18 @@ class _FamilyFits(NamedTuple):
             rows, held, measured, distance, own_share=own_share, support=support, candidates=data.candidates
         )
         card["split"] = self._split_words()
-        card["unseen_gpus"] = left_out_coverage(rows, elsewhere_us, known)
+        card["unseen_gpus"] = left_out_coverage(rows, left_out_gpu_us, known)
         card["params"] = model.get_params(deep=False)
         return part, card
 
-    def _unseen(self, elsewhere_us: np.ndarray, known: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
+    def _unseen(self, left_out_gpu_us: np.ndarray, known: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
         """How far off times are on a GPU never measured, and whose order answers there; arrays (rows,)."""
         rows = self.rows
         if rows.family.parameter_names:  # configurations have a transfer of their own
             few = count_architectures(rows) < MIN_GPUS
-            return UnseenGpu() if few else fit_unseen_gpu(rows, elsewhere_us, known, evaluated)
-        unseen = fit_unseen_gpu(rows, elsewhere_us, known, evaluated)
-        chooser = best_ranking_source(rows, self.gpus, elsewhere_us, evaluated)[0] if self.gpus else MODEL
+            return UnseenGpu() if few else fit_unseen_gpu(rows, left_out_gpu_us, known, evaluated)
+        unseen = fit_unseen_gpu(rows, left_out_gpu_us, known, evaluated)
+        chooser = best_ranking_source(rows, self.gpus, left_out_gpu_us, evaluated)[0] if self.gpus else MODEL
         return replace(unseen, chooser=chooser, habit=average_costs(rows) if chooser == AVERAGE_RANK else {})
 
     def _split_words(self) -> str:
@@ -418,16 +421,16 @@ def average_costs(rows: Rows) -> dict[str, float]:
 
 
 def best_ranking_source(
-    rows: Rows, splits: Sequence[Split], elsewhere_us: np.ndarray, evaluated: np.ndarray
+    rows: Rows, splits: Sequence[Split], left_out_gpu_us: np.ndarray, evaluated: np.ndarray
 ) -> tuple[str, dict[str, float]]:
     """Return the chooser of the smaller mean log slowdown over the GPUs left out, and that of each chooser.
 
-    ``splits`` leave out a GPU each with its architecture (`surrogate.uncertainty.fit.gpu_splits`); ``elsewhere_us``
+    ``splits`` leave out a GPU each with its architecture (`surrogate.uncertainty.fit.gpu_splits`); ``left_out_gpu_us``
     (rows,) are the times of those fits; ``evaluated`` (rows,) marks problems whose choice counts.
     """
     slowdowns: dict[str, list[float]] = {MODEL: [], AVERAGE_RANK: []}
     for inside, held in splits:
-        outside = held[evaluated[held] & rows.ok[held] & np.isfinite(elsewhere_us[held])]
+        outside = held[evaluated[held] & rows.ok[held] & np.isfinite(left_out_gpu_us[held])]
         outside = outside[pd.Series(rows.problem[outside]).duplicated(keep=False).to_numpy()]
         if not len(outside):
             continue
@@ -436,7 +439,7 @@ def best_ranking_source(
         average = label.map(average_costs(rows.take(inside))).to_numpy(dtype=float)
         every = np.ones(len(test), dtype=bool)
         candidates = Candidates(pd.factorize(test.problem)[0], test.time_us, every, test.order)
-        for name, score in ((MODEL, elsewhere_us[outside]), (AVERAGE_RANK, average)):
+        for name, score in ((MODEL, left_out_gpu_us[outside]), (AVERAGE_RANK, average)):
             # An unknown candidate comes last, as in answers.
             known = np.nan_to_num(score, nan=np.finfo(float).max)
             slowdowns[name].append(float(np.log(choose(candidates, known, every).slowdown).mean()))

@@ -96,7 +96,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     def _predict(self, rows: Rows) -> np.ndarray:
         """(rows,) times in µs; NaN where the model does not apply."""
 
-    def elsewhere(self) -> "TimeModel":
+    def for_unmeasured_gpu(self) -> "TimeModel":
         """An unfitted model that answers alike where no row of the GPU was measured; a cheaper one where there is."""
         return duplicate(self)
 

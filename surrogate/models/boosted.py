@@ -147,7 +147,7 @@ class _Boosted(TimeModel):
         log_correction = self.booster_.inplace_predict(self.design(rows)).astype(np.float64)
         if self.trend_ is not None:
             terms_ = rows.columns(self.trend_.names)
-            log_correction += self.trend_.beyond(terms_, rows.candidate, _gpus_and_libraries(rows)[0])
+            log_correction += self.trend_.extrapolation(terms_, rows.candidate, _gpus_and_libraries(rows)[0])
         return self.base_us(rows) * np.exp(log_correction)
 
     def weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:

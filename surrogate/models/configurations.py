@@ -301,8 +301,8 @@ class Configurations(TimeModel):
             # which none is smaller.
             sized = self.level_.linear - 2
             on = [key.startswith("|".join((name, *problem.settings, ""))) for key in self.problems_]
-            beyond = self._measured[on, :sized] - inside[:sized]
-            smaller, larger = (self._log2_best_us[on][(sign * beyond <= SLACK).all(axis=1)] for sign in (1, -1))
+            excess = self._measured[on, :sized] - inside[:sized]
+            smaller, larger = (self._log2_best_us[on][(sign * excess <= SLACK).all(axis=1)] for sign in (1, -1))
             log2_us = min(max(log2_us, smaller[np.isfinite(smaller)].max(initial=-np.inf)), larger.min(initial=np.inf))
             rate = _log2_rates(problem, gpu(name), unit, by_roofline) if name in listed else by_roofline
             shares.append(log2_us - (self._work(there)[:2] - rate).max())

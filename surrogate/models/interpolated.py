@@ -60,7 +60,7 @@ class InterpolatedTerms(TimeModel):
         drawn = np.random.default_rng(self.random_state).permutation(len(rows))[: self.most_rows]
         sample = rows.take(drawn)
         sample_us = time_us[drawn]
-        self.terms_ = self.elsewhere().fit(sample, sample_us)
+        self.terms_ = self.for_unmeasured_gpu().fit(sample, sample_us)
         self.grid_ = _fitted_grid(rows, np.log(time_us / self.terms_.base_us(rows)))
         self.trees_ = None
         self._measured = {}
@@ -81,7 +81,7 @@ class InterpolatedTerms(TimeModel):
             self.booster_ = xgboost.train(settings, data, num_boost_round=self.rounds)
             self.trees_ = Trees.from_booster(self.booster_.save_raw("json"))
 
-    def elsewhere(self) -> BoostedTerms:
+    def for_unmeasured_gpu(self) -> BoostedTerms:
         """The terms alone."""
         params = self.get_params(deep=False)
         del params["most_rows"]

@@ -109,7 +109,7 @@ class Trend:
         keys = (RangeKey(candidate, gpu), RangeKey(candidate, ""), RangeKey("", ""))
         return next(self.ranges[key] for key in keys if key in self.ranges)
 
-    def beyond(self, terms: np.ndarray, candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+    def extrapolation(self, terms: np.ndarray, candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
         """(rows,) what to add to the log correction at ``terms`` (rows, terms); exactly 0 inside the range."""
         if not len(terms):
             return np.zeros(0)
@@ -119,15 +119,15 @@ class Trend:
         return self.outside(terms, ranges)
 
     def outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-        """(rows,) as `beyond`, with the ``ranges`` (rows, 2, terms) that the caller looked up."""
+        """(rows,) as `extrapolation`, with the ``ranges`` (rows, 2, terms) that the caller looked up."""
         low, high = ranges[:, 0], ranges[:, 1]
         added = np.zeros(len(terms))
         is_outside = (terms < low) | (terms > high)
         if is_outside.any():
             rows = np.flatnonzero(is_outside.any(axis=1))
-            beyond = terms[rows].astype(np.float64)
-            nearest = np.clip(beyond, low[rows], high[rows])
-            step = _columns(beyond, self.knots) - _columns(nearest, self.knots)
+            values = terms[rows].astype(np.float64)
+            nearest = np.clip(values, low[rows], high[rows])
+            step = _columns(values, self.knots) - _columns(nearest, self.knots)
             added[rows] = (step * self.slopes).sum(axis=1)
         return added
 

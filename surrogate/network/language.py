@@ -371,8 +371,8 @@ class Deployment:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of it."""
         ranks = self.tensor_parallel * self.data_parallel
-        beyond = f"{ranks} GPUs are more than the {self.node} that NVLink joins; sums beyond them cross a network"
-        return (beyond,) if ranks > self.node else ()
+        crossing = f"{ranks} GPUs are more than the {self.node} that NVLink joins; sums beyond them cross a network"
+        return (crossing,) if ranks > self.node else ()
 
 
 @lru_cache(maxsize=64)

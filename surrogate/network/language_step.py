@@ -395,7 +395,7 @@ class Step:
             yield StepKernel(
                 "scatter", ReduceScatter(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype)
             )
-            yield from self.beyond(self.ranks, elements)
+            yield from self.across_nodes(self.ranks, elements)
         else:
             yield from self.summed(how.tensor_parallel)
 
@@ -406,9 +406,9 @@ class Step:
             yield StepKernel(
                 "all_reduce", AllReduce(elements=elements, ranks=min(ranks, self.how.node), dtype=self.dtype)
             )
-            yield from self.beyond(ranks, elements)
+            yield from self.across_nodes(ranks, elements)
 
-    def beyond(self, ranks: int, elements: int) -> Iterator[StepKernel]:
+    def across_nodes(self, ranks: int, elements: int) -> Iterator[StepKernel]:
         """What crosses a network between NVLink domains: each GPU's share of a ring's sum, at PCIe's rate."""
         nodes = ceil_div(ranks, self.how.node)
         if nodes > 1:

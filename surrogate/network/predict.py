@@ -172,9 +172,9 @@ class Predictors:
         measured = {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
         others = {_setting(run) for run in selections if run in answers and answers[run].source in UNMEASURED}
         if measured and others:
-            own, elsewhere = (", ".join(sorted(map(" ".join, settings))) for settings in (measured, others))
+            own, other = (", ".join(sorted(map(" ".join, settings))) for settings in (measured, others))
             yield (
-                f"convolutions measured on {self.gpu.name}: {own}; not {elsewhere}: their times go by other GPUs', and"
+                f"convolutions measured on {self.gpu.name}: {own}; not {other}: their times go by other GPUs', and"
                 " the wide interval is theirs"
             )
 

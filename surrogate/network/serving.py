@@ -75,18 +75,10 @@ class ServerModel:
     tpot: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerModels:
-    """What ships: framework → its law."""
-
-    origin: str
-    laws: Mapping[str, ServerModel]
-
-
 @cache
-def shipped_laws() -> ServerModels:
-    """The constants that ship with the package."""
-    return from_json_types(ServerModels, json.loads((bundled.FOLDER / FILE).read_bytes()))
+def server_models() -> dict[str, ServerModel]:
+    """Return the model of each framework that ships with the package."""
+    return from_json_types(dict[str, ServerModel], json.loads((bundled.FOLDER / FILE).read_bytes())["laws"])
 
 
 class Load(NamedTuple):
@@ -141,49 +133,49 @@ class ServerSteps:
     @property
     def tpot_ms(self) -> float:
         """Time per output token behind the first; NaN where answers have no other."""
-        return self.decode_ms + self.beside_ms if self.load.output > 1 else nan
+        return self.decode_ms + self.prompts_ms if self.load.output > 1 else nan
 
     @property
-    def beside_ms(self) -> float:
+    def prompts_ms(self) -> float:
         """Of it, what others' prompts take."""
-        return self.prompts_beside * self.prompt_ms
+        return self.prompts_per_token * self.prompt_ms
 
     @property
-    def prompts_beside(self) -> float:
+    def prompts_per_token(self) -> float:
         """Prompts that a stage takes between two tokens of a request."""
-        return min((self.running - 1) / max(self.load.output - 1, 1), self._max_beside) / self.stages
+        return min((self.running - 1) / max(self.load.output - 1, 1), self._max_prompts) / self.stages
 
     @property
-    def _max_beside(self) -> float:
+    def _max_prompts(self) -> float:
         return max(BATCHED_TOKENS / self.load.input, (self.running - 1) / (SHORT_ANSWER - 1))
 
     @property
     def queued(self) -> float:
         """Prompts that a request's own waits for, since the steps of an answer have no room for all others'."""
-        return max(self.running - 1 - (self.load.output - 1) * self._max_beside, 0.0) / self.stages
+        return max(self.running - 1 - (self.load.output - 1) * self._max_prompts, 0.0) / self.stages
 
     def ttft_ms(self, start_ms: float, share: float) -> float:
         """Time to the first token."""
-        request_ms = self.prompt_ms * (1 + self.queued) + (self.load.output - 1) * (self.decode_ms + self.beside_ms)
+        request_ms = self.prompt_ms * (1 + self.queued) + (self.load.output - 1) * (self.decode_ms + self.prompts_ms)
         return self.placed_ms(start_ms, share) + (self.users - self.running) / self.running * request_ms
 
     def placed_ms(self, start_ms: float, share: float) -> float:
         """Time to the first token of a request that has its place in the cache."""
         return start_ms + self.prompt_ms * (1 + max(share * (self.running - 1) / self.stages, self.queued))
 
-    def intervals(self, law: ServerModel) -> tuple[TimeInterval, TimeInterval, TimeInterval]:
+    def intervals(self, model: ServerModel) -> tuple[TimeInterval, TimeInterval, TimeInterval]:
         """Time to the first token, per further one, and that a request holds its place; no lower end is before what
         peak rates allow."""
         min_ms = self.min_ttft_ms * (1 + self.queued)
-        first = self._interval(self.ttft_ms(law.start_ms, law.share), law.ttft, min_ms)
-        further = self._interval(self.tpot_ms, law.tpot, self.min_tpot_ms)
-        placed = self._interval(self.placed_ms(law.start_ms, law.share), law.ttft, min_ms)
+        first = self._interval(self.ttft_ms(model.start_ms, model.share), model.ttft, min_ms)
+        further = self._interval(self.tpot_ms, model.tpot, self.min_tpot_ms)
+        placed = self._interval(self.placed_ms(model.start_ms, model.share), model.ttft, min_ms)
         return first, further, self.request_ms(placed, further)
 
     def request_ms(self, first: TimeInterval, further: TimeInterval) -> TimeInterval:
         """Time of a whole answer."""
-        beyond = self.load.output - 1
-        times = (start + (beyond * token if beyond else 0) for start, token in zip(first, further, strict=True))
+        count = self.load.output - 1
+        times = (start + (count * token if count else 0) for start, token in zip(first, further, strict=True))
         return TimeInterval(*times)
 
     def _interval(self, time: float, widths: tuple[float, float], minimum: float) -> TimeInterval:
@@ -270,7 +262,7 @@ class _Timed(NamedTuple):
 
     time_us: float
     parts: Mapping[str, float]
-    beyond_us: float
+    unmeasured_us: float
     floors: tuple[Operator, ...]
     sums: str
     refused: str
@@ -308,13 +300,13 @@ def _time(
     kernels: Mapping[Operator, int], answers: Mapping[Operator, ProblemTime], floors: Container[Operator], device: Gpu
 ) -> _Timed:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-    beyond_us = 0.0
+    unmeasured_us = 0.0
     refused = ""
     for work, count in kernels.items():
         answer = answers[work]
         parts[part_of(work)] += count * answer.time_us
         if answer.source in UNMEASURED:
-            beyond_us += count * (answer.upper_us - answer.time_us)
+            unmeasured_us += count * (answer.upper_us - answer.time_us)
         if answer.source == ROOFLINE and work.MULTIPLIES:
             refused = refused or (missing_units(device, work.dtype, work.math) or "")
     floored = tuple(work for work in kernels if work in floors)
@@ -326,7 +318,7 @@ def _time(
     )
     traffic_us = sum(count * memory_us(work.dram_bytes, device.dram_gbs) for count, work in limited)
     limits = float(arithmetic_us), float(traffic_us)
-    return _Timed(sum(parts.values()), parts, beyond_us, floored, sums, refused, *limits)
+    return _Timed(sum(parts.values()), parts, unmeasured_us, floored, sums, refused, *limits)
 
 
 def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
@@ -342,19 +334,19 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         memory_bytes=sized.memory_bytes,
         fits=sized.fits,
         parts={},
-        half_width=log1p(decode.beyond_us / decode.time_us),
+        half_width=log1p(decode.unmeasured_us / decode.time_us),
         floors=(*prompt.floors, *decode.floors),
         sums=decode.sums,
         min_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
     )
     # A step that takes a prompt beside decoded tokens reads its weights once for both.
-    arithmetic_us = decode.compute_us + steps.prompts_beside * prompt.compute_us
-    whole_ms = steps.decode_ms + steps.beside_ms
+    arithmetic_us = decode.compute_us + steps.prompts_per_token * prompt.compute_us
+    whole_ms = steps.decode_ms + steps.prompts_ms
     parts = {name: decode.parts[name] / 1e3 / whole_ms for name in PARTS}
-    summed = steps.prompts_beside * prompt.parts[COMMUNICATION] / 1e3 / whole_ms
+    summed = steps.prompts_per_token * prompt.parts[COMMUNICATION] / 1e3 / whole_ms
     parts[COMMUNICATION] += summed
     return replace(
         steps,
-        parts=parts | {PROMPTS: steps.beside_ms / whole_ms - summed},
+        parts=parts | {PROMPTS: steps.prompts_ms / whole_ms - summed},
         min_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
     )

@@ -32,7 +32,7 @@ FRONT = (
     "Each dot is a configuration that fits; the line joins those of a GPU that no other of its own beats in both. To"
     " the right a user reads faster, upward a GPU serves more."
 )
-UNFOLDED = 25
+MAX_OPEN_ROWS = 25
 
 
 def _interval_text(ends: tuple[float, float, float]) -> str:
@@ -339,7 +339,7 @@ def serving_page(serving: Serving) -> str:
         )
     sections = [
         Section("Speed for a user against throughput", [], [Figure("pareto", drawn, FRONT)] if drawn else []),
-        Section("Configurations", [Table(table.records, table.formats, unfolded=UNFOLDED)]),
+        Section("Configurations", [Table(table.records, table.formats, open_rows=MAX_OPEN_ROWS)]),
         Section("What to know", list(serving.notes)),
     ]
     return page(table.title, sections, kicker="servers of a language model", answer=answer)

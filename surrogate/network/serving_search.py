@@ -21,7 +21,7 @@ from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, replace_fields
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import UNMEASURED
-from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_steps, shipped_laws
+from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
 from surrogate.network.serving_result import SHOWN, ServerRow, Serving, Targets, pareto
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -360,7 +360,7 @@ def _row(
 ) -> ServerRow:
     how = plan.setup.deployment
     unknown = TimeInterval(nan, nan, nan)
-    first, further, held = steps.intervals(shipped_laws().laws[library]) if steps.fits else (unknown,) * 3
+    first, further, held = steps.intervals(server_models()[library]) if steps.fits else (unknown,) * 3
     gpus = plan.replicas * how.gpus
     tokens_per_ms = plan.users * steps.load.output / gpus
     rate = 1e3 * tokens_per_ms / steps.request_ms(first, further).time

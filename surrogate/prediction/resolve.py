@@ -154,8 +154,8 @@ class Resolver:
         if question.named and not question.family.parameter_names:
             known = self.ranker(question._replace(named=()))
             others = self.bundle.part(question.family, question.gpu, question.values).candidates
-            elsewhere = {key.solver or key.algorithm for key in others}
-            if not any(name in elsewhere and not known.has(name) for name in question.named):
+            other_names = {key.solver or key.algorithm for key in others}
+            if not any(name in other_names and not known.has(name) for name in question.named):
                 return known
         if question.library_version is not None and question.is_known_version:
             return self._of_version(question, question.library_version)

@@ -215,7 +215,7 @@ NAME_WIDTH = 18
 """Characters of a model's name with which the widest table keeps to `WIDTH`."""
 MAX_REASON = 90
 """Characters of a reason in the line of models that were not judged."""
-MAX_UNFOLDED = 15
+MAX_OPEN_ROWS = 15
 """Rows of coverage, importance and costs that a page shows at once."""
 
 _Said = tuple[tuple[float, ...] | None, str]
@@ -457,7 +457,7 @@ def evidence_tables(results: Results, kind: str) -> list[Table]:
     models, title = {row["model"] for row in rows}, TEXTS[kind]["title"]
     title = f"{title}, {min(models)}" if len(models) == 1 else title
     records = [_figures(row, columns) for row in rows]
-    return [Table(records, _formats(columns), title, unfolded=MAX_UNFOLDED)] if records else []
+    return [Table(records, _formats(columns), title, open_rows=MAX_OPEN_ROWS)] if records else []
 
 
 def _across(

@@ -155,7 +155,7 @@ class Table:
     parentheses, ``notes`` stand below the table. The last ``references`` records are yardsticks: a rule parts them from
     the others. ``empty`` is printed where there is no record. With ``widest``, the characters of a
     line where output is no terminal, the last columns are left out where a line is too long, which a note says.
-    On a page the records behind the first ``unfolded`` are folded away. In text, ``best_mark`` follows the best cells.
+    On a page the records behind the first ``open_rows`` are folded away. In text, ``best_mark`` follows the best cells.
     """
 
     records: Sequence[Mapping[str, object]]
@@ -166,7 +166,7 @@ class Table:
     references: int = 0
     empty: str = "(no rows)"
     widest: int | None = None
-    unfolded: int | None = None
+    open_rows: int | None = None
     best_mark: str = ""
 
     @property
@@ -202,8 +202,8 @@ class Table:
             for record, cells in zip(self.records, zip(*texts, strict=True), strict=True)
         ]
         split = len(rows) - self.references
-        bodies = [("", rows[:split][: self.unfolded]), ("references", rows[split:])]
-        closed = rows[self.unfolded : split] if self.unfolded else []
+        bodies = [("", rows[:split][: self.open_rows]), ("references", rows[split:])]
+        closed = rows[self.open_rows : split] if self.open_rows else []
         given = {"table": self, "heads": list(zip(names, sides, strict=True)), "bodies": bodies, "closed": closed}
         return template("table.html.j2").render(given, longest=LONGEST_NAME, shortened=shortened)
 

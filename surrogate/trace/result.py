@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
-UNFOLDED = 15
+MAX_OPEN_ROWS = 15
 """Rows of a long table on a page that are not folded away."""
 MAX_NAME_LENGTH = 60
 """Characters of a short name."""
@@ -55,7 +55,7 @@ class ResultTable(TableResult):
         """The table to print; for a page, of more than ``maximum`` rows the first ones, many of them folded away."""
         more = f"first {maximum} of {len(self):,}" if maximum is not None and len(self) > maximum else ""
         formats = {key: self._shown for row in self.rows[:1] for key in row}
-        folds = {"note": more, "unfolded": maximum and UNFOLDED}
+        folds = {"note": more, "open_rows": maximum and MAX_OPEN_ROWS}
         return Table(self.rows[:maximum], formats, self.title, notes=self.notes, empty="None in this trace.", **folds)
 
     def to_dict(self) -> dict[str, object]:

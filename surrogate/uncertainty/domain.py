@@ -137,16 +137,16 @@ class References:
         """Distance of one problem's sizes, in the order of `Family.size_names`."""
         shift, scale = self._scale
         x = np.log2(np.array([*sizes, 2], dtype=np.float64) + shift) * scale
-        beyond = -1.0  # for the one at the end
+        batch_excess = -1.0  # for the one at the end
         for position, low, high in self._batches:
             batch = float(x[position])
-            beyond += max(low - batch, batch - high, 0.0) ** 2
+            batch_excess += max(low - batch, batch - high, 0.0) ** 2
             x[position] = 0.0
         squared = self._factors.dot(x)
         count = min(NEIGHBOURS, len(squared))
         squared.partition(count - 1)
         nearest = sum(squared[:count].tolist()) / count
-        return max(nearest + float(x.dot(x)) + beyond, 0.0) ** 0.5
+        return max(nearest + float(x.dot(x)) + batch_excess, 0.0) ** 0.5
 
     def distances(self, sizes: np.ndarray) -> np.ndarray:
         """(rows,) distances of problems (rows, sizes); neighbouring equal rows are computed once."""
@@ -155,13 +155,13 @@ class References:
             return np.array([self.distance(row) for row in sizes.tolist()])
         new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
         points = _coordinates(self.family, sizes[new])
-        beyond = np.zeros(len(points))
+        batch_excess = np.zeros(len(points))
         for position, low, high in self._batches:
             batch = points[:, position]
-            beyond += np.maximum(np.maximum(low - batch, batch - high), 0.0) ** 2
+            batch_excess += np.maximum(np.maximum(low - batch, batch - high), 0.0) ** 2
             points[:, position] = 0.0
         chunks = [self._nearest(points[i : i + _CHUNK]) for i in range(0, len(points), _CHUNK)]
-        squared = np.concatenate(chunks) + (points * points).sum(axis=1) + beyond
+        squared = np.concatenate(chunks) + (points * points).sum(axis=1) + batch_excess
         return np.sqrt(np.maximum(squared, 0.0))[np.cumsum(new) - 1]
 
     def _nearest(self, points: np.ndarray) -> np.ndarray:
@@ -175,7 +175,7 @@ class References:
         """(rows,) True where all sizes (rows, sizes) lie in the measured ranges."""
         return np.all((self.minimum <= sizes) & (sizes <= self.greatest), axis=1)
 
-    def beyond(self, sizes: np.ndarray) -> np.ndarray:
+    def doublings_outside(self, sizes: np.ndarray) -> np.ndarray:
         """(rows,) doublings, or halvings, from the measured ranges to ``sizes`` (rows, sizes): of the sizes in sum, or
         of their product, whichever is more."""
         logs, shapes, minimum, greatest = (
@@ -257,7 +257,7 @@ class Domain:
         kernel. Other families' widths go by the distance alone."""
         if not self.family.parameter_names:
             return np.zeros(len(sizes))
-        return PER_DOUBLING * np.min([each.beyond(sizes) for each in self.references.values()], axis=0)
+        return PER_DOUBLING * np.min([each.doublings_outside(sizes) for each in self.references.values()], axis=0)
 
     def setting_reason(self, key: SettingKey, library_version: str | None = None) -> str | None:
         """Why this setting is outside, or None; no version is any version."""

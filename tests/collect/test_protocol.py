@@ -32,8 +32,8 @@ def test_clocks_leave_out_what_the_gpu_does_not_tell(chain):
     """Power and ECC; and an older binding has another name for the reasons."""
     import pynvml  # pyright: ignore[reportMissingImports]
 
-    untold = Mock(side_effect=pynvml.NVMLError)
-    changed = {"PowerUsage": untold, "EccMode": untold, "CurrentClocksEventReasons": None}
+    unreadable = Mock(side_effect=pynvml.NVMLError)
+    changed = {"PowerUsage": unreadable, "EccMode": unreadable, "CurrentClocksEventReasons": None}
     for name, answer in {**changed, "CurrentClocksThrottleReasons": lambda handle: 4}.items():
         chain.setattr(pynvml, f"nvmlDeviceGet{name}", answer, raising=False)
     clocks = GpuClocks.open("0000:01:00.0")

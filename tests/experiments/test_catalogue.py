@@ -30,9 +30,9 @@ def test_rows_stand_in_the_catalogue_s_order() -> None:
 
 def test_lines_outside_the_markers_are_no_rows() -> None:
     """Other tables of the page link to the same files."""
-    elsewhere = "| a claim | [picker.csv](tables/picker.csv) |"
-    text = updated(f"{PAGE}{elsewhere}\n", row("versions"))
-    assert lines(text) == [*row("versions").values(), elsewhere]
+    other_row = "| a claim | [picker.csv](tables/picker.csv) |"
+    text = updated(f"{PAGE}{other_row}\n", row("versions"))
+    assert lines(text) == [*row("versions").values(), other_row]
 
 
 def test_a_run_replaces_its_own_row_alone() -> None:

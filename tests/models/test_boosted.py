@@ -115,13 +115,13 @@ def test_beyond_the_range_a_power_law_goes_on(table: Table, power: float) -> Non
     trend = fitted.trend_
     assert trend is not None
     names = trend_names(rows.family)
-    assert not trend.beyond(rows.columns(names), rows.candidate, device_names(rows.frame)).any()
+    assert not trend.extrapolation(rows.columns(names), rows.candidate, device_names(rows.frame)).any()
     small, large = (checked(table(24, batches=(n,), algorithms=algorithms)) for n in (2048, 16384))
-    beyond = small.roofline_us > rows.roofline_us.max()
+    is_larger = small.roofline_us > rows.roofline_us.max()
     growth = fitted.predict(large) / fitted.predict(small)
     expected = (large.roofline_us / small.roofline_us) ** power
-    assert beyond.sum() >= 8
-    assert np.median((growth / expected)[beyond]) == pytest.approx(1.0, rel=0.05)
+    assert is_larger.sum() >= 8
+    assert np.median((growth / expected)[is_larger]) == pytest.approx(1.0, rel=0.05)
 
 
 def test_known_answer_of_the_trend() -> None:
@@ -134,14 +134,16 @@ def test_known_answer_of_the_trend() -> None:
     trend = Trend.fit(("x", "z"), terms, terms @ [0.5, 2.0], candidates, gpus)
     at = np.array([[0.0, 5.0], [20.0, 5.0], [20.0, 30.0]])
 
-    def beyond(candidate: str, gpu: str) -> np.ndarray:
-        return trend.beyond(at, np.full(3, candidate), np.full(3, gpu))
+    def extrapolation(candidate: str, gpu: str) -> np.ndarray:
+        return trend.extrapolation(at, np.full(3, candidate), np.full(3, gpu))
 
     for candidate, gpu, edge in (("a", "slow", 10), ("a", "fast", 5), ("a", "new", 10), ("new", "fast", 10)):
         expected = [0.0, 0.5 * (20 - edge), 0.5 * (20 - edge) + 2.0 * (30 - edge)]
-        np.testing.assert_allclose(beyond(candidate, gpu), expected, atol=0.1)
+        np.testing.assert_allclose(extrapolation(candidate, gpu), expected, atol=0.1)
     again = from_json_types(Trend, to_json_types(trend))
-    np.testing.assert_array_equal(again.beyond(at, np.full(3, "a"), np.full(3, "fast")), beyond("a", "fast"))
+    np.testing.assert_array_equal(
+        again.extrapolation(at, np.full(3, "a"), np.full(3, "fast")), extrapolation("a", "fast")
+    )
 
 
 def test_the_cost_of_a_call_is_one_for_all_gpus_of_a_library() -> None:

@@ -105,8 +105,8 @@ def test_far_from_every_measurement_the_terms_alone_answer(fitted, rows: Rows) -
 def test_a_candidate_of_another_gpu_is_answered_by_the_terms() -> None:
     both = pd.concat([products().frame, products(gpu="b200").frame.assign(algorithm="cute")], ignore_index=True)
     fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(checked(both))
-    elsewhere = checked(products().frame.assign(algorithm="cute"))
-    np.testing.assert_allclose(fitted.predict(elsewhere), fitted.terms_.predict(elsewhere), rtol=1e-6)
+    unmeasured = checked(products().frame.assign(algorithm="cute"))
+    np.testing.assert_allclose(fitted.predict(unmeasured), fitted.terms_.predict(unmeasured), rtol=1e-6)
 
 
 def test_files_keep_it(fitted) -> None:

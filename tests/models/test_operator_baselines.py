@@ -55,8 +55,8 @@ def test_gemm_interpolation_by_hand() -> None:
     moved = [4 * (2 * 64 * 128 + 64 * 64) / 10, 4 * (2 * 64 * 256 + 64 * 64) / 40]
     expected = max(64 * 64 * 192 / np.mean(macs), 4 * (2 * 64 * 192 + 64 * 64) / np.mean(moved))
     assert fitted.predict(products([1.0, 1.0], [192, 128])) == pytest.approx([expected, 10.0])
-    elsewhere = rows("gemm", [1.0], batch=1, m=64, n=64, k=[100])
-    assert np.isnan(fitted.predict(elsewhere)).all()
+    outside = rows("gemm", [1.0], batch=1, m=64, n=64, k=[100])
+    assert np.isnan(fitted.predict(outside)).all()
     assert model_class("gemm-interpolation") is GemmInterpolation  # seer compare --models
 
 

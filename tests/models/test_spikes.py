@@ -58,9 +58,9 @@ def test_a_spike_that_another_candidate_shares_or_none_could_share_stays(row: in
 
 @given(row=inside, height=st.floats(0.6, 2.0), size=st.integers(0, 2))
 def test_a_step_that_persists_stays(row: int, height: float, size: int) -> None:
-    beyond = np.flatnonzero((SIZES[:, size] > SIZES[row, size]) & (np.delete(SIZES[row] == SIZES, size, 1).all(axis=1)))
+    larger = np.flatnonzero((SIZES[:, size] > SIZES[row, size]) & (np.delete(SIZES[row] == SIZES, size, 1).all(axis=1)))
     stepped = planted(row, height)
-    stepped[beyond] += height
+    stepped[larger] += height
     assert not left_out(stepped, planted(row, 0.0))
 
 

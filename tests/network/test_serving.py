@@ -1,4 +1,4 @@
-"""Servers of language models: the law of their times, what they hold, and the search under targets."""
+"""Servers of language models: the model of their times, what they hold, and the search under targets."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
-from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps, shipped_laws
+from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
 from surrogate.network.serving_result import SHOWN, Targets, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
 from tests.test_docs import blocks
@@ -41,7 +41,7 @@ STEPS = ServerSteps(
     half_width=0.0,
     floors=(),
 )
-LAW = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
+SERVER_MODEL = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
 
 def test_a_further_token_takes_a_step_and_its_part_of_others_prompts() -> None:
@@ -61,7 +61,7 @@ def test_prompts_of_short_answers_queue_and_none_is_served_sooner_than_its_own_t
     """A step takes 8,192 tokens of prompts at most; the cycle of a user stays that of all prompts and its own steps."""
     for output, users in ((1, 11), (2, 200), (1, 200)):
         steps = replace(STEPS, load=Load(4096, output), users=users, running=min(users, 50), min_ttft_ms=20.0)
-        first, further, held = steps.intervals(LAW)
+        first, further, held = steps.intervals(SERVER_MODEL)
         token_ms = further.time if output > 1 else 0.0
         assert first.time + (output - 1) * token_ms >= users * steps.prompt_ms
         assert steps.running / held.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
@@ -70,18 +70,18 @@ def test_prompts_of_short_answers_queue_and_none_is_served_sooner_than_its_own_t
 
 
 def test_intervals_are_the_law_s_and_wider_where_kernels_were_not_measured() -> None:
-    first, further, _ = STEPS.intervals(LAW)
+    first, further, _ = STEPS.intervals(SERVER_MODEL)
     assert (first.low, first.high) == pytest.approx((first.time / 2, first.time * 4))
     assert (further.low, further.high) == pytest.approx((14, 28))
-    wider = replace(STEPS, half_width=0.5).intervals(LAW)[1]
+    wider = replace(STEPS, half_width=0.5).intervals(SERVER_MODEL)[1]
     assert wider.low < 14 and wider.high > 28
-    bounded = replace(STEPS, min_ttft_ms=60.0, min_tpot_ms=99.0).intervals(LAW)
+    bounded = replace(STEPS, min_ttft_ms=60.0, min_tpot_ms=99.0).intervals(SERVER_MODEL)
     assert [each.low for each in bounded[:2]] == pytest.approx([60, bounded[1].time])  # of 85 and 14 ms
 
 
 def test_a_law_ships_for_every_framework() -> None:
-    assert set(shipped_laws().laws) == {"vllm", "sglang", "trtllm"}
-    assert all(law.start_ms > 0 and 0 < law.share < 1 for law in shipped_laws().laws.values())
+    assert set(server_models()) == {"vllm", "sglang", "trtllm"}
+    assert all(model.start_ms > 0 and 0 < model.share < 1 for model in server_models().values())
 
 
 @pytest.fixture(scope="module")

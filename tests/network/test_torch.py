@@ -225,8 +225,8 @@ def test_the_largest_batch_of_a_live_module() -> None:
 
     largest = timed(max_batch=True)
     assert largest.fits and largest.batch
-    beyond = timed(batch=largest.batch + 1)
-    assert beyond.fits is False and "DOES NOT FIT: needs 1" in beyond.headline()
+    too_large = timed(batch=largest.batch + 1)
+    assert too_large.fits is False and "DOES NOT FIT: needs 1" in too_large.headline()
 
 
 def test_an_empty_tensor_costs_nothing() -> None:

@@ -120,8 +120,8 @@ def test_the_function_loses_what_its_head_says(listed: Picks) -> None:
 
 
 def test_the_head_says_where_it_comes_from(kernel: Bundle, listed: Picks) -> None:
-    elsewhere = picks_for(Predictor(kernel, gpu="t4"), [each.problem for each in listed.selections])
-    assert "Held-out slowdown of the bundle: never judged on t4." in export_function(elsewhere, "python")[0]
+    t4_picks = picks_for(Predictor(kernel, gpu="t4"), [each.problem for each in listed.selections])
+    assert "Held-out slowdown of the bundle: never judged on t4." in export_function(t4_picks, "python")[0]
     text, _ = export_function(listed, "python", leaves=8)
     head = " ".join(text.partition("\n\n\n")[0].replace("#", " ").split())
     assert "function_kernel on our own:" in head and "Bundle: mine, model configurations" in head

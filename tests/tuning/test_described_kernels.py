@@ -86,7 +86,7 @@ def test_doublings_beyond_the_measured_sizes_are_counted() -> None:
     family = DescribedFamily(COLUMNS.of(times(), "here"))
     measured = References.of(family, np.array([[64, 64], [1024, 64], [64, 1024]]))
     asked = np.array([[128, 256], [2048, 128], [1024, 1024], [16, 2048], [32, 32], [0, 64]])
-    assert measured.beyond(asked).tolist() == [0, 2, 4, 3, 2, 6]
+    assert measured.doublings_outside(asked).tolist() == [0, 2, 4, 3, 2, 6]
 
 
 @pytest.mark.slow

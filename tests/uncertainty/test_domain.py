@@ -43,8 +43,8 @@ def test_a_product_has_two_batch_sizes() -> None:
     own = dict(zip(GEMM.size_names, domains.weights(GEMM), strict=True))
     sizes = {"batch": 1, "m": 64, "n": 256, "k": 512}
     known = domains.References.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
-    beyond = [{**sizes, "batch": 2, "m": 128}[name] for name in GEMM.size_names]
-    assert known.distance(beyond) == pytest.approx(np.hypot(own["batch"], own["m"]))
+    outside = [{**sizes, "batch": 2, "m": 128}[name] for name in GEMM.size_names]
+    assert known.distance(outside) == pytest.approx(np.hypot(own["batch"], own["m"]))
     wider = [{**sizes, "n": 512}[name] for name in GEMM.size_names]
     assert known.distance(wider) == pytest.approx(own["n"]) and own["n"] > own["m"]
 

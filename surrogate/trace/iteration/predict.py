@@ -343,9 +343,9 @@ def walk_of(
     here = gpu_of(trace, device)
     there = gpu_named(gpu) if gpu else here
     old = batch_size(trace)
-    elsewhere = there is not None and (here is None or there.name != here.name) and gpu is not None
+    is_other_gpu = there is not None and (here is None or there.name != here.name) and gpu is not None
     rescaled = batch is not None and batch != old
-    changed = elsewhere or rescaled
+    changed = is_other_gpu or rescaled
     if changed and (why := invalid_reason(trace)):
         raise InputError(why)
     check_choice("times", times or "measured", SOURCES)

@@ -286,10 +286,10 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
     activity = graph.row[rows]
     before = trace.activities.time_us[activity]
-    untold = np.isin(activity, [row for row, _ in times.reasons])
-    untold |= (times.time_us[activity] == before) & (new != traced)
+    unscaled = np.isin(activity, [row for row, _ in times.reasons])
+    unscaled |= (times.time_us[activity] == before) & (new != traced)
     lost_us = Counter[str]()
-    for row, time_us in zip(activity[untold].tolist(), before[untold].tolist(), strict=True):
+    for row, time_us in zip(activity[unscaled].tolist(), before[unscaled].tolist(), strict=True):
         around = int(trace.activities.range[row])
         lost_us[trace.name_of(trace.ranges, around) if around >= 0 else "launches outside operators"] += time_us
     share = sum(lost_us.values()) / (before.sum() or 1.0)
