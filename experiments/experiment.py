@@ -143,9 +143,9 @@ def one_thread() -> Iterator[None]:
     import sklearn.tree  # noqa: F401  loaded first: limits reach only libraries that are there
     import xgboost  # noqa: F401
 
-    from surrogate.dataset.threads import limited
+    from surrogate.dataset.threads import limit_threads
 
-    with limited(1):
+    with limit_threads(1):
         yield
 
 

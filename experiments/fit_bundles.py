@@ -38,7 +38,7 @@ class Plan:
     def dataset(self, folder: Path) -> Dataset:
         """The rows to fit on. Raises `InputError` for a file that is missing or damaged."""
         from experiments.operator_tables import read_operator_tables
-        from surrogate.cli.datasets import load_all
+        from surrogate.cli.datasets import load_datasets
         from surrogate.formats import aiconfigurator
 
         if self.family:
@@ -51,7 +51,7 @@ class Plan:
         if self.notices:
             notices = {"licence_notices": list(self.notices)}
             return Dataset(read_operator_tables(paths), "listed", ", ".join(path.name for path in paths), notices)
-        return Effort().sample(load_all(paths, None, self.where), self.shapes)
+        return Effort().sample(load_datasets(paths, None, self.where), self.shapes)
 
 
 PLANS = {name: Plan(**plan) for name, plan in beside(__file__).items()}

@@ -29,7 +29,7 @@ from experiments.sources import Sources, beside
 from surrogate import Bundle, Conv, Dataset, InputError, Predictor, gpu, load, train
 from surrogate.collect.plan_source import networks
 from surrogate.dataset.rows import rows_of
-from surrogate.dataset.threads import limited, usable_cores
+from surrogate.dataset.threads import limit_threads, usable_cores
 from surrogate.features.algorithms import algorithms
 from surrogate.features.description import Description
 from surrogate.features.families import CONV
@@ -105,7 +105,7 @@ def ours(served: Predictor, convs: Sequence[Conv]) -> Figures:
         median_us(served.select_many, [networks()[NETWORK]] * 9, before=served.forget) / 1e3,
         rows_per_second(lambda: served.predict(many), many),
     ]
-    with limited(usable_cores()):
+    with limit_threads(usable_cores()):
         answers.append(rows_per_second(lambda: served.predict(many), many))
     return dict(zip(BARS, answers, strict=False))
 

@@ -20,7 +20,7 @@ from experiments.experiment import in_one_line
 from experiments.fit_bundles import SHIPPED
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import DEFAULT_FOLDER, FILES
-from surrogate.dataset.problems import groups
+from surrogate.dataset.problems import row_groups
 from surrogate.features.analytical import TENSILE_TYPES, TRANSPOSES, TiledProductModel
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
@@ -45,7 +45,7 @@ def times_us(law: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
     """(rows,) by the law."""
     out = np.empty(len(rows))
     settings = ["gpu", "dtype", "math", "variant"]
-    for (device, *values), positions in groups(rows, settings):
+    for (device, *values), positions in row_groups(rows, settings):
         part = rows.iloc[positions]
         sizes = {name: part[name].to_numpy() for name in ("batch", "m", "n", "k")}
         dtype, math, variant = map(str, values)

@@ -13,10 +13,10 @@ import pandas as pd
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel, HarnessFloor
 from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, TimeLeft
-from surrogate.dataset.problems import device_names, evaluation_rows, groups, joined, shape_columns
+from surrogate.dataset.problems import device_names, evaluation_rows, joined, row_groups, shape_columns
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
-from surrogate.dataset.threads import limited
+from surrogate.dataset.threads import limit_threads
 from surrogate.evaluation.coverage import held_out_card, left_out_coverage
 from surrogate.evaluation.judge import Candidates, choose
 from surrogate.evaluation.tune import search
@@ -124,7 +124,7 @@ def train(data: Data, **options: Any) -> Bundle:
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     parts: dict[str, FamilyModel] = {}
     cards: dict[str, dict[str, object]] = {}
-    with limited():
+    with limit_threads():
         for each in families:
             name = each.rows.family.name
             steps.family = f"{name}: " if len(families) > 1 else ""
@@ -316,7 +316,7 @@ def candidate_keys(rows: Rows) -> frozenset[CandidateKey]:
     """The candidates of the rows."""
     values = rows.family.candidate_key[:-1]
     solver = ("solver",) if "solver" in rows.frame else ()
-    named = groups(rows.frame, ("library", "algorithm", *solver, *values))
+    named = row_groups(rows.frame, ("library", "algorithm", *solver, *values))
     split = 2 + len(solver)
     return frozenset(CandidateKey(names[0], names[split:], *names[1:split]) for names, _ in named)
 
@@ -325,7 +325,7 @@ def row_counts(rows: Rows) -> dict[ReferenceKey, int]:
     """Rows of every family of problem, on each GPU and on all of them."""
     counts: dict[ReferenceKey, int] = {}
     frame = rows.frame.assign(gpu=device_names(rows.frame))
-    for (gpu, library, *values), positions in groups(frame, ("gpu", *reference_columns(rows.family))):
+    for (gpu, library, *values), positions in row_groups(frame, ("gpu", *reference_columns(rows.family))):
         for on_gpu in (None, gpu):
             key = ReferenceKey(on_gpu, library, tuple(values))
             counts[key] = counts.get(key, 0) + len(positions)
@@ -342,7 +342,7 @@ def min_times(rows: Rows) -> dict[CallKey, float]:
     minimum: dict[CallKey, float] = {}
     if rows.family.parameter_names:
         return minimum
-    for (gpu, library), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")):
+    for (gpu, library), positions in row_groups(rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")):
         time_us = float(f"{np.quantile(rows.time_us[positions], MIN_TIME):.4g}")
         for key in (CallKey("", library), CallKey("", "")):
             minimum[key] = min(minimum.get(key, time_us), time_us)

@@ -259,8 +259,8 @@ def _summary(output: str, outcome: "Outcome") -> str:
         f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done",
         f"measured {counts or 'nothing new'}",
         f"no algorithm ran: {outcome.last_reason}" if _nothing_ran(outcome) else "",
-        outcome.wrong_timer,
-        outcome.doubted_labels,
+        outcome.timer_warning,
+        outcome.label_warning,
         f"stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else "",
         "the same command tries again what lost the device" if lost else "",
     ]
@@ -270,7 +270,7 @@ def _summary(output: str, outcome: "Outcome") -> str:
 def _exit_status(outcome: "Outcome") -> int:
     """1 where the device was lost for good, nothing could run, or the wrong instrument timed; 0 when time was up."""
     lost = outcome.stopped and not outcome.time_up
-    return int(bool(lost or _nothing_ran(outcome) or outcome.wrong_timer))
+    return int(bool(lost or _nothing_ran(outcome) or outcome.timer_warning))
 
 
 def _nothing_ran(outcome: "Outcome") -> bool:

@@ -67,7 +67,7 @@ def command(
       seer compare all.parquet --where dtype=fp32 --where direction=fwd
     """
     from surrogate.bundled import DATASET, TRAINING_DATASET
-    from surrogate.cli.datasets import going_on, load, progress_bar
+    from surrogate.cli.datasets import load_dataset, note_on_interrupt, progress_bar
     from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
     from surrogate.report.comparison import FIGURE_FILES, write_report
@@ -76,12 +76,12 @@ def command(
         require_report_folder(output)
     if data is None:
         also_train = (TRAINING_DATASET, *also_train)
-    table = load(data or DATASET, *rows)
-    more = [load(path, *rows) for path in also_train]
+    table = load_dataset(data or DATASET, *rows)
+    more = [load_dataset(path, *rows) for path in also_train]
     settings |= {"models": ",".join(models) or None, "keep": output / FITS}
     note = f"the same command goes on, the results in {output} are unchanged"
     # The folder first: whoever cannot write it is told before the work, not after.
-    with going_on(note), staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
+    with note_on_interrupt(note), staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
         result = compare(table, more, progress=step, **settings)
         try:
             result.write(folder)

@@ -54,17 +54,17 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
     Examples:
       seer data check a.parquet b.parquet --json
     """
-    from surrogate.cli.datasets import warn
-    from surrogate.dataset.store import examined
+    from surrogate.cli.datasets import print_warnings
+    from surrogate.dataset.store import check_table
     from surrogate.dataset.tables import read_table
 
     records = []
     for path in paths:
         frame, metadata = read_table(path)
-        data, violations = examined(frame, path, metadata, kernel)
+        data, violations = check_table(frame, path, metadata, kernel)
         records += [{"file": str(path), **asdict(v), "row": row_number(path, v.row)} for v in violations]
         if not violations:
-            warn(path, data)
+            print_warnings(path, data)
             if not form:
                 click.echo(f"{path}: {len(frame)} rows, no violations")
     if form == "csv":
@@ -85,9 +85,9 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
     Examples:
       seer data info run.parquet
     """
-    from surrogate.dataset.store import describe, read_dataset
+    from surrogate.dataset.store import read_dataset, summarise_dataset
 
-    described = {path: describe(read_dataset(path, candidates=candidates, kernel=kernel)) for path in paths}
+    described = {path: summarise_dataset(read_dataset(path, candidates=candidates, kernel=kernel)) for path in paths}
     if form:
         rows = [{"file": str(path), **record} for path, records in described.items() for record in records]
         show(rows, form)
@@ -122,8 +122,8 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
       seer data merge run.jsonl -o run.parquet
       seer data merge a.parquet b.parquet -o both.parquet
     """
-    from surrogate.cli.datasets import warn
-    from surrogate.dataset.store import merge as merged
+    from surrogate.cli.datasets import print_warnings
+    from surrogate.dataset.store import merge_datasets as merged
     from surrogate.dataset.store import read_dataset, write_dataset
     from surrogate.dataset.tables import is_log
 
@@ -137,7 +137,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
     else:
         parts = [read_dataset(path, candidates=candidates, kernel=kernel) for path in paths]
         for path, part in zip(paths, parts, strict=True):
-            warn(path, part)
+            print_warnings(path, part)
         result = merged(parts)
     described = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
     write_dataset(result.frame, output, **described)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from surrogate.dataset.checks import unit_warnings
 from surrogate.dataset.described import Kernel
-from surrogate.dataset.store import Dataset, merge, read_dataset
+from surrogate.dataset.store import Dataset, merge_datasets, read_dataset
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.gpu import canonical
 
@@ -23,15 +23,17 @@ MAX_LISTED = 12
 """Values of a column that a message names."""
 
 
-def load(path: Path, candidates: str | None = None, where: Sequence[str] = (), kernel: Kernel | None = None) -> Dataset:
+def load_dataset(
+    path: Path, candidates: str | None = None, where: Sequence[str] = (), kernel: Kernel | None = None
+) -> Dataset:
     """A checked dataset with the filters applied; the filters are noted in its metadata."""
     data = read_dataset(path, candidates=candidates, kernel=kernel)
-    warn(path, data)
-    kept = filtered(data.frame, where, str(path))
+    print_warnings(path, data)
+    kept = filter_rows(data.frame, where, str(path))
     return replace(data, frame=kept, metadata={**data.metadata, "where": list(where)})
 
 
-def warn(path: Path, data: Dataset) -> None:
+def print_warnings(path: Path, data: Dataset) -> None:
     """Say on standard error where a dataset's times look like another unit's, were throttled, or stand for repeats."""
     frame = data.frame
     warnings = unit_warnings(frame, data.devices, data.own)
@@ -45,17 +47,17 @@ def warn(path: Path, data: Dataset) -> None:
         click.echo(f"warning: {path}: {warning}", err=True)
 
 
-def load_all(
+def load_datasets(
     paths: Sequence[Path], candidates: str | None, where: Sequence[str], kernel: Kernel | None = None
 ) -> Dataset:
     """Several datasets as one; rows of different candidate lists may train together, the first list's kind counts."""
-    parts = [load(path, candidates, where, kernel) for path in paths]
+    parts = [load_dataset(path, candidates, where, kernel) for path in paths]
     if not parts:
         raise InputError("no dataset given; name at least one parquet file")
-    return merge([replace(part, candidates=parts[0].candidates) for part in parts])
+    return merge_datasets([replace(part, candidates=parts[0].candidates) for part in parts])
 
 
-def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFrame:
+def filter_rows(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFrame:
     """Rows where every ``COLUMN=VALUE[,VALUE…]`` holds. Raises `InputError` where nothing is left."""
     for condition in where:
         column, equals, wanted = condition.partition("=")
@@ -83,7 +85,7 @@ def _as_text(value: object) -> str:
 
 
 @contextmanager
-def going_on(note: str) -> Iterator[None]:
+def note_on_interrupt(note: str) -> Iterator[None]:
     """Say ``note`` behind what an interrupted command says."""
     try:
         yield

@@ -12,7 +12,7 @@ from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle
-    from surrogate.dataset.problem_list import Listed
+    from surrogate.dataset.problem_list import ListedProblem
     from surrogate.prediction.export import Picks
     from surrogate.prediction.predictor import Predictor
 
@@ -112,7 +112,7 @@ def _predictor(bundle: str, options: Options) -> "Predictor":
     return load(bundle_path(bundle), gpu=gpu, library=library)
 
 
-def _origin(bundle: str, listed: "list[Listed]") -> "tuple[Bundle, str]":
+def _origin(bundle: str, listed: "list[ListedProblem]") -> "tuple[Bundle, str]":
     """Return the bundle whose card the file quotes, that of the convolutions if any are listed, and its name."""
     from surrogate.bundle.bundle import load
     from surrogate.features.families import DEFAULT_FAMILY, family_of

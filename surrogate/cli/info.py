@@ -134,7 +134,7 @@ def evaluate(bundle: str, data: Path, candidates: str | None, where: tuple[str, 
     Examples:
       seer evaluate bundle run.parquet --where gpu=v100-sxm2-16gb
     """
-    from surrogate.cli.datasets import load as load_data
+    from surrogate.cli.datasets import load_dataset as load_data
     from surrogate.prediction.evaluate import evaluate as judged
     from surrogate.prediction.shipped import as_bundle
 

@@ -71,7 +71,7 @@ def command(
       seer train tuned.csv --sizes m,n --parameters block,warps -o bundle
     """
     from surrogate.bundle.train import train
-    from surrogate.cli.datasets import going_on, load_all, progress_bar
+    from surrogate.cli.datasets import load_datasets, note_on_interrupt, progress_bar
 
     name, params = _settings(model, params_file, trials)
     if (device := settings.pop("device")) != "cpu":
@@ -81,14 +81,14 @@ def command(
         raise InputError("--dask trains on whole tables of built-in kernels; leave --tune, --where, --kernel out")
     keep = output.with_name(f".{output.name}.fits")
     note = f"the same command goes on, finished fits are kept in {keep}" if cluster is None else "begin again"
-    with going_on(note), progress_bar("train") as step:
+    with note_on_interrupt(note), progress_bar("train") as step:
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 
             settings |= {"model": name or DEFAULT_MODEL, "candidates": rows.candidates or "all", "progress": step}
             bundle = train_on_dask(data, cluster or None, **settings)
         else:
-            table = load_all(data, *rows)
+            table = load_datasets(data, *rows)
             bundle = train(table, trials=trials, progress=step, keep=keep, **settings)
     bundle.save(output)
     shutil.rmtree(keep, ignore_errors=True)
@@ -161,12 +161,12 @@ def calibrate(
       seer calibrate bundle run.parquet -o calibrated
     """
     from surrogate.bundle.bundle import save
-    from surrogate.cli.datasets import load_all, progress_bar
+    from surrogate.cli.datasets import load_datasets, progress_bar
     from surrogate.prediction.calibrate import calibrate as calibrated_bundle
     from surrogate.prediction.shipped import as_bundle
 
     known = as_bundle(bundle)
-    measured = load_all(data, candidates, where, known.kernel)
+    measured = load_datasets(data, candidates, where, known.kernel)
     with progress_bar("calibrate") as step:
         calibrated = calibrated_bundle(known, measured, seed=seed, progress=step)
     save(calibrated, output)

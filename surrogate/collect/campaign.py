@@ -24,8 +24,8 @@ from surrogate.collect.doctor import Check
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.open_device import caps_for, open_operators
-from surrogate.collect.operators import sampled
-from surrogate.collect.plan import Caps, CollectionPlan, PlannedProblem, PlanSettings, build, in_hash_order, unique
+from surrogate.collect.operators import sample_operators
+from surrogate.collect.plan import Caps, CollectionPlan, PlannedProblem, PlanSettings, build_plan, in_hash_order, unique
 from surrogate.collect.plan_source import ALL, grid_problems, mixture, network_problems
 from surrogate.collect.run import Outcome, collect_operators, header_for, run
 from surrogate.dataset.files import Progress, write_text
@@ -41,7 +41,7 @@ PAGE = Template(Path(__file__).with_suffix(".md.j2").read_text(encoding="utf-8")
 """Template of the page in a campaign's folder."""
 
 
-def untrustworthy(table: Dataset) -> list[str]:
+def table_faults(table: Dataset) -> list[str]:
     """What is wrong with a table of times, in whole phrases. A CPU's times are the wall clock's and are accepted."""
     ok = table.frame[table.frame["status"] == "ok"]
     if ok.empty:
@@ -171,7 +171,7 @@ def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -
         shapes = in_hash_order(within, seed)
         shapes = shapes[:count] if count else shapes
     described = f"slice {slice_.number}: {slice_.title}"
-    return build(shapes, description=described, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
+    return build_plan(shapes, description=described, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
 
 
 @dataclass(slots=True)
@@ -233,14 +233,14 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
         waiting = [n for n in reports if n == number or (n > number and not reports[n].finished)]
         spent = {n: reports[n].seconds for n in waiting}
         began_s = clock()
-        seconds = allotted({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
+        seconds = allotted_seconds({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
         _slice(SLICES[number], campaign, device, seconds, report)
         report.seconds += clock() - began_s
         campaign.tell(report.line())
         write_text(out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n")
     faults = [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
     tables = _tables(out, faults)
-    faults += [fault for table in tables.values() for fault in untrustworthy(table)]
+    faults += [fault for table in tables.values() for fault in table_faults(table)]
     conclusion = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
     write_text(out / "README.md", page(conclusion, [report.line() for report in reports.values()], tables, checks))
     if campaign.device_name == "cudnn" and not faults:
@@ -249,7 +249,7 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
     return not faults, conclusion
 
 
-def allotted(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
+def allotted_seconds(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
     """Slice → its part of ``seconds``, in proportion to what it lacks of its share of all time, spent and to come."""
     seconds = max(seconds, 0.0)
     share_s = (seconds + sum(spent.values())) / sum(shares.values())
@@ -281,7 +281,7 @@ def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, re
             report.stopped = "left out: only a GPU measures other operators"
         elif slice_.source == "operators":
             device.close()  # the operators need the GPU's memory
-            operators = sampled(campaign.shapes or slice_.problems, campaign.seed)
+            operators = sample_operators(campaign.shapes or slice_.problems, campaign.seed)
             with closing(open_operators(campaign.device_name)) as operator_device:
                 _take(report, collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits))
         else:

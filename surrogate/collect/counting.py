@@ -28,7 +28,7 @@ from typing import Any
 import pandas as pd
 
 from surrogate.collect.device import demangled
-from surrogate.collect.log import Entry, RunLog, conv_of, read
+from surrogate.collect.log import Entry, RunLog, conv_of, read_log
 from surrogate.collect.plan import problem_key
 from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
@@ -106,7 +106,7 @@ def read_pairs(path: Path) -> list[Pair]:
     return [Pair(Conv(**row["conv"]), row["algorithm"]) for row in rows]
 
 
-def attribute(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
+def assign_launches(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
     """A row per kernel of one profiled run, with `KEY`, ``kernel_name`` and its numbers.
 
     ``imported``: what `surrogate.formats` reads, its launches in order. A launch before the first marker, or after a
@@ -153,7 +153,7 @@ WITHOUT_DRAM_COUNTERS = (8.7, 10.1, 11.0, 12.1)
 """Compute capabilities whose memory is the CPU's: GA10B, GB10B, GB20B."""
 
 
-def groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
+def metric_groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
     """Group → the metrics of a chip. Volta and Turing need two passes for the DRAM's share: a group of its own."""
     if compute_capability in WITHOUT_DRAM_COUNTERS:
         return GROUPS
@@ -199,7 +199,7 @@ class NsightCompute:
     def passes(self, program: Sequence[str], folder: Path) -> tuple[Pass, ...]:
         """The runs of ``program`` that count everything, with their reports in ``folder``."""
         made = []
-        for group, metrics in groups(self.compute_capability).items():
+        for group, metrics in metric_groups(self.compute_capability).items():
             report = folder / f"group-{group}.ncu-rep"
             names = ",".join(dict.fromkeys((*metrics, *LAUNCH)))
             options = (*_TABLE["ncu_options"], "--metrics", names, "--export", str(report))
@@ -232,7 +232,7 @@ def permission_denied(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CounterResult:
     """What counting gave: a row per kernel (empty without permission), and why anything is missing."""
 
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -245,14 +245,14 @@ def program_for(pairs_file: Path, seconds: float) -> list[str]:
     return [sys.executable, "-m", "surrogate.collect.cudnn.profiled_program", str(pairs_file), str(seconds)]
 
 
-def count(
+def count_pairs(
     pairs: Sequence[Pair],
     tool: NsightCompute,
     folder: Path,
     *,
     seconds: float,
     program: Callable[[Path, float], Sequence[str]] = program_for,
-) -> Counted:
+) -> CounterResult:
     """Counters of ``pairs`` within about ``seconds``; the profiler's files stay in ``folder``.
 
     Without permission to count, the result is empty with the remedy in its notes: times alone remain. A pass
@@ -272,18 +272,18 @@ def count(
             notes += [f"pass {profiled.group}: {problem}"] if problem else []
         for profiled in passes:
             try:
-                tables.append(attribute(_read_report(profiled), pairs))
+                tables.append(assign_launches(_read_report(profiled), pairs))
             except InputError as error:
                 if permission_denied(str(error)):
                     raise PermissionError from None
                 notes.append(f"pass {profiled.group}: {error}")
     except PermissionError:
-        return Counted(notes=(PERMISSION_REMEDY,), permitted=False)
+        return CounterResult(notes=(PERMISSION_REMEDY,), permitted=False)
     if not tables:
-        return Counted(notes=tuple(notes))
+        return CounterResult(notes=tuple(notes))
     joined, joining_notes = join_passes(tables)
     joined["kernel_name"] = joined["kernel_name"].map(demangled)
-    return Counted(joined, (*notes, *joining_notes))
+    return CounterResult(joined, (*notes, *joining_notes))
 
 
 def _run(profiled: Pass, timeout_s: float) -> str:
@@ -339,7 +339,7 @@ PAIRS_PER_SECOND = 4.0
 """Pairs that a second of counting is given; the profiled child stops by itself where they are too many."""
 
 
-def collect_counters(run: RunLog, seconds: float | None = None, seed: int = 0) -> Counted:
+def collect_counters(run: RunLog, seconds: float | None = None, seed: int = 0) -> CounterResult:
     """Count a stratified part of the log's pairs, as many as ``seconds`` allow (None: all), and log their kernels.
 
     The device must be closed: the profiled program needs the GPU's memory. Raises `InputError` where the device is no
@@ -349,21 +349,21 @@ def collect_counters(run: RunLog, seconds: float | None = None, seed: int = 0) -
     if "compute_capability" not in properties:
         raise InputError(f"{run.header.device.gpu} is no GPU, there is nothing to count; give --device cudnn")
     tool = find_tool(float(properties["compute_capability"]))
-    records = read(run.path).records
+    records = read_log(run.path).records
     held = {(record["problem"], record["algorithm"]) for record in records if record["kind"] == "counters"}
     pairs = [pair for pair in measured_pairs(records) if (problem_key(pair.conv), pair.algorithm) not in held]
     if not pairs:
-        return Counted()
+        return CounterResult()
     seconds = seconds or max(60.0, len(pairs) / PAIRS_PER_SECOND)
     pairs = stratified(pairs, max(1, int(PAIRS_PER_SECOND * seconds)), seed)
     with TemporaryDirectory(dir=run.path.parent, prefix=".counters-") as folder:
-        counted = count(pairs, tool, Path(folder), seconds=seconds)
+        counted = count_pairs(pairs, tool, Path(folder), seconds=seconds)
     if len(counted.kernels):
         _append(run, counted)
     return counted
 
 
-def _append(run: RunLog, counted: Counted) -> None:
+def _append(run: RunLog, counted: CounterResult) -> None:
     """A record per pair: its kernels in launch order, each with its name and its numbers."""
     problem = list(KEY[:-2])
     groups: Any = counted.kernels.groupby([*problem, "algorithm"], sort=False)

@@ -278,28 +278,28 @@ class CpuDevice(Device):
     def __init__(
         self,
         algorithms: Mapping[str, CpuAlgorithm] = ALGORITHMS,
-        spec: Mapping[str, object] | None = None,
+        datasheet: Mapping[str, object] | None = None,
         *,
         max_workspace_bytes: int = CPU_CAPS.max_workspace_bytes,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``algorithms``: as `ALGORITHMS`; the CPU's ``spec`` defaults to a measurement of about 2 s."""
-        if spec is None:
+        """``algorithms``: as `ALGORITHMS`; the CPU's ``datasheet`` defaults to a measurement of about 2 s."""
+        if datasheet is None:
             steady_threads()
-            spec = measure_spec()
+            datasheet = measure_datasheet()
         self._algorithms = algorithms
-        self._spec = dict(spec)
+        self._datasheet = dict(datasheet)
         self._max_workspace_bytes = max_workspace_bytes
         self._random = np.random.Generator(np.random.PCG64(0))
         self._clock = clock
         self._operands: tuple[Conv, np.ndarray, np.ndarray] | None = None
         self._flush = np.zeros(FLUSH_BYTES, np.uint8)
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         """The CPU by its name; its measured spec is among the properties."""
         major, minor = np.__version__.split(".")[:2]
-        name = str(self._spec.get("name") or "CPU")
-        return DeviceInfo(name, LIBRARY, f"numpy {major}.{minor}", {"numpy": np.__version__}, self._spec)
+        name = str(self._datasheet.get("name") or "CPU")
+        return DeviceInfo(name, LIBRARY, f"numpy {major}.{minor}", {"numpy": np.__version__}, self._datasheet)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """All algorithms, in cuDNN's order."""
@@ -344,7 +344,7 @@ class CpuDevice(Device):
         return self._operands
 
 
-def measure_spec() -> dict[str, object]:
+def measure_datasheet() -> dict[str, object]:
     """Describe this machine and measure its two peaks; takes at most about two seconds.
 
     ``gemm_gflops``: best float32 GEMM of 1024³ (2 flops per multiply-add), with ``threads_used`` threads: the peak of

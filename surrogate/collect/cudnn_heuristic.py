@@ -55,7 +55,7 @@ class HeuristicDevice:
             cannot = f"cuDNN {self._version} cannot describe {gpu.name} ({one_line(error)})"
             raise InputError(f"{cannot}; {HEURISTIC_REMEDY}") from None
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         """For a run's header: no time was taken, and by which mode was ranked."""
         facts = {"deviceless": True, "heuristic_mode": MODE}
         return DeviceInfo(self.gpu.name, LIBRARY, self._version, {"cudnn": self._version}, facts)

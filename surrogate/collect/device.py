@@ -217,7 +217,7 @@ class Device(Protocol):
     One that inherits from it ranks nothing, times nothing on its own and knows no conditions unless it says otherwise.
     """
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         """Facts for the run's header."""
         ...
 

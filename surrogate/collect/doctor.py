@@ -1,6 +1,6 @@
 """What of the measuring chain works on this machine, part by part, each with the remedy for what does not.
 
-The device is asked what only it can tell (`Device.describe`, one measurement). Where it does not open, its parts are
+The device is asked what only it can tell (`Device.device_info`, one measurement). Where it does not open, its parts are
 tried one by one in this process, so that the first that is missing is named.
 """
 
@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from surrogate.collect.counting import PERMISSION_REMEDY, Pair, count, find_tool
+from surrogate.collect.counting import PERMISSION_REMEDY, Pair, count_pairs, find_tool
 from surrogate.collect.cudnn.activity import Activity
 from surrogate.collect.cudnn.gpu import DRIVERS
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
@@ -65,7 +65,7 @@ def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]
     """
     checks = [driver()]
     try:
-        info = device.describe()
+        info = device.device_info()
     except (InputError, DeviceLostError) as error:
         checks += _parts()
         known = any(str(error) == check.value for check in checks)
@@ -207,7 +207,7 @@ def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
         return Check.of("counters", counting_denied(), f"by {tool.path}, not tried", PERMISSION_REMEDY, NOTE)
     device.close()
     with TemporaryDirectory(prefix="seer-doctor-") as folder:
-        counted = count([Pair(PROBLEM, ALGORITHM)], tool, Path(folder), seconds=COUNT_SECONDS)
+        counted = count_pairs([Pair(PROBLEM, ALGORITHM)], tool, Path(folder), seconds=COUNT_SECONDS)
     if len(counted.kernels):
         return Check("counters", OK, f"{len(counted.kernels)} kernels counted by {tool.path}")
     remedy = PERMISSION_REMEDY if not counted.permitted else "times alone are measured"

@@ -106,10 +106,10 @@ class Contents:
 
     header: Header | None
     records: tuple[Entry, ...]
-    whole_bytes: int
+    complete_bytes: int
 
 
-def read(path: str | Path) -> Contents:
+def read_log(path: str | Path) -> Contents:
     """All whole records of ``path``, which may be packed by gzip.
 
     A torn last line is left out; anything else unreadable raises `InputError`.
@@ -130,7 +130,7 @@ def read(path: str | Path) -> Contents:
         records.append(record)
     if not records:
         return Contents(None, (), 0)
-    with undamaged(path, refusals=True):
+    with damage_as_input_error(path, refusals=True):
         return Contents(Header.from_dict(records[0], path), tuple(records[1:]), whole)
 
 
@@ -146,7 +146,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         self.path = Path(path)
         self._file = _open_locked(self.path)
         try:
-            contents = read(self.path)
+            contents = read_log(self.path)
             if contents.header is None:
                 begun = self.path.read_bytes()  # without a whole line, ours only if it is the beginning of a header
                 expected = b'{"kind":"' + HEADER.encode() + b'"'
@@ -161,8 +161,8 @@ class RunLog(AbstractContextManager["RunLog"]):
                 conflict = contents.header.conflict(header)
                 if conflict:
                     raise InputError(f"{self.path}: {conflict}; give another -o, or the run's own command")
-                self._file.truncate(contents.whole_bytes)
-                self._end = contents.whole_bytes
+                self._file.truncate(contents.complete_bytes)
+                self._end = contents.complete_bytes
             self.records = contents.records
         except BaseException:
             self._file.close()
@@ -228,7 +228,7 @@ def _open_locked(path: Path) -> FileIO:
 
 
 @contextmanager
-def undamaged(name: str | Path, refusals: bool = False) -> Iterator[None]:
+def damage_as_input_error(name: str | Path, refusals: bool = False) -> Iterator[None]:
     """Inside this, records of the wrong shape, whose lines are JSON all the same, are the user's error.
 
     An `InputError` is wrapped likewise, to name the file, unless ``refusals`` says that it does.
@@ -285,7 +285,7 @@ class ReplayDevice(Device):
 
     def __init__(self, path: str | Path) -> None:
         """Raises `InputError` where ``path`` is no run or an empty one."""
-        contents = read(path)
+        contents = read_log(path)
         if contents.header is None:
             raise InputError(f"{path}: {EMPTY}")
         self.path = Path(path)
@@ -293,7 +293,7 @@ class ReplayDevice(Device):
         self._problems: dict[str, Entry] = {}
         self._finds: dict[str, Entry] = {}
         self._measured: dict[str, dict[str, Measurement]] = {}
-        with undamaged(path):
+        with damage_as_input_error(path):
             for record in contents.records:
                 self._take(record)
         if not self._measured:
@@ -315,7 +315,7 @@ class ReplayDevice(Device):
         measured = [(conv_of(key), record) for key, record in self._problems.items() if key in self._measured]
         return [PlannedProblem(conv, record["origin"], tuple(record["networks"])) for conv, record in measured]
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         """The recorded device."""
         return self._info
 

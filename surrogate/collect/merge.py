@@ -17,7 +17,7 @@ import pandas as pd
 from surrogate.collect import log
 from surrogate.collect.device import SLOW_CLOCK, HeuristicEntry, Measurement, demangled, summarise, throttled
 from surrogate.collect.log import Entry, Header, conv_of, key_without_visit
-from surrogate.collect.operators import parse
+from surrogate.collect.operators import parse_operator
 from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
@@ -43,7 +43,7 @@ def _found(runs: Sequence["Log"]) -> Found:
         device = dict(zip(DEVICE_COLUMNS, _device(header), strict=True))
         # copies of a run's log, however short, are the same run
         run = f"{header.created_s} {header.plan_digest} {header.shard} {_device(header)}"
-        with log.undamaged(path):
+        with log.damage_as_input_error(path):
             for record in records:
                 kind, visit = record["kind"], record["problem"]
                 row = {**record, **device, "run": run, "visit": visit, "problem": key_without_visit(visit)}
@@ -94,7 +94,7 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
 
     Raises `InputError` for a file that is no log, where no log holds anything, or where several kinds came.
     """
-    logs = [(Path(path), log.read(path)) for path in paths]
+    logs = [(Path(path), log.read_log(path)) for path in paths]
     held = [(path, known.header, known.records) for path, known in logs if known.header is not None]
     kinds = {_kind(header, records): path for path, header, records in held}
     if len(kinds) > 1:
@@ -103,7 +103,7 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     special = {"rankings without times": _rankings, "operators": _operators}
     merge = special.get(next(iter(kinds), ""), _measured)
     named = ", ".join(map(str, paths)) or "nothing"
-    with log.undamaged(named, refusals=True):
+    with log.damage_as_input_error(named, refusals=True):
         merged = merge(_found(held), {"runs": [header.to_dict() for _, header, _ in held]})
     if merged.frame.empty:
         raise InputError(f"{named}: no measurement or ranking to merge; collect some first")
@@ -288,7 +288,7 @@ def _operators(found: Found, metadata: dict[str, object]) -> Dataset:
 
 
 def _operator_row(row: Mapping[str, Any]) -> dict[str, object]:
-    operator = parse(row["problem"])
+    operator = parse_operator(row["problem"])
     values = row["values"]
     kernels = values.pop("kernels")
     held_down = throttled(values.pop("throttle_reasons"))

@@ -30,7 +30,7 @@ from surrogate.collect.device import (
     Record,
     RepeatPolicy,
 )
-from surrogate.collect.operators import key_of, parse
+from surrogate.collect.operators import operator_key, parse_operator
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS, Caps
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -64,9 +64,9 @@ class Worker:
         self.starts = 0
         """Processes started so far."""
 
-    def describe(self) -> DeviceInfo:
-        """See `Device.describe`."""
-        return DeviceInfo.from_dict(self._ask("describe"))
+    def device_info(self) -> DeviceInfo:
+        """See `Device.device_info`."""
+        return DeviceInfo.from_dict(self._ask("device_info"))
 
     def conditions(self) -> Mapping[str, float]:
         """See `Device.conditions`."""
@@ -162,7 +162,7 @@ class WorkerOperators(Worker):
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
         """As `WorkerDevice.measure`, of one operator."""
-        return Measurement.from_dict(self._ask("measure", operator=key_of(operator), policy=policy))
+        return Measurement.from_dict(self._ask("measure", operator=operator_key(operator), policy=policy))
 
 
 def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) -> None:
@@ -205,7 +205,7 @@ def _end_with_parent(requests: TextIO) -> None:
 
 READERS: Mapping[str, Callable[[Any], object]] = {
     "conv": lambda values: Conv(**values),
-    "operator": parse,
+    "operator": parse_operator,
     "policy": lambda values: RepeatPolicy(**values),
 }
 """Argument of a device's methods → how it is read from JSON; the others are plain."""

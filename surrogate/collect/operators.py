@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.collect.cudnn.gpu import settle
+from surrogate.collect.cudnn.gpu import synchronize_after_failure
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import DTYPES, LAYOUTS, CudnnError, Handle, Library, prototypes
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy, one_line
@@ -48,13 +48,13 @@ MIN_BYTES, MAX_BYTES = 1 << 12, 4 << 30
 """Bounds of the drawn problems."""
 
 
-def key_of(problem: Operator) -> str:
+def operator_key(problem: Operator) -> str:
     """Names the problem in one line, as in ``softmax n=32 c=1000``."""
     return " ".join([problem.kind, *(f"{name}={getattr(problem, name)}" for name in KINDS[problem.kind])])
 
 
-def parse(key: str) -> Operator:
-    """The inverse of `key_of`."""
+def parse_operator(key: str) -> Operator:
+    """The inverse of `operator_key`."""
     kind, *words = key.split(" ")
     return operator(kind, **{name: int(size) for name, size in (word.split("=") for word in words)})
 
@@ -69,7 +69,7 @@ def held_bytes(problem: Operator) -> int:
     return held // 3 * 2 if problem.kind == "batch_norm" else held  # which reads its image twice
 
 
-def sampled(count: int, seed: int, max_bytes: int = MAX_BYTES) -> list[Operator]:
+def sample_operators(count: int, seed: int, max_bytes: int = MAX_BYTES) -> list[Operator]:
     """``count`` distinct problems of at most ``max_bytes``; the same for the same arguments."""
     if count < 1:
         raise InputError(f"{count} operator problems are none; give at least 1")
@@ -275,7 +275,7 @@ class GpuOperators(Instruments):
             raise self.does_not_start(error) from None
         self._cupy_calls = CupyCalls(cupy)
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         """The driver's name of the GPU, and every library that an operator uses."""
         return self.facts("cuda")
 
@@ -285,12 +285,12 @@ class GpuOperators(Instruments):
             with self.gpu.queue:
                 return self.stopwatch.time(self._prepared(operator), policy)
         except CudnnError as error:
-            settle(self.gpu, error.code)
+            synchronize_after_failure(self.gpu, error.code)
             return Measurement(error.status, str(error))
         except DeviceLostError:
             raise
         except Exception as error:  # CuPy's many: out of memory, a kernel that does not compile, cuBLAS, cuRAND
-            settle(self.gpu)
+            synchronize_after_failure(self.gpu)
             return Measurement("failed", f"{type(error).__name__}: {one_line(error)}")
         finally:
             self._cupy.get_default_memory_pool().free_all_blocks()

@@ -118,7 +118,7 @@ def problem_key(conv: Conv) -> str:
     return f"{conv} {conv.dtype} {conv.math} {conv.layout} {conv.direction}"
 
 
-def build(
+def build_plan(
     problems: Iterable[PlannedProblem],
     *,
     description: str,
@@ -136,7 +136,7 @@ def build(
     index, shards = shard
     if not 1 <= index <= shards:
         raise InputError(f"shard {index}/{shards} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
-    runnable, left_out = within(_under(settings, problems), caps)
+    runnable, left_out = split_by_caps(_under(settings, problems), caps)
     if not runnable:
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
         raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
@@ -144,8 +144,8 @@ def build(
         total = len(runnable) + sum(left_out.values())
         without = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         description += f": {len(runnable):,} of {total:,} problems, without {without}"
-    pool, _ = within(_under(settings, anchors or runnable), caps)
-    chosen = spread(pool, min(MAX_ANCHORS, int(len(runnable) / shards * ANCHOR_SHARE)))
+    pool, _ = split_by_caps(_under(settings, anchors or runnable), caps)
+    chosen = evenly_spaced(pool, min(MAX_ANCHORS, int(len(runnable) / shards * ANCHOR_SHARE)))
     shard_problems = _with_anchors(in_hash_order(runnable, seed)[index - 1 :: shards], chosen)
     if not shard_problems:
         raise InputError(f"shard {index}/{shards} is empty; use at most {len(runnable)} shards")
@@ -158,7 +158,7 @@ def _under(settings: Iterable[PlanSettings], problems: Iterable[PlannedProblem])
     return unique(under for problem in problems for each in settings for under in each.over(problem))
 
 
-def spread(problems: Sequence[PlannedProblem], count: int) -> list[PlannedProblem]:
+def evenly_spaced(problems: Sequence[PlannedProblem], count: int) -> list[PlannedProblem]:
     """``count`` problems evenly spaced in the order of their FLOPs; the same ones whatever the seed."""
     ordered = sorted(problems, key=lambda problem: (problem.conv.flops, problem.key))
     count = min(count, len(ordered))
@@ -187,7 +187,7 @@ def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
     return list(distinct.values())
 
 
-def within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
+def split_by_caps(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
     """The problems that ``caps`` admit, and how many each of its limits leaves out."""
     judged = [(problem, caps.reason(problem.conv)) for problem in problems]
     left_out = Counter(reason for _, reason in judged if reason)

@@ -30,10 +30,10 @@ from surrogate.collect.plan import (
     CollectionPlan,
     PlannedProblem,
     PlanSettings,
-    build,
+    build_plan,
     in_hash_order,
+    split_by_caps,
     unique,
-    within,
 )
 from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError, check_choice
@@ -54,7 +54,7 @@ DIMENSIONS = 14
 MAX_POINTS = 1 << 22
 
 
-def sampled(seed: int, caps: Caps) -> Iterator[Conv]:
+def sample_convs(seed: int, caps: Caps) -> Iterator[Conv]:
     """Distinct problems within ``caps``, without end until the sequence is exhausted (about 4 million points)."""
     seen: set[Conv] = set()
     for point in _points(seed):
@@ -175,12 +175,12 @@ def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], li
     """
     if total < 1:
         raise InputError(f"a sample of {total} problems is empty; give at least 1")
-    networks, _ = within(network_problems(), caps)
-    grids, _ = within(unique(grid_problems(ALL)), caps)
+    networks, _ = split_by_caps(network_problems(), caps)
+    grids, _ = split_by_caps(unique(grid_problems(ALL)), caps)
     scale = total / sum(MIXTURE.values())
     chosen = in_hash_order(networks, seed)[: round(scale * MIXTURE["network"])]
     chosen += in_hash_order(grids, seed)[: round(scale * MIXTURE["grid"])]
-    drawn = islice(sampled(seed, caps), max(total - len(chosen), 0))
+    drawn = islice(sample_convs(seed, caps), max(total - len(chosen), 0))
     chosen = [PlannedProblem(conv, "sample") for conv in drawn] + chosen
     return chosen[:total], networks
 
@@ -219,7 +219,7 @@ class PlanSource:
             raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": [self.settings], "shard": self.shard}
-        return build(problems, description=named[0], anchors=anchors, **shared)
+        return build_plan(problems, description=named[0], anchors=anchors, **shared)
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:
         """The problems, and the pool of anchors where it is another than the problems."""

@@ -17,7 +17,7 @@ from surrogate.collect.cudnn.library import HEURISTIC_REMEDY
 from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
 from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.open_device import WorkerOperators, open_ranking
-from surrogate.collect.operators import key_of
+from surrogate.collect.operators import operator_key
 from surrogate.collect.plan import CollectionPlan, PlannedProblem
 from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError
@@ -53,14 +53,14 @@ class Outcome:
     """Share of the log's times whose launches CUPTI's labels miss in part."""
 
     @property
-    def wrong_timer(self) -> str:
+    def timer_warning(self) -> str:
         """What is to be said where too many rows fell back from CUPTI to events; else nothing."""
         if self.fallen_back <= MAX_FALLEN_BACK:
             return ""
         return f"{self.fallen_back:.0%} of the times fell back from CUPTI to events: {self.last_reason}"
 
     @property
-    def doubted_labels(self) -> str:
+    def label_warning(self) -> str:
         """What is to be said where CUPTI's labels differ from what the cache's flushes show; else nothing."""
         if not self.labels_differ:
             return ""
@@ -254,7 +254,7 @@ class _Work:
 def header_for(plan: CollectionPlan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
     """The header under which ``plan`` is measured on ``device``."""
     protocol = {**asdict(policy), "max_workspace_bytes": plan.caps.max_workspace_bytes}
-    return _header(plan, device.describe(), protocol)
+    return _header(plan, device.device_info(), protocol)
 
 
 def _header(plan: CollectionPlan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:
@@ -295,7 +295,7 @@ def collect_heuristic(
     """
     device = device or open_ranking(gpu)
     try:
-        info = device.describe()
+        info = device.device_info()
         header = _header(plan, info, {"heuristic_only": True, "mode": info.properties["heuristic_mode"]})
         with RunLog(output, header) as log:
             work = _Work(log, POLICY, Budget(None, time.monotonic))
@@ -318,13 +318,13 @@ def collect_operators(
 ) -> Outcome:
     """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
 
-    ``device`` (as `WorkerOperators`) has ``describe``, ``measure(operator, policy)`` and ``conditions``.
+    ``device`` (as `WorkerOperators`) has ``device_info``, ``measure(operator, policy)`` and ``conditions``.
     A device that is lost costs one problem, which the next call tries again: the worker starts a new process. Too many
     losses end the call.
     """
-    problems = {key_of(operator): operator for operator in operators}
+    problems = {operator_key(operator): operator for operator in operators}
     digest = hashlib.sha256("\n".join(sorted(problems)).encode()).hexdigest()
-    header = _header(CollectionPlan((), "operators", digest=digest), device.describe(), asdict(POLICY))
+    header = _header(CollectionPlan((), "operators", digest=digest), device.device_info(), asdict(POLICY))
     with RunLog(path, header) as log:
         work = _Work(log, POLICY, Budget(minutes, clock))
         return work.through(problems, partial(work.operator, device), progress)

@@ -9,8 +9,8 @@ import pandas as pd
 
 from surrogate.dataset import columns
 from surrogate.dataset.described import guessed_columns
-from surrogate.dataset.problem_list import FAMILY_COLUMNS, expanded, required
-from surrogate.dataset.problems import families_of, family_rows, groups
+from surrogate.dataset.problem_list import FAMILY_COLUMNS, expand_problems, required
+from surrogate.dataset.problems import families_of, family_rows, row_groups
 from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
@@ -22,7 +22,7 @@ MAX_WORK = 2.0**58
 """Products of sizes beyond this would not fit the int64 columns that features are computed in."""
 LAUNCH_US = 5.0
 """What a call takes however small its problem: 3 to 10 µs on every GPU measured."""
-MIN_RATIO, GREATEST_RATIO = 0.1, 250.0
+MIN_RATIO, MAX_RATIO = 0.1, 250.0
 """Half of a GPU's times below or above these multiples of launch and roofline are in another unit: the medians of the
 measured tables lie between 1.8 and 18, and in ns they would be a thousand times that."""
 FASTEST_US = 1.0
@@ -85,7 +85,9 @@ def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the table with each row's family, and with the sizes and settings that texts of problems name."""
     if table.columns.intersection(["problem", *FAMILY_COLUMNS]).empty:
         _require_known_kernel(table, name)
-    known = pd.DataFrame(expanded({str(column): table[column] for column in table}, None, name, {}), index=table.index)
+    known = pd.DataFrame(
+        expand_problems({str(column): table[column] for column in table}, None, name, {}), index=table.index
+    )
     has_operators = "operator" in table or any("operator" in each.setting_names for each in families_of(known))
     return known if has_operators else known.drop(columns="operator", errors="ignore")
 
@@ -157,7 +159,7 @@ def _fill_math(out: pd.DataFrame, family: Family, rows: np.ndarray, name: str) -
     """Fill in the math type that PyTorch runs by default on each row's GPU, as questions that state none get it."""
     dtype = out["dtype"] if "dtype" in out else pd.Series(family.setting_defaults["dtype"], index=out.index)
     out["math"] = ""
-    for (gpu_name, kind), positions in groups(out.assign(dtype=dtype)[rows], ("gpu", "dtype")):
+    for (gpu_name, kind), positions in row_groups(out.assign(dtype=dtype)[rows], ("gpu", "dtype")):
         at = np.flatnonzero(rows)[positions]
         out.loc[at, "math"] = family.default_math(kind, _device(gpu_name, name))
 
@@ -178,7 +180,7 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     return pd.Series(checked_int(name, column, numbers, minimum=-MAX_EXACT), index=values.index)
 
 
-def check(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:
+def find_violations(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:
     """Every violation in a normalised frame, in the order of rows; ``own`` as of `families_of`."""
     broken = [(int(row), column, rule) for column, mask, rule in _rules(frame, own) for row in np.flatnonzero(mask)]
     violations = [Violation(row, column, _plain(frame[column].iloc[row]), rule) for row, column, rule in broken]
@@ -269,7 +271,7 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
     """A sentence for each GPU of a described kernel's rows that is unknown, or whose times look like another unit's or
     break its roofline, and for each condition that rules out rows that ran."""
     warnings = []
-    for (name, *settings), positions in groups(ok, ("gpu", *family.setting_names)):
+    for (name, *settings), positions in row_groups(ok, ("gpu", *family.setting_names)):
         part = ok.iloc[positions]
         try:
             device = devices.get(name) or gpu(name)
@@ -317,7 +319,7 @@ def unit_warnings(
         except InputError:
             continue
         ratio = float(np.median(rows.time_us / (LAUNCH_US + rows.roofline_us)))
-        if not MIN_RATIO <= ratio <= GREATEST_RATIO:
+        if not MIN_RATIO <= ratio <= MAX_RATIO:
             # The unit that fits better: seconds and nanoseconds lie beyond milliseconds.
             likely = "ns" if ratio > 1 else "s" if ratio < 1e-4 else "ms"
             side = f"exceed {ratio:,.0f} times" if ratio > 1 else f"are below {ratio:.2g} of"

@@ -49,7 +49,7 @@ class KernelColumns:
         described = describe_table(
             frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
         )
-        return with_values(self.known, described) if self.known else described
+        return merge_descriptions(self.known, described) if self.known else described
 
 
 Kernel = Description | KernelColumns
@@ -162,7 +162,7 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     return out.assign(time_us=time_us)
 
 
-def without_repeats(frame: pd.DataFrame, description: Description, where: str) -> tuple[pd.DataFrame, int]:
+def merge_repeats(frame: pd.DataFrame, description: Description, where: str) -> tuple[pd.DataFrame, int]:
     """The rows of a `described_frame`, those of one configuration on one problem as one, with the median of their
     times; and how many are gone.
 
@@ -225,7 +225,7 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
     return np.where(absent, "", np.array(words, dtype=object))
 
 
-def with_values(first: Description, second: Description) -> Description:
+def merge_descriptions(first: Description, second: Description) -> Description:
     """The first description with the other's values behind its own, whose numbers stay.
 
     Raises `InputError` where they describe two kernels.

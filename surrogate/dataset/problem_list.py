@@ -2,7 +2,7 @@
 
 A row names its problem by a column ``problem`` with a text, by ``operator`` (or ``family``, or ``op``) and sizes, or by
 sizes alone if one family has them: ``m,n,k`` is a matrix product, ``n,c,h,k,r`` a convolution. Settings such as
-``dtype`` are columns; constant ones may be left out. `expanded` reads the columns of a table at once.
+``dtype`` are columns; constant ones may be left out. `expand_problems` reads the columns of a table at once.
 
 `read_list` reads lines of text, CSV, JSON lines, a parquet table, or SEER's lists of numbers. A line is a problem as
 the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). Beside the columns that name a
@@ -96,11 +96,11 @@ def problem_of(text: str, own: Family | None, stated: Mapping[str, str], setting
     """Return the problem of a text, with the ``settings`` of its family that are not ``stated``."""
     text = own.whole_text(text) if own else text
     problem = parse_problem(text, own, **stated)
-    further = unstated(family_of(problem), stated, settings)
+    further = unstated_settings(family_of(problem), stated, settings)
     return parse_problem(text, own, **further, **stated) if further else problem
 
 
-def unstated(family: Family, stated: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+def unstated_settings(family: Family, stated: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
     """Return the ``settings`` that a family has and a row does not state."""
     return {name: value for name, value in settings.items() if name in family.setting_names and name not in stated}
 
@@ -111,7 +111,7 @@ def stated_setting(name: str, value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedProblem:
     """One line or row. ``problem`` is None where it names another ``operator`` than a convolution.
 
     ``where`` tells the line or row; ``name`` is the layer's, ``heuristic`` the library's own pick, ``algorithm``
@@ -128,7 +128,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedProblem:
+class ListDefaults:
     """What a caller says of a list: the described kernel ``own`` that its rows are of, if they name no family.
 
     ``settings`` hold for rows that do not state them. With a ``gpu``, problems that state no math have PyTorch's there.
@@ -176,8 +176,8 @@ class RequestedProblem:
                 return None
             sizes = {name: _number(row[name]) for name in family.size_names if name in row}
             named = {"operator": operator} if operator in family.kinds else {}
-            problem = family.problem(sizes, {**unstated(family, stated, self.settings), **stated, **named})
-        is_stated = "math" in {*stated, *unstated(family, stated, self.settings)}
+            problem = family.problem(sizes, {**unstated_settings(family, stated, self.settings), **stated, **named})
+        is_stated = "math" in {*stated, *unstated_settings(family, stated, self.settings)}
         if self.gpu is None or is_stated or isinstance(problem, DescribedProblem):
             return problem
         return replace(problem, math=family.default_math(problem.dtype, self.gpu))
@@ -200,7 +200,7 @@ class RequestedProblem:
 
 def read_list(
     path: str | Path, own: Family[Any] | None = None, gpu: Gpu | None = None, settings: Mapping[str, str] | None = None
-) -> list[Listed]:
+) -> list[ListedProblem]:
     """Return every line or row in order, with its own settings.
 
     Parameters
@@ -216,13 +216,13 @@ def read_list(
         that names the file, the line, what came and the rule.
     """
     path = Path(path)
-    listed = list(_listed(path, RequestedProblem(own, gpu, settings or {})))
+    listed = list(_listed(path, ListDefaults(own, gpu, settings or {})))
     if not listed:
         raise InputError(f"{path}: holds no problem; give one a line, as in {EXAMPLE}")
     return listed
 
 
-def _listed(path: Path, asked: RequestedProblem) -> Iterator[Listed]:
+def _listed(path: Path, asked: ListDefaults) -> Iterator[ListedProblem]:
     if _is_parquet(path):
         from surrogate.dataset.tables import read_table  # which loads pandas, that texts do not need
 
@@ -243,7 +243,7 @@ def _listed(path: Path, asked: RequestedProblem) -> Iterator[Listed]:
         yield from _from_rows(_csv(path, lines, asked), path, asked)
     elif first and _NUMBERS_ONLY.fullmatch(first):
         for number, (conv, _) in enumerate(numbered_problems(lines, path), 1):
-            yield Listed(conv, f"line {number}")
+            yield ListedProblem(conv, f"line {number}")
     else:
         for number, line in lines:
             yield from _from_rows([(f"line {number}", {"problem": line})], path, asked)
@@ -272,7 +272,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: neither text nor parquet; a list of problems must be UTF-8 text") from None
 
 
-def _csv(path: Path, lines: list[tuple[int, str]], asked: RequestedProblem) -> Iterator[tuple[str, dict[str, str]]]:
+def _csv(path: Path, lines: list[tuple[int, str]], asked: ListDefaults) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows under a header, by commas, semicolons or tabs; empty cells are left out."""
     delimiter = max(",;\t", key=lines[0][1].count)
     cells = csv.reader((line for _, line in lines), delimiter=delimiter, skipinitialspace=True)
@@ -304,8 +304,8 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
 
 
 def _from_rows(
-    rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: RequestedProblem
-) -> Iterator[Listed]:
+    rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: ListDefaults
+) -> Iterator[ListedProblem]:
     """(where, column → value) of each row → its problem; what is None or not a number (NaN) counts as absent."""
     texts = asked.texts
     for where, row in rows:
@@ -319,7 +319,7 @@ def _from_rows(
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
         networks = tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip())
-        yield Listed(
+        yield ListedProblem(
             problem=problem,
             where=where,
             name=text.get("name", ""),
@@ -385,7 +385,7 @@ def square_conv(cells: Sequence[float], where: str) -> "Conv":
     return conv
 
 
-def expanded(
+def expand_problems(
     columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
 ) -> Mapping[str, Cells]:
     """Return the columns with ``family``, and with the sizes and settings of texts.

@@ -109,12 +109,12 @@ def kernel_groups(frame: pd.DataFrame, family: Family) -> np.ndarray:
 def _of_problems(frame: pd.DataFrame, family: Family, name: Callable[[object], np.ndarray]) -> np.ndarray:
     """(rows,) what ``name`` says of each row's problem; problems of one setting are asked together."""
     out = np.full(len(frame), "", dtype=object)
-    for setting, positions in groups(frame, family.setting_names):
+    for setting, positions in row_groups(frame, family.setting_names):
         out[positions] = name(problems_of(frame.iloc[positions], family, setting))
     return out
 
 
-def groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
+def row_groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
     """(values, positions) of every combination of the columns' values, in order of appearance."""
     if not columns:
         return [((), np.arange(len(frame)))]
@@ -130,7 +130,7 @@ def rows_by_code(code: np.ndarray) -> list[np.ndarray]:
 
 def by_setting(frame: pd.DataFrame, family: Family) -> list[tuple[tuple[str, ...], np.ndarray]]:
     """((GPU by its registry name, library, setting …), positions) of every combination."""
-    return groups(frame.assign(gpu=device_names(frame)), ("gpu", "library", *family.setting_names))
+    return row_groups(frame.assign(gpu=device_names(frame)), ("gpu", "library", *family.setting_names))
 
 
 def problems_of(frame: pd.DataFrame, family: Family, setting: tuple[str, ...]) -> object:

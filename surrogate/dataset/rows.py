@@ -142,7 +142,7 @@ def _computed(
     workspace_bytes = np.zeros(len(frame))
     candidate_columns = slice(len(family.problem_names), len(family.problem_names) + len(family.candidate_names))
     # 1. One formula serves all rows of a setting on a GPU.
-    for (device, *values), positions in problems.groups(frame, ("gpu", *family.setting_names)):
+    for (device, *values), positions in problems.row_groups(frame, ("gpu", *family.setting_names)):
         setting = tuple(values)
         part = frame.iloc[positions]
         formula = family.formula(setting, devices.get(device) or _named(device, part, family))
@@ -190,7 +190,7 @@ def _stacked(columns: tuple[Number, ...], length: int) -> np.ndarray:
 def _mechanisms(part: pd.DataFrame, family: Family, setting: tuple[str, ...]) -> list[tuple[str, np.ndarray]]:
     """(mechanism, positions) of the rows of one setting."""
     by_mechanism: dict[str, list[np.ndarray]] = {}
-    for (library, algorithm), members in problems.groups(part, ("library", "algorithm")):
+    for (library, algorithm), members in problems.row_groups(part, ("library", "algorithm")):
         by_mechanism.setdefault(family.mechanism(library, setting, algorithm), []).append(members)
     return [(mechanism, np.concatenate(members)) for mechanism, members in by_mechanism.items()]
 
@@ -199,7 +199,7 @@ def _order(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """(rows,) the candidate's place in its library's registry, behind it where it is not there."""
     order = np.zeros(len(frame), dtype=np.int64)
     names = ("library", *family.setting_names, "algorithm")
-    for (library, *setting, algorithm), positions in problems.groups(frame, names):
+    for (library, *setting, algorithm), positions in problems.row_groups(frame, names):
         registered = [candidate.algorithm for candidate in family.candidates(library, tuple(setting))]
         order[positions] = registered.index(algorithm) if algorithm in registered else len(registered)
     return order

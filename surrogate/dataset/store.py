@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from surrogate.dataset import problems
-from surrogate.dataset.checks import Violation, check, check_formulas, normalise
+from surrogate.dataset.checks import Violation, check_formulas, find_violations, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SIZE_COLUMNS
-from surrogate.dataset.described import Kernel, described_frame, with_values, without_repeats
+from surrogate.dataset.described import Kernel, described_frame, merge_descriptions, merge_repeats
 from surrogate.dataset.files import STDOUT
 from surrogate.dataset.tables import devices_in, read_table, table_writer, write_table
 from surrogate.features.description import Description, description_of
@@ -71,17 +71,17 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
 
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
     """The checked dataset of a raw table, whose kernel the caller or the metadata may describe."""
-    data, violations = examined(frame, path, metadata, kernel)
+    data, violations = check_table(frame, path, metadata, kernel)
     if violations:
         more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
         raise RowError(path, violations[0].row, f"{violations[0]}{more}")
     return data
 
 
-def examined(
+def check_table(
     frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None
 ) -> tuple[Dataset, list[Violation]]:
-    """The normalised dataset of a raw table, and what `check` finds in the table's rows."""
+    """The normalised dataset of a raw table, and what `find_violations` finds in the table's rows."""
     described = None
     if kernel is not None:
         described = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
@@ -89,13 +89,13 @@ def examined(
         described = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
     if described is None:
         frame = normalise(frame, str(path))
-        violations = check(frame)
+        violations = find_violations(frame)
     else:
         family = FAMILIES.from_description(described)
         frame = described_frame(frame, described, str(path))
-        violations = check(frame, family)
+        violations = find_violations(frame, family)
         check_formulas(frame, family, str(path))
-        frame, repeats = without_repeats(frame, described, str(path))
+        frame, repeats = merge_repeats(frame, described, str(path))
         metadata = {**metadata, "kernel": described.to_plain(), **({"repeats": repeats} if repeats else {})}
     listing = "all" if described is None else "listed"
     return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described), violations
@@ -113,7 +113,7 @@ def as_dataset(data: Data, kernel: Kernel | None = None) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if isinstance(data, list | tuple):
-        return merge([as_dataset(part, kernel) for part in data])
+        return merge_datasets([as_dataset(part, kernel) for part in data])
     if isinstance(data, pd.DataFrame):
         return replace(_dataset(data, "the table", {}, kernel), name="dataset")
     if not isinstance(data, str | Path):
@@ -153,7 +153,7 @@ def kernels_path(path: str | Path) -> Path:
     return path.with_name(f"{path.stem}.kernels.parquet")
 
 
-def merge(parts: list[Dataset]) -> Dataset:
+def merge_datasets(parts: list[Dataset]) -> Dataset:
     """All rows of all parts; a row key measured in several parts keeps the last part's row.
 
     A GPU is one device under all its names. Raises `InputError` where the parts' candidate lists differ: a censored
@@ -166,7 +166,7 @@ def merge(parts: list[Dataset]) -> Dataset:
         listed = ", ".join(f"{name} is {candidates!r}" for candidates, name in lists.items())
         raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
-    described = one_kernel(parts)
+    described = common_kernel(parts)
     for column in SIZE_COLUMNS:
         if column in frame:  # a family that only one part has
             frame[column] = frame[column].fillna(0).astype("int64")
@@ -182,7 +182,7 @@ def merge(parts: list[Dataset]) -> Dataset:
     return Dataset(frame, parts[0].candidates, name, metadata, kernels, described=described)
 
 
-def one_kernel(parts: Sequence[Dataset]) -> Description | None:
+def common_kernel(parts: Sequence[Dataset]) -> Description | None:
     """The described kernel of all parts, with the values of each; None where none is one's.
 
     Raises `InputError` where parts are of two kernels.
@@ -192,10 +192,10 @@ def one_kernel(parts: Sequence[Dataset]) -> Description | None:
         return None
     if len(described) < len(parts):
         raise InputError(f"rows of the described kernel {described[0].name} and others do not merge; keep them apart")
-    return reduce(with_values, described)
+    return reduce(merge_descriptions, described)
 
 
-def describe(data: Dataset) -> list[dict[str, object]]:
+def summarise_dataset(data: Dataset) -> list[dict[str, object]]:
     """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
     records = []
     everything = data.frame if data.described else problems.fastest_solver(data.frame)
@@ -207,7 +207,7 @@ def describe(data: Dataset) -> list[dict[str, object]]:
         if family.parameter_names:  # folds of one problem are of GPUs or configurations, which are no shapes
             shape = frame.groupby([*family.shape_names, *family.setting_names], dropna=False).ngroup().to_numpy()
         names = ("gpu", "library", *family.setting_names)
-        for values, rows in sorted(problems.groups(frame, names), key=lambda group: group[0]):
+        for values, rows in sorted(problems.row_groups(frame, names), key=lambda group: group[0]):
             counted = rows[evaluated[rows]]
             records.append(
                 {

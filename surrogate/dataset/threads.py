@@ -56,7 +56,7 @@ def _share() -> int:
 
 
 @contextmanager
-def limited(threads: int | None = None) -> Iterator[None]:
+def limit_threads(threads: int | None = None) -> Iterator[None]:
     """Inside this, BLAS and OpenMP use one thread, as products of ours are small, and `threads_for` gives the calling
     thread ``threads`` at most (None: as before)."""
     before = getattr(_here, "threads", None)
@@ -75,7 +75,7 @@ def in_parallel(work: Callable[[Item, threading.Event], Result], items: Sequence
     is waited for.
     """
     stopped = threading.Event()
-    with limited():
+    with limit_threads():
         if workers == 1:
             return [work(item, stopped) for item in items]
         threads = max(1, _share() // workers)

@@ -12,10 +12,17 @@ import pandas as pd
 from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, staged, write_text
-from surrogate.dataset.problems import evaluation_rows, families_of, family_rows, groups, newest_version, shape_columns
+from surrogate.dataset.problems import (
+    evaluation_rows,
+    families_of,
+    family_rows,
+    newest_version,
+    row_groups,
+    shape_columns,
+)
 from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.splits import folds
-from surrogate.dataset.store import Data, Dataset, as_dataset, one_kernel
+from surrogate.dataset.store import Data, Dataset, as_dataset, common_kernel
 from surrogate.dataset.tables import write_table
 from surrogate.dataset.threads import workers_for
 from surrogate.evaluation import scorecard
@@ -90,7 +97,7 @@ def _mechanisms(rows: Rows) -> np.ndarray:
     family = rows.family
     out = np.full(len(rows), "", dtype=object)
     names = ("library", *family.setting_names, "algorithm")
-    for (library, *setting, algorithm), positions in groups(rows.frame, names):
+    for (library, *setting, algorithm), positions in row_groups(rows.frame, names):
         out[positions] = family.mechanism(library, tuple(setting), algorithm)
     return out
 
@@ -214,7 +221,7 @@ def _family_runs(
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
     parts: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
-    own = one_kernel((main, *others))
+    own = common_kernel((main, *others))
     for family in families_of(frames[0], own and FAMILIES.from_description(own)):
         main_frame, *also = (frame[family_rows(frame, family)] for frame in frames)
         rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), family, devices)

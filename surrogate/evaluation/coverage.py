@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, evaluation_rows, groups, rows_by_code
+from surrogate.dataset.problems import device_names, evaluation_rows, row_groups, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, pick_by_heuristic, pick_by_times
@@ -83,8 +83,8 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     of_rows = np.flatnonzero(np.isfinite(log_error) & np.isfinite(half_width))
     frame = pd.DataFrame({"gpu": device_names(rows.frame), "dtype": dtypes_of(rows)}).iloc[of_rows]
     parts = {("all", "all"): of_rows} if len(of_rows) else {}
-    parts |= {(gpu, "all"): of_rows[positions] for (gpu,), positions in groups(frame, ("gpu",))}
-    of_types = {(gpu, dtype): of_rows[positions] for (gpu, dtype), positions in groups(frame, ("gpu", "dtype"))}
+    parts |= {(gpu, "all"): of_rows[positions] for (gpu,), positions in row_groups(frame, ("gpu",))}
+    of_types = {(gpu, dtype): of_rows[positions] for (gpu, dtype), positions in row_groups(frame, ("gpu", "dtype"))}
     several = [gpu for gpu, types in Counter(gpu for gpu, _ in of_types).items() if types > 1]
     parts |= {(gpu, dtype): part for (gpu, dtype), part in of_types.items() if gpu in several}
     records = []
@@ -132,8 +132,8 @@ def picks(
     """
     known = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
     stated, best = [], []
-    groups = rows_by_code(problem[known])
-    for rows in (known[part] for part in groups[:: len(groups) // MAX_PICKS + 1]):
+    problem_rows = rows_by_code(problem[known])
+    for rows in (known[part] for part in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
             stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], own_share)[pick])

@@ -16,7 +16,7 @@ from typing import NamedTuple, Unpack
 
 import pandas as pd
 
-from surrogate.dataset.checks import check, normalise
+from surrogate.dataset.checks import find_violations, normalise
 from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
@@ -71,7 +71,7 @@ def _lawful(rows: pd.DataFrame, left_out: Counter[str]) -> pd.DataFrame:
     """The rows that a dataset takes. The others are counted by the first rule that they break."""
     if rows.empty:
         return rows
-    broken = {each.row: f"{each.column}: {each.rule}" for each in reversed(check(normalise(rows, "find-db")))}
+    broken = {each.row: f"{each.column}: {each.rule}" for each in reversed(find_violations(normalise(rows, "find-db")))}
     left_out.update(broken.values())
     return rows.drop(index=list(broken))
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups, problems_of
+from surrogate.dataset.problems import device_names, problems_of, row_groups
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
@@ -171,7 +171,7 @@ def scaled_sizes(size: np.ndarray, factor: np.ndarray) -> np.ndarray:
 def _is_alike(changed: pd.DataFrame, frame: pd.DataFrame, family: Family) -> np.ndarray:
     """(rows,) True if sizes fit one another and support is decided as in the same row of ``frame``."""
     alike = np.ones(len(frame), dtype=bool)
-    for setting, positions in groups(frame, family.setting_names):
+    for setting, positions in row_groups(frame, family.setting_names):
         before, after = (family.traits(problems_of(each.iloc[positions], family, setting)) for each in (frame, changed))
         for old, new in zip(before, after, strict=True):
             alike[positions] &= np.asarray(old) == np.asarray(new)

@@ -102,13 +102,13 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
     """The launch of each GPU and library with enough streaming operators, and the median one of each library."""
     import pandas as pd
 
-    from surrogate.dataset.problems import device_names, groups
+    from surrogate.dataset.problems import device_names, row_groups
     from surrogate.models.least_squares import relative_fit
 
     parts = []
     for rows in tables:
         streaming = np.zeros(len(rows), dtype=bool)
-        for setting, positions in groups(rows.frame, rows.family.setting_names):
+        for setting, positions in row_groups(rows.frame, rows.family.setting_names):
             streaming[positions] = rows.family.is_streaming(setting)
         part = rows.take(streaming & rows.ok)
         whose = {"gpu": device_names(part.frame), "library": part.frame["library"].to_numpy()}

@@ -144,11 +144,11 @@ class Support:
 
 def _signatures(frame: "pd.DataFrame", family: Family) -> tuple[np.ndarray, list[Signature]]:
     """(rows,) the code of each row's signature, and the signature of every code."""
-    from surrogate.dataset.problems import groups, problems_of
+    from surrogate.dataset.problems import problems_of, row_groups
 
     code = np.zeros(len(frame), dtype=np.int64)
     signatures: list[Signature] = []
-    for (library, *setting, algorithm), positions in groups(frame, ("library", *family.setting_names, "algorithm")):
+    for (library, *setting, algorithm), positions in row_groups(frame, ("library", *family.setting_names, "algorithm")):
         traits = family.traits(problems_of(frame.iloc[positions], family, tuple(setting)))
         # (rows, 1 + traits): the first column is there for families without traits.
         table = np.zeros((len(positions), 1 + len(traits)), dtype=np.int64)
@@ -162,8 +162,8 @@ def _signatures(frame: "pd.DataFrame", family: Family) -> tuple[np.ndarray, list
 
 def _by_release(frame: "pd.DataFrame", code: np.ndarray) -> list[tuple[int, Release, np.ndarray]]:
     """(code, release, positions) of the rows of every signature's ``code`` (rows,) and release."""
-    from surrogate.dataset.problems import device_names, groups
+    from surrogate.dataset.problems import device_names, row_groups
 
     columns = ("signature", "gpu", "library_version")
     named = frame.assign(signature=code, gpu=device_names(frame))
-    return [(int(number), Release(*release), positions) for (number, *release), positions in groups(named, columns)]
+    return [(int(number), Release(*release), positions) for (number, *release), positions in row_groups(named, columns)]

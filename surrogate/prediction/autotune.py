@@ -214,7 +214,7 @@ def autotune(
     limits = Limits.of(workspace_limit, deterministic)
     opened = open_device(device) if isinstance(device, str) else device
     try:
-        info = opened.describe()
+        info = opened.device_info()
         kept = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
         ranking = (predictor or _shipped(info)).select(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic

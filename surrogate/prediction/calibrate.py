@@ -13,7 +13,7 @@ from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
-from surrogate.dataset.store import Data, Dataset, as_dataset, merge
+from surrogate.dataset.store import Data, Dataset, as_dataset, merge_datasets
 from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily
@@ -74,7 +74,7 @@ def _learned_again(
     if not isinstance(model, Configurations):
         raise InputError(f"a bundle of {family.name} by {model.name} is not calibrated; train one with more rows")
     known = as_dataset(model.table(family), KernelColumns.like(family.description))
-    both = merge([replace(known, candidates=data.candidates), data])
+    both = merge_datasets([replace(known, candidates=data.candidates), data])
     again = train(both, model=model.name, seed=seed, progress=progress)
     # The new rows, and what each model makes of them.
     rows = rows_of(data.frame, both.own, data.devices)

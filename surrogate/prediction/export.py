@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.dataset.problem_list import Listed
+from surrogate.dataset.problem_list import ListedProblem
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.description import Value
@@ -192,7 +192,7 @@ def _selections(
         return tuple(selections), refused
 
 
-def of_one_family(listed: Sequence[Listed]) -> tuple[list[AnyProblem], list[SkippedProblem]]:
+def of_one_family(listed: Sequence[ListedProblem]) -> tuple[list[AnyProblem], list[SkippedProblem]]:
     """Return the problems of the first family of a list, convolutions before all others, and those left out."""
     known = [each.problem for each in listed if each.problem is not None]
     names = [family_of(problem).name for problem in known]

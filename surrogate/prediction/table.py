@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
-from surrogate.dataset.problem_list import PLACE, Cells, expanded
+from surrogate.dataset.problem_list import PLACE, Cells, expand_problems
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features.elementwise import checked_int
@@ -130,7 +130,7 @@ def _groups(
     resolver: Resolver, columns: Mapping[str, Cells], defaults: Defaults, own: Family | None
 ) -> Iterator[Group]:
     """Yield the rows of each family and setting; ``own`` is the described kernel of a bundle."""
-    columns = expanded(columns, own, "the table", defaults.settings)
+    columns = expand_problems(columns, own, "the table", defaults.settings)
     families = _families(columns, own)
     known = {name for family, _ in families for name in family.setting_names}
     if foreign := [name for name in defaults.settings if name not in known]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.checks import FASTEST_US
-from surrogate.dataset.described import with_values
+from surrogate.dataset.described import merge_descriptions
 from surrogate.features.description import Configuration, Description, Value, read_description
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DescribedFamily, DescribedProblem
@@ -311,4 +311,4 @@ def extended(description: Description, listed: Sequence[Mapping[str, Value]]) ->
         name: tuple(dict.fromkeys(configuration[name] for configuration in listed)) for name in description.parameters
     }
     further = Description(description.name, description.sizes, values, dict.fromkeys(description.settings, ()))
-    return with_values(description, further)
+    return merge_descriptions(description, further)

@@ -224,11 +224,11 @@ class Domain:
         """What the training rows span; ``held_out_distance`` (rows,) is each row's distance to the training problems
         of the fold that held it out, NaN where none did. Without it no distance is too far.
         """
-        from surrogate.dataset.problems import device_names, groups
+        from surrogate.dataset.problems import device_names, row_groups
 
         frame = rows.frame.assign(gpu=device_names(rows.frame))
-        settings = frozenset(SettingKey.of(fields) for fields, _ in groups(frame, setting_columns(rows.family)))
-        versions = frozenset(LibraryVersion(*names) for names, _ in groups(frame, ("library", "library_version")))
+        settings = frozenset(SettingKey.of(fields) for fields, _ in row_groups(frame, setting_columns(rows.family)))
+        versions = frozenset(LibraryVersion(*names) for names, _ in row_groups(frame, ("library", "library_version")))
         shapes = frozenset(shape_hashes(rows).tolist())
         references = references_of(rows, held_out_distance)
         return cls(rows.family, settings, shapes, versions, references=references)
@@ -452,7 +452,7 @@ def reference_columns(family: Family) -> tuple[str, ...]:
 
 def _by_reference(rows: "Rows") -> list[tuple[ReferenceKey, np.ndarray]]:
     """(`Domain.reference_key`, positions of its rows)."""
-    from surrogate.dataset.problems import groups
+    from surrogate.dataset.problems import row_groups
 
-    named = groups(rows.frame, reference_columns(rows.family))
+    named = row_groups(rows.frame, reference_columns(rows.family))
     return [(ReferenceKey(None, library, tuple(values)), positions) for (library, *values), positions in named]

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups, joined, rows_by_code, shape_columns, shape_names
+from surrogate.dataset.problems import device_names, joined, row_groups, rows_by_code, shape_columns, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
@@ -229,7 +229,7 @@ def _cells(scores: HeldOutScores) -> Iterator[tuple[WidthKey, np.ndarray]]:
     """The positions of each candidate's rows, of it on a GPU, and in a type there; what draws on another behind it."""
     frame = pd.DataFrame({"candidate": scores.candidate, "gpu": scores.gpu, "dtype": scores.dtype})
     for columns in (("candidate",), ("candidate", "gpu"), ("candidate", "gpu", "dtype")):
-        for values, positions in groups(frame, columns):
+        for values, positions in row_groups(frame, columns):
             yield WidthKey(**{"gpu": None, **dict(zip(columns, values, strict=True))}), positions
 
 
@@ -415,10 +415,10 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, known: np.ndarray) -> dict[
     # 2. By line, and by type there: of a type on few GPUs no less than of all types.
     gpus = frame.groupby("line")["dtype"].agg(lambda part: len(np.unique(device[part.index])))
     counted = np.flatnonzero(known & (frame["line"].map(gpus) > 1))
-    for (line,), positions in groups(frame.iloc[counted], ("line",)):
+    for (line,), positions in row_groups(frame.iloc[counted], ("line",)):
         if line:
             left_out[line] = of(counted[positions])
-    for (line, dtype), positions in groups(frame.iloc[counted], ("line", "dtype")):
+    for (line, dtype), positions in row_groups(frame.iloc[counted], ("line", "dtype")):
         if line and dtype:
             kind = of(counted[positions])
             minimum = left_out[line].half_width if kind.gpus < MIN_GPUS else 0.0

@@ -10,7 +10,7 @@ import pytest
 
 from surrogate.collect.device import DeviceInfo, HeuristicEntry, MeasuredKernel, Measurement, RepeatPolicy
 from surrogate.collect.log import RunLog
-from surrogate.collect.plan import CollectionPlan, PlannedProblem, build
+from surrogate.collect.plan import CollectionPlan, PlannedProblem, build_plan
 from surrogate.collect.run import Outcome, header_for, run
 from surrogate.features.conv import Conv
 from tests.collect.fake import chain as fake_chain
@@ -30,7 +30,7 @@ class FakeDevice:
         self.closed = False
         self.alter: Callable[[Measurement, str], Measurement] = lambda result, algorithm: result
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         return self.info
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def make_plan() -> Callable[..., CollectionPlan]:
             PlannedProblem(Conv(n=1 + i % 8, c=16 + i, h=28, k=32, r=1 if i % 3 else 3, pad_h=0), "test", ("Net",))
             for i in range(count)
         ]
-        return build(problems, description="test", **options)
+        return build_plan(problems, description="test", **options)
 
     return make
 

@@ -39,7 +39,7 @@ def test_a_replay_is_collected_and_repeated(seer, recording, tmp_path):
 
 
 def test_a_plan_file_and_shards(seer, recording, tmp_path):
-    problems = sorted({str(p["problem"]).split()[0] for p in log.read(recording).records})
+    problems = sorted({str(p["problem"]).split()[0] for p in log.read_log(recording).records})
     plan = tmp_path / "plan.txt"
     plan.write_text("\n".join(problems[:6]))
     for shard in ("1/2", "2/2"):
@@ -72,14 +72,14 @@ def test_settings_reach_the_plan(seer, tmp_path, recording):
 
 
 def test_the_cpu_keeps_its_time_under_either_name(seer, tmp_path, monkeypatch):
-    from surrogate.collect import cpu as spec
+    from surrogate.collect import cpu
 
-    monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})
+    monkeypatch.setattr(cpu, "measure_datasheet", lambda: {"name": "Test CPU"})
     output, plan = tmp_path / "run.jsonl", tmp_path / "plan.txt"
     plan.write_text("\n".join(f"n1c16h{size}k16r3" for size in range(20, 220)))
     result = seer("--device", "reference", "--plan", plan, "--minutes", 0.01, "-o", output).succeeded()
     assert "stopped: the time is up, the same command goes on" in result.out
-    header = log.read(output).header
+    header = log.read_log(output).header
     assert header is not None
     assert header.device.gpu == "Test CPU"
 
@@ -126,12 +126,12 @@ def test_left_out_problems_are_counted(seer, tmp_path, monkeypatch):
 
 def test_the_caps_of_a_plan_are_options_and_what_they_take_stands_in_the_log(seer, tmp_path, monkeypatch):
     """71 MFLOP pass both caps, 567 MFLOP where the CPU's 500 are lifted, a filter of 4.3 MiB neither time."""
-    monkeypatch.setattr("surrogate.collect.cpu.measure_spec", lambda: {"name": "Test CPU"})
+    monkeypatch.setattr("surrogate.collect.cpu.measure_datasheet", lambda: {"name": "Test CPU"})
     plan, output = tmp_path / "plan.txt", tmp_path / "run.jsonl"
     plan.write_text("n1c32h64k32r3 n8c32h64k32r3 n1c1024h4k1100r1".replace(" ", "\n"))
     words = ("--device", "cpu", "--plan", plan, "--minutes", 0.001)
     result = seer(*words, "-o", output, "--max-gflop", "inf", "--max-tensor", "4MiB")
-    header = log.read(output).header
+    header = log.read_log(output).header
     assert header is not None
     said = f"plan {plan}: 2 of 3 problems, without 1 with a tensor over 4 MiB (--max-tensor)"
     assert said in result.err and header.description == said

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from surrogate.collect.cudnn.activity import NEEDED_KINDS, LaunchRecord, span_of, traced
+from surrogate.collect.cudnn.activity import NEEDED_KINDS, LaunchRecord, launch_record, trace_repeats
 from surrogate.collect.device import MeasuredKernel
 
 FAKE = Path(__file__).parent / "fake"
@@ -20,7 +20,7 @@ def test_a_real_record_type_has_the_fields():
     record, dtype = next(names for names in newest if hasattr(cupti, names[0]))
     raw = np.zeros(1, dtype=getattr(cupti, dtype)).view(np.recarray)
     raw.grid_x, raw.registers_per_thread, raw.end = 7, 42, 900
-    span = span_of(raw[0])
+    span = launch_record(raw[0])
     assert span.kernel is not None and span.end_ns == 900
     assert (span.kernel.grid_x, span.kernel.registers_per_thread, span.kernel.time_us) == (7, 42, 0.9)
     fields = ("kind", "name", "grid_x", "block_z", "static_shared_memory", "dynamic_shared_memory", "correlation_id")
@@ -42,7 +42,7 @@ def test_sums_spans_and_medians_by_hand():
         [span(0, 12_000, "a"), span(13_000, 20_000, "b")],
         [span(0, 99_000, "c"), span(2_000, 8_000, "d")],  # another engine: its time counts, its kernels do not
     ]
-    result = traced(repeats)
+    result = trace_repeats(repeats)
     assert result is not None
     assert result.times_us == (15.0, 19.0, 105.0)
     assert result.spans_us == (20.0, 20.0, 99.0)
@@ -51,4 +51,4 @@ def test_sums_spans_and_medians_by_hand():
 
 @pytest.mark.parametrize("repeats", [[], [[]], [[span(0, 1)], []]])
 def test_missing_records_say_nothing(repeats):
-    assert traced(repeats) is None
+    assert trace_repeats(repeats) is None

@@ -16,7 +16,7 @@ from surrogate.collect.cudnn import instruments
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.library import ALGORITHMS, Convolutions, Library
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled
-from surrogate.collect.log import read
+from surrogate.collect.log import read_log
 from surrogate.collect.operators import GpuOperators
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
@@ -106,7 +106,7 @@ def test_versions_are_read_in_both_numberings(chain, number, version):
 @cases(__file__)
 def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
     """FMA keeps every digit, TF32 ten bits; NaN leaves a header that can be written."""
-    info = opened(**variables).describe()
+    info = opened(**variables).device_info()
     errors = info.properties["relative_errors"]
     json.dumps(info.to_dict(), allow_nan=False)
     if low is None:
@@ -324,7 +324,7 @@ def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(refused, chain, tm
     chain.setenv("FAKE_FRONTEND", "segfault")
     with refused("signal 11", "seer-surrogate[heuristic]"):
         collect_heuristic(plan, "h200", str(output), lambda *_: None)
-    assert len(read(output).records) == 2
+    assert len(read_log(output).records) == 2
     chain.setenv("FAKE_FRONTEND", "")
     collect_heuristic(plan, "h200", str(output), lambda *_: None)
-    assert len(read(output).records) == 5
+    assert len(read_log(output).records) == 5

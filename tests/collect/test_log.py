@@ -28,15 +28,15 @@ def begin(path, *records):
 def test_a_log_reads_back(refused, tmp_path):
     path = tmp_path / "run.jsonl"
     begin(path, RECORD, RECORD)
-    contents = log.read(path)
+    contents = log.read_log(path)
     assert (contents.header, contents.records) == (HEADER, (RECORD, RECORD))
-    assert contents.whole_bytes == path.stat().st_size
+    assert contents.complete_bytes == path.stat().st_size
     packed = tmp_path / "run.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert log.read(packed).records == (RECORD, RECORD)
+    assert log.read_log(packed).records == (RECORD, RECORD)
     packed.write_bytes(packed.read_bytes()[:-9])
     with refused("damaged archive"):
-        log.read(packed)
+        log.read_log(packed)
 
 
 def test_going_on_appends_and_keeps_the_first_header(tmp_path):
@@ -46,7 +46,7 @@ def test_going_on_appends_and_keeps_the_first_header(tmp_path):
         assert run.records == (RECORD,)
         assert run.header.created_s == 12.5
         run.append(RECORD)
-    assert len(log.read(path).records) == 2
+    assert len(log.read_log(path).records) == 2
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -98,12 +98,12 @@ def test_what_cannot_be_read_or_written_is_told(refused, tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(json.dumps({**HEADER.to_dict(), "schema": 99}) + "\n")
     with refused("schema 99", "upgrade"):
-        log.read(path)
+        log.read_log(path)
     path.write_text(json.dumps({"kind": log.HEADER, "schema": 1}) + "\n")
     with refused("damaged"):
-        log.read(path)
+        log.read_log(path)
     with refused("no such run"):
-        log.read(tmp_path / "none")
+        log.read_log(tmp_path / "none")
     for place in (tmp_path / "no" / "folder" / "run.jsonl", tmp_path):
         with refused("cannot be written"):
             RunLog(place, HEADER)
@@ -139,4 +139,4 @@ def test_a_disk_that_fills_up_leaves_whole_records(tmp_path, room):
         assert path.read_bytes() == before
         run._file.room = 10_000
         run.append({**RECORD, "find": ["y" * 400]})
-    assert [record["find"] for record in log.read(path).records] == [[], ["y" * 400]]
+    assert [record["find"] for record in log.read_log(path).records] == [[], ["y" * 400]]

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.collect.log import conv_of
-from surrogate.collect.plan import ANCHOR_VISITS, GPU_CAPS, PlannedProblem, PlanSettings, build, problem_key, spread
+from surrogate.collect.plan import (
+    ANCHOR_VISITS,
+    GPU_CAPS,
+    PlannedProblem,
+    PlanSettings,
+    build_plan,
+    evenly_spaced,
+    problem_key,
+)
 from surrogate.features.conv import Conv
 
 
@@ -19,7 +27,7 @@ def problems(count, **sizes):
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(0, 5))
 def test_shards_hold_every_problem_once(count, shards, seed):
     shards = min(shards, count)
-    plans = [build(problems(count), description="t", seed=seed, shard=(i + 1, shards)) for i in range(shards)]
+    plans = [build_plan(problems(count), description="t", seed=seed, shard=(i + 1, shards)) for i in range(shards)]
     keys = Counter(problem.key for plan in plans for problem in plan.problems)
     assert set(keys.values()) == {1}
     assert len(keys) == count
@@ -27,11 +35,11 @@ def test_shards_hold_every_problem_once(count, shards, seed):
 
 
 def test_order_is_a_function_of_the_seed_alone():
-    one = build(problems(50), description="t", seed=1)
-    again = build(problems(50)[::-1], description="other", seed=1)
+    one = build_plan(problems(50), description="t", seed=1)
+    again = build_plan(problems(50)[::-1], description="other", seed=1)
     assert one.problems == again.problems
     assert one.digest == again.digest
-    other = build(problems(50), description="t", seed=2)
+    other = build_plan(problems(50), description="t", seed=2)
     assert other.problems != one.problems
     assert sorted(p.key for p in other.problems) == sorted(p.key for p in one.problems)
     assert other.digest != one.digest
@@ -39,7 +47,7 @@ def test_order_is_a_function_of_the_seed_alone():
 
 
 def test_anchors_return_throughout_every_shard():
-    plans = [build(problems(1000), description="t", shard=(i, 2)) for i in (1, 2)]
+    plans = [build_plan(problems(1000), description="t", shard=(i, 2)) for i in (1, 2)]
     for plan in plans:
         visits = Counter(problem.conv for problem in plan.problems)
         anchors = {conv for conv, count in visits.items() if count > 1}
@@ -56,23 +64,23 @@ def test_anchors_return_throughout_every_shard():
 
 
 def test_spread_takes_problems_over_the_whole_range_of_flops():
-    chosen = spread(problems(100), 4)
+    chosen = evenly_spaced(problems(100), 4)
     assert [problem.conv.c - 8 for problem in chosen] == [12, 37, 62, 87]
-    assert len(spread(problems(3), 10)) == 3
+    assert len(evenly_spaced(problems(3), 10)) == 3
 
 
 def test_the_same_problem_from_two_sources_counts_once_with_all_networks():
     conv = Conv(n=1, c=64, h=28, k=32, r=3)
     listed = [PlannedProblem(conv, "a", ("X",)), PlannedProblem(conv, "b", ("Y", "X"))]
-    plan = build(listed, description="t")
+    plan = build_plan(listed, description="t")
     assert [(p.origin, p.networks) for p in plan.problems] == [("a", ("X", "Y"))]
 
 
 def test_settings_multiply_and_default_to_the_problems_own():
     own = [PlannedProblem(Conv(n=1, c=64, h=28, k=32, r=3, dtype="fp16", direction="bwd_data"), "a")]
-    assert [p.conv.dtype for p in build(own, description="t").problems] == ["fp16"]
+    assert [p.conv.dtype for p in build_plan(own, description="t").problems] == ["fp16"]
     settings = PlanSettings(maths=("fma", "default"), layouts=("NCHW", "NHWC"))
-    convs = {p.conv for p in build(own, description="t", settings=[settings]).problems}
+    convs = {p.conv for p in build_plan(own, description="t", settings=[settings]).problems}
     assert {(c.math, c.layout, c.dtype, c.direction) for c in convs} == {
         (math, layout, "fp16", "bwd_data") for math in ("fma", "default") for layout in ("NCHW", "NHWC")
     }
@@ -82,7 +90,7 @@ def test_caps_name_what_they_leave_out():
     listed = [*problems(3), PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")]
     listed.append(PlannedProblem(Conv(n=256, c=1024, h=320, k=1, r=1), "big tensor"))
     listed.append(PlannedProblem(Conv(n=128, c=512, h=56, k=512, r=3), "long"))
-    plan = build(listed, description="t", caps=GPU_CAPS)
+    plan = build_plan(listed, description="t", caps=GPU_CAPS)
     assert len(plan) == 3
     assert plan.left_out == {
         "under 1e+06 FLOPs": 1,
@@ -94,11 +102,11 @@ def test_caps_name_what_they_leave_out():
 
 def test_an_empty_plan_or_shard_is_refused(refused):
     with refused("no problem to measure"):
-        build([], description="t")
+        build_plan([], description="t")
     with refused("1 under"):
-        build([PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")], description="t")
+        build_plan([PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")], description="t")
     with refused("empty"):
-        build(problems(2), description="t", shard=(3, 3))
+        build_plan(problems(2), description="t", shard=(3, 3))
 
 
 @given(st.sampled_from(["fp32", "fp16", "bf16", "fp64"]), st.sampled_from(["fwd", "bwd_filter"]), st.integers(0, 3))

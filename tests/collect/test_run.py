@@ -18,7 +18,7 @@ from surrogate.features.conv import Conv
 
 
 def kinds(path):
-    return [(record["kind"], record["problem"]) for record in log.read(path).records]
+    return [(record["kind"], record["problem"]) for record in log.read_log(path).records]
 
 
 def test_a_run_measures_every_algorithm_of_every_problem(make_plan, record, fake_device):
@@ -89,10 +89,10 @@ def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
     device.alter = fragile
     device.find = device.conditions = device.heuristic = lambda *_: (_ for _ in ()).throw(DeviceLostError("gone"))
     path = record(plan, device)
-    results = [r["result"] for r in log.read(path).records if r["kind"] == "measure"]
+    results = [r["result"] for r in log.read_log(path).records if r["kind"] == "measure"]
     assert len(results) == 12
     assert results[1] == {"status": "failed", "reason": "device lost: an illegal memory access"}
-    done = [r for r in log.read(path).records if r["kind"] == "done"]
+    done = [r for r in log.read_log(path).records if r["kind"] == "done"]
     assert [r["problem"] for r in done] == [problem.key for problem in plan.problems[1:]]  # the first stays open
     assert all(r["find"] == [] and r["conditions"] == {} for r in done)
     assert len(merge_runs([path]).frame) == 11
@@ -151,18 +151,18 @@ def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, ran, fake_devi
     device.alter = lambda result, _: replace(result, **events if result.times_us and len(device.calls) <= rows else {})
     for _ in range(2):  # the second call finds the rows in the log
         outcome = ran(plan, device)
-        assert outcome.problems_done == outcome.problems_total and bool(outcome.wrong_timer) is told
+        assert outcome.problems_done == outcome.problems_total and bool(outcome.timer_warning) is told
 
 
 def test_replay_serves_what_was_recorded(make_plan, record):
     plan = make_plan(200)
     path = record(plan)
     device = ReplayDevice(path)
-    assert device.describe().gpu == "Fake GPU"
+    assert device.device_info().gpu == "Fake GPU"
     assert {p.conv for p in device.problems()} == {p.conv for p in plan.problems}
     again = record(plan, device, name="again.jsonl")
     first, second = (
-        {(r["problem"], r["algorithm"]): r["result"] for r in log.read(p).records if r["kind"] == "measure"}
+        {(r["problem"], r["algorithm"]): r["result"] for r in log.read_log(p).records if r["kind"] == "measure"}
         for p in (path, again)
     )
     assert first.keys() == second.keys()

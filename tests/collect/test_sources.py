@@ -8,7 +8,7 @@ import pytest
 
 from surrogate.collect import plan_source
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
-from surrogate.collect.plan_source import mixture, sampled
+from surrogate.collect.plan_source import mixture, sample_convs
 from tests.known import known
 
 KNOWN = known(__file__)
@@ -49,15 +49,15 @@ def test_network_problems_are_distinct_and_carry_names():
 
 
 def test_samples_depend_on_the_seed_alone_and_keep_the_caps():
-    one = list(islice(sampled(7, GPU_CAPS), 400))
-    assert one == list(islice(sampled(7, GPU_CAPS), 400))
-    assert one != list(islice(sampled(8, GPU_CAPS), 400))
+    one = list(islice(sample_convs(7, GPU_CAPS), 400))
+    assert one == list(islice(sample_convs(7, GPU_CAPS), 400))
+    assert one != list(islice(sample_convs(8, GPU_CAPS), 400))
     assert len(set(one)) == 400
     assert not any(GPU_CAPS.reason(conv) for conv in one)
 
 
 def test_samples_cover_the_domain():
-    convs = list(islice(sampled(0, GPU_CAPS), 3000))
+    convs = list(islice(sample_convs(0, GPU_CAPS), 3000))
     assert {conv.r for conv in convs} == {1, 2, 3, 4, 5, 7, 9, 11}
     assert {conv.stride_h for conv in convs} == {1, 2, 3, 4}
     assert {conv.dilation_h for conv in convs} >= {1, 2, 3}

@@ -16,18 +16,18 @@ CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
 POLICY = RepeatPolicy()
 CHILD = """
 import os, sys, time
-from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Kernel, Measurement
+from surrogate.collect.device import HeuristicEntry, DeviceInfo, DeviceLostError, MeasuredKernel, Measurement
 from surrogate.collect.open_device import serve
 from surrogate.features.errors import InputError
 from surrogate.features.families import operator
 
 class Device:
-    def describe(self):
+    def device_info(self):
         return DeviceInfo("GPU", "cudnn", "9.1.0", {"pid": str(os.getpid())})
     def candidates(self, conv):
         return ("GEMM", "FFT")
     def heuristic(self, conv):
-        return (Choice("GEMM", "ok", workspace_bytes=4, math="fma"),)
+        return (HeuristicEntry("GEMM", "ok", workspace_bytes=4, math="fma"),)
     def find(self, conv):
         raise InputError("no find for " + str(conv))
     def conditions(self):
@@ -45,7 +45,7 @@ class Device:
             time.sleep(600)
         if algorithm == "BUG":
             raise TypeError("a bug")
-        kernel = Kernel("k", 1, 2, 3, 4, 5, 6, 7, 8, 9, 1.5)
+        kernel = MeasuredKernel("k", 1, 2, 3, 4, 5, 6, 7, 8, 9, 1.5)
         return Measurement("ok", "", (1.0, 2.0), (1.5, 2.5), "cupti", policy.repeats, True, (kernel,))
     def close(self):
         pass
@@ -70,7 +70,7 @@ def test_answers_cross_the_process_unchanged(refused, worker):
     assert worker.heuristic(CONV)[0].workspace_bytes == 4
     with refused("no find for n2c3"):
         worker.find(CONV)
-    assert worker.describe().gpu == "GPU"
+    assert worker.device_info().gpu == "GPU"
     assert worker.starts == 1
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.checks import check, normalise, unit_warnings
+from surrogate.dataset.checks import find_violations, normalise, unit_warnings
 from surrogate.dataset.problems import families_of
 from surrogate.features.errors import InputError
 from tests.known import cases, known
@@ -22,7 +22,7 @@ def test_spellings_and_types(table: Table) -> None:
     out = normalise(frame, "test")
     assert set(out["layout"]) == {"NHWC"} and set(out["mine"]) == {"kept"} and set(out["family"]) == {"conv"}
     assert out["n"].dtype == np.int64 and out["time_us"].dtype == np.float64
-    assert check(out) == []
+    assert find_violations(out) == []
 
 
 def test_families_take_their_defaults() -> None:
@@ -40,7 +40,7 @@ def test_families_take_their_defaults() -> None:
     both = normalise(pd.DataFrame(rows[1:]), "test")
     assert both["family"].tolist() == ["gemm", "gemm"] and both["operator"].tolist() == ["gemm", "linear"]
     assert both["batch"].tolist() == [1, 1] and both["algorithm"].tolist() == ["TN", "default"]
-    assert [kind.name for kind in families_of(both)] == ["gemm"] and check(both) == []
+    assert [kind.name for kind in families_of(both)] == ["gemm"] and find_violations(both) == []
 
 
 @pytest.mark.parametrize("value", [1.5, "many", float("nan")])
@@ -68,20 +68,20 @@ def test_every_broken_rule_is_named_with_its_row(table: Table, column: str, valu
     frame = frame.assign(time_us_min=frame["time_us"], time_us_max=frame["time_us"], workspace_bytes=0.0)
     frame = normalise(frame[frame["status"] == "ok"], "test").astype({column: object} if value is None else {})
     frame.loc[3, column] = value
-    violations = check(frame)
+    violations = find_violations(frame)
     assert [(v.row, v.column) for v in violations if rule in v.rule] == [(3, column)], violations
     assert violations[0].row == 3
 
 
 def test_a_key_stands_once(table: Table) -> None:
     frame = normalise(pd.concat([table(1), table(1).iloc[:1]]), "test")
-    assert [(v.row, v.column) for v in check(frame)] == [(len(frame) - 1, "algorithm")]
-    assert check(frame.assign(solver=[str(i) for i in range(len(frame))])) == []
+    assert [(v.row, v.column) for v in find_violations(frame)] == [(len(frame) - 1, "algorithm")]
+    assert find_violations(frame.assign(solver=[str(i) for i in range(len(frame))])) == []
 
 
 def test_miopen_times_filters_that_do_not_fit(table: Table) -> None:
     frame = normalise(table(1).assign(r=99), "test")
-    assert check(frame) and check(frame.assign(library="miopen")) == []
+    assert find_violations(frame) and find_violations(frame.assign(library="miopen")) == []
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(1e-3, "ms"), (1e3, "ns"), (1e-6, "s")])
@@ -97,7 +97,7 @@ def test_gpu_sizes_algorithm_and_time_are_a_table_of_convolutions() -> None:
     sizes = {"n": 8, "c": 64, "h": 56, "k": 64, "r": 3}
     rows = [{"gpu": gpu, **sizes, "algorithm": "winograd", "time_us": us} for gpu, us in KNOWN["own_table"].items()]
     out = normalise(pd.DataFrame(rows), "own.csv")
-    assert check(out) == []
+    assert find_violations(out) == []
     assert out["library"].tolist() == ["cudnn", "cudnn", "miopen"] and set(out["library_version"]) == {""}
     assert out["math"].tolist() == ["fma", "default", "fma"]  # TF32 is what PyTorch runs on an A100
     assert out["status"].tolist() == ["ok", "ok", "failed"]
@@ -113,7 +113,7 @@ def test_a_row_names_its_problem_as_in_a_table_of_questions() -> None:
     assert named["operator"].tolist() == ["gemm", "softmax"] and sized["operator"].tolist() == ["linear", "softmax"]
     names = ["m", "n", "k", "c", "dtype"]
     assert named[names].to_numpy().tolist() == sized[names].to_numpy().tolist()
-    assert check(named) == check(sized) == []
+    assert find_violations(named) == find_violations(sized) == []
 
 
 def test_sizes_of_one_family_name_it(refused) -> None:

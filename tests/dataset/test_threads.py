@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.dataset.files import TimeLeft
-from surrogate.dataset.threads import in_parallel, limited, threads_for, usable_cores, workers_for
+from surrogate.dataset.threads import in_parallel, limit_threads, threads_for, usable_cores, workers_for
 from tests.known import known
 
 KNOWN = known(__file__)
@@ -72,7 +72,7 @@ def test_workers_share_the_cpus_and_are_never_nested(workers: int, cores: int, r
         maximum = max(threads_for(rows), workers_for(100))
         return max(maximum, *in_parallel(lambda inner, _: threads_for(rows), [0, 1], workers_for(2)))
 
-    with limited(cores):
+    with limit_threads(cores):
         at_once = min(workers, workers_for(100))
         used = in_parallel(work, range(4), at_once)
         assert max(used) * at_once <= max(cores, 1)

@@ -13,7 +13,7 @@ import pytest
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import SPLITS
-from surrogate.dataset.store import Dataset, merge, write_dataset
+from surrogate.dataset.store import Dataset, merge_datasets, write_dataset
 from surrogate.evaluation import compare as evaluation
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
@@ -238,7 +238,7 @@ def test_families_are_judged_one_by_one_and_their_rows_stand_together(table: Tab
     """A table of two families gives for each what it gives alone; candidates may come from several libraries."""
     convs, products = normalise(table(6), "convs"), normalise(_products(), "products")
     path = tmp_path / "both.parquet"
-    both = merge([Dataset(convs, "listed"), Dataset(products, "listed")])
+    both = merge_datasets([Dataset(convs, "listed"), Dataset(products, "listed")])
     write_dataset(both.frame, path, candidates="listed")
     options: dict[str, Any] = {"folds_count": 2, "models": ["roofline", "always-best-single"]}
     together = compare(path, **options)

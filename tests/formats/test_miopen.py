@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from surrogate.dataset.checks import check
+from surrogate.dataset.checks import find_violations
 from surrogate.features.families import CONV
 from surrogate.formats import FORMATS
 from surrogate.formats.miopen import gpu_of_file
@@ -45,7 +45,7 @@ def test_repeated_candidates_count_once(tmp_path: Path) -> None:
     file = save(tmp_path, FORWARD, FORWARD.replace("-0-NCHW", "-1-NCHW"))
     other = save(tmp_path, FORWARD, name="gfx90a68.OpenCL.fdb.txt")
     imported = FORMATS["miopen"].read([file, other])
-    assert imported.rows["backend"].tolist() == ["HIP", "HIP"] and check(imported.rows) == []
+    assert imported.rows["backend"].tolist() == ["HIP", "HIP"] and find_violations(imported.rows) == []
     assert "2 left out: algorithm: the same row" in imported.notes[0] and "2 repeated" in imported.notes[1]
 
 
@@ -57,7 +57,7 @@ def test_gpu_by_file_name(name: str, expected: list[str | int | None]) -> None:
 @cases(__file__)
 def test_odd_records_are_counted_and_refused_only_where_none_is_good(refused, tmp_path, line, why):
     imported = FORMATS["miopen"].read([save(tmp_path, line, FORWARD, line)])
-    assert len(imported.rows) == 2 and check(imported.rows) == []
+    assert len(imported.rows) == 2 and find_violations(imported.rows) == []
     (note,) = imported.notes
     assert "2 left out: " in note and why in note
     with refused("no measured 2-D problem", why):

@@ -53,7 +53,7 @@ class Bench:
     closed: bool = False
     info: DeviceInfo = T4
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         return self.info
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def test_a_device_lost_once_costs_one_algorithm_lost_twice_is_an_error(refused) 
     bench = Bench({"WINOGRAD": 2.0, "GEMM": lost, "FFT": lost, "IMPLICIT_GEMM": 2.0})
     with refused("an illegal address", "new process"):
         tune(bench, 3, cache=cache)
-    assert set(cache.get(bench.describe(), CONV)) == {"WINOGRAD"}
+    assert set(cache.get(bench.device_info(), CONV)) == {"WINOGRAD"}
 
 
 def test_user_errors(refused) -> None:
@@ -188,8 +188,8 @@ def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name, for real; the next call recalls."""
     from surrogate.collect.cpu import CpuDevice
 
-    spec = {"name": "This CPU"}  # measuring it would take two seconds
-    monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: CpuDevice(spec=spec))
+    datasheet = {"name": "This CPU"}  # measuring it would take two seconds
+    monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: CpuDevice(datasheet=datasheet))
     ranker = Ranker(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
     conv = Conv(n=1, c=8, h=16, k=8, r=5, pad_h=2)  # no 5×5 Winograd
     first = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.sqlite")

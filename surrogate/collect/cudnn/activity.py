@@ -39,7 +39,7 @@ class LaunchRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedRepeats:
     """All repeats of one measurement: sums and spans in µs, and the kernels with their median times."""
 
     times_us: tuple[float, ...]
@@ -170,14 +170,14 @@ class Activity:
             if kind == kinds.EXTERNAL_CORRELATION:
                 self._labels[record.correlation_id] = record.external_id
             elif kind in (kinds.CONCURRENT_KERNEL, kinds.KERNEL):
-                self._spans.append(span_of(record))
+                self._spans.append(launch_record(record))
             elif kind == kinds.MEMSET and record.bytes == self._flush_bytes:
                 self._flushes_ns.append(int(record.start))
             elif kind in (kinds.MEMSET, kinds.MEMCPY):
                 self._spans.append(LaunchRecord(int(record.start), int(record.end), correlation=record.correlation_id))
 
 
-def span_of(record: Any) -> LaunchRecord:
+def launch_record(record: Any) -> LaunchRecord:
     """A copy of one kernel record (CUpti_ActivityKernel…); the name is mangled."""
     launch = [int(getattr(record, name)) for name in LAUNCH]
     start_ns, end_ns = int(record.start), int(record.end)
@@ -185,14 +185,14 @@ def span_of(record: Any) -> LaunchRecord:
     return LaunchRecord(start_ns, end_ns, kernel, int(record.correlation_id))
 
 
-def traced(repeats: Sequence[Sequence[LaunchRecord]]) -> Traced | None:
+def trace_repeats(repeats: Sequence[Sequence[LaunchRecord]]) -> TracedRepeats | None:
     """What the repeats' launches say; None where a repeat shows none (records lost: the events must do)."""
     if not repeats or not all(repeats):
         return None
     sums = tuple(sum(span.end_ns - span.start_ns for span in spans) / 1e3 for spans in repeats)
     spans_us = tuple((max(s.end_ns for s in spans) - spans[0].start_ns) / 1e3 for spans in repeats)
     kernels = [[span.kernel for span in spans if span.kernel] for spans in repeats]
-    return Traced(sums, spans_us, _kernels(kernels))
+    return TracedRepeats(sums, spans_us, _kernels(kernels))
 
 
 def _kernels(repeats: Sequence[Sequence[MeasuredKernel]]) -> tuple[MeasuredKernel, ...]:

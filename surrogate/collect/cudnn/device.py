@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cpu import direct, relative_error
-from surrogate.collect.cudnn.gpu import GpuFaultError, settle
+from surrogate.collect.cudnn.gpu import GpuFaultError, synchronize_after_failure
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import (
     ALGORITHMS,
@@ -59,7 +59,7 @@ class CudnnDevice(Instruments):
             raise self.does_not_start(error) from None
         self._current: _Current | None = None
 
-    def describe(self) -> DeviceInfo:
+    def device_info(self) -> DeviceInfo:
         """The instruments' facts, and by which arithmetic each algorithm ran."""
         errors = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
         return self.facts("cudnn", relative_errors=errors)
@@ -85,7 +85,7 @@ class CudnnDevice(Instruments):
             timed = self._convolutions.find(current.pointers, (self.gpu.workspace, self.gpu.workspace_bytes))
             self.gpu.synchronize()
         except (CudnnError, MemoryError, GpuFaultError):
-            settle(self.gpu)
+            synchronize_after_failure(self.gpu)
             return ()
         return tuple(_choice(conv, entry) for entry in timed)
 
@@ -122,7 +122,7 @@ class CudnnDevice(Instruments):
                 error = self.relative_error(conv, algorithm)
                 errors[algorithm] = error if isfinite(error) else None
             except (CudnnError, MemoryError, GpuFaultError):
-                settle(self.gpu)
+                synchronize_after_failure(self.gpu)
         return errors
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
@@ -140,10 +140,10 @@ class CudnnDevice(Instruments):
             timed = self.stopwatch.time(call, policy)
             return replace(timed, workspace_bytes=workspace_bytes, deterministic=deterministic)
         except CudnnError as error:
-            settle(self.gpu, error.code)
+            synchronize_after_failure(self.gpu, error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
         except (GpuFaultError, MemoryError) as error:
-            settle(self.gpu)
+            synchronize_after_failure(self.gpu)
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
 
     def _warm_rest(self, current: _Current) -> None:
@@ -157,9 +157,9 @@ class CudnnDevice(Instruments):
                 if workspace_bytes <= self.gpu.workspace_bytes:
                     self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
             except CudnnError as error:
-                settle(self.gpu, error.code)
+                synchronize_after_failure(self.gpu, error.code)
             except GpuFaultError:
-                settle(self.gpu)
+                synchronize_after_failure(self.gpu)
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """What launches the algorithm once on the current problem."""

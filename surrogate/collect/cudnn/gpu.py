@@ -197,7 +197,7 @@ class CudaDevice:
         return self._pools[dtype]
 
 
-def settle(gpu: CudaDevice, code: int | None = None) -> None:
+def synchronize_after_failure(gpu: CudaDevice, code: int | None = None) -> None:
     """Wait for ``gpu`` after a failed call, so that a sticky error shows now, as `DeviceLostError`.
 
     ``code`` is the cuDNN status that failed; one that launched nothing needs no waiting. What passes is swallowed: the

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from statistics import median
 from typing import Any, Self
 
-from surrogate.collect.cudnn.activity import Activity, Traced, traced
+from surrogate.collect.cudnn.activity import Activity, TracedRepeats, trace_repeats
 from surrogate.collect.cudnn.gpu import FLUSH_BYTES, CudaDevice
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import SLOW_CLOCK, DeviceInfo, Measurement, RepeatPolicy, throttled
@@ -187,7 +187,7 @@ class Stopwatch:
         return self._gpu.elapsed_us(start, end)
 
 
-def _traced(activity: Activity, labels: Sequence[int]) -> tuple[Traced | None, str]:
+def _traced(activity: Activity, labels: Sequence[int]) -> tuple[TracedRepeats | None, str]:
     """The repeats as CUPTI saw them, and where its labels differ; None and why where it lost records.
 
     Sums without those would be too small.
@@ -198,7 +198,7 @@ def _traced(activity: Activity, labels: Sequence[int]) -> tuple[Traced | None, s
         return None, f"CUPTI: {activity.broken}; timed by events"
     if dropped:
         return None, f"CUPTI dropped {dropped} records; timed by events"
-    seen = traced(repeats)
+    seen = trace_repeats(repeats)
     if seen is None:
         return None, "CUPTI's records lack a launch or a flush; timed by events"
     launches = sum(map(len, repeats))

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from surrogate.collect import campaign as campaign_module
-from surrogate.collect.campaign import SLICES, Campaign, allotted, plan_of, run_campaign
+from surrogate.collect.campaign import SLICES, Campaign, allotted_seconds, plan_of, run_campaign
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.doctor import Check
-from surrogate.collect.log import read
+from surrogate.collect.log import read_log
 from surrogate.collect.plan import GPU_CAPS
 from surrogate.dataset.store import read_dataset
 
@@ -82,21 +82,21 @@ def test_the_same_command_goes_on_and_measures_nothing_twice(start, tmp_path, gp
     reports = json.loads((tmp_path / "RUN" / "campaign.json").read_text())
     assert all(report["done"] == report["planned"] for report in reports)
     for report in reports[:-1]:
-        records = read(tmp_path / "RUN" / f"slice-{report['number']}.jsonl").records
+        records = read_log(tmp_path / "RUN" / f"slice-{report['number']}.jsonl").records
         assert sum(report["measured"].values()) == sum(record["kind"] == "measure" for record in records)
 
 
 def test_time_is_shared_so_that_what_was_ever_spent_fits_the_shares():
-    assert allotted({1: 1, 2: 3}, {1: 0.0, 2: 0.0}, 40.0) == {1: 10.0, 2: 30.0}
-    assert allotted({1: 1, 2: 3}, {1: 20.0, 2: 0.0}, 40.0) == {1: 0.0, 2: 40.0}  # the first was ahead
-    assert allotted({1: 1, 2: 3}, {1: 10.0, 2: 20.0}, 10.0) == {1: 0.0, 2: 10.0}
+    assert allotted_seconds({1: 1, 2: 3}, {1: 0.0, 2: 0.0}, 40.0) == {1: 10.0, 2: 30.0}
+    assert allotted_seconds({1: 1, 2: 3}, {1: 20.0, 2: 0.0}, 40.0) == {1: 0.0, 2: 40.0}  # the first was ahead
+    assert allotted_seconds({1: 1, 2: 3}, {1: 10.0, 2: 20.0}, 10.0) == {1: 0.0, 2: 10.0}
 
 
 def test_a_slice_that_fails_stops_no_other(start, gpu):
     def lost():
         raise DeviceLostError("sticky")
 
-    gpu.operators.describe = lost
+    gpu.operators.device_info = lost
     verdict, told = start()
     assert verdict == "not fit to be published: slice 6: sticky" and len(told) == 7 and "sticky" in told[6]
 
@@ -110,10 +110,10 @@ def test_a_plan_has_the_slices_settings(one):
 
 
 def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
-    from surrogate.collect import cpu as spec
+    from surrogate.collect import cpu
 
     monkeypatch.setattr(campaign_module, "plan_of", lambda one, caps, seed, count: make_plan(count))
-    monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})
+    monkeypatch.setattr(cpu, "measure_datasheet", lambda: {"name": "Test CPU"})
     words = ("collect", "--device", "cpu", "--campaign", "--minutes", 0.02, "--sample", 1, "-o", tmp_path / "RUN")
     result = seer(*words).succeeded()
     assert result.out.count("slice ") == 7 and "rehearsed" in result.out

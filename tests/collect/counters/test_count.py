@@ -27,7 +27,7 @@ def program(pairs_file, seconds):
 
 
 def counted(tool, pairs, tmp_path, **options):
-    return counting.count(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
+    return counting.count_pairs(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
 
 
 def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
@@ -82,7 +82,7 @@ def ncu(profiler, monkeypatch):
     """Nsight Compute in place of the machine's own."""
     tool = counting.NsightCompute(profiler())
     monkeypatch.setattr(counting, "find_tool", lambda capability: tool)
-    monkeypatch.setattr(counting, "count", partial(counting.count, program=program))
+    monkeypatch.setattr(counting, "count_pairs", partial(counting.count_pairs, program=program))
 
 
 def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
@@ -152,7 +152,7 @@ def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monk
     path.write_text("#!/bin/sh\nsleep 60\n")
     path.chmod(0o755)
     began_s = time.monotonic()
-    result = counting.count(pairs, counting.NsightCompute(str(path)), tmp_path, seconds=0.3, program=program)
+    result = counting.count_pairs(pairs, counting.NsightCompute(str(path)), tmp_path, seconds=0.3, program=program)
     assert result.kernels.empty and time.monotonic() - began_s < 5.0
     assert sum("stopped after" in note for note in result.notes) == 3
 

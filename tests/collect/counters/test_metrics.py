@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, files
 
 import pytest
 
-from surrogate.collect.counting import DRAM_SHARE, groups
+from surrogate.collect.counting import DRAM_SHARE, metric_groups
 
 CHIPS = {
     "GV100": 7.0,
@@ -47,7 +47,7 @@ def call():
 
 @pytest.mark.parametrize(("chip", "capability"), CHIPS.items())
 def test_every_group_is_known_and_takes_one_pass(call, chip, capability):
-    for metrics in groups(capability).values():
+    for metrics in metric_groups(capability).values():
         names = [name.encode() for name in metrics if not name.startswith(("launch__", "device__"))]
         image, name = ("image", POINTER, None), ("chip", ctypes.c_char_p, chip.encode())
         made = call("Initialize", ("kind", ctypes.c_int, 0), name, image, ("host", POINTER, None))

@@ -9,7 +9,7 @@ import pytest
 
 from surrogate.cli.collect import command
 from surrogate.collect import counting
-from surrogate.collect.counting import groups
+from surrogate.collect.counting import metric_groups
 from surrogate.collect.open_device import ALIASES, DEVICES, caps_for, open_device
 from surrogate.dataset.columns import columns
 from surrogate.features.gpu import gpus
@@ -70,7 +70,7 @@ def test_what_a_metric_lacks_is_named(tmp_path: Path) -> None:
 def test_what_a_chip_is_asked_for_is_declared() -> None:
     chips = {gpu.compute_capability for gpu in gpus() if gpu.vendor == "nvidia"}
     assert len(chips) > 5
-    asked = {name for chip in chips for group in groups(chip).values() for name in group}
+    asked = {name for chip in chips for group in metric_groups(chip).values() for name in group}
     assert asked <= set(NCU), f"{PLACE}: {', '.join(sorted(asked - set(NCU)))} is asked for and not declared"
 
 

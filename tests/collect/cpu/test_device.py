@@ -43,8 +43,8 @@ class Fake:
 def device(**fakes):
     clock = [0.0]
     algorithms = {name: Fake(name, clock, **options) for name, options in fakes.items()}
-    spec = {"name": "Test CPU", "gemm_gflops": 50.0}
-    return CpuDevice(algorithms, spec, clock=lambda: clock[0], max_workspace_bytes=1000), algorithms
+    datasheet = {"name": "Test CPU", "gemm_gflops": 50.0}
+    return CpuDevice(algorithms, datasheet, clock=lambda: clock[0], max_workspace_bytes=1000), algorithms
 
 
 @pytest.mark.parametrize(("seconds", "repeats"), [(0.001, 5), (0.05, 3), (0.5, 1)])
@@ -85,7 +85,7 @@ def test_statuses(refused):
 
 def test_the_header_names_the_cpu_and_numpy():
     cpu, _ = device(A={})
-    info = cpu.describe()
+    info = cpu.device_info()
     assert (info.gpu, info.library) == ("Test CPU", "reference")
     assert info.library_version == "numpy " + ".".join(np.__version__.split(".")[:2])
     assert info.properties["gemm_gflops"] == 50.0
@@ -94,9 +94,9 @@ def test_the_header_names_the_cpu_and_numpy():
 
 def test_the_cpus_algorithms_from_plan_to_dataset(make_plan, record, tmp_path):
     """The whole path on this machine's own CPU."""
-    spec = {"name": "This CPU", "threads_used": 1, "gemm_gflops": 50.0, "copy_gbs": 10.0}
-    spec["last_level_cache_bytes"] = 1 << 25
-    merged = merge_runs([record(make_plan(4), CpuDevice(spec=spec))])
+    datasheet = {"name": "This CPU", "threads_used": 1, "gemm_gflops": 50.0, "copy_gbs": 10.0}
+    datasheet["last_level_cache_bytes"] = 1 << 25
+    merged = merge_runs([record(make_plan(4), CpuDevice(datasheet=datasheet))])
     path = tmp_path / "data.parquet"
     write_dataset(merged.frame, path, candidates=merged.candidates, metadata=merged.metadata)
     dataset = read_dataset(path)

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from surrogate.collect import cpu as spec
+from surrogate.collect import cpu
 
 
 def test_measures_this_machine() -> None:
-    found = spec.measure_spec()
+    found = cpu.measure_datasheet()
     assert found["gemm_gflops"] > 0 and found["copy_gbs"] > 0 and found["name"]
     assert found["threads_used"] >= 1
     assert json.loads(json.dumps(found)) == found
@@ -16,8 +16,8 @@ def test_measures_this_machine() -> None:
 def test_cpu_name(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel\t\t: 2\nmodel name\t: Some CPU @ 2.00GHz\nprocessor : 1\nmodel name : x\n")
-    assert spec.cpu_name(file) == "Some CPU @ 2.00GHz"
-    assert spec.cpu_name(tmp_path / "missing")
+    assert cpu.cpu_name(file) == "Some CPU @ 2.00GHz"
+    assert cpu.cpu_name(tmp_path / "missing")
 
 
 def test_last_level_cache(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_last_level_cache(tmp_path: Path) -> None:
         (folder / "level").write_text(level + "\n")
         (folder / "size").write_text(size + "\n")
     (tmp_path / "index9").mkdir()
-    assert spec.last_level_cache_bytes(tmp_path) == 16 * 2**20
-    assert spec.last_level_cache_bytes(tmp_path / "missing") == 0
+    assert cpu.last_level_cache_bytes(tmp_path) == 16 * 2**20
+    assert cpu.last_level_cache_bytes(tmp_path / "missing") == 0
 
 
 def test_one_blas_thread_unless_the_environment_says_otherwise(monkeypatch):
@@ -41,8 +41,8 @@ def test_one_blas_thread_unless_the_environment_says_otherwise(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with threadpool_limits(2, user_api="blas"):
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
-        spec.steady_threads()
+        cpu.steady_threads()
         assert blas_threads() == {2}
         monkeypatch.delenv("OPENBLAS_NUM_THREADS")
-        spec.steady_threads()
+        cpu.steady_threads()
         assert blas_threads() == {1}

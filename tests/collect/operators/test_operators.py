@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.operators import KINDS, MIN_BYTES, held_bytes, key_of, parse, sampled
+from surrogate.collect.operators import KINDS, MIN_BYTES, held_bytes, operator_key, parse_operator, sample_operators
 from surrogate.collect.run import MAX_LOST, collect_operators
 from surrogate.features.families import FAMILY_OF_KIND, operator
 
@@ -16,9 +16,9 @@ SMALL = 1 << 18
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.integers(1, 40))
 def test_samples_are_distinct_within_bytes_and_readable_again(seed, count):
-    operators = sampled(count, seed, SMALL)
-    assert len(set(operators)) == count and operators == sampled(count, seed, SMALL)
-    assert all(MIN_BYTES <= held_bytes(one) <= SMALL and parse(key_of(one)) == one for one in operators)
+    operators = sample_operators(count, seed, SMALL)
+    assert len(set(operators)) == count and operators == sample_operators(count, seed, SMALL)
+    assert all(MIN_BYTES <= held_bytes(one) <= SMALL and parse_operator(operator_key(one)) == one for one in operators)
 
 
 def test_bytes_hold_every_tensor_once():
@@ -36,13 +36,13 @@ class Fake:
     def __init__(self, lost_at=()):
         self.seen, self.lost_at, self.now_s = [], lost_at, 0.0
 
-    def describe(self):
+    def device_info(self):
         return DeviceInfo("Fake GPU", "cuda", "9.1.0")
 
     def measure(self, operator, policy):
         self.seen.append(operator)
         self.now_s += 10.0
-        if key_of(operator) in self.lost_at:
+        if operator_key(operator) in self.lost_at:
             raise DeviceLostError("sticky")
         return Measurement("ok", "", (3.0, 1.0, 2.0), (4.0, 4.0, 4.0), "cupti", sm_clock_mhz=990.0, throttle_reasons=8)
 
@@ -54,7 +54,7 @@ class Fake:
 
 
 def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
-    operators, path, device = sampled(8, 0), tmp_path / "run.jsonl", Fake()
+    operators, path, device = sample_operators(8, 0), tmp_path / "run.jsonl", Fake()
     outcome = collect_operators(operators, device, path, minutes=0.75, clock=lambda: device.now_s)
     assert outcome.time_up and outcome.problems_done == 4
     again = Fake()
@@ -64,7 +64,7 @@ def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
 
 def test_every_kind_becomes_a_row_of_its_family(tmp_path):
     path = tmp_path / "run.jsonl"
-    assert collect_operators(sampled(len(KINDS), 1, SMALL), Fake(), path).statuses == {"ok": len(KINDS)}
+    assert collect_operators(sample_operators(len(KINDS), 1, SMALL), Fake(), path).statuses == {"ok": len(KINDS)}
     rows = merge_runs([path]).frame.set_index("operator")
     assert rows["family"].to_dict() == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
     for name, value in {
@@ -85,12 +85,12 @@ def test_every_kind_becomes_a_row_of_its_family(tmp_path):
 
 
 def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp_path):
-    operators, path = sampled(9, 0), tmp_path / "run.jsonl"
-    assert not collect_operators(operators, Fake({key_of(operators[1])}), path).stopped
+    operators, path = sample_operators(9, 0), tmp_path / "run.jsonl"
+    assert not collect_operators(operators, Fake({operator_key(operators[1])}), path).stopped
     assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 8
     again = Fake()
     assert not collect_operators(operators, again, path).stopped and again.seen == [operators[1]]
     assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 9
-    outcome = collect_operators(operators, Fake(set(map(key_of, operators))), tmp_path / "gone.jsonl")
+    outcome = collect_operators(operators, Fake(set(map(operator_key, operators))), tmp_path / "gone.jsonl")
     assert outcome.statuses == {"lost": MAX_LOST} and "lost" in outcome.stopped and not outcome.time_up
     assert not outcome.problems_done
