@@ -17,7 +17,7 @@ from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.overheads import host_work, measure_overheads, pooled
 from surrogate.trace.iteration.predict import IterationTime, IterationTimes, iteration_times
 from surrogate.trace.iteration.ranks import rank_times
-from surrogate.trace.iteration.times import LAW, collectives
+from surrogate.trace.iteration.times import COLLECTIVE_MODEL, collectives
 from surrogate.trace.result import Row
 
 STARTUP = (RESNET, POWER)
@@ -67,7 +67,7 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
 def by_laws(name: str, messages: Sequence[Row]) -> list[dict[str, object]]:
     """A row per kind of collective: the law of the other message sizes, against the last rank's time."""
     rows: list[dict[str, object]] = []
-    for kind in sorted({message["collective"] for message in messages if message["source"] == LAW}):
+    for kind in sorted({message["collective"] for message in messages if message["source"] == COLLECTIVE_MODEL}):
         times = np.array(
             [[each["predicted_us"], each["measured_us"]] for each in messages if each["collective"] == kind]
         )

@@ -51,7 +51,7 @@ class CallReader:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._owner = enclosing(trace.ranges, trace.named(trace.ranges, has_rule))
+        self._owner = enclosing(trace.ranges, trace.name_matches(trace.ranges, has_rule))
         self._gradients = _gradient_shapes(trace)
         self._lookups = _lookups(trace)
         self._results = _result_shapes(trace)
@@ -61,10 +61,10 @@ class CallReader:
         """The innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
         return int(self._owner[row]) if row >= 0 else -1
 
-    def work(self, row: int) -> tuple[float, float, str] | None:
+    def flops_bytes_dtype(self, row: int) -> tuple[float, float, str] | None:
         """FLOPs, bytes and the arithmetic's dtype of what `owner` gives; None where they cannot be derived."""
         row = self.owner(row)
-        answer = self._once(row, _work) if row >= 0 else None
+        answer = self._once(row, _flops_bytes_dtype) if row >= 0 else None
         return None if isinstance(answer, UnsupportedError) else answer
 
     def problems(self, row: int) -> tuple[NetworkProblem, ...]:
@@ -103,7 +103,7 @@ class CallReader:
         trace, ranges = self.trace, self.trace.ranges
         if row in self._lookups and source >= 0:
             # Threads across a block share a row of a table; those along it serve a sample each.
-            lookup = trace.named(trace.activities, _LOOKUP_KERNEL.search) & (trace.activities.range == source)
+            lookup = trace.name_matches(trace.activities, _LOOKUP_KERNEL.search) & (trace.activities.range == source)
             rows = trace.activities.block[lookup, 1]
             return {"rows_per_block": int(rows[0])} if rows[:1].any() else {}
         if not trace.name_of(ranges, row).startswith("nccl:"):
@@ -163,7 +163,7 @@ class CallReader:
         return None
 
 
-def _work(call: Call) -> tuple[float, float, str] | None:
+def _flops_bytes_dtype(call: Call) -> tuple[float, float, str] | None:
     counts = flops_and_bytes(call)
     return (*counts, call.dtype) if counts and counts[1] > 0 else None
 
@@ -189,7 +189,7 @@ def _lookups(trace: Trace) -> dict[int, int]:
     rows: dict[int, int] = {}
     open_rows: dict[str, list[int]] = defaultdict(list)
     nodes = {name: operator_name(name) for name in trace.names}
-    for row in np.flatnonzero(trace.named(trace.ranges, lambda name: nodes[name] in _LOOKUP_NAMES)).tolist():
+    for row in np.flatnonzero(trace.name_matches(trace.ranges, lambda name: nodes[name] in _LOOKUP_NAMES)).tolist():
         name = nodes[trace.name_of(trace.ranges, row)]
         if name in LOOKUP_BACKWARD:
             open_rows[LOOKUP_BACKWARD[name]].append(row)
@@ -207,7 +207,7 @@ def _result_shapes(trace: Trace) -> dict[int, Shape]:
     ranges = trace.ranges
     gradients: dict[tuple[str, int], Shape] = {}
     producers: dict[tuple[str, int], int] = {}
-    for row in np.flatnonzero(trace.named(ranges, {*_JOINED, *_JOINED.values()}.__contains__)).tolist():
+    for row in np.flatnonzero(trace.name_matches(ranges, {*_JOINED, *_JOINED.values()}.__contains__)).tolist():
         name, number, shapes = trace.name_of(ranges, row), int(ranges.sequence[row]), trace.shapes_of(row)
         if name in _JOINED and shapes and is_shape(shapes[0]):
             gradients[_JOINED[name], number] = shapes[0]
@@ -232,7 +232,7 @@ def batch_size(trace: Trace) -> int | None:
     if any(map(_OF_TOKENS.search, trace.names)):
         return None
     ranges = trace.ranges
-    layers = trace.named(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
+    layers = trace.name_matches(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
     for row in np.flatnonzero(layers).tolist():
         shapes = trace.shapes_of(row) or ()
         position = 1 if trace.name_of(ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
@@ -294,7 +294,7 @@ class Parameter:
         return 4.0 * self.elements
 
 
-def known_parameters(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Parameter]]:
+def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Parameter]]:
     """Of each iteration the parameters in the order in which its backward pass finishes them.
 
     Autograd accumulates each gradient in a range of its own that carries the parameter's shape. Raises `InputError`
@@ -302,7 +302,7 @@ def known_parameters(trace: Trace, iterations: Sequence[Iteration]) -> list[list
     """
     ranges = trace.ranges
     parameters: list[list[Parameter]] = [[] for _ in iterations]
-    rows = np.flatnonzero(trace.named(ranges, "torch::autograd::AccumulateGrad".__eq__))
+    rows = np.flatnonzero(trace.name_matches(ranges, "torch::autograd::AccumulateGrad".__eq__))
     for row, position in zip(rows.tolist(), iteration_at(tuple(iterations), ranges.start_ns[rows]), strict=True):
         shape = next(iter(trace.shapes_of(row) or ()), ())
         if position >= 0 and shape and is_shape(shape) and prod(shape):

@@ -20,7 +20,7 @@ from surrogate.trace.calls import is_shape
 from surrogate.trace.events.parts import iterations as find_iterations
 from surrogate.trace.events.parts import steady_run, trim
 from surrogate.trace.events.read import as_trace
-from surrogate.trace.events.tables import Trace, enclosing, linked, take
+from surrogate.trace.events.tables import Trace, enclosing, linked, take_rows
 from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
 from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
@@ -178,7 +178,7 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
     ranges = part.trace.ranges
     names = np.array(trace.names, dtype=object)
     kernel = names[activities.name]
-    is_operator = (ranges.kind == events.OPERATOR) & trace.named(ranges, _OPERATOR.match)
+    is_operator = (ranges.kind == events.OPERATOR) & trace.name_matches(ranges, _OPERATOR.match)
     around = linked(enclosing(ranges, is_operator, outermost=True), activities.range)
     operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
     shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
@@ -223,7 +223,7 @@ def _totals(side: _Side) -> dict[str, float]:
     part, count, iteration_us = side
     trace = part.trace
     calls = part.trace.calls
-    operators = take(trace.ranges, trace.ranges.kind == events.OPERATOR)
+    operators = take_rows(trace.ranges, trace.ranges.kind == events.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
     steps = step_table(part).rows
     idle_us = sum(map(idle_of_step, steps)) / count

@@ -164,11 +164,11 @@ def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
     reader = CallReader(trace)
     flops, dram_bytes = np.full(len(activities), np.nan), np.full(len(activities), np.nan)
     dtype = [""] * len(activities)
-    prepares = trace.named(activities, _prepares)
+    prepares = trace.name_matches(activities, _prepares)
     kernels = np.flatnonzero((activities.kind == events.KERNEL) & (activities.range >= 0) & ~prepares)
     time_us = np.maximum(activities.time_us, 1e-3)
     for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
-        if work := reader.work(owner):
+        if work := reader.flops_bytes_dtype(owner):
             time = time_us[rows]
             share = time / time.sum()
             flops[rows], dram_bytes[rows] = work[0] * share, work[1] * share

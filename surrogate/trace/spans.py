@@ -8,7 +8,7 @@ import numpy as np
 
 from surrogate.features.errors import check_choice
 from surrogate.trace.events.parts import find_layers, iteration_at
-from surrogate.trace.events.tables import Ints, Trace, linked, nest, take
+from surrogate.trace.events.tables import Ints, Trace, linked, nest, take_rows
 from surrogate.trace.result import ResultTable, Row, short_names
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     of_activity = np.where(activities.call >= 0, first_call + activities.call, of_activity)
     parent = np.concatenate([np.full(len(every), -1), layers.iteration, of_operator, of_call, of_activity])
     # The columns, level by level, too.
-    inner = take(ranges, operators)
+    inner = take_rows(ranges, operators)
     streams = [stream.label for stream in trace.streams]
     names = [trace.names[i] for table in (inner, calls, activities) for i in table.name.tolist()]
     of_layer = zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True)

@@ -10,8 +10,8 @@ import pandas as pd
 from surrogate.trace import events
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
-from surrogate.trace.events.read import names_apart
-from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, nest_of, take
+from surrogate.trace.events.read import distinct_names
+from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, nest_of, take_rows
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.tasks import longest_wait
@@ -135,8 +135,8 @@ def sources_by_layer(profile: Profile) -> dict[str, str]:
     torch."""
     trace = profile.trace
     ranges = trace.ranges
-    lines = np.flatnonzero(~trace.named(trace.frames, lambda name: name.startswith(events.MODULE)))
-    frame = linked(lines, nest_of(take(trace.frames, lines)).open_at(ranges.start_ns, ranges.thread))
+    lines = np.flatnonzero(~trace.name_matches(trace.frames, lambda name: name.startswith(events.MODULE)))
+    frame = linked(lines, nest_of(take_rows(trace.frames, lines)).open_at(ranges.start_ns, ranges.thread))
 
     def text(row: int) -> str:
         if frame[row] >= 0:
@@ -214,7 +214,7 @@ def step_table(given: TraceSource) -> ResultTable:
     on_device = np.flatnonzero(profile.device_of == profile.device)
     starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
     moves = np.isin(activities.kind[on_device], _MOVES)
-    computes = ~moves & ~trace.named(activities, events.COLLECTIVE_NAME.search)[on_device]
+    computes = ~moves & ~trace.name_matches(activities, events.COLLECTIVE_NAME.search)[on_device]
 
     def inside(*intervals: tuple[Ints, Ints]) -> Floats:
         """Time in µs of each iteration that the intervals (starts, ends) cover together."""
@@ -298,7 +298,7 @@ def step_bound(profile: Profile) -> str | None:
             f". {wait_us / 1e3:,.4g} ms pass at once before {short_names([name])[name]} begins, for what the trace does"
         )
         more += " not hold, such as work that began ahead of it; record from earlier on"
-    elif behind_us := timeline.falls_behind_us:
+    elif behind_us := timeline.device_lag_us:
         more = (
             f". It falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so that what-ifs and findings count"
         )
@@ -375,7 +375,7 @@ def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ())
     (XSP's optimal batch: beyond it doubling gains less than that).
     """
     rows: list[Row] = []
-    names = names_apart([profile.trace.source for profile in profiles])
+    names = distinct_names([profile.trace.source for profile in profiles])
     for i, profile in enumerate(profiles):
         facts = summary(profile)
         batch = batches[i] if i < len(batches) and batches[i] else facts["batch"]

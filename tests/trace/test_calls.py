@@ -22,11 +22,11 @@ def test_a_forward_convolutions_output_is_found_in_its_backward_pass(make_trace,
     reader = CallReader(trace)
     (forward,) = rows_of(trace, "aten::cudnn_convolution")
     assert reader.problems(forward) == (CONV,)
-    work = reader.work(forward)
+    work = reader.flops_bytes_dtype(forward)
     assert work is not None and work[::2] == (FLOPS, "fp32")
     (backward,) = rows_of(trace, "aten::convolution_backward")
     assert [conv.direction for conv in reader.problems(backward)] == ["bwd_data", "bwd_filter"]
-    work = reader.work(backward)
+    work = reader.flops_bytes_dtype(backward)
     assert work is not None and work[0] == 2 * FLOPS
 
 
@@ -71,7 +71,7 @@ def test_every_convolution_of_the_real_resnet_has_its_problem(resnet):
     assert len(rows) == 53 * 6
     convs = [reader.problems(row)[0] for row in rows]
     assert sum(float(conv.flops) for conv in convs) / 6 / 32 == pytest.approx(8.2e9, rel=0.03)
-    assert np.all([reader.work(row)[0] == conv.flops for row, conv in zip(rows, convs, strict=True)])  # type: ignore[index]
+    assert np.all([reader.flops_bytes_dtype(row)[0] == conv.flops for row, conv in zip(rows, convs, strict=True)])  # type: ignore[index]
 
 
 def test_another_batch():

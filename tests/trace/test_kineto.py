@@ -10,7 +10,7 @@ import pytest
 
 from surrogate.trace import events
 from surrogate.trace.events.read import read_trace
-from surrogate.trace.events.tables import take
+from surrogate.trace.events.tables import take_rows
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import what_ifs
 
@@ -33,11 +33,11 @@ def test_every_table_is_filled_and_linked(make_trace, read):
 def test_columns_hold_what_the_file_says(make_trace, read):
     trace = read(make_trace(steps=1))
     kernel = int(np.flatnonzero(trace.activities.kind == events.KERNEL)[0])
-    row = take(trace.activities, np.array([kernel]))
+    row = take_rows(trace.activities, np.array([kernel]))
     assert row.grid.tolist() == [[160, 1, 1]] and row.block.tolist() == [[256, 1, 1]]
     assert (row.registers[0], row.shared_bytes[0]) == (32, 4096)
     assert row.time_us.tolist() == [100.0] and row.start_ns.tolist() == [50_000]
-    copy = take(trace.activities, trace.activities.kind == events.COPY)
+    copy = take_rows(trace.activities, trace.activities.kind == events.COPY)
     assert (copy.bytes[0], copy.copy_kind[0]) == (400_000, events.TO_HOST)
     conv = next(r for r in range(len(trace.ranges)) if trace.name_of(trace.ranges, r) == "aten::conv2d")
     assert trace.shapes_of(conv)[:2] == ((8, 3, 32, 32), (16, 3, 3, 3))

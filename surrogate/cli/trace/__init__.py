@@ -112,10 +112,10 @@ class TracePart:
         from surrogate.trace.events.parts import trim
         from surrogate.trace.events.read import DEFAULT_MAX_BYTES
 
-        with progress_bar(Path(file.shown).name, "byte", unit_scale=True, delay=1.0) as step:
+        with progress_bar(Path(file.display_name).name, "byte", unit_scale=True, delay=1.0) as step:
             trace = file.read(max_bytes=self.max_bytes or DEFAULT_MAX_BYTES, progress=step)
         unused = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
-        echo_notes(f"{file.shown}: {note}" for note in (*trace.notes, *unused))
+        echo_notes(f"{file.display_name}: {note}" for note in (*trace.notes, *unused))
         from_us, to_us = (None if limit_ms is None else limit_ms * 1e3 for limit_ms in (self.from_ms, self.to_ms))
         return trim(trace, iterations_kept=self.iteration or None, from_us=from_us, to_us=to_us, gpu=self.device)
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from surrogate.features.errors import InputError
 from surrogate.formats.nvprof import own_database
 from surrogate.trace import events
-from surrogate.trace.events.raw import RawTrace, Row, build, clean_name
+from surrogate.trace.events.raw import RawTrace, Row, build_trace, clean_name
 from surrogate.trace.events.tables import Trace, TraceGpu
 
 # CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
@@ -41,7 +41,7 @@ def read_nsys(path: Path) -> Trace:
         with closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             connection.execute("PRAGMA trusted_schema = OFF")
-            return build(_NsysExport(connection, str(path)).raw_trace())
+            return build_trace(_NsysExport(connection, str(path)).raw_trace())
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         # sqlite quotes a damaged name in an error that is no text itself.
         fault = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error)

@@ -22,10 +22,10 @@ from surrogate.trace.events.tables import (
     Trace,
     enclosing,
     grouped,
-    holding,
     linked,
     nest_of,
-    take,
+    take_rows,
+    with_ancestors,
 )
 
 Mask = NDArray[np.bool_]
@@ -76,7 +76,7 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
             for i, row in enumerate(steps.tolist())
         )
     first, last = trace.span_ns
-    optimizer = np.flatnonzero(trace.named(ranges, lambda name: name.startswith("Optimizer.step")))
+    optimizer = np.flatnonzero(trace.name_matches(ranges, lambda name: name.startswith("Optimizer.step")))
     if len(optimizer) > 1:
         return _between([first, *ranges.end_ns[optimizer].tolist()], "optimizer")
     starts = _repeats(trace)
@@ -246,9 +246,9 @@ def _by_gpu(trace: Trace, gpu: int) -> Trace:
         raise InputError(f"GPU {gpu} has no activity in {trace.source}; present: {listed}")
     return replace(
         trace,
-        activities=take(trace.activities, devices[trace.activities.stream] == gpu),
-        syncs=take(trace.syncs, devices[trace.syncs.stream] == gpu),
-        allocations=take(trace.allocations, np.isin(trace.allocations.device, (gpu, -1))),
+        activities=take_rows(trace.activities, devices[trace.activities.stream] == gpu),
+        syncs=take_rows(trace.syncs, devices[trace.syncs.stream] == gpu),
+        allocations=take_rows(trace.allocations, np.isin(trace.allocations.device, (gpu, -1))),
     )
 
 
@@ -260,9 +260,9 @@ def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> T
     ranges, new_range = _nested(trace.ranges, inside(trace.ranges.start_ns))
     calls = inside(trace.calls.start_ns)
     new_call = np.append(np.where(calls, np.cumsum(calls) - 1, -1), -1)
-    kept_calls, kept_activities = take(trace.calls, calls), take(trace.activities, activities)
-    kept_syncs = take(trace.syncs, inside(trace.syncs.start_ns))
-    kept_allocations = take(trace.allocations, inside(trace.allocations.time_ns))
+    kept_calls, kept_activities = take_rows(trace.calls, calls), take_rows(trace.activities, activities)
+    kept_syncs = take_rows(trace.syncs, inside(trace.syncs.start_ns))
+    kept_allocations = take_rows(trace.allocations, inside(trace.allocations.time_ns))
     range_of, call_of = new_range[kept_activities.range], new_call[kept_activities.call]
     return replace(
         trace,
@@ -281,7 +281,7 @@ def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
     The second is -1 for none; its last entry serves the link -1.
     """
     new_rows = np.append(linked(np.cumsum(is_kept) - 1, enclosing(table, is_kept)), -1)
-    part = take(table, is_kept)
+    part = take_rows(table, is_kept)
     parent = new_rows[part.parent]
     depth = np.zeros(len(part), np.int64)
     for _, rows in grouped(part.depth, np.arange(len(part))):  # outer ranges first
@@ -344,7 +344,7 @@ def find_layers(trace: Trace) -> Layers:
     modules = _leaf_modules(trace)
     ranges = trace.ranges
     # For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none.
-    around = nest_of(take(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
+    around = nest_of(take_rows(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
     of_module = linked(modules, around)
     own_module = linked(of_module, top)
     forward = np.where((own_module < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
@@ -360,7 +360,7 @@ def _tops(trace: Trace) -> Ints:
     Without operators every NVTX range and annotation stands for itself.
     """
     ranges = trace.ranges
-    anchors = (ranges.kind == events.OPERATOR) | trace.named(ranges, _WRAPPER.match)
+    anchors = (ranges.kind == events.OPERATOR) | trace.name_matches(ranges, _WRAPPER.match)
     if not anchors.any():
         return np.where(np.isin(ranges.kind, (events.NVTX, events.ANNOTATION)), np.arange(len(ranges)), -1)
     return enclosing(ranges, anchors, outermost=True)
@@ -369,8 +369,8 @@ def _tops(trace: Trace) -> Ints:
 def _leaf_modules(trace: Trace) -> Ints:
     """Rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
-    is_module = trace.named(frames, lambda name: name.startswith(events.MODULE))
-    return np.flatnonzero(is_module & ~holding(frames, frames.parent[is_module]))
+    is_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
+    return np.flatnonzero(is_module & ~with_ancestors(frames, frames.parent[is_module]))
 
 
 def _forward_of(trace: Trace, top: Ints) -> Ints:
@@ -394,8 +394,8 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
 
 def _phases(trace: Trace, top: Ints, forward: Ints) -> Ints:
     """Phase of every range by its outermost operator; ``forward``: what a backward operator is linked to."""
-    other = trace.named(trace.ranges, lambda name: _WRAPPER.match(name) or "AccumulateGrad" in name)
-    backward = trace.named(trace.ranges, lambda name: "Backward" in name or name.startswith(_ENGINE))
+    other = trace.name_matches(trace.ranges, lambda name: _WRAPPER.match(name) or "AccumulateGrad" in name)
+    backward = trace.name_matches(trace.ranges, lambda name: "Backward" in name or name.startswith(_ENGINE))
     is_backward = linked(backward, top, False) | (forward >= 0)
     phase = np.where(linked(other, top, False), OTHER, np.where(is_backward, BACKWARD, FORWARD))
     return np.where(top >= 0, phase, OTHER)

@@ -237,7 +237,7 @@ Columns = dict[str, Ints]
 """Raw columns by name, sorted by start, with ``start_ns`` and ``end_ns``."""
 
 
-def build(raw: RawTrace) -> Trace:
+def build_trace(raw: RawTrace) -> Trace:
     """Drop rows without a usable time (counted in the notes), convert, sort, link, and shift the origin to 0."""
     parts = {name: table.columns() for name, table in raw.tables.items()}
     origin = min((int(part["start_ns"][0]) for part in parts.values() if len(part["start_ns"])), default=0)

@@ -20,7 +20,7 @@ from surrogate.bundled import TRACES
 from surrogate.features.errors import InputError, require_regular
 from surrogate.trace import events
 from surrogate.trace.events.batches import EventFile
-from surrogate.trace.events.raw import PACKED_ROWS, RawTrace, Row, build, clean_name
+from surrogate.trace.events.raw import PACKED_ROWS, RawTrace, Row, build_trace, clean_name
 from surrogate.trace.events.tables import Trace, TraceGpu
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class TraceFile:
     """A trace's file, and what a user knows it by: a member of an archive by both names."""
 
     path: Path
-    shown: str
+    display_name: str
 
     def read(self, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
         """`read_trace` of the file, in whose messages and `Trace.source` it goes by what the user knows."""
@@ -124,8 +124,8 @@ class TraceFile:
         try:
             trace = read_trace(path, max_bytes=max_bytes, progress=progress)
         except InputError as error:
-            raise InputError(str(error).replace(path, self.shown)) from None
-        return replace(trace, source=trace.source.replace(path, self.shown))
+            raise InputError(str(error).replace(path, self.display_name)) from None
+        return replace(trace, source=trace.source.replace(path, self.display_name))
 
 
 @contextmanager
@@ -149,11 +149,11 @@ def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES)
                 held = [TraceFile(path, str(path))]
             if not held:
                 raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
-            files += sorted(held, key=lambda file: file.shown)
+            files += sorted(held, key=lambda file: file.display_name)
         yield files
 
 
-def names_apart(sources: Sequence[str]) -> list[str]:
+def distinct_names(sources: Sequence[str]) -> list[str]:
     """The names of traces' files, with as many of their folders as tell them apart."""
     paths = [Path(source).parts for source in sources]
     longest = max(map(len, paths), default=1)
@@ -199,7 +199,7 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
         raw.rank, raw.world_size = (
             value if type(value) is int else None for value in map(info.get, ("rank", "world_size"))
         )
-    return build(raw)
+    return build_trace(raw)
 
 
 def _refusal(source: str, what: str) -> InputError:

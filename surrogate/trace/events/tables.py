@@ -221,7 +221,7 @@ class Trace:
         """The name in ``row`` of a table of this trace."""
         return self.names[int(table.name[row])]
 
-    def named(self, table: Timed, test: Callable[[str], object]) -> NDArray[np.bool_]:
+    def name_matches(self, table: Timed, test: Callable[[str], object]) -> NDArray[np.bool_]:
         """Which rows of a table have a name that passes ``test``, which is called once per name."""
         return np.array([bool(test(name)) for name in self.names] or [False])[table.name]
 
@@ -238,7 +238,7 @@ class Trace:
 T = TypeVar("T")
 
 
-def take(table: T, rows: NDArray[Any]) -> T:
+def take_rows(table: T, rows: NDArray[Any]) -> T:
     """The chosen rows (indices or a mask) of a table of columns."""
     columns = {f.name: getattr(table, f.name)[rows] for f in fields(table)}  # type: ignore[arg-type]
     return replace(table, **columns)  # type: ignore[type-var]
@@ -272,7 +272,7 @@ def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = Fa
     return ancestor
 
 
-def holding(ranges: Ranges, inner: Ints) -> NDArray[np.bool_]:
+def with_ancestors(ranges: Ranges, inner: Ints) -> NDArray[np.bool_]:
     """The ranges in the rows ``inner`` (-1: none) and all those around them."""
     held = np.zeros(len(ranges) + 1, np.bool_)  # the last one takes what -1 refers to
     held[inner] = True

@@ -192,7 +192,7 @@ class _Assembly:
         return times, np.tile([first, first + 1], len(every)), np.repeat(np.arange(len(every)), 2)
 
     def _device_kinds(self) -> Ints:
-        collective = self.trace.named(self.trace.activities, events.COLLECTIVE_NAME.search)
+        collective = self.trace.name_matches(self.trace.activities, events.COLLECTIVE_NAME.search)
         kind = np.array([t.KERNEL, t.COPY, t.MEMSET, t.KERNEL])[self.trace.activities.kind]
         return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
 

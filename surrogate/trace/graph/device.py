@@ -100,7 +100,7 @@ def _may_wait(trace: Trace) -> Mask:
     is_launch = calls.kind == events.LAUNCH
     typical_us = float(np.median(calls.time_us[is_launch])) if is_launch.any() else 5.0
     long_launch = is_launch & (calls.time_us > max(_QUEUE_US, _LONG_LAUNCH * typical_us))
-    frees = trace.named(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
+    frees = trace.name_matches(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
     implicit = (calls.kind == events.MEMORY_CALL) & frees & (calls.time_us > _IMPLICIT_US)
     return (calls.kind == events.SYNC_CALL) | long_launch | implicit
 
@@ -158,8 +158,8 @@ def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
     waits until the stream comes to it.
     """
     activities, calls = trace.activities, trace.calls
-    pageable = trace.named(activities, lambda name: "pageable" in name.lower())
-    is_async = trace.named(calls, lambda name: "async" in name.lower())
+    pageable = trace.name_matches(activities, lambda name: "pageable" in name.lower())
+    is_async = trace.name_matches(calls, lambda name: "async" in name.lower())
     blocking = {}
     for row in np.flatnonzero((activities.kind == events.COPY) & (activities.call >= 0)).tolist():
         call = int(activities.call[row])

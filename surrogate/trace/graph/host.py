@@ -107,7 +107,7 @@ def _idle(start: int, end: int, engine: tuple[Ints, Ints]) -> tuple[tuple[int, i
 
 
 def _of_autograd(trace: Trace) -> Mask:
-    return (trace.ranges.forward_thread > 0) | trace.named(trace.ranges, lambda name: name.startswith(_ENGINE))
+    return (trace.ranges.forward_thread > 0) | trace.name_matches(trace.ranges, lambda name: name.startswith(_ENGINE))
 
 
 def _threads(trace: Trace) -> list[int]:

@@ -163,7 +163,7 @@ def _topological(count: int, src: Ints, dst: Ints, rank: Ints) -> Ints:
 
 POLICIES = ("recorded", "arrival", "priority", "shortest")
 """Which ready task a resource runs next: as recorded (default), the first ready, of highest priority, the shortest."""
-BEHIND = 0.05
+MIN_LAG_SHARE = 0.05
 """Share of an iteration by which the device falls behind the host, from which on the device tells how long one is."""
 _BOUNDS = {
     **dict.fromkeys(("host work", "call"), "host"),
@@ -192,7 +192,7 @@ class Timeline:
 
         An iteration ends with its end mark, or later where the device (or the network) falls further behind that mark
         than it was recorded to: work that the host does not wait for counts only as far as a change adds to it. Where
-        the device was recorded to fall behind the host with each iteration (`falls_behind_us`), its own ends count.
+        the device was recorded to fall behind the host with each iteration (`device_lag_us`), its own ends count.
         Without marks `total_us` is shared among the iterations.
         """
         marks = self.marks_us()
@@ -207,18 +207,18 @@ class Timeline:
         np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
         ends_us = marks[:, 1] + np.maximum(behind_us - graph.coverage.get("device_behind_us", 0.0), 0.0)
         mean_us = float(ends_us.max() - marks[0, 0]) / count
-        if not self.falls_behind_us:
+        if not self.device_lag_us:
             return mean_us
         device_us = np.append(marks[0, 0], marks[:, 1] + behind_us)[-max(count, 2) :]
         return max(float(device_us[-1] - device_us[0]) / (len(device_us) - 1), np.diff(marks).sum() / count)
 
     @property
-    def falls_behind_us(self) -> float:
-        """How far the device was recorded to fall behind the host in an iteration; 0 where it is not over `BEHIND`."""
+    def device_lag_us(self) -> float:
+        """By how much the device's lag grows per recorded iteration, in µs; 0 if at most `MIN_LAG_SHARE` of one."""
         behind_us = self.graph.coverage.get("device_behind_us", ())
         lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
         step_us = sum(part.time_us for part in self.graph.iterations) / max(len(behind_us), 1)
-        return lag_us if lag_us > BEHIND * step_us else 0.0
+        return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
 
     def marks_us(self) -> Floats:
         """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""

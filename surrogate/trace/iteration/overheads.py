@@ -22,7 +22,7 @@ from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families.transfer import Collective, CollectiveModel
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations
-from surrogate.trace.events.tables import Ints, Trace, enclosing, holding
+from surrogate.trace.events.tables import Ints, Trace, enclosing, with_ancestors
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
 """Ranges around many operators that older profilers write as operators themselves."""
@@ -153,11 +153,11 @@ def host_work(trace: Trace) -> HostWork:
 def _owners(trace: Trace) -> Ints:
     """For every range the row of the unit it belongs to, -1 for a range around units."""
     ranges = trace.ranges
-    wraps, loads = trace.named(ranges, WRAPPER.match), trace.named(ranges, LOADER.match)
+    wraps, loads = trace.name_matches(ranges, WRAPPER.match), trace.name_matches(ranges, LOADER.match)
     stands = ((ranges.kind == events.OPERATOR) & ~wraps) | loads
     owner = enclosing(ranges, stands, outermost=True)
     acts = trace.calls.range[np.isin(trace.calls.kind, _ACTIONS)]
-    filled = holding(ranges, np.concatenate([np.flatnonzero(owner >= 0), acts, ranges.parent]))
+    filled = with_ancestors(ranges, np.concatenate([np.flatnonzero(owner >= 0), acts, ranges.parent]))
     # An annotation with nothing inside is host work that no operator shows, such as a module's bookkeeping.
     alone = ~filled & (ranges.kind != events.STEP)
     owner[alone] = np.flatnonzero(alone)
@@ -233,7 +233,7 @@ def _part(unit: Unit, start_ns: int, end_ns: int, more: int = 0) -> Part:
     return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns) + more
 
 
-Laws = Mapping[str, CollectiveModel]
+CollectiveModels = Mapping[str, CollectiveModel]
 """Kind of collective (``all_reduce``, ``all_to_all``, …) → its law."""
 CURVE_FROM = 8
 """Message sizes between latency and full bandwidth from which their curve of four parameters is fitted."""
@@ -242,7 +242,7 @@ RISING, SATURATED = 1.1, 0.95
 EVENT_US = 2.0
 """What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022); as in their code, an operator's own
 event costs it twice, once in the gap before it and once at its end."""
-SIBLING_GAP_US = (2.0, 200.0)
+NEIGHBOUR_GAP_US = (2.0, 200.0)
 """Gaps between siblings in this range count as T1: less is noise, more is other work. Source: the same."""
 T4_US = 4.0
 """A launch call where none was measured. Source: the same."""
@@ -269,7 +269,7 @@ Samples = dict[tuple[str, str], list[float]]
 class Overheads:
     """Mean overheads, by the operators that were seen and of all.
 
-    ``laws`` are those of the machine's collectives, where several ranks' traces gave them.
+    ``collective_models`` are those of the machine's collectives, where several ranks' traces gave them.
 
     Kinds are `KINDS`; T4 is by the call's name. T2, T3 and T5 are also kept by number of launches and place among them
     (`finer_name`), for an operator's calls are not alike. A kind without samples costs nothing, T4 `T4_US`.
@@ -277,7 +277,7 @@ class Overheads:
 
     means: Means
     sources: tuple[str, ...] = ()
-    laws: Laws = field(default_factory=dict)
+    collective_models: CollectiveModels = field(default_factory=dict)
 
     def us(self, kind: str, name: str, finer: str = "") -> float:
         """The mean of ``kind`` at ``finer``, a `finer_name`; else of the operator (call, if T4); else of all."""
@@ -285,7 +285,7 @@ class Overheads:
         mean = means.get((kind, finer or name)) or means.get((kind, name)) or means.get((kind, ""))
         return mean.mean_us if mean else T4_US if kind == "t4" else 0.0
 
-    def knows(self, name: str) -> bool:
+    def has_samples(self, name: str) -> bool:
         """True where the operator has samples of its own, of any kind."""
         return any((kind, name) in self.means for kind in KINDS)
 
@@ -295,9 +295,9 @@ class Overheads:
         for (kind, name), mean in sorted(self.means.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1])):
             by_name[kind][name] = mean
         overall = {kind: names.pop("") for kind, names in by_name.items() if "" in names}
-        laws = {kind: asdict(law) for kind, law in self.laws.items()}
+        models = {kind: asdict(model) for kind, model in self.collective_models.items()}
         about = {"schema": SCHEMA, "unit": "us", "sources": list(self.sources)}
-        return {**about, "overall": overall, "by_name": by_name, "laws": laws}
+        return {**about, "overall": overall, "by_name": by_name, "laws": models}
 
     def save(self, path: str | Path) -> None:
         """Write as JSON. Raises `InputError` where the place is not writable."""
@@ -339,7 +339,7 @@ def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
         gap_us = (unit.start_ns - before.end_ns) / 1e3
         if before.parent != unit.parent:
             samples["edge", unit.name].append(max(gap_us, 0.0))
-        elif SIBLING_GAP_US[0] <= gap_us <= SIBLING_GAP_US[1]:
+        elif NEIGHBOUR_GAP_US[0] <= gap_us <= NEIGHBOUR_GAP_US[1]:
             samples["t1", unit.name].append(gap_us - EVENT_US)
 
 
@@ -397,7 +397,7 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
     for key, values in samples.items():
         count = sum(mean.samples for mean in values)
         means[key] = Mean(sum(mean.mean_us * mean.samples for mean in values) / count if count else 0.0, count)
-    return Overheads(means, tuple(dict.fromkeys(s for part in every for s in part.sources)), every[0].laws)
+    return Overheads(means, tuple(dict.fromkeys(s for part in every for s in part.sources)), every[0].collective_models)
 
 
 def load_overheads(path: str | Path) -> Overheads:
@@ -416,8 +416,8 @@ def load_overheads(path: str | Path) -> Overheads:
         for kind, value in raw["overall"].items():
             tables.setdefault(kind, {})[""] = value
         means = {(kind, name): _mean(value) for kind in KINDS for name, value in tables.get(kind, {}).items()}
-        laws = {str(kind): CollectiveModel(**law) for kind, law in raw.get("laws", {}).items()}
-        return Overheads(means, tuple(map(str, raw.get("sources", ()))), laws)
+        models = {str(kind): CollectiveModel(**model) for kind, model in raw.get("laws", {}).items()}
+        return Overheads(means, tuple(map(str, raw.get("sources", ()))), models)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise InputError(f"{path}: holds no overheads; write them with --save-overheads") from None
 
@@ -429,13 +429,13 @@ def _mean(value: Any) -> Mean:
     return Mean(mean_us, count)
 
 
-def law_us(laws: Laws, problem: Collective) -> float | None:
+def collective_model_us(models: CollectiveModels, problem: Collective) -> float | None:
     """The law's time in µs; None where the kind has no law."""
-    law = laws.get(problem.kind)
-    return None if law is None else float(law.time_us(problem.dram_bytes, problem.factor))
+    model = models.get(problem.kind)
+    return None if model is None else float(model.time_us(problem.dram_bytes, problem.factor))
 
 
-def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> CollectiveModel:
+def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float]) -> CollectiveModel:
     """The law of one kind from collectives of two sizes at least and their times in µs.
 
     Few sizes make overhead + bytes · factor / bandwidth, by least squares of relative errors; many make the three parts
@@ -476,21 +476,21 @@ def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> Collect
     return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 
-def fit_laws(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveModel]:
+def fit_collective_models(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveModel]:
     """A law for every kind with two message sizes at least."""
-    laws = {}
+    models = {}
     for kind in dict.fromkeys(problem.kind for problem in problems):
         rows = [row for row, problem in enumerate(problems) if problem.kind == kind]
         if len({problems[row].dram_bytes for row in rows}) > 1:
-            laws[kind] = fit_law([problems[row] for row in rows], [time_us[row] for row in rows])
-    return laws
+            models[kind] = fit_collective_model([problems[row] for row in rows], [time_us[row] for row in rows])
+    return models
 
 
-def unseen_us(problems: Sequence[Collective], time_us: Sequence[float]) -> list[float | None]:
+def cross_validated_us(problems: Sequence[Collective], time_us: Sequence[float]) -> list[float | None]:
     """Each collective's time in µs by the law fitted on those of other sizes; None where they make no law."""
     answers = []
     for problem in problems:
         others = [row for row, other in enumerate(problems) if other.dram_bytes != problem.dram_bytes]
-        laws = fit_laws([problems[row] for row in others], [time_us[row] for row in others])
-        answers.append(law_us(laws, problem))
+        models = fit_collective_models([problems[row] for row in others], [time_us[row] for row in others])
+        answers.append(collective_model_us(models, problem))
     return answers

@@ -23,7 +23,7 @@ from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.overheads import (
     EVENT_US,
-    SIBLING_GAP_US,
+    NEIGHBOUR_GAP_US,
     Action,
     HostWork,
     Overheads,
@@ -363,7 +363,7 @@ def walk_of(
         by = bundle if given else predictors_for(trace, there, bundle)
         base = predictors_for(trace, here, bundle) if changed and here and not given else None
         new = (batch if rescaled else old) or 1
-        device_times = kernel_times.predicted_times(trace, by, old or 1, new, shown.laws, base)
+        device_times = kernel_times.predicted_times(trace, by, old or 1, new, shown.collective_models, base)
     named = there.name if there else trace.device_name(device) or None
     facts = {"gpu": named, "batch": batch if batch is not None else old, "times": source, "overheads": shown}
     loading = batch / old if batch and old else 1.0
@@ -496,7 +496,7 @@ class Walk:
         busy = float(device.sum())
         # Where nothing is lacking, measured times are what was asked for; else they are what the surrogate left.
         unpredicted = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
-        known = sum(unit.is_input or overheads.knows(unit.name) for unit in units)
+        known = sum(unit.is_input or overheads.has_samples(unit.name) for unit in units)
         measured_us, device_us = iteration.time_us, self.trace.activities.time_us
         known_us = float(device[~np.array(unpredicted, np.bool_)].sum())
         return IterationTime(
@@ -545,6 +545,6 @@ def _untraced_us(units: Sequence[Unit]) -> float:
         others = max((other.end_ns for other in last.values()), default=0)
         if before is not None and before.parent == unit.parent:
             gap = unit.start_ns - max(before.end_ns, others)  # another thread's work is no gap
-            total += gap if gap > SIBLING_GAP_US[1] * 1e3 else 0
+            total += gap if gap > NEIGHBOUR_GAP_US[1] * 1e3 else 0
         last[unit.thread] = unit
     return total / 1e3

@@ -17,11 +17,11 @@ from surrogate.features.families.transfer import Collective
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader
-from surrogate.trace.events.read import names_apart
+from surrogate.trace.events.read import distinct_names
 from surrogate.trace.events.tables import Floats, Ints, Trace, grouped, linked
-from surrogate.trace.iteration.overheads import Overheads, fit_laws, pooled, unseen_us
+from surrogate.trace.iteration.overheads import Overheads, cross_validated_us, fit_collective_models, pooled
 from surrogate.trace.iteration.predict import IterationTimes, Walk, walk_of
-from surrogate.trace.iteration.times import LAW, MEASURED, collectives
+from surrogate.trace.iteration.times import COLLECTIVE_MODEL, MEASURED, collectives
 from surrogate.trace.profiling import union_us
 from surrogate.trace.result import ResultTable, Row
 
@@ -46,10 +46,10 @@ class RanksTime:
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""
-        laws = {kind: asdict(law) for kind, law in self.overheads.laws.items()}
+        models = {kind: asdict(model) for kind, model in self.overheads.collective_models.items()}
         iterations = [result.to_dict() for result in self.results]
         rows = {"ranks": list(self.ranks), "collectives": list(self.collectives)}
-        return {**rows, "laws": laws, "iterations": iterations}
+        return {**rows, "laws": models, "iterations": iterations}
 
 
 def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
@@ -72,9 +72,10 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     sized = [at for at, problem in enumerate(sent) if problem]
     problems = [problem for problem in sent if problem]
     unseen: dict[int, float | None] = {}
-    if not overheads.laws:
-        overheads = replace(overheads, laws=fit_laws(problems, shortest_us[sized].tolist()))
-        unseen = dict(zip(sized, unseen_us(problems, shortest_us[sized].tolist()), strict=True))
+    if not overheads.collective_models:
+        models = fit_collective_models(problems, shortest_us[sized].tolist())
+        overheads = replace(overheads, collective_models=models)
+        unseen = dict(zip(sized, cross_validated_us(problems, shortest_us[sized].tolist()), strict=True))
     # Every rank's collectives take a time without waits; then the ranks, from their own starts on, wait for the last.
     lone_us = [(unseen.get(at), us) for at, us in enumerate(shortest_us.tolist())]
     walks = [_without_waits(walk, apart, lone_us) for walk, apart in zip(walks, rows, strict=True)]
@@ -88,7 +89,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
     ranks = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
     times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
-    names = names_apart([result.trace for result in results])
+    names = distinct_names([result.trace for result in results])
     table = tuple(
         _rank(*rank_times) | {"trace": name, "slowest": rank_times[0] == ranks[last]}
         for name, rank_times in zip(names, times, strict=True)
@@ -160,12 +161,12 @@ def _without_waits(walk: Walk, rows: Sequence[int], lone_us: Sequence[tuple[floa
     """The walk with its collectives' shortest time where it was measured, with that by a law where there is one."""
     time_us = walk.times.time_us.copy()
     source = list(walk.times.source)
-    for row, (by_law, shortest) in zip(rows, lone_us, strict=True):
+    for row, (model_us, shortest) in zip(rows, lone_us, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
-        elif by_law is not None:
-            time_us[row] = by_law
-            source[row] = LAW
+        elif model_us is not None:
+            time_us[row] = model_us
+            source[row] = COLLECTIVE_MODEL
     return replace(walk, times=replace(walk.times, time_us=time_us, source=tuple(source)))
 
 
@@ -251,7 +252,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     awaited_us = apart.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
     straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     waiting_us = waits_us.sum()
-    names = dict(zip(by_rank, names_apart([trace.source for trace in by_rank.values()]), strict=True))
+    names = dict(zip(by_rank, distinct_names([trace.source for trace in by_rank.values()]), strict=True))
     rows: list[Row] = [
         {"rank": rank, "trace": names[rank], **_use(trace)}
         | {"waiting_us": float(waiting_us[rank]), "awaited_us": float(awaited_us[rank])}

@@ -24,9 +24,9 @@ from surrogate.network.predict import Predictors, sustained_us
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched, sizes_of_batch
 from surrogate.trace.events.tables import Floats, Trace, enclosing
-from surrogate.trace.iteration.overheads import Laws, law_us
+from surrogate.trace.iteration.overheads import CollectiveModels, collective_model_us
 
-MEASURED, MODEL, ROOFLINE, LAW, RATES = "measured", "model", "roofline", "law", "rates"
+MEASURED, MODEL, ROOFLINE, COLLECTIVE_MODEL, RATES = "measured", "model", "roofline", "law", "rates"
 SHORTEST_US = {"nvidia": 1.6, "amd": 3.9}
 """What a kernel of a few elements takes, µs: medians of PyTorch's elementwise kernels below 0.1 MB in traces of an H100
 and of an MI300X (ResNet, 719 of them)."""
@@ -111,18 +111,21 @@ def predicted_times(
     by: Predictors,
     old_batch: int = 1,
     new_batch: int = 1,
-    laws: Laws | None = None,
+    collective_models: CollectiveModels | None = None,
     base: Predictors | None = None,
 ) -> DeviceTimes:
-    """Times of one operator's activities sum up to its prediction, shared among them as measured.
+    """Return the times of the trace's device activities, predicted from the operators that launched them.
 
-    Sizes change from ``old_batch`` to ``new_batch`` where they hold it. By a roofline, which knows nothing of kernels,
-    an operator takes no less than its activities at the shortest kernel's time. Collectives go by ``laws`` where their
-    kind has one, and wait for nobody. What cannot be predicted keeps its measured time and is listed.
+    The times of an operator's activities add up to the operator's prediction, in the measured proportions. Problem
+    sizes that contain ``old_batch`` change to ``new_batch``. A roofline ignores kernel launches, so an operator that is
+    predicted by it takes at least the shortest kernel time for each of its activities. A collective takes the time of
+    ``collective_models`` if its kind has a model; this time contains no wait for other ranks. An activity that cannot
+    be predicted keeps its measured time and is listed in ``reasons``.
 
-    With ``base``, which predicts for the GPU of the trace, measured times are carried over (`_carried`), so that what
-    predictions miss on both GPUs cancels; what cannot be predicted follows other kernels of its name, or copies. What
-    a product is slower for the alignment of its rows stays behind where the other maker's kernels do not mind.
+    ``base`` predicts for the GPU of the trace. If it is given, measured times are transferred to the target GPU
+    (`_transferred`), so that errors that both predictions share cancel. Activities that cannot be predicted then change
+    like other kernels of the same name, or like copies. The penalty for misaligned rows of a matrix product is dropped
+    if the target vendor's kernels have none.
     """
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
@@ -133,12 +136,13 @@ def predicted_times(
     here = answers_of(base, set(runs_here.values())) if base else {}
     minimum = there[shortest]
     for problem in there:
-        if isinstance(problem, Collective) and (by_law := law_us(laws or {}, problem)) is not None:
-            there[problem] = PredictedWork(by_law, LAW, 0.0, problem.kind)
+        model_us = collective_model_us(collective_models or {}, problem) if isinstance(problem, Collective) else None
+        if model_us is not None:
+            there[problem] = PredictedWork(model_us, COLLECTIVE_MODEL, 0.0, problem.kind)
     activities, time_us = trace.activities, trace.activities.time_us.copy()
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
     minds_rows = base is not None and base.gpu.vendor != by.gpu.vendor == "amd"
-    unaligned = trace.named(activities, UNALIGNED.search) & minds_rows
+    unaligned = trace.name_matches(activities, UNALIGNED.search) & minds_rows
     for before, after, rows in groups:
         work = [runs_here[problem] for problem in before], [runs_there[problem] for problem in after]
         answers = [there[problem] for problem in work[1]]
@@ -149,12 +153,14 @@ def predicted_times(
             continue
         whole, sources = float(time_us[rows].sum()), {answer.source for answer in known}
         predicted_us = sum(answer.time_us for answer in known)
-        source[rows] = ROOFLINE if ROOFLINE in sources else LAW if LAW in sources else MODEL
+        source[rows] = ROOFLINE if ROOFLINE in sources else COLLECTIVE_MODEL if COLLECTIVE_MODEL in sources else MODEL
         if base and known and not isinstance(after[0], Collective):
             kernels = max(int((activities.kind[rows] == events.KERNEL).sum()), 1)
             aligned = [here[problem] for problem in work[0]] if unaligned[rows].any() else []
             aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else whole for answer in aligned)
-            parts.append(_carried(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), work, (here, there)))
+            parts.append(
+                _transferred(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), work, (here, there))
+            )
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
         elif ROOFLINE in sources and not isinstance(minimum, str):
             predicted_us = max(predicted_us, len(rows) * minimum.time_us)
@@ -176,7 +182,7 @@ def _follow(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tuple[Gpu,
     return PredictedWork(float(time_us[lacking].sum()), RATES, half_width, "unknown")
 
 
-def _carried(
+def _transferred(
     measured_us: float,
     kernels: int,
     gpus: tuple[Gpu, Gpu],
@@ -241,14 +247,15 @@ def _at_rates_us(problem: NetworkProblem, gpu: Gpu) -> float:
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:
     """Which activities are collectives, by the name of the kernel."""
-    return trace.named(trace.activities, events.COLLECTIVE_NAME.search) & (trace.activities.kind == events.KERNEL)
+    activities = trace.activities
+    return trace.name_matches(activities, events.COLLECTIVE_NAME.search) & (activities.kind == events.KERNEL)
 
 
 def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[int, str]]]:
     """Activities by the problems that they compute at the old and at the new batch, and what the others lack."""
     reader = CallReader(trace)
     holding = sizes_of_batch(trace, old) if old != new else ()
-    updates = trace.named(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
+    updates = trace.name_matches(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
     updates = enclosing(trace.ranges, updates) >= 0
     crosses = np.isin(trace.activities.copy_kind, _OVER_PCIE)
     owners = kernels_by_owner(reader, np.flatnonzero(~crosses).tolist())

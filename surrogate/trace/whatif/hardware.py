@@ -345,7 +345,7 @@ def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
     reader = CallReader(trace)
     activities = trace.activities
     kernels = np.flatnonzero((activities.kind == events.KERNEL) & (activities.range >= 0))
-    is_conv = trace.named(trace.ranges, _CONVOLUTION.search)
+    is_conv = trace.name_matches(trace.ranges, _CONVOLUTION.search)
     runs: list[ConvRun] = []
     lost = 0
     for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():

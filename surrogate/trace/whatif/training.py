@@ -11,7 +11,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.network.training import buckets
-from surrogate.trace.calls import Parameter, known_parameters
+from surrogate.trace.calls import Parameter, parameters_by_iteration
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.profiling import NO_DEVICE
@@ -77,7 +77,7 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
     if not kernels.any():
         raise InputError("no kernel is of an Optimizer.step range, so there is none to fuse; record one")
     host = inside & np.isin(graph.kind, (CALL, WORK))
-    every = known_parameters(setting.profile.trace, graph.iterations)
+    every = parameters_by_iteration(setting.profile.trace, graph.iterations)
     kept: list[int] = []
     factors: list[float] = []
     for iteration in np.unique(graph.iteration[kernels]).tolist():
@@ -215,7 +215,7 @@ def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _iterations(graph: Graph, setting: WhatIfSetting) -> Iterator[tuple[int, list[Parameter]]]:
     if not np.isin(graph.kind, DEVICE_KINDS).any():
         raise InputError(NO_DEVICE)
-    every = known_parameters(setting.profile.trace, graph.iterations)
+    every = parameters_by_iteration(setting.profile.trace, graph.iterations)
     yield from ((i, parameters) for i, parameters in enumerate(every) if parameters)
 
 

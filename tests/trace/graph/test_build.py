@@ -164,7 +164,7 @@ def test_a_device_that_falls_behind_tells_how_long_steps_are(read):
         )
     ]
     one = graph_of(read({"traceEvents": events}))
-    assert simulate(one).falls_behind_us == pytest.approx(400)
+    assert simulate(one).device_lag_us == pytest.approx(400)
     kernels = one.kind == TASK_KINDS.index("kernel")
     for factor, expected in ((1, 1400), (0.9, 1260), (0.5, 1000)):
         changed = replace(one, duration_us=np.where(kernels, factor * one.duration_us, one.duration_us))

@@ -78,7 +78,7 @@ def test_unknown_operators_get_the_mean_of_all(unit):
     found = measured(unit("x", 0, 10), unit("y", 20, 40))
     assert (found.us("alone", "x"), found.us("alone", "new")) == (8.0, 13.0)
     assert found.us("t2", "x") == 0.0 and found.us("t4", "cudaLaunchKernel") == 4.0
-    assert found.knows("x") and not found.knows("new")
+    assert found.has_samples("x") and not found.has_samples("new")
 
 
 def test_annotations_say_nothing_of_operators(unit):

@@ -12,7 +12,12 @@ from surrogate.features.families.transfer import AllReduce, AllToAll, Collective
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.read import read_trace, trace_files
-from surrogate.trace.iteration.overheads import fit_law, fit_laws, load_overheads, unseen_us
+from surrogate.trace.iteration.overheads import (
+    cross_validated_us,
+    fit_collective_model,
+    fit_collective_models,
+    load_overheads,
+)
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
 from tests.known import known
@@ -25,9 +30,9 @@ def messages(*sizes: int) -> list[AllReduce]:
 
 def test_few_sizes_make_a_line():
     """1 MB and 3 MB at 2·7/8 over 25 GB/s take 70 and 210 µs beside 10 µs; 2 MB then take 150."""
-    law = fit_law(messages(250_000, 750_000), [80.0, 220.0])
-    assert (law.overhead_us, law.max_gbs) == (pytest.approx(10.0), pytest.approx(25.0))
-    assert float(law.time_us(2e6, 1.75)) == pytest.approx(150.0)
+    model = fit_collective_model(messages(250_000, 750_000), [80.0, 220.0])
+    assert (model.overhead_us, model.max_gbs) == (pytest.approx(10.0), pytest.approx(25.0))
+    assert float(model.time_us(2e6, 1.75)) == pytest.approx(150.0)
 
 
 def test_many_sizes_make_the_published_curve():
@@ -36,10 +41,10 @@ def test_many_sizes_make_the_published_curve():
     sizes = (2 ** np.arange(8, 28, 0.25)).astype(int)
     problems = messages(*sizes.tolist())
     times = [float(true.time_us(one.dram_bytes, one.factor)) for one in problems]
-    law = fit_law(problems[::2], times[::2])
+    model = fit_collective_model(problems[::2], times[::2])
     middle = [(one, time) for one, time in zip(problems, times, strict=True) if 15 < np.log2(one.dram_bytes) < 22]
     for one, time_us in middle:
-        assert float(law.time_us(one.dram_bytes, one.factor)) == pytest.approx(time_us, rel=0.03)
+        assert float(model.time_us(one.dram_bytes, one.factor)) == pytest.approx(time_us, rel=0.03)
 
 
 NCCL_US = [
@@ -71,16 +76,16 @@ NCCL_US = [
 def test_a_law_of_real_message_sizes():
     """Each size by the law of the others: 5 % off in the median, 23 % at most, where NCCL changes its algorithm."""
     problems = [AllReduce(elements=2 ** (8 + i), ranks=8, dtype="fp16") for i in range(len(NCCL_US))]
-    errors = np.array(unseen_us(problems, NCCL_US), dtype=float) / NCCL_US - 1
+    errors = np.array(cross_validated_us(problems, NCCL_US), dtype=float) / NCCL_US - 1
     assert np.median(np.abs(errors)) < 0.06 and np.abs(errors).max() < 0.25
 
 
 def test_a_law_is_judged_on_sizes_that_it_has_not_seen():
     """The line through 80 µs at 1 MB and 220 µs at 3 MB says 150 at 2 MB, whatever was measured there."""
     problems = messages(250_000, 500_000, 500_000, 750_000)
-    assert unseen_us(problems, [80.0, 400.0, 90.0, 220.0])[1:3] == [pytest.approx(150.0)] * 2
-    assert unseen_us(messages(8, 80), [1.0, 2.0]) == [None, None]
-    assert fit_laws([AllToAll(elements=8, ranks=2)], [1.0]) == {}
+    assert cross_validated_us(problems, [80.0, 400.0, 90.0, 220.0])[1:3] == [pytest.approx(150.0)] * 2
+    assert cross_validated_us(messages(8, 80), [1.0, 2.0]) == [None, None]
+    assert fit_collective_models([AllToAll(elements=8, ranks=2)], [1.0]) == {}
 
 
 def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
@@ -134,7 +139,7 @@ def test_command_of_ranks(seer, folder):
     code, out, _ = seer("iteration", folder, "--times", "surrogate", "--save-overheads", folder / "o")
     assert code == 0 and "2 ranks, surrogate times" in out and "all_reduce" in out
     # 4 kB in 40 µs and 44 kB in 60: 2 µs per 4 kB beside 38.
-    assert load_overheads(folder / "o").laws["all_reduce"].overhead_us == pytest.approx(38.0)
+    assert load_overheads(folder / "o").collective_models["all_reduce"].overhead_us == pytest.approx(38.0)
     words = ("--times", "surrogate", "--overheads", folder / "o", "--json")
     whole = seer("iteration", folder / "0.json", *words).succeeded().json
     assert [row["device_us"] for row in whole["iterations"]] == pytest.approx([40.0, 60.0])

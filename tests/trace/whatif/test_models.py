@@ -121,7 +121,7 @@ def test_one_that_is_refused_leaves_the_others(refused, resnet):
 
 def test_batch_is_refused_where_kernels_do_not_tell_theirs(refused, resnet, made, setting):
     """Most of the time without shapes; part of a sample."""
-    unlike = resnet.named(resnet.ranges, lambda name: "backward" in name.lower())
+    unlike = resnet.name_matches(resnet.ranges, lambda name: "backward" in name.lower())
     shapes = np.where(unlike, -1, resnet.ranges.shapes)
     part = profile(replace(resnet, ranges=replace(resnet.ranges, shapes=shapes)))
     with refused("do not tell how they hold the batch of 32"):
