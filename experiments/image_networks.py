@@ -149,10 +149,10 @@ class Passes:
     full_us: Mapping[str, np.ndarray]
     convolutions: tuple[Convolutions, ...]
 
-    def kernels_us(self, law: TensorCoreModel) -> np.ndarray:
+    def kernels_us(self, model: TensorCoreModel) -> np.ndarray:
         """(passes,) by the law."""
-        streamed = [full_us / getattr(law, share) for share, full_us in self.full_us.items()]
-        convolved = [each.counts @ law.convolution_us(each.sizes, each.gpu, each.dtype) for each in self.convolutions]
+        streamed = [full_us / getattr(model, share) for share, full_us in self.full_us.items()]
+        convolved = [each.counts @ model.convolution_us(each.sizes, each.gpu, each.dtype) for each in self.convolutions]
         return self.others_us + sum([*streamed, *convolved])
 
 
@@ -197,39 +197,39 @@ class Search(NamedTuple):
     upper: np.ndarray
 
     @classmethod
-    def from_law(cls, start: TensorCoreModel) -> Self:
+    def from_model(cls, start: TensorCoreModel) -> Self:
         """A search that begins there."""
         names = [name for name, value in asdict(start).items() if value]
         upper = np.array([np.log(0.95) if "bandwidth" in name else np.inf for name in names])
         return cls(start, names, np.minimum(np.log([getattr(start, name) for name in names]), upper - 0.01), upper)
 
-    def law(self, logarithms: np.ndarray) -> TensorCoreModel:
+    def model(self, logarithms: np.ndarray) -> TensorCoreModel:
         """The law of these logarithms."""
         return replace(self.start, **dict(zip(self.names, np.exp(logarithms).tolist(), strict=True)))
 
 
 def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreModel) -> TensorCoreModel:
     """The law of robust least squares in log time over the ``taken`` passes, near ``start`` where nothing decides."""
-    search, log_measured = Search.from_law(start), np.log(1e3 * measured_ms.to_numpy())
+    search, log_measured = Search.from_model(start), np.log(1e3 * measured_ms.to_numpy())
 
     def residuals(x: np.ndarray) -> np.ndarray:
-        errors = np.log(passes.kernels_us(search.law(x))) - log_measured
+        errors = np.log(passes.kernels_us(search.model(x))) - log_measured
         return np.append(errors[taken], 0.3 * (x - search.first))
 
     bounds = (-np.inf, search.upper)
     solution = least_squares(residuals, search.first, bounds=bounds, loss="soft_l1", f_scale=0.15, diff_step=1e-3)
-    return rounded(search.law(solution.x))
+    return rounded(search.model(solution.x))
 
 
-def rounded(law: TensorCoreModel) -> TensorCoreModel:
+def rounded(model: TensorCoreModel) -> TensorCoreModel:
     """With four digits of each share, as it ships."""
-    return TensorCoreModel(*(float(f"{value:.4g}") for value in astuple(law)))
+    return TensorCoreModel(*(float(f"{value:.4g}") for value in astuple(model)))
 
 
 def main() -> None:
     """Fit on one GPU, judge on both; ship the law fitted on both, with the errors on the GPU and networks held out."""
-    laws = json.loads((bundled.FOLDER / FILE).read_bytes())
-    known = laws[HALVES]
+    models = json.loads((bundled.FOLDER / FILE).read_bytes())
+    known = models[HALVES]
     start = TensorCoreModel(**known["law"])
     table = pd.concat([measured(training).assign(training=training) for training in (True, False)], ignore_index=True)
     rows = list(table.itertuples(index=False))
@@ -237,15 +237,15 @@ def main() -> None:
     trained, log_measured = table["training"].to_numpy(), np.log(1e3 * table["measured_ms"])
     judged = []
     for name in known["fitted_on"]:
-        law = fitted(passes, trained & (table["gpu"] == name).to_numpy(), table["measured_ms"], start)
-        error = np.abs(np.log(passes.kernels_us(law)) - log_measured)
+        model = fitted(passes, trained & (table["gpu"] == name).to_numpy(), table["measured_ms"], start)
+        error = np.abs(np.log(passes.kernels_us(model)) - log_measured)
         judged.append(table.assign(fitted_on=name, error=error)[~trained])
     held = pd.concat(judged)
     median, half_width = held.loc[held["fitted_on"] != held["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
     across = {"gpus": len(known["fitted_on"]), "median_ape": median, "half_width": half_width}
-    law = asdict(fitted(passes, trained, table["measured_ms"], start))
-    laws[HALVES] = known | {"law": law, "by_kind": {"": across}}
-    write_text(bundled.FOLDER / FILE, json.dumps(laws, indent=1) + "\n")
+    model = asdict(fitted(passes, trained, table["measured_ms"], start))
+    models[HALVES] = known | {"law": model, "by_kind": {"": across}}
+    write_text(bundled.FOLDER / FILE, json.dumps(models, indent=1) + "\n")
     groups = held.groupby(["fitted_on", *RUN, "torch"])["error"]
     print(
         np.expm1(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]]).assign(n=groups.size()).round(3).to_string()

@@ -161,13 +161,13 @@ class Timed:
     runtime: np.ndarray
     host: np.ndarray
 
-    def time_us(self, law: TensorCoreModel, constants: np.ndarray, hosts: np.ndarray) -> tuple[np.ndarray, ...]:
+    def time_us(self, model: TensorCoreModel, constants: np.ndarray, hosts: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the (passes,) times, of them the kernels' and the launches'.
 
         ``constants`` (runtimes, 4) are a `LaunchCost` each; ``hosts`` (3,) how many times longer a kind takes than the
         fast one.
         """
-        kernels_us, slower, own = self.passes.kernels_us(law), hosts[self.host], constants[self.runtime]
+        kernels_us, slower, own = self.passes.kernels_us(model), hosts[self.host], constants[self.runtime]
         launch_us = slower * (own[:, :-1] * self.launches).sum(axis=1)
         return np.maximum(kernels_us, launch_us) + slower * own[:, -1], kernels_us, launch_us
 
@@ -175,7 +175,7 @@ class Timed:
 class Fit(NamedTuple):
     """What `Timed.time_us` takes."""
 
-    law: TensorCoreModel
+    model: TensorCoreModel
     constants: np.ndarray
     hosts: np.ndarray
 
@@ -185,7 +185,7 @@ def fit(timed: Timed, taken: np.ndarray, start: TensorCoreModel) -> Fit:
 
     Whether kernels or launches bound a pass follows from both, so that neither is fitted to what the other explains.
     """
-    search, log_measured = Search.from_law(start), np.log(1e3 * timed.table["measured_ms"].to_numpy())
+    search, log_measured = Search.from_model(start), np.log(1e3 * timed.table["measured_ms"].to_numpy())
     shares, ends = len(search.names), len(RUNTIMES) * len(FIRST_US)
     first = np.concatenate([search.first, np.log(np.tile(FIRST_US, len(RUNTIMES))), np.log(FIRST_HOSTS)])
     weight = np.repeat([0.3, 0.05], [shares, len(first) - shares])
@@ -194,7 +194,7 @@ def fit(timed: Timed, taken: np.ndarray, start: TensorCoreModel) -> Fit:
     def unpacked(x: np.ndarray) -> Fit:
         values = np.exp(x[shares:])
         hosts = np.array([1.0, *values[ends:]])
-        return Fit(search.law(x[:shares]), values[:ends].reshape(len(RUNTIMES), -1), hosts)
+        return Fit(search.model(x[:shares]), values[:ends].reshape(len(RUNTIMES), -1), hosts)
 
     def residuals(x: np.ndarray) -> np.ndarray:
         errors = np.log(timed.time_us(*unpacked(x))[0]) - log_measured
@@ -203,13 +203,13 @@ def fit(timed: Timed, taken: np.ndarray, start: TensorCoreModel) -> Fit:
     solution = least_squares(residuals, first, bounds=(-np.inf, upper), loss="soft_l1", f_scale=0.15, diff_step=0.01)
     best = unpacked(solution.x)
     constants, hosts = (np.array([float(f"{each:.3g}") for each in part.flat]) for part in best[1:])
-    return Fit(rounded(best.law), constants.reshape(best.constants.shape), hosts)
+    return Fit(rounded(best.model), constants.reshape(best.constants.shape), hosts)
 
 
 def main() -> None:
     """Fit to the training half; a GPU's errors, which widths rest on, are those of a fit to the others."""
-    laws = json.loads((bundled.FOLDER / FILE).read_bytes())
-    start = TensorCoreModel(**(laws[HALVES]["law"] | START))
+    models = json.loads((bundled.FOLDER / FILE).read_bytes())
+    start = TensorCoreModel(**(models[HALVES]["law"] | START))
     table, networks = passes()
     launches = np.array([count_launches(network) for network in networks])
     stack = stacked(networks, [_predictors(name) for name in table["gpu"]])
@@ -233,8 +233,8 @@ def main() -> None:
     names = sorted(table.loc[trained & is_convolved, "gpu"].unique())
     median, half_width = np.quantile(judged, [0.5, 0.9]).round(3).tolist()
     across = {"gpus": len(names), "median_ape": median, "half_width": half_width}
-    laws[TF32] = {"law": asdict(best.law), "fitted_on": names, "origin": ORIGIN, "by_kind": {"": across}}
-    write_text(bundled.FOLDER / FILE, json.dumps(laws, indent=1) + "\n")
+    models[TF32] = {"law": asdict(best.model), "fitted_on": names, "origin": ORIGIN, "by_kind": {"": across}}
+    write_text(bundled.FOLDER / FILE, json.dumps(models, indent=1) + "\n")
     widths = [np.quantile(error[trained & is_launch & (timed.runtime == each)], 0.9) for each in range(len(RUNTIMES))]
     shipped = {
         "origin": ORIGIN,

@@ -41,7 +41,7 @@ def type_of(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(own, index=rows.index)
 
 
-def times_us(law: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
+def times_us(model: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
     """(rows,) by the law."""
     out = np.empty(len(rows))
     settings = ["gpu", "dtype", "math", "variant"]
@@ -49,7 +49,7 @@ def times_us(law: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
         part = rows.iloc[positions]
         sizes = {name: part[name].to_numpy() for name in ("batch", "m", "n", "k")}
         dtype, math, variant = map(str, values)
-        out[positions] = law.product_us(Gemm(**sizes, dtype=dtype, math=math, variant=variant), gpu(device))
+        out[positions] = model.product_us(Gemm(**sizes, dtype=dtype, math=math, variant=variant), gpu(device))
     return out
 
 
@@ -59,31 +59,31 @@ def fitted(rows: pd.DataFrame) -> TiledProductModel:
     start = np.log([*START.values(), *(SHARE for _ in types)])
     measured = np.log(rows["time_us"].to_numpy())
 
-    def law(values: np.ndarray) -> TiledProductModel:
+    def model(values: np.ndarray) -> TiledProductModel:
         numbers = np.exp(values).tolist()
         shares = dict(zip(types, numbers[len(START) :], strict=True))
         return TiledProductModel({"SB": SHARE, **shares}, **dict(zip(START, numbers, strict=False)))
 
     def distance(values: np.ndarray) -> np.ndarray:
-        return np.append(np.log(times_us(law(values), rows)) - measured, 2.0 * (values - start))
+        return np.append(np.log(times_us(model(values), rows)) - measured, 2.0 * (values - start))
 
-    return law(least_squares(distance, start, loss="soft_l1", f_scale=0.2, diff_step=0.03, max_nfev=25).x)
+    return model(least_squares(distance, start, loss="soft_l1", f_scale=0.2, diff_step=0.03, max_nfev=25).x)
 
 
-def mean(laws: list[TiledProductModel]) -> TiledProductModel:
+def mean(models: list[TiledProductModel]) -> TiledProductModel:
     """The geometric mean of laws; of a type that some lack, of the others."""
 
     def middle(values: list[float]) -> float:
         return float(np.exp(np.mean(np.log(values))))
 
-    types = sorted({name for law in laws for name in law.shares})
-    shares = {name: middle([law.shares[name] for law in laws if name in law.shares]) for name in types}
-    return TiledProductModel(shares, **{name: middle([getattr(law, name) for law in laws]) for name in START})
+    types = sorted({name for model in models for name in model.shares})
+    shares = {name: middle([model.shares[name] for model in models if name in model.shares]) for name in types}
+    return TiledProductModel(shares, **{name: middle([getattr(model, name) for model in models]) for name in START})
 
 
-def errors(law: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarray:
+def errors(model: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarray:
     """(rows,) log(predicted / measured), printed by type."""
-    log = np.log(times_us(law, rows) / rows["time_us"].to_numpy())
+    log = np.log(times_us(model, rows) / rows["time_us"].to_numpy())
     for name, part in pd.Series(log).groupby(type_of(rows).to_numpy()):
         ninth = np.exp(part.abs().quantile(0.9))
         off, lean = (np.exp(part) - 1).abs().median(), np.exp(part.median())
@@ -91,11 +91,11 @@ def errors(law: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarray
     return log
 
 
-def plain(law: TiledProductModel, shares: Mapping[str, float]) -> dict[str, object]:
+def plain(model: TiledProductModel, shares: Mapping[str, float]) -> dict[str, object]:
     """As JSON, with three digits; ``shares`` stand where the law has none."""
     return {
-        "shares": {name: float(f"{value:.3g}") for name, value in ({**shares, **law.shares}).items()},
-        **{name: float(f"{getattr(law, name):.3g}") for name in START},
+        "shares": {name: float(f"{value:.3g}") for name, value in ({**shares, **model.shares}).items()},
+        **{name: float(f"{getattr(model, name):.3g}") for name in START},
     }
 
 
@@ -113,15 +113,15 @@ def main(out: Path) -> None:
         sample = pd.concat(
             [part.sample(min(ROWS, len(part)), random_state=0) for _, part in rows.groupby(["gpu", kind])]
         )
-        laws = {name: fitted(sample[sample["gpu"] == board]) for name, board in FITTED.items()}
-        both = mean([*laws.values()])
+        models = {name: fitted(sample[sample["gpu"] == board]) for name, board in FITTED.items()}
+        both = mean([*models.values()])
         left_out = []
         for name, board in FITTED.items():
-            errors(laws[name], rows[rows["gpu"] == board], f"{board}, itself")
-            (other,) = (each for each in laws if each != name)
-            left_out.append(errors(laws[other], rows[rows["gpu"] == board], f"{board}, left out"))
+            errors(models[name], rows[rows["gpu"] == board], f"{board}, itself")
+            (other,) = (each for each in models if each != name)
+            left_out.append(errors(models[other], rows[rows["gpu"] == board], f"{board}, left out"))
         for board in JUDGED:
-            errors(laws["gfx9"], rows[rows["gpu"] == board], f"{board}, left out")
+            errors(models["gfx9"], rows[rows["gpu"] == board], f"{board}, left out")
         # Both boards that were left out have the same weight: the interval is to hold for a board of another kind, too.
         draws = np.random.default_rng(0)
         log = np.concatenate([draws.choice(each, 20_000) for each in left_out])
@@ -133,8 +133,8 @@ def main(out: Path) -> None:
         matrix = {"matrix": both.shares["HB"]}
         newer = {"shares": both.shares, "bandwidth": both.bandwidth, "split_us": START["split_us"]}
         content = {
-            "laws": {name: plain(law, {**both.shares, **matrix}) for name, law in laws.items()},
-            "matrix_cores": plain(replace(laws["gfx1"], **newer), matrix),
+            "laws": {name: plain(model, {**both.shares, **matrix}) for name, model in models.items()},
+            "matrix_cores": plain(replace(models["gfx1"], **newer), matrix),
             "origin": "github.com/ROCm/rocBLAS, b520bc83f, MIT",
             "fitted_on": [*FITTED.values()],
             "by_kind": {"": known},

@@ -47,11 +47,11 @@ class CallCost:
         kernel stands in, if that is less or the operator is a ``streaming`` one.
         """
         time_us = predicted_us - self.launch_us
-        law = self.slope * roofline_us + MIN_KERNEL_US
+        model_us = self.slope * roofline_us + MIN_KERNEL_US
         if streaming and predicted_us <= LAW_BOUND * self.call_us:
-            time_us = law
+            time_us = model_us
         elif predicted_us <= HOST_BOUND * self.call_us:
-            time_us = min(time_us, law)
+            time_us = min(time_us, model_us)
         return max(time_us, roofline_us, MIN_KERNEL_US)
 
 

@@ -185,17 +185,18 @@ class LaunchCost:
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """What ships: runtime → its law, and kind of host → how many times longer than a fast one it takes."""
+    """The cost of launches by runtime, and by kind of host the factor on the time of a fast host."""
 
     origin: str
     hosts: Mapping[str, float]
-    laws: Mapping[str, LaunchCost]
+    launch_costs: Mapping[str, LaunchCost]
 
 
 @cache
 def shipped_hosts() -> HostCosts:
-    """The constants that ship with the package."""
-    return from_json_types(HostCosts, json.loads((bundled.FOLDER / HOSTS_FILE).read_bytes()))
+    """Return the constants that ship with the package."""
+    content = json.loads((bundled.FOLDER / HOSTS_FILE).read_bytes())
+    return from_json_types(HostCosts, {**content, "launch_costs": content["laws"]})
 
 
 def with_options(network: Network, options: ReadOptions) -> Network:
@@ -220,9 +221,9 @@ def with_runtime(network: Network, runtime: str | None = None, host: str | None 
     if runtime != "eager":
         network = fuse_layers(network)
         network = replace(network, notes=(*network.notes, MEMORY_NOTE))
-    law, slower = shipped_hosts().laws[runtime], shipped_hosts().hosts[host]
-    launch_us = slower * law.launch_us(count_launches(network))
-    time = HostTime(runtime, host, launch_us, slower * law.floor_us, exp(law.half_width))
+    cost, slower = shipped_hosts().launch_costs[runtime], shipped_hosts().hosts[host]
+    launch_us = slower * cost.launch_us(count_launches(network))
+    time = HostTime(runtime, host, launch_us, slower * cost.floor_us, exp(cost.half_width))
     return replace(network, host=time)
 
 

@@ -112,7 +112,7 @@ class KernelTimes:
             measured = reference._replace(gpu=target.name) in chosen.ranker.part.row_counts
         if datasheet is None or measured or not isinstance(problem, Operator):
             return None
-        time_us = datasheet.law.streamed_us(problem, target)
+        time_us = datasheet.model.streamed_us(problem, target)
         if time_us is None:
             return None
         if isinstance(problem, MemoryBound):

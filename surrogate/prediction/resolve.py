@@ -352,7 +352,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     if facts.products is not None:
         source = AnalyticalSource.of_products(context, facts.products)
     elif facts.convolutions is not None and facts.is_half:
-        source = AnalyticalSource.of_convolutions(context, facts.convolutions.law)
+        source = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
     else:
         source = model_source(context, part, facts.similar.donors)
     donors = source.donors if isinstance(source, TreeSource) else ("",) * len(context.candidates)
@@ -360,7 +360,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     if facts.never and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
     if facts.convolutions is not None and not facts.is_half:
-        analytical = AnalyticalSource.of_convolutions(context, facts.convolutions.law)
+        analytical = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
         source = Mixed(context, analytical, source, covers=facts.covered)
     is_covered = facts.is_trained or facts.convolutions or facts.products or any(donors)
     if not is_covered and part.unseen_gpu.chooser == intervals.AVERAGE_RANK:

@@ -7,7 +7,7 @@ from surrogate.features.analytical import TiledProductModel
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 
-LAW = TiledProductModel(
+MODEL = TiledProductModel(
     {"SB": 0.5, "HB": 0.8, "HHS": 0.4, "matrix": 0.8}, 0.0, bandwidth=0.5, split_us=1e9, start_us=5.0
 )
 MI60 = gpu("mi60")
@@ -16,7 +16,7 @@ MI60 = gpu("mi60")
 def test_one_tile_on_each_unit() -> None:
     """4096 × 256 over 64 tiles of 128 × 128: the peak's half of 0.84 × 14.7456 TFLOP/s, and each tile's loads."""
     product = Gemm(m=4096, n=256, k=3200)
-    (time_us,) = LAW.product_us(product, MI60)
+    (time_us,) = MODEL.product_us(product, MI60)
     arithmetic_us = 2 * 4096 * 256 * 3200 / (0.5 * 0.84 * 14.7456e6)
     loads_us = 256 * 3200 * 4 / (32 * 1800)
     assert time_us == pytest.approx(arithmetic_us + loads_us + 5, rel=1e-3)
@@ -24,24 +24,26 @@ def test_one_tile_on_each_unit() -> None:
 
 def test_a_wave_more_for_one_tile_more() -> None:
     """Sizes may be arrays; 65 tiles of the largest size need a second wave, and smaller tiles cost less than that."""
-    law = TiledProductModel({"SB": 0.5}, 0.0, bandwidth=0.5, split_us=1e9, start_us=0.0)
-    full, more = law.product_us(Gemm(m=np.array([8192, 8320]), n=np.array([256, 256]), k=np.array([4096, 4096])), MI60)
+    model = TiledProductModel({"SB": 0.5}, 0.0, bandwidth=0.5, split_us=1e9, start_us=0.0)
+    full, more = model.product_us(
+        Gemm(m=np.array([8192, 8320]), n=np.array([256, 256]), k=np.array([4096, 4096])), MI60
+    )
     assert 1.05 * full < more < 2 * full
 
 
 def test_traffic_bounds_short_sums() -> None:
     product = Gemm(m=8192, n=8192, k=1)
-    assert LAW.product_us(product, MI60)[0] >= product.dram_bytes / (0.5 * 1024e3) + 5
+    assert MODEL.product_us(product, MI60)[0] >= product.dram_bytes / (0.5 * 1024e3) + 5
 
 
 def test_the_tensile_type_decides_about_the_share() -> None:
     sums = Gemm(m=8192, n=8192, k=8192, dtype="fp16", variant="TN")
     half = Gemm(m=8192, n=8192, k=8192, dtype="fp16", variant="HB TN")
-    ratio = LAW.product_us(sums, MI60)[0] / LAW.product_us(half, MI60)[0]
+    ratio = MODEL.product_us(sums, MI60)[0] / MODEL.product_us(half, MI60)[0]
     assert 1.5 < ratio < 2.0  # shares of 0.4 and 0.8, and the same loads
 
 
 def test_power_bounds_matrix_cores() -> None:
     """1.34 pJ a FLOP and 750 W: no more than 560 TFLOP/s of the MI300X's 1,307."""
     product = Gemm(m=16384, n=16384, k=16384, dtype="bf16", math="default")
-    assert LAW.product_us(product, gpu("mi300x"))[0] >= product.flops / (750 / 1.34 * 1e6)
+    assert MODEL.product_us(product, gpu("mi300x"))[0] >= product.flops / (750 / 1.34 * 1e6)

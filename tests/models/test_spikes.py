@@ -77,10 +77,10 @@ def test_along_one_line_no_spike_is_proven() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_model_answers_a_spike_by_its_neighbours_and_all_else_as_measured(shared: bool) -> None:
-    law = products().frame
-    spike = ((law["m"] == 64) & (law["n"] == 512) & (law["k"] == 1024)).to_numpy()
-    slow = law.assign(time_us=law["time_us"] * np.where(spike, 4.0, 1.0))
-    both = pd.concat([slow, (slow if shared else law).assign(algorithm="cublas")], ignore_index=True)
+    smooth = products().frame
+    spike = ((smooth["m"] == 64) & (smooth["n"] == 512) & (smooth["k"] == 1024)).to_numpy()
+    slow = smooth.assign(time_us=smooth["time_us"] * np.where(spike, 4.0, 1.0))
+    both = pd.concat([slow, (slow if shared else smooth).assign(algorithm="cublas")], ignore_index=True)
     rows = checked(both)
     ratio = InterpolatedTerms(rounds=60, max_leaves=16).fit(rows).predict(rows) / rows.time_us
     here = (rows.frame["algorithm"] == "cutlass").to_numpy() & np.tile(spike, 2)

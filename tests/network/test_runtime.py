@@ -17,11 +17,11 @@ NETWORK = Network("small", SMALL, ignored={"view": 7, "detach": 2}, unsupported=
 
 def test_libraries_operators_and_views_are_launched() -> None:
     assert count_launches(NETWORK) == (9, 9 + 3, 7 + 2)
-    laws = shipped_hosts()
-    law = laws.laws["eager"]
+    shipped = shipped_hosts()
+    cost = shipped.launch_costs["eager"]
     host = with_runtime(NETWORK, "eager", "slow").host
     assert host and host.launch_us == pytest.approx(
-        laws.hosts["slow"] * (9 * law.library_us + 12 * law.operator_us + 9 * law.view_us)
+        shipped.hosts["slow"] * (9 * cost.library_us + 12 * cost.operator_us + 9 * cost.view_us)
     )
 
 

@@ -1,4 +1,4 @@
-"""AMD's matrix products as they are asked: measured on two boards, by a law of output tiles elsewhere."""
+"""AMD's matrix products as users ask for them: measured on two boards, by a model of output tiles on others."""
 
 import pandas as pd
 import pytest
@@ -40,17 +40,19 @@ def test_its_sibling_goes_by_it() -> None:
 def test_a_board_never_measured_goes_by_the_law(name: str) -> None:
     problem = Gemm(m=4096, n=4096, k=4096, dtype="bf16", math="default")
     answer = load(name).predict(problem)
-    by_law = shipped_product_models().law(gpu(name)).product_us(problem, gpu(name))[0]
-    assert (answer.source, answer.library, answer.time_us) == (DATASHEET, "rocblas", pytest.approx(by_law))
+    expected_us = shipped_product_models().model_of(gpu(name)).product_us(problem, gpu(name))[0]
+    assert (answer.source, answer.library, answer.time_us) == (DATASHEET, "rocblas", pytest.approx(expected_us))
     assert answer.upper_us / answer.time_us > 2 and answer.lower_us >= problem.flops / (
         gpu(name).bf16_tensor_tflops * 1e6
     )
 
 
 def test_laws_hold_for_their_kind_of_board() -> None:
-    laws = shipped_product_models()
-    assert laws.law(gpu("mi25")) is laws.laws["gfx9"] and laws.law(gpu("w6600")) is laws.laws["gfx1"]
-    assert laws.law(gpu("mi100")) is laws.matrix_cores
+    models = shipped_product_models()
+    assert (
+        models.model_of(gpu("mi25")) is models.boards["gfx9"] and models.model_of(gpu("w6600")) is models.boards["gfx1"]
+    )
+    assert models.model_of(gpu("mi100")) is models.matrix_cores
 
 
 def test_other_vendors_and_other_kinds_never_ask_it() -> None:

@@ -45,21 +45,21 @@ class HeldOutErrors:
 class DatasheetModels(HeldOutErrors):
     """The law of an element type's kernels; it was judged on whole networks that it was not fitted to."""
 
-    law: TensorCoreModel
+    model: TensorCoreModel
 
 
 @dataclass(frozen=True, slots=True)
 class ProductModels(HeldOutErrors):
-    """``laws`` of AMD's matrix products: start of an architecture's name → its boards' without matrix cores for fp32,
+    """``boards`` of AMD's matrix products: start of an architecture's name → its boards' without matrix cores for fp32,
     ``matrix_cores`` of those with them. ``fitted_on`` are the boards, by their registry names."""
 
     fitted_on: tuple[str, ...]
-    laws: Mapping[str, TiledProductModel]
+    boards: Mapping[str, TiledProductModel]
     matrix_cores: TiledProductModel
 
-    def law(self, gpu: Gpu) -> TiledProductModel:
+    def model_of(self, gpu: Gpu) -> TiledProductModel:
         """That of the GPU's kind; of an architecture that none is of, the matrix cores'."""
-        own = (law for start, law in self.laws.items() if gpu.architecture.startswith(start))
+        own = (model for start, model in self.boards.items() if gpu.architecture.startswith(start))
         return self.matrix_cores if gpu.fp32_matrix_tflops else next(own, self.matrix_cores)
 
 
@@ -67,7 +67,9 @@ class ProductModels(HeldOutErrors):
 def shipped_datasheet_models() -> dict[str, DatasheetModels]:
     """What ships with the package: `HALVES` and `TF32` → the law."""
     kinds = json.loads((bundled.FOLDER / FILE).read_bytes())
-    return {kind: from_json_types(DatasheetModels, kinds[kind]) for kind in (HALVES, TF32)}
+    return {
+        kind: from_json_types(DatasheetModels, {**kinds[kind], "model": kinds[kind]["law"]}) for kind in (HALVES, TF32)
+    }
 
 
 def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
@@ -81,7 +83,8 @@ def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetMo
 @cache
 def shipped_product_models() -> ProductModels:
     """What ships with the package."""
-    return from_json_types(ProductModels, json.loads((bundled.FOLDER / PRODUCTS).read_bytes()))
+    content = json.loads((bundled.FOLDER / PRODUCTS).read_bytes())
+    return from_json_types(ProductModels, {**content, "boards": content["laws"]})
 
 
 def product_models(setting: Setting, gpu: Gpu, measured: Collection[str]) -> ProductModels | None:
@@ -104,19 +107,20 @@ class AnalyticalSource(Source):
     model: Callable[[Any], np.ndarray]
 
     @classmethod
-    def of_convolutions(cls, context: Context, law: TensorCoreModel) -> Self:
+    def of_convolutions(cls, context: Context, model: TensorCoreModel) -> Self:
         """Return the source of convolutions in the setting's element type."""
         dtype = context.setting.named["dtype"]
         return cls(
-            context, lambda problems: law.convolution_us(context.formula.problem(problems).sized, context.device, dtype)
+            context,
+            lambda problems: model.convolution_us(context.formula.problem(problems).sized, context.device, dtype),
         )
 
     @classmethod
     def of_products(cls, context: Context, products: ProductModels) -> Self:
         """Return the source of matrix products on one of AMD's GPUs."""
         device = context.device
-        law = products.law(device)
-        return cls(context, lambda problems: law.product_us(problems, device))
+        model = products.model_of(device)
+        return cls(context, lambda problems: model.product_us(problems, device))
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
         """As `Source.times`."""

@@ -15,7 +15,7 @@ from surrogate.features.gpu import gpu
 from tests.known import cases
 
 V100 = gpu("v100")
-LAW = transfer.CollectiveModel(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
+MODEL = transfer.CollectiveModel(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)
 
 
 def sizes_of(kind: str, base: int) -> dict[str, int]:
@@ -63,11 +63,11 @@ def test_concat_and_memcpy() -> None:
 
 def test_collective_law_has_three_parts(refused) -> None:
     """Overhead alone, the sigmoid by hand at its middle, full bandwidth plus overhead."""
-    assert LAW.time_us(2**10, 1.5) == 20
-    assert LAW.time_us(2**17, 1.5) == pytest.approx(2**17 / 10 ** (2 / 2 - 1) / 1000 * 1.5)
-    assert LAW.time_us(2**26, 1.5) == pytest.approx(2**26 / 100 * 1.5 / 1000 + 20)
-    together = LAW.time_us(2.0 ** np.array([10, 17, 26]), 1.5)
-    assert together == pytest.approx([LAW.time_us(2**x, 1.5) for x in (10, 17, 26)])
+    assert MODEL.time_us(2**10, 1.5) == 20
+    assert MODEL.time_us(2**17, 1.5) == pytest.approx(2**17 / 10 ** (2 / 2 - 1) / 1000 * 1.5)
+    assert MODEL.time_us(2**26, 1.5) == pytest.approx(2**26 / 100 * 1.5 / 1000 + 20)
+    together = MODEL.time_us(2.0 ** np.array([10, 17, 26]), 1.5)
+    assert together == pytest.approx([MODEL.time_us(2**x, 1.5) for x in (10, 17, 26)])
     with refused("a ≤ c"):
         transfer.CollectiveModel(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
 
