@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec import structs
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
@@ -53,8 +54,8 @@ WORSE = 1.03
 """A figure over so many times what it was before the calibration is worse."""
 FIGURES = ("median_error_pct", "p90_error_pct", "slowdown")
 ANSWERS, SHAPES_KNOWN, RANDOM = "as answered", "shapes known elsewhere", "random"
-CHOOSERS = {MODEL: "model", AVERAGE_RANK: "average rank"}
-"""Chooser → its name in the table."""
+SOURCE_NAMES = {MODEL: "model", AVERAGE_RANK: "average rank"}
+"""Ranking source → its name in the table."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class NewGpu:
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Every GPU left out, with each chooser, and calibrated."""
+    """Every GPU left out, with each ranking source, and calibrated."""
     records = [record for new in _new_gpus(sources, effort) for record in _records(new, effort)]
     table = pd.DataFrame(records)
     drawn = table[table["measured"] > 0]
@@ -129,18 +130,18 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
 
 
 def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
-    """What answers, what each chooser would answer, and what calibrations make of it."""
+    """What answers, what each ranking source would answer, and what calibrations make of it."""
     family = new.pool.family
     cell = {"cell": f"{new.gpu} {new.data}", "data": new.data, "gpu": new.gpu}
     part = new.bundle.parts[family.name]
     among = np.isfinite(_answers(new.bundle, new.evaluated)[0])
     before = _verdict(new, new.bundle, among)
-    yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": CHOOSERS[part.unseen_gpu.chooser], **before}
+    yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": SOURCE_NAMES[part.unseen_gpu.ranking_source], **before}
     if new.informed:
         informed = _verdict(new, new.informed, among)
         yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "same architecture", **informed}
-    for chooser, name in CHOOSERS.items():
-        unseen = replace(part.unseen_gpu, chooser=chooser, habit=new.average_rank)
+    for source, name in SOURCE_NAMES.items():
+        unseen = structs.replace(part.unseen_gpu, ranking_source=source, average_rank=new.average_rank)
         other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
         yield {**cell, "measured": 0, "chosen": name, "chooser": name, **_verdict(new, other, among)}
     pool = np.unique(new.pool.problem[new.pool.ok])
@@ -187,7 +188,7 @@ def answer(table: pd.DataFrame) -> str:
     """Which order was best before a measurement, and what calibrations made of the median cell."""
     before = table[table["measured"] == 0]
     unmeasured = before.pivot_table(index="cell", columns="chosen", values="slowdown", sort=False)
-    best = unmeasured[[*CHOOSERS.values()]].min(axis=1)
+    best = unmeasured[[*SOURCE_NAMES.values()]].min(axis=1)
     answered = unmeasured[ANSWERS]
     cells = answered.index[answered > WORSE * best]
     worse = ", ".join(f"{cell} {ratio(answered[cell])} for {ratio(best[cell])}" for cell in cells)

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+from msgspec import structs
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel, HarnessFloor
 from surrogate.dataset.described import KernelOptions
@@ -270,9 +271,15 @@ class _FamilyFits(NamedTuple):
             min_us=min_times(ok),
             floors=harness_floors(data, rows.family),
         )
-        own_share = part.widths.own_share
+        independent_share = part.widths.independent_share
         card = held_out_card(
-            rows, held, measured, distance, own_share=own_share, support=support, candidates=data.candidates
+            rows,
+            held,
+            measured,
+            distance,
+            independent_share=independent_share,
+            support=support,
+            candidates=data.candidates,
         )
         card["split"] = self._split_words()
         card["unseen_gpus"] = left_out_coverage(rows, left_out_gpu_us, known)
@@ -286,8 +293,9 @@ class _FamilyFits(NamedTuple):
             few = count_architectures(rows) < MIN_GPUS
             return UnseenGpu() if few else fit_unseen_gpu(rows, left_out_gpu_us, known, evaluated)
         unseen = fit_unseen_gpu(rows, left_out_gpu_us, known, evaluated)
-        chooser = best_ranking_source(rows, self.gpus, left_out_gpu_us, evaluated)[0] if self.gpus else MODEL
-        return replace(unseen, chooser=chooser, habit=average_costs(rows) if chooser == AVERAGE_RANK else {})
+        source = best_ranking_source(rows, self.gpus, left_out_gpu_us, evaluated)[0] if self.gpus else MODEL
+        costs = average_costs(rows) if source == AVERAGE_RANK else {}
+        return structs.replace(unseen, ranking_source=source, average_rank=costs)
 
     def _split_words(self) -> str:
         """How rows were held out, for the card."""
@@ -423,7 +431,7 @@ def average_costs(rows: Rows) -> dict[str, float]:
 def best_ranking_source(
     rows: Rows, splits: Sequence[Split], left_out_gpu_us: np.ndarray, evaluated: np.ndarray
 ) -> tuple[str, dict[str, float]]:
-    """Return the chooser of the smaller mean log slowdown over the GPUs left out, and that of each chooser.
+    """Return the ranking source with the smallest mean log slowdown over the GPUs left out, and all mean slowdowns.
 
     ``splits`` leave out a GPU each with its architecture (`surrogate.uncertainty.fit.gpu_splits`); ``left_out_gpu_us``
     (rows,) are the times of those fits; ``evaluated`` (rows,) marks problems whose choice counts.

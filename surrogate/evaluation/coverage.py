@@ -31,7 +31,7 @@ def held_out_card(
     predicted_us: np.ndarray,
     measured_us: np.ndarray,
     distance: np.ndarray,
-    own_share: float,
+    independent_share: float,
     support: Support,
     candidates: str,
 ) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def held_out_card(
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
     evaluated = evaluation_rows(rows.frame, rows.family, candidates)
     values = (predicted_us, measured_us, half_width, rows.problem)
-    stated, best = picks(*(each[evaluated] for each in values), own_share=own_share)
+    stated, best = picks(*(each[evaluated] for each in values), independent_share=independent_share)
     choices = choice_figures(rows, predicted_us, support.supported(rows), evaluated)
     shown = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
@@ -123,7 +123,11 @@ def left_out_coverage(rows: Rows, predicted_us: np.ndarray, known: np.ndarray) -
 
 
 def picks(
-    predicted_us: np.ndarray, measured_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, own_share: float
+    predicted_us: np.ndarray,
+    measured_us: np.ndarray,
+    half_width: np.ndarray,
+    problem: np.ndarray,
+    independent_share: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(problems,) stated probability that the pick is best, and whether it was, of problems with two rows or more.
 
@@ -136,7 +140,7 @@ def picks(
     for rows in (known[part] for part in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
-            stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], own_share)[pick])
+            stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], independent_share)[pick])
             best.append(measured_us[rows][pick] <= measured_us[rows].min())
     return np.array(stated), np.array(best, dtype=bool)
 

@@ -41,7 +41,7 @@ class _Boosted(TimeModel):
     """
 
     storable: ClassVar[bool] = True
-    own_weight: ClassVar[float] = 0.0
+    algorithm_weight: ClassVar[float] = 0.0
     """The candidate's own roofline's share in the base, in log time."""
     has_physics: ClassVar[bool] = False
     """True where the base holds the cost of a call and a trend goes on outside the range."""
@@ -65,9 +65,9 @@ class _Boosted(TimeModel):
     def base_us(self, rows: Rows) -> np.ndarray:
         """(rows,) the time in µs that the correction multiplies: rooflines, plus what a call costs."""
         base_us = rows.roofline_us
-        if self.own_weight and rows.family.own_roofline:
+        if self.algorithm_weight and rows.family.own_roofline:
             ratio = rows.column(rows.family.own_roofline).astype(np.float64)
-            base_us = base_us * np.exp2(self.own_weight * ratio)
+            base_us = base_us * np.exp2(self.algorithm_weight * ratio)
         return base_us + self._call_us(rows) if self.call_us_ else base_us
 
     def target(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ class _Boosted(TimeModel):
                 trees=Trees.from_booster(self.booster_.save_raw("json")),
                 columns=self.tree_columns(self.family_),
                 codes=self.candidates_,
-                own_weight=self.own_weight,
+                algorithm_weight=self.algorithm_weight,
                 call_us=self.call_us_,
                 trend=self.trend_,
             )
@@ -243,6 +243,6 @@ class BoostedTerms(_Boosted):
 
     name: ClassVar[str] = "boosted-terms"
     help: ClassVar[str] = "the default: gradient-boosted trees on sizes and analytical terms, a trend beyond"
-    own_weight: ClassVar[float] = 0.5
+    algorithm_weight: ClassVar[float] = 0.5
     has_physics: ClassVar[bool] = True
     columns = staticmethod(terms)

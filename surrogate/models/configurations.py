@@ -39,7 +39,7 @@ NOISE = 1e-3
 SMOOTH, LINEAR = (0.03, 0.1, 0.3, 1.0, 3.0), (0.0, 0.1, 1.0, 10.0)
 """Amplitudes of the process among which problems left out choose: of what is smooth, and of what is linear."""
 LEVEL_FILE, FACTS_FILE = "level.npz", "configurations.json"
-HOPELESS = 0.999
+MAX_SCORE = 0.999
 """Score of what takes a thousand times the best time: nothing is expected to take longer."""
 BELOW = 0.5
 """Share of the work's halvings below the smallest measured problem that the time does not follow."""
@@ -416,7 +416,7 @@ def _log2_rates(
 
 def relative(prior: Prior) -> np.ndarray:
     """(n,) log(time / the problem's best time), by the score, so that what may fail comes late."""
-    return -np.log1p(-np.minimum(prior.score, HOPELESS))
+    return -np.log1p(-np.minimum(prior.score, MAX_SCORE))
 
 
 def described_family(family: Family) -> DescribedFamily:

@@ -43,6 +43,8 @@ else:
 
 def to_json_types(value: object) -> object:
     """A dataclass becomes an object of its fields, an array or a tuple a list, a mapping's key a text."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     if is_dataclass(value):
         return {field.name: to_json_types(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

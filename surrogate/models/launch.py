@@ -27,7 +27,7 @@ CALL_QUANTILE = 0.02
 """This low quantile of a (GPU, library)'s times stands for the shortest call; the least one alone may be a fluke."""
 WINDOW = (0.5, 20.0)
 """Roofline times from … to … times the call cost enter the fit: below them the host is seen, above them nothing."""
-HOST_BOUND, LAW_BOUND = 1.15, 4.0
+HOST_BOUND, ROOFLINE_BOUND = 1.15, 4.0
 """Up to the first multiple of the call cost a time tells of the host, not of the kernel; up to the second one a
 streaming operator's is better told by a·roofline, which larger ones gave, since noise of the host is left of it."""
 
@@ -48,7 +48,7 @@ class CallCost:
         """
         time_us = predicted_us - self.launch_us
         model_us = self.slope * roofline_us + MIN_KERNEL_US
-        if streaming and predicted_us <= LAW_BOUND * self.call_us:
+        if streaming and predicted_us <= ROOFLINE_BOUND * self.call_us:
             time_us = model_us
         elif predicted_us <= HOST_BOUND * self.call_us:
             time_us = min(time_us, model_us)

@@ -93,9 +93,9 @@ class BoostedSeer(BoostedTerms):
         for fold in np.unique(label):
             inside, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
             if len(inside):
-                fitted = SeerTimeOnly(self.least_rows).fit_prepared(prepared, inside, time_us)
-                seer_us[outside] = fitted.predict_prepared(prepared, outside)
-        self.seer_ = SeerTimeOnly(self.least_rows).fit_prepared(prepared, np.arange(len(rows)), time_us)
+                fitted = SeerTimeOnly(self.least_rows).fit_rows(prepared, inside, time_us)
+                seer_us[outside] = fitted.predict_rows(prepared, outside)
+        self.seer_ = SeerTimeOnly(self.least_rows).fit_rows(prepared, np.arange(len(rows)), time_us)
         self._last = rows, _or_roofline(seer_us, rows)
         try:
             super()._fit(rows, time_us)

@@ -7,7 +7,7 @@ needs pandas or scikit-learn.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, NamedTuple, Self
 
@@ -116,9 +116,9 @@ class Trend:
         _, first, group = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)
         pairs = zip(candidates[first].tolist(), gpus[first].tolist(), strict=True)
         ranges = np.stack([self.range_of(*pair) for pair in pairs])[group]
-        return self.outside(terms, ranges)
+        return self.extrapolation_outside(terms, ranges)
 
-    def outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
+    def extrapolation_outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
         """(rows,) as `extrapolation`, with the ``ranges`` (rows, 2, terms) that the caller looked up."""
         low, high = ranges[:, 0], ranges[:, 1]
         added = np.zeros(len(terms))
@@ -281,18 +281,34 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class BoostedTimes:
-    """A fitted model as arrays: (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend) µs.
+    """A fitted model as arrays: its times are (roofline · 2^(w · r) + call cost) · exp(trees + trend) µs.
 
-    ``columns`` are the trees' columns by name, behind which comes the candidate's code;
-    ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` a call's fixed cost in µs;
-    ``trend`` goes on outside the range that training saw (None: nothing does); ``corrections`` device → what a
-    calibration multiplies its times by; ``neighbours`` measured times that count beside the trees.
+    Here w is ``algorithm_weight``, and r is the column of log2(the algorithm's own roofline / the problem's roofline).
+
+    Attributes
+    ----------
+    trees
+        Trees of the log correction.
+    columns
+        Names of the trees' columns. The candidate's code is a further column, the last one.
+    codes
+        Candidate, as `Rows.candidate` names it → its code.
+    algorithm_weight
+        Weight of the algorithm's own roofline in the base, from 0 to 1. Bundles store it as ``own_weight``.
+    call_us
+        Call cost in µs.
+    trend
+        Continuation of the correction outside the training ranges. None: the correction stays constant there.
+    corrections
+        Device → the correction that a calibration fitted for it.
+    neighbours
+        Measured times that are interpolated and mixed with the trees' times.
     """
 
     trees: Trees
     columns: tuple[str, ...]
     codes: Mapping[str, int]
-    own_weight: float = 0.0
+    algorithm_weight: float = 0.0
     call_us: Mapping[CallKey, float] = field(default_factory=dict)
     trend: Trend | None = None
     corrections: Mapping[str, Correction] = field(default_factory=dict)
@@ -300,8 +316,8 @@ class BoostedTimes:
 
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""
-        names = ("columns", "codes", "own_weight", "call_us", "trend")
-        facts = {name: to_json_types(getattr(self, name)) for name in names}
+        names = ("columns", "codes", "call_us", "trend")
+        facts = {"own_weight": self.algorithm_weight} | {name: to_json_types(getattr(self, name)) for name in names}
         return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
@@ -311,7 +327,7 @@ class BoostedTimes:
         trees = Trees.from_bytes(files[ARRAYS])
         if trees.feature.max() > len(facts.columns) or len(set(facts.columns)) < len(facts.columns):
             raise InputError(f"the trees split more columns than the {len(facts.columns)} that {FACTS} names")
-        return cls(trees, **{each.name: getattr(facts, each.name) for each in fields(facts)})
+        return cls(trees, facts.columns, facts.codes, facts.own_weight, call_us=facts.call_us, trend=facts.trend)
 
     def check(self, family: Family) -> None:
         """Raise `InputError` where the model asks for columns or sizes that the family has not."""

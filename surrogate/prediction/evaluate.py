@@ -40,7 +40,9 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         seen = part.domain.seen(rows)
         evaluated = evaluation_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
-            judgement = _evaluate_part(rows, predicted, member, evaluated & member, own_share=part.widths.own_share)
+            judgement = _evaluate_part(
+                rows, predicted, member, evaluated & member, independent_share=part.widths.independent_share
+            )
             records += [{"family": family.name, "part": name, **record} for record in judgement]
     return records
 
@@ -54,7 +56,7 @@ def known_answers(settings: Resolver, rows: Rows, known: np.ndarray) -> pd.DataF
 
 
 def _evaluate_part(
-    rows: Rows, predicted: pd.DataFrame, member: np.ndarray, judged_mask: np.ndarray, *, own_share: float
+    rows: Rows, predicted: pd.DataFrame, member: np.ndarray, judged_mask: np.ndarray, *, independent_share: float
 ) -> list[dict[str, object]]:
     times, supported = predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
     choices = choice_figures(rows, times, supported, judged_mask)
@@ -71,7 +73,7 @@ def _evaluate_part(
             **_interval_figures(rows, predicted, counted),
             "problems": choice["n"],
             **{key: value for key, value in choice.items() if key != "n"},
-            **_pick_figures(rows, predicted, judged_mask & counted & supported, own_share),
+            **_pick_figures(rows, predicted, judged_mask & counted & supported, independent_share),
         }
         records.append(json_value(record, DIGITS))
     return records
@@ -93,8 +95,10 @@ def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) 
     }
 
 
-def _pick_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray, own_share: float) -> dict[str, object]:
+def _pick_figures(
+    rows: Rows, predicted: pd.DataFrame, counted: np.ndarray, independent_share: float
+) -> dict[str, object]:
     """How likely the picks among supported ok candidates were held to be the best, and how many were."""
     times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
-    stated, best = picks(times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share)
+    stated, best = picks(times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], independent_share)
     return {"pick_probability": stated.mean(), "pick_was_best": best.mean()} if len(stated) else {}

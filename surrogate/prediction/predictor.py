@@ -280,7 +280,7 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
         estimates=estimates,
         excluded=ranking.excluded + refused,
         reason=reason,
-        own_share=ranker.widths.own_share,
+        independent_share=ranker.widths.independent_share,
         top=limits.top,
         source=ranker.source_name,
         notes=ranker.notes[(pick.candidate if pick else ranker.candidates[0]).library],

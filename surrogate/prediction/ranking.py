@@ -234,7 +234,7 @@ class Ranker:
         """Return the distances to the training shapes of each library (libraries, problems); whether training saw such
         sizes (libraries, problems); and what sizes beyond the measured ones add to half widths (problems,)."""
         domain = self.part.domain
-        extrapolation = domain.growth(sizes)
+        extrapolation = domain.extrapolation_width(sizes)
         distances = np.empty((len(self.references), len(sizes)))
         inside = np.zeros(distances.shape, dtype=bool)
         for i, key in enumerate(self.references.values()):

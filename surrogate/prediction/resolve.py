@@ -363,7 +363,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
         analytical = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
         source = Mixed(context, analytical, source, covers=facts.covered)
     is_covered = facts.is_trained or facts.convolutions or facts.products or any(donors)
-    if not is_covered and part.unseen_gpu.chooser == intervals.AVERAGE_RANK:
+    if not is_covered and part.unseen_gpu.ranking_source == intervals.AVERAGE_RANK:
         source = _by_average_rank(facts, source)
         note = BY_AVERAGE_RANK.format(gpu=setting.gpu)
     if setting.gpu in part.corrections:
@@ -386,9 +386,9 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
     """Return the model's times in the order of the candidates' average rank on measured GPUs."""
     context = model.context
-    habit = facts.part.unseen_gpu.habit
+    average_rank = facts.part.unseen_gpu.average_rank
     keys = (key_text(Label(facts.setting.values, candidate.key)) for candidate in context.candidates)
-    costs = np.array([habit.get(key, np.nan) for key in keys])
+    costs = np.array([average_rank.get(key, np.nan) for key in keys])
     rules = SupportRules(facts.supported_as, context.candidates, facts.part.support)
     return AverageRankSource(context, model, costs, rules, np.array([*facts.choosable.values()]))
 
@@ -401,7 +401,9 @@ def _ranker(
     widths = part.widths
     if not facts.is_measured:
         unseen = part.unseen_gpu
-        widths = Widths({ALL: unseen.by_kind[_width_kind(facts)].half_width}, own_share=unseen.own_share)
+        widths = Widths(
+            {ALL: unseen.by_kind[_width_kind(facts)].half_width}, independent_share=unseen.independent_share
+        )
     evidence = _evidence(facts, context.candidates, widths, donors)
     fallback = SIMILAR_GPU if part.family.parameter_names or any(donors) else DATASHEET
     return Ranker(

@@ -177,7 +177,7 @@ class Selection(TableResult):
     estimates: tuple[Estimate, ...]
     excluded: tuple[Excluded, ...]
     reason: str | None = None
-    own_share: float = 1.0
+    independent_share: float = 1.0
     top: int | None = None
     source: str = MODEL
     notes: tuple[str, ...] = ()
@@ -211,7 +211,7 @@ class Selection(TableResult):
         """The feasible candidates, the fastest first."""
         logs = [log(estimate.time_us) for estimate in self.estimates]
         widths = [estimate.half_width for estimate in self.estimates]
-        probabilities = probability_best(logs, widths, self.own_share).tolist()
+        probabilities = probability_best(logs, widths, self.independent_share).tolist()
         pairs = zip(self.estimates[: self.top], probabilities, strict=False)
         return tuple(Ranked.of(estimate, probability, self.problem) for estimate, probability in pairs)
 

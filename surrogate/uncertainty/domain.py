@@ -252,7 +252,7 @@ class Domain:
         references = self.references.get(key)
         return np.full(len(sizes), inf) if references is None else references.distances(sizes)
 
-    def growth(self, sizes: np.ndarray) -> np.ndarray:
+    def extrapolation_width(self, sizes: np.ndarray) -> np.ndarray:
         """(problems,) what ``sizes`` (problems, sizes) beyond the measured ones add to the half widths of a described
         kernel. Other families' widths go by the distance alone."""
         if not self.family.parameter_names:
@@ -279,8 +279,8 @@ class Domain:
         references = self.references.get(key)
         if references is None:
             return f"{' '.join((key.library, *key.values)).strip()} was never measured"
-        growth = float(self.growth(np.array([sizes]))[0])
-        wider = f", so that intervals are wider, each end by a factor of {exp(growth):.3g}" if growth else ""
+        extra = float(self.extrapolation_width(np.array([sizes]))[0])
+        wider = f", so that intervals are wider, each end by a factor of {exp(extra):.3g}" if extra else ""
         outside = [
             f"{name} {value} lies outside the measured {minimum} … {greatest}"
             for value, (name, minimum, greatest) in zip(sizes, references.bounds, strict=True)

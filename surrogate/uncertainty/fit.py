@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+from msgspec import structs
 
 from surrogate.dataset.problems import device_names, joined, row_groups, rows_by_code, shape_columns, shape_names
 from surrogate.dataset.rows import Rows
@@ -124,8 +125,8 @@ def fit_widths(
     counted = np.ones(len(scores.error), dtype=bool) if evaluated is None else evaluated[scores.position]
     part = scores.take(counted)
     measured, problem = (values[part.position] for values in (measured_us, rows.problem))
-    share = fit_own_share(part.predicted_us, measured, half_width[counted], problem, shape=part.shape)
-    return replace(widths, own_share=share)
+    share = fit_independent_share(part.predicted_us, measured, half_width[counted], problem, shape=part.shape)
+    return replace(widths, independent_share=share)
 
 
 def held_out_half_widths(
@@ -263,7 +264,7 @@ def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, r
     return StepFunction(tuple(map(float, edges)), tuple(map(float, values)))
 
 
-def fit_own_share(
+def fit_independent_share(
     predicted_us: np.ndarray, measured_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, shape: np.ndarray
 ) -> float:
     """The part of a half width that the candidates of one problem do not share, from held-out predictions.
@@ -373,8 +374,8 @@ def fit_unseen_gpu(rows: Rows, predicted: np.ndarray, known: np.ndarray, evaluat
     unseen = UnseenGpu(left_out_gpus(part, predicted, known))
     counted = evaluated & known
     columns = (predicted, part.time_us, unseen.half_widths(kinds_of(part)), part.problem, part.shape)
-    share = fit_own_share(*(values[counted] for values in columns))
-    return replace(unseen, own_share=float(f"{share:.4g}"))
+    share = fit_independent_share(*(values[counted] for values in columns))
+    return structs.replace(unseen, independent_share=float(f"{share:.4g}"))
 
 
 def known_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:

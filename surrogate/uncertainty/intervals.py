@@ -7,13 +7,13 @@ finds them on rows held out by shape. Needs numpy alone, so that an answer does 
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import exp, log, sinh, sqrt
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from surrogate.features.errors import InputError
 from surrogate.models.json_types import Number, from_json_types, key_text
@@ -50,7 +50,7 @@ ALL = WidthKey(None, "all")
 MODEL, AVERAGE_RANK = "model", "habit"
 """Whose order of the candidates answers on a GPU that was never measured, as bundles spell it. Bundles of version 0.3.0
 may also hold "nearest", which reads as the model's."""
-Chooser = Annotated[str, Meta(pattern=f"^({MODEL}|{AVERAGE_RANK}|nearest)$")]
+RankingSource = Annotated[str, Meta(pattern=f"^({MODEL}|{AVERAGE_RANK}|nearest)$")]
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,26 @@ class StepFunction:
 
 @dataclass(frozen=True)
 class Widths:
-    """Half widths of the interval in log time, for the candidates of one family.
+    """Half widths in log time of the 90 % prediction intervals of one family's candidates.
 
-    ``by_key`` holds a base for `ALL`, and for candidates on any GPU, on one, and in one element type there; the factor
-    for the ``distance`` never falls; ``own_share`` is the part of a half width that the candidates of one problem do
-    not share.
+    Attributes
+    ----------
+    by_key
+        Base half width for each key. It holds `ALL`. A candidate may have a key for all GPUs, for one GPU, and for one
+        element type on that GPU.
+    distance
+        Factor as a function of the distance to the training data. It never falls.
+    time_us
+        Factor as a function of the predicted time in µs.
+    independent_share
+        Share of a half width that the candidates of one problem do not have in common. Bundles store it as
+        ``independent_share``.
     """
 
     by_key: Mapping[WidthKey, float]
     distance: StepFunction = StepFunction()
     time_us: StepFunction = StepFunction()
-    own_share: float = 1.0
+    independent_share: float = 1.0
 
     def base(self, gpu: str, candidate: str, dtype: str) -> float:
         """The half width of a candidate before distance and time count; ``gpu`` by its registry name."""
@@ -107,7 +116,12 @@ class Widths:
     def to_json(self) -> bytes:
         """All of it."""
         by_key = {key_text((key.dtype, key.gpu, key.candidate)): base for key, base in self.by_key.items()}
-        return json.dumps({"coverage": COVERAGE, **asdict(self), "by_key": by_key}, sort_keys=True).encode()
+        factors = {
+            "distance": asdict(self.distance),
+            "time_us": asdict(self.time_us),
+            "own_share": self.independent_share,
+        }
+        return json.dumps({"coverage": COVERAGE, "by_key": by_key, **factors}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, libraries: Collection[str]) -> Self:
@@ -119,7 +133,7 @@ class Widths:
         distance, time_us = (from_json_types(StepFunction, data[name], name) for name in ("distance", "time_us"))
         if ALL not in by_key or list(distance.values) != sorted(distance.values):
             raise InputError(f"by_key lacks {ALL.candidate!r}, or the factor for the distance falls")
-        return cls(by_key, distance, time_us, own_share=from_json_types(Factor, data["own_share"], "own_share"))
+        return cls(by_key, distance, time_us, independent_share=from_json_types(Factor, data["own_share"], "own_share"))
 
 
 def _width_key(text: str, libraries: Collection[str]) -> WidthKey:
@@ -146,20 +160,31 @@ NEVER = "never"
 UNKNOWN = HeldOutGpuErrors(0, None, UNSEEN_HALF_WIDTH)
 
 
-@dataclass(frozen=True)
-class UnseenGpu:
-    """What answers on a GPU that was never measured, and how far off times are there.
+STORED_NAMES = {"independent_share": "own_share", "ranking_source": "chooser", "average_rank": "habit"}
+"""Attribute of `UnseenGpu` → its key in bundles."""
 
-    ``by_kind``: GPUs left out of training of one line (`surrogate.features.gpu.Gpu.line`) and element type
-    ("nvidia|fp16"), of one line, of all (""), and of settings that none of the others was measured in (`NEVER`).
-    ``own_share`` as in `Widths`. ``chooser``: whose order of the candidates was better on them, the `MODEL`'s or the
-    candidates' `AVERAGE_RANK`; ``habit``: setting and candidate → its mean log slowdown on the measured GPUs.
+
+class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
+    """Errors on GPUs that were never measured, and the ranking source there.
+
+    Attributes
+    ----------
+    by_kind
+        Errors on GPUs that were left out of training. Keys are a line of GPUs (`surrogate.features.gpu.Gpu.line`) with
+        an element type ("nvidia|fp16"), a line, "" for all GPUs, and `NEVER` for settings in which no other GPU was
+        measured.
+    independent_share
+        The same as in `Widths`.
+    ranking_source
+        Source of the order of candidates that had the smaller slowdown on these GPUs: `MODEL` or `AVERAGE_RANK`.
+    average_rank
+        Setting and candidate → mean log slowdown on the measured GPUs. Empty if the model ranks.
     """
 
     by_kind: Mapping[str, HeldOutGpuErrors] = field(default_factory=lambda: {"": UNKNOWN})
-    own_share: Factor = 1.0
-    chooser: Chooser = MODEL
-    habit: Mapping[str, Annotated[float, Meta(ge=0, le=100)]] = field(default_factory=dict)
+    independent_share: Factor = 1.0
+    ranking_source: RankingSource = MODEL
+    average_rank: Mapping[str, Annotated[float, Meta(ge=0, le=100)]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if "" not in self.by_kind:
@@ -205,17 +230,34 @@ def student_cdf(x: np.ndarray) -> np.ndarray:
 
 
 def probability_best(
-    log_time: np.ndarray | Sequence[float], half_width: np.ndarray | Sequence[float], own_share: float = 1.0
+    log_time: np.ndarray | Sequence[float], half_width: np.ndarray | Sequence[float], independent_share: float = 1.0
 ) -> np.ndarray:
-    """(k,) probability of each of the ``k`` candidates of one problem to be the fastest; they sum to 1.
+    """Return the probability of each candidate of one problem to be the fastest.
 
-    ``log_time`` (k,) natural logs of predicted times; ``half_width`` (k,) half widths of their 90 % intervals in log
-    time. Errors have the heavy tails of Student's t distribution (2 degrees of freedom), with which stated and actual
-    shares of best picks agree better than with a normal one's; what all candidates have in common in theirs cancels,
-    and ``own_share`` is the part of a half width that remains (`Widths.own_share`). P(i is best) is the integral of
-    ∏ P(time of j > t), over all others j, with respect to the distribution of i's time t: a Stieltjes sum over points
-    laid densely around every candidate, exact to about 1e-3. Of more than `COMPARED` candidates those with the least
-    times alone may be the fastest. Empty for no candidates.
+    The errors follow Student's t distribution with 2 degrees of freedom. Its heavy tails make stated and actual shares
+    of best picks agree better than a normal distribution does.
+
+    Parameters
+    ----------
+    log_time
+        (k,) natural logarithms of the predicted times.
+    half_width
+        (k,) half widths of the 90 % intervals in log time.
+    independent_share
+        Share of a half width that remains if the error that all candidates have in common is removed
+        (`Widths.independent_share`). The common error does not change the order.
+
+    Returns
+    -------
+    np.ndarray
+        (k,) probabilities, which sum to 1; empty if there are no candidates. If k exceeds `COMPARED`, only that many
+        candidates with the shortest times are compared.
+
+    Notes
+    -----
+    P(i is the fastest) is the integral of ∏ P(time of j > t), over all j ≠ i, with respect to the distribution of the
+    time t of candidate i. It is computed as a Stieltjes sum over points that lie densely around every candidate. The
+    sum is exact to about 1e-3.
     """
     mean = np.asarray(log_time, dtype=np.float64)
     if mean.size < 2:
@@ -223,9 +265,9 @@ def probability_best(
     if mean.size > COMPARED:
         probability = np.full(mean.size, _MIN_PROBABILITY)
         near = np.argpartition(mean, COMPARED)[:COMPARED]
-        probability[near] = probability_best(mean[near], np.asarray(half_width)[near], own_share)
+        probability[near] = probability_best(mean[near], np.asarray(half_width)[near], independent_share)
         return probability
-    deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (own_share / STUDENT_90), _MIN_WIDTH)
+    deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (independent_share / STUDENT_90), _MIN_WIDTH)
     # 1. Points around every candidate; beyond the first that is certainly past, nothing is decided any more.
     points = (mean + _STEPS[:, None] * deviation).ravel()
     points = np.sort(points[points <= (mean + _STEPS[-1] * deviation).min()])

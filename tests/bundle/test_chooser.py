@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from surrogate.bundle.bundle import load, save
 from surrogate.bundle.train import average_costs, best_ranking_source
@@ -50,11 +51,11 @@ def test_the_best_order_on_gpus_left_out_is_taken() -> None:
     assert name == MODEL and means[MODEL] == 0.0 < means[AVERAGE_RANK]
 
 
-@pytest.mark.parametrize(("chooser", "habit"), [(MODEL, {}), (AVERAGE_RANK, {"gemm|bf16|default||vllm|a": 0.25})])
-def test_a_bundle_keeps_its_chooser(chooser: str, habit: dict[str, float], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "costs"), [(MODEL, {}), (AVERAGE_RANK, {"gemm|bf16|default||vllm|a": 0.25})])
+def test_a_bundle_keeps_its_ranking_source(source: str, costs: dict[str, float], tmp_path: Path) -> None:
     table = rows(lambda gpu, m, name: 10.0)
     bundle = bundle_of(table.frame)
     part = bundle.parts["gemm"]
-    unseen = replace(part.unseen_gpu, chooser=chooser, habit=habit)
+    unseen = structs.replace(part.unseen_gpu, ranking_source=source, average_rank=costs)
     save(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), tmp_path / "bundle")
     assert load(tmp_path / "bundle").parts["gemm"].unseen_gpu == unseen

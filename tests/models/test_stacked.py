@@ -122,9 +122,9 @@ def test_prepared_rows_serve_every_part_of_a_table(table: Table) -> None:
     rows = rows.take(rows.ok)
     index = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < 0.7)
     prepared = FeatureRows.of(rows)
-    some = SeerTimeOnly().fit_prepared(prepared, index, rows.time_us)
+    some = SeerTimeOnly().fit_rows(prepared, index, rows.time_us)
     np.testing.assert_allclose(
-        some.predict_prepared(prepared, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index))
+        some.predict_rows(prepared, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index))
     )
 
 

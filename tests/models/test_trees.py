@@ -87,9 +87,9 @@ def test_children_that_lead_back_are_refused(refused, trees: Trees) -> None:
 
 def test_a_model_s_facts_survive_the_disk(trees: Trees) -> None:
     call_us = {CallKey("t4", "lib"): 3.0, CallKey("", "lib"): 2.0}
-    times = BoostedTimes(trees, ("a", "b", "c", "d"), {"x": 0}, own_weight=0.5, call_us=call_us)
+    times = BoostedTimes(trees, ("a", "b", "c", "d"), {"x": 0}, algorithm_weight=0.5, call_us=call_us)
     assert json.loads(times.to_files()["times.json"])["call_us"] == {"t4|lib": 3.0, "|lib": 2.0}
     again = BoostedTimes.from_files(times.to_files())
-    assert (again.columns, again.codes, again.own_weight) == (("a", "b", "c", "d"), {"x": 0}, 0.5)
+    assert (again.columns, again.codes, again.algorithm_weight) == (("a", "b", "c", "d"), {"x": 0}, 0.5)
     costs = [call_cost_us(again.call_us, g, lib) for g, lib in (("t4", "lib"), ("k80", "lib"), ("t4", "no"))]
     assert costs == [3, 2, 0]

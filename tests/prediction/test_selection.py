@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from surrogate.bundle.bundle import Bundle, HarnessFloor, load, save
 from surrogate.bundle.train import train
@@ -145,7 +146,7 @@ def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle) -> Non
     unseen = _with(bundle, unseen_gpu=UnseenGpu(kinds, 0.5))
     found = Predictor(unseen, gpu="titan-xp").select(CONV)
     assert not found.in_domain and {one.source for one in found.candidates} == {"datasheet"} == {found.source}
-    assert "21 %" in found.notes[0] and found.notes[0] in found.to_dict()["notes"] and found.own_share == 0.5
+    assert "21 %" in found.notes[0] and found.notes[0] in found.to_dict()["notes"] and found.independent_share == 0.5
     assert Predictor(bundle, gpu="t4").select(CONV).notes == ()
     assert {one.half_width for one in found.estimates} == {0.7}
     assert {one.half_width for one in Predictor(unseen, gpu="mi60").select(CONV).estimates} == {3.0}
@@ -346,8 +347,8 @@ def test_one_row_without_an_answer_leaves_the_others_theirs(refused) -> None:
         served.predict(table.assign(m=256, gpu="gh200", algorithm="smal"))
 
 
-@pytest.mark.parametrize(("chooser", "best"), [("model", "large"), ("habit", "newer"), ("nearest", "large")])
-def test_the_average_rank_answers_if_training_chose_it(chooser: str, best: str) -> None:
+@pytest.mark.parametrize(("source", "best"), [("model", "large"), ("habit", "newer"), ("nearest", "large")])
+def test_the_average_rank_answers_if_training_chose_it(source: str, best: str) -> None:
     """RTX PRO 6000 has no GPU of its architecture here. Bundles of 0.3.0 may say "nearest", which the model answers."""
     frame = products({"a100-sxm4-80gb": ("small", "large", "newer"), "h100-sxm": ("large", "newer")})
     slow = frame["algorithm"].map({"small": 1.0, "large": 1.0, "newer": 1.2})
@@ -356,12 +357,12 @@ def test_the_average_rank_answers_if_training_chose_it(chooser: str, best: str) 
     cost_of = {"large": 0.2, "newer": 0.1, "small": 0.3}
     labels = part.times.neighbours.grid.labels
     costs = {key_text(label): cost_of[label.candidate.rpartition("|")[2]] for label in labels}
-    unseen = replace(part.unseen_gpu, chooser=chooser, habit=costs)
+    unseen = structs.replace(part.unseen_gpu, ranking_source=source, average_rank=costs)
     served = Predictor(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), gpu="rtx-pro-6000-server")
     selection = served.select(served.read("gemm:m16n1024k2048", dtype="bf16", math="default"))
     assert selection.source == "datasheet"
-    assert any("order" in note for note in selection.notes) == (chooser == "habit")
-    if chooser == "habit":
+    assert any("order" in note for note in selection.notes) == (source == "habit")
+    if source == "habit":
         assert selection.algorithm == best
     together = served.predict(selection.problem)
     assert (together.algorithm, together.time_us) == (selection.algorithm, selection.time_us)

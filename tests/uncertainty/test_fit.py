@@ -230,7 +230,7 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     wanted = HeldOutGpuErrors(
         3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.ONE_MORE / 3), rel=1e-3)
     )
-    assert found.by_kind[found.kind("nvidia", "fp32")] == wanted and 0 < found.own_share <= 2
+    assert found.by_kind[found.kind("nvidia", "fp32")] == wanted and 0 < found.independent_share <= 2
     assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == wanted
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
     assert fit.gpu_splits(two, 0) == []  # says nothing of a third

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from surrogate.evaluation.coverage import picks, reliability
-from surrogate.uncertainty.fit import fit_own_share
+from surrogate.uncertainty.fit import fit_independent_share
 from surrogate.uncertainty.intervals import STUDENT_90, probability_best, student_cdf
 from tests.known import cases
 
@@ -81,7 +81,7 @@ def simulated(share: float, problems: int = 1500) -> tuple[np.ndarray, ...]:
 def test_the_own_share_is_found_and_the_probabilities_hold(share: float) -> None:
     """What the errors of a problem have in common is not counted; then stated and actual shares of best picks agree."""
     predicted, measured, width, problem, shape = simulated(share)
-    found = fit_own_share(predicted, measured, width, problem, shape)
+    found = fit_independent_share(predicted, measured, width, problem, shape)
     assert found == pytest.approx(share, rel=0.15)
     stated, best = picks(predicted, measured, width, problem, found)
     table = reliability(stated, best)
@@ -95,7 +95,7 @@ def test_the_own_share_is_found_and_the_probabilities_hold(share: float) -> None
 
 def test_without_a_choice_the_share_is_all() -> None:
     ones = np.ones(5)
-    assert fit_own_share(ones, ones, ones, np.arange(5), np.arange(5)) == 1.0
+    assert fit_independent_share(ones, ones, ones, np.arange(5), np.arange(5)) == 1.0
     stated, best = picks(ones, ones, ones, np.arange(5), 1.0)
     assert len(stated) == len(best) == 0
     assert reliability(stated, best) == []

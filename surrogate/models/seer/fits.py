@@ -9,7 +9,7 @@ import numpy as np
 from surrogate.models.json_types import Number
 from surrogate.models.least_squares import relative_fit
 from surrogate.models.seer import physics
-from surrogate.models.seer.kernels import GEMM_P, KernelChooser
+from surrogate.models.seer.kernels import GEMM_P, TilePredictor
 from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix
 from surrogate.models.seer.trees import Tree, tuned_tree
 
@@ -177,7 +177,7 @@ class AlgorithmFit:
     """``variants`` and ``extras`` (pre and post kernels) by variant key; GEMM has one im2col fit for all tiles."""
 
     algorithm: str
-    chooser: KernelChooser
+    chooser: TilePredictor
     variants: Mapping[str, VariantFit]
     extras: Mapping[str, FormFit]
 
@@ -186,7 +186,7 @@ class AlgorithmFit:
         cls, algorithm: str, m: MeasuredKernels, tiles: np.ndarray, extra_us: np.ndarray, seed: int, evaluations: int
     ) -> "AlgorithmFit":
         """From measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 where none."""
-        chooser = KernelChooser.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
+        chooser = TilePredictor.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
         widths = m.sizes.filter_width.tolist()
         keys = np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, widths, strict=True)])
         variants = {}

@@ -45,14 +45,14 @@ def gemm_p_tile(outputs: Number) -> Number:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelChooser:
+class TilePredictor:
     """Picks a tile per problem: by a classification tree on C, W, K, O, k and stride, or (no tree) by `gemm_p_tile`."""
 
     tiles: tuple[str, ...]
     tree: Tree | None
 
     @classmethod
-    def fit(cls, algorithm: str, sizes: Sizes, tiles: np.ndarray, seed: int, evaluations: int) -> "KernelChooser":
+    def fit(cls, algorithm: str, sizes: Sizes, tiles: np.ndarray, seed: int, evaluations: int) -> "TilePredictor":
         """From measured rows. GEMM-P's rule holds where no kernel was seen but the three it knows."""
         names = tuple(sorted(set(tiles), key=lambda name: (tile_sizes(name), name)))
         if algorithm == GEMM_P and set(names) <= set(GEMM_P_TILES):

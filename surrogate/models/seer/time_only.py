@@ -209,13 +209,13 @@ class SeerTimeOnly(TimeModel):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit every level's groups."""
-        self.fit_prepared(FeatureRows.of(rows), np.arange(len(rows)), time_us)
+        self.fit_rows(FeatureRows.of(rows), np.arange(len(rows)), time_us)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """Positive times; NaN for an algorithm that training did not hold."""
-        return self.predict_prepared(FeatureRows.of(rows), np.arange(len(rows)))
+        return self.predict_rows(FeatureRows.of(rows), np.arange(len(rows)))
 
-    def fit_prepared(self, prepared: "FeatureRows", index: np.ndarray, time_us: np.ndarray) -> Self:
+    def fit_rows(self, prepared: "FeatureRows", index: np.ndarray, time_us: np.ndarray) -> Self:
         """Fit on the rows at ``index`` alone; ``time_us`` (rows,) in µs of all prepared rows."""
         chosen = np.zeros(prepared.size, dtype=bool)
         chosen[index] = True
@@ -232,7 +232,7 @@ class SeerTimeOnly(TimeModel):
                 self.fits_[key] = known[same]
         return self
 
-    def predict_prepared(self, prepared: "FeatureRows", index: np.ndarray) -> np.ndarray:
+    def predict_rows(self, prepared: "FeatureRows", index: np.ndarray) -> np.ndarray:
         """(rows at ``index``,) times in µs; NaN for an algorithm that training did not hold."""
         time_us = np.full(prepared.size, np.nan)
         chosen = np.zeros(prepared.size, dtype=bool)

@@ -163,7 +163,9 @@ class TreeSource(Source):
         """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions."""
         log_correction = self.trees.inplace_predict(x).astype(np.float64)
         if self.boosted.trend is not None:
-            log_correction += self.boosted.trend.outside(x[:, self.trend_positions], self.trend_ranges[candidate])
+            log_correction += self.boosted.trend.extrapolation_outside(
+                x[:, self.trend_positions], self.trend_ranges[candidate]
+            )
         return log_correction
 
     def _near(self, near: Neighbourhood, sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -203,8 +205,8 @@ class TreeSource(Source):
         """Times in µs (rows,) of log(time / base) (rows,), of candidate ``index[i]`` in row i."""
         # The base: the problem's roofline, drawn towards the candidate's own, and the call's fixed cost.
         base_us = roofline_us
-        if self.boosted.own_weight and self.own_column >= 0:
-            base_us = base_us * np.exp2(self.boosted.own_weight * x[:, self.own_column].astype(np.float64))
+        if self.boosted.algorithm_weight and self.own_column >= 0:
+            base_us = base_us * np.exp2(self.boosted.algorithm_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us[index]) * np.exp(log_correction)
         return np.maximum(time_us, self.context.min_us[index])
 
