@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOTE = "nine in ten times are off by less than ×, rows measured behind; ~ never measured there: see the last rows"
 ERRORS = (
     "errors are those of held-out shapes where rows were measured here (model), and of GPUs left out of training where"
-    " none were (spec: from the specification)"
+    " none were (spec: from the datasheet)"
 )
 NEVER_MEASURED = "~"
 

@@ -403,7 +403,7 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
     if steps.floors:
         yield f"{device.name}, {library}: {floor_note(steps.floors)}; other frameworks' kernels stand in their place"
     if steps.half_width > UNMEASURED_WIDTH:
-        yield f"{device.name}, {library}: kernels that nobody measured there go by specification, with wide intervals"
+        yield f"{device.name}, {library}: unmeasured kernels are timed from the datasheet, with wide intervals"
     if steps.sums and not device.link_gbs:
         source = "by its data sheet" if steps.sums in UNMEASURED else "as one machine was measured"
         yield f"{device.name}: no link but PCIe is known; sums over its GPUs are timed {source}; machines differ much"

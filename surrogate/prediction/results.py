@@ -1,4 +1,4 @@
-"""What a predictor answers with: `Selection`, `Prediction`, `Predictions`, `KernelTime`; and the limits of a caller."""
+"""The results of a predictor: `Selection`, `Prediction`, `Predictions`, `KernelTime`; and the limits of a caller."""
 
 import re
 from collections import Counter
@@ -28,33 +28,34 @@ SOURCES = {
     SIMILAR_GPU: "measurements with the candidate on other GPUs, of the same architecture if there are any",
     DATASHEET: "measurements on other GPUs or an analytical model, and the GPU's datasheet",
     ROOFLINE: "peak arithmetic rate and bandwidth alone, since no model knows the candidate",
-    FLOOR: "at most this: the harness that measured such kernels here adds as much to every time",
+    FLOOR: "an upper bound: the harness that measured such kernels here adds as much to every time",
 }
-"""The ladder of evidence: `source` of an answer → what the time comes from. The first one that covers a candidate
-answers; `FLOOR` marks a time below what its harness can measure."""
+"""The ladder of evidence: `source` of an answer → the origin of its time. The first source that covers a candidate
+gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""
 UNMEASURED = (SIMILAR_GPU, DATASHEET)
-"""Sources of answers for a GPU, or for a setting on it, that was never measured."""
+"""Sources of answers for an unmeasured GPU, or for an unmeasured setting on a GPU."""
 BASES = {SIMILAR_GPU: ", from other GPUs", DATASHEET: ", from its datasheet"}
-"""Source of a setting → what a heading adds."""
+"""Source of a setting → text that the heading adds."""
 MEASURED_HALF_WIDTH = log(1.05)
-"""Assumed of a time that the training table of a described kernel holds: such tables seldom say how repeats differ."""
-SHOWN = 5
-"""Rows of `Predictions` that are printed."""
+"""Assumed half width, in log time, of a time in the training table of a described kernel. Such tables seldom state how
+much repeated measurements differ."""
+PRINTED_ROWS = 5
+"""Number of rows of `Predictions` that are printed."""
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
-"""How the columns of predictions and selections read."""
+"""Column of a printed prediction or selection → formatter of its values."""
 UNITS = {"": 1, "b": 1} | {
     f"{prefix}{binary}{end}": (1024 if binary else 1000) ** power
     for power, prefix in enumerate("kmgt", 1)
     for binary in ("", "i")
     for end in ("", "b")
 }
-"""Unit in lower case → bytes: decimal ones as SI has them, binary ones with an i."""
+"""Unit in lower case → bytes. Units with an i are binary, the others are decimal (SI)."""
 
 
 class Estimate(NamedTuple):
     """A candidate's predicted or measured time in µs, its 90 % interval, and its workspace in bytes.
 
-    ``half_width`` is that of the interval in log time, before its lower end was limited by the GPU's peak.
+    ``half_width`` is the half width of the interval in log time, before the GPU's peak limited the lower end.
     """
 
     candidate: CandidateSetting
@@ -76,10 +77,10 @@ class Estimate(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """One candidate of a selection; the interval holds in 90 % of cases.
+    """One candidate of a selection, with its 90 % prediction interval.
 
-    ``source`` is one of `SOURCES`; ``probability_best`` that the candidate is the fastest of its problem's.
-    ``workspace_bytes`` and ``deterministic`` are None for a described kernel, since nothing states them.
+    ``source`` is one of `SOURCES`. ``probability_best`` is the probability that the candidate is the problem's fastest.
+    ``workspace_bytes`` and ``deterministic`` are None for a described kernel, because its data do not state them.
     """
 
     algorithm: str
@@ -93,11 +94,11 @@ class Ranked(NamedTuple):
     probability_best: float
     solver: str = ""
     parameters: Configuration | None = None
-    """Of a described kernel's configuration."""
+    """Parameters of the configuration, for a described kernel."""
 
     @classmethod
     def of(cls, estimate: Estimate, probability_best: float, problem: AnyProblem) -> Self:
-        """An estimate for a problem, and how likely it is the fastest of its problem's."""
+        """Return an estimate for a problem together with its probability of being the fastest."""
         candidate = estimate.candidate
         is_stated = not isinstance(problem, DescribedProblem)
         return cls(
@@ -115,12 +116,12 @@ class Ranked(NamedTuple):
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Field name → value; ``solver`` only where solvers are chosen, ``parameters`` of configurations."""
+        """Return field name → value. ``solver`` and ``parameters`` are left out if they are empty."""
         return {name: value for name, value in self._asdict().items() if value or name not in ("solver", "parameters")}
 
 
 class Excluded(NamedTuple):
-    """A candidate that the library, the model or the caller's limits rule out, and why."""
+    """A candidate that the library, the model or the caller's limits rule out, and the reason."""
 
     algorithm: str
     reason: str
@@ -128,7 +129,7 @@ class Excluded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a caller allows: workspace in bytes, whether two runs must give the same bits, and how many candidates."""
+    """The caller's limits: workspace in bytes, determinism (two runs give the same bits), and number of candidates."""
 
     workspace_bytes: int | None = None
     deterministic: bool = False
@@ -136,9 +137,9 @@ class Limits:
 
     @classmethod
     def of(cls, workspace_limit: int | str | None = None, deterministic: bool = False, top: int | None = None) -> Self:
-        """``workspace_limit`` in bytes, or as in ``64MiB``.
+        """Return checked limits; ``workspace_limit`` is a number of bytes or a text such as ``64MiB``.
 
-        Raises `InputError` for a negative or unreadable workspace, or fewer than one candidate.
+        Raises `InputError` if the workspace is negative or unreadable, or if ``top`` is less than 1.
         """
         size = parse_bytes(workspace_limit) if isinstance(workspace_limit, str) else workspace_limit
         if size is not None and size < 0:
@@ -148,7 +149,7 @@ class Limits:
         return cls(size, deterministic, top)
 
     def refusal(self, workspace_bytes: int | None, deterministic: bool | None) -> str | None:
-        """Why a candidate of this workspace and determinism (None: unknown) is refused, or None."""
+        """Return why the limits refuse a candidate of this workspace and determinism (None: unknown), or None."""
         if self.deterministic and deterministic is False:
             return "nondeterministic: it adds in an order that changes from run to run"
         limit = self.workspace_bytes
@@ -162,12 +163,30 @@ class Limits:
 
 @dataclass(frozen=True, repr=False)
 class Selection(TableResult):
-    """What to run on one problem. ``estimates`` are ranked; empty where nothing is feasible.
+    """The ranked candidates of one problem.
 
-    ``library`` and ``library_version`` are those of all candidates, joined where there are several. ``in_domain`` says
-    whether training saw anything like the pick (the problem, where there is none), ``reason`` what it did not see.
-    Of the estimates ``top`` are shown (None: all), the others may yet be the best. ``source`` is that of the setting
-    as a whole, and ``notes`` state its caveats.
+    Attributes
+    ----------
+    problem : problem of a family
+        The problem that was asked about.
+    gpu : str
+        Registry name of the GPU.
+    library, library_version : str
+        Libraries of all candidates and their versions, joined by commas.
+    estimates : tuple of Estimate
+        Feasible candidates, the fastest first. Empty if no candidate is feasible.
+    excluded : tuple of Excluded
+        Candidates that are ruled out, with the reasons.
+    reason : str or None
+        Why the pick is outside the training data; None if it is inside. If there is no pick, it describes the problem.
+    own_share : float
+        Share of a half width that the candidates do not have in common.
+    top : int or None
+        Number of estimates in ``candidates``; None means all. An estimate that is not listed may still be the fastest.
+    source : str
+        Source of the whole setting, one of `SOURCES`.
+    notes : tuple of str
+        Caveats of the setting.
     """
 
     problem: AnyProblem
@@ -184,13 +203,15 @@ class Selection(TableResult):
 
     @property
     def in_domain(self) -> bool:
-        """True where ``reason`` is None."""
+        """Whether the pick is inside the training data."""
         return self.reason is None
 
     @property
     def algorithm(self) -> str | None:
-        """The pick's name, None where nothing is feasible; of a described kernel its configuration, as in
-        ``block_m=64,warps=4``."""
+        """The pick's name, or None if no candidate is feasible.
+
+        For a described kernel it is the configuration, such as ``block_m=64,warps=4``.
+        """
         if not self.estimates:
             return None
         pick = self.estimates[0].candidate
@@ -198,12 +219,12 @@ class Selection(TableResult):
 
     @property
     def time_us(self) -> float | None:
-        """The pick's time in µs."""
+        """The pick's time in µs, or None if no candidate is feasible."""
         return self.estimates[0].time_us if self.estimates else None
 
     @property
     def best(self) -> Ranked | None:
-        """The pick."""
+        """The fastest candidate, or None if no candidate is feasible."""
         return self.candidates[0] if self.estimates else None
 
     @cached_property
@@ -216,7 +237,7 @@ class Selection(TableResult):
         return tuple(Ranked.of(estimate, probability, self.problem) for estimate, probability in pairs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the selection as JSON values."""
         return {
             "problem": str(self.problem),
             "gpu": self.gpu,
@@ -228,13 +249,13 @@ class Selection(TableResult):
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """The candidates as a pandas table, the fastest first."""
+        """Return the candidates as a pandas table, the fastest first."""
         import pandas as pd
 
         return pd.DataFrame([ranked.to_dict() for ranked in self.candidates])
 
     def table(self) -> Table:
-        """What people see."""
+        """Return the table that is printed."""
         several = ", " in self.library
         described = self.problem if isinstance(self.problem, DescribedProblem) else None
         records = []
@@ -258,40 +279,58 @@ class Selection(TableResult):
         return Table(records, FORMATS, _title(self), notes=notes + self._caveats(), empty="nothing is feasible")
 
     def _caveats(self) -> list[str]:
-        """Return the notes, and what training did not see."""
+        """Return the notes, and why the pick is outside the training data."""
         return [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
 
 
 def configuration_of(problem: AnyProblem, text: str) -> Configuration | None:
-    """Parameter → value of a described kernel's candidate; None for any other."""
+    """Return parameter → value of a described kernel's candidate, or None for any other candidate."""
     return problem.family.description.configuration(text) if isinstance(problem, DescribedProblem) and text else None
 
 
 def varying_parameters(problem: DescribedProblem, ranked: Ranked) -> Configuration:
-    """The parameters that have several values; of a candidate without, such as a library's kernel, its name."""
+    """Return the parameters that have several values; a candidate without parameters gets its name as their value."""
     listed = problem.family.description.parameters
     values: Configuration = ranked.parameters or dict.fromkeys(listed, ranked.algorithm)
-    return {name: values[name] for name, known in listed.items() if len(known) > 1}
+    return {name: values[name] for name, choices in listed.items() if len(choices) > 1}
 
 
 def excluded_notes(excluded: Sequence[Excluded], described: bool) -> list[str]:
-    """A line for each refused candidate; of a described kernel, one for each reason, with how many it refuses."""
+    """Return a line for each excluded candidate; for a described kernel, a line for each reason with its count."""
     if not described:
         return [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in excluded]
     return [f"excluded {count:,} configurations: {reason}" for reason, count in by_reason(excluded).items()]
 
 
 def by_reason(excluded: Sequence[Excluded]) -> Counter[str]:
-    """Reason → how many candidates it refuses."""
+    """Return reason → number of candidates that it excludes."""
     return Counter(candidate.reason for candidate in excluded)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prediction(TableResult):
-    """The time of one algorithm on one problem, in µs, with its 90 % interval.
+    """The time of one algorithm on one problem, in µs, with its 90 % prediction interval.
 
-    ``source`` is one of `SOURCES`; ``supported`` says whether the library is expected to run it at all; ``reason`` says
-    why it is not, or what training did not see.
+    Attributes
+    ----------
+    problem : problem of a family
+        The problem that was asked about.
+    gpu, library, library_version, algorithm : str
+        The candidate and its GPU, by registry names.
+    time_us, lower_us, upper_us : float
+        Predicted time and ends of its interval, in µs.
+    workspace_bytes : int or None
+        Estimated workspace; None for a described kernel.
+    source : str
+        Origin of the time, one of `SOURCES`.
+    in_domain : bool
+        Whether the question is inside the training data.
+    reason : str or None
+        Why the candidate is not supported, or why the question is outside the training data.
+    supported : bool
+        Whether the library is expected to run the candidate.
+    notes : tuple of str
+        Caveats of the setting.
     """
 
     problem: AnyProblem
@@ -310,18 +349,18 @@ class Prediction(TableResult):
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Field name → value; the problem as text."""
+        """Return field name → value, with the problem as text."""
         values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         return values | {"problem": str(self.problem), "notes": list(self.notes)}
 
     def to_frame(self) -> "pd.DataFrame":
-        """A pandas table of one row."""
+        """Return a pandas table of one row."""
         import pandas as pd
 
         return pd.DataFrame([self.to_dict()])
 
     def table(self) -> Table:
-        """What people see."""
+        """Return the table that is printed."""
         record = {
             "algorithm": self.algorithm,
             "time_us": self.time_us,
@@ -337,10 +376,22 @@ class Prediction(TableResult):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Predictions(TableResult):
-    """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible.
+    """Predictions for the rows of a table; each column is an array (rows,) in the table's order.
 
-    ``source`` is one of `SOURCES`; ``workspace_bytes`` is NaN for a described kernel, since nothing states it.
-    ``notes`` holds the caveats of each row's setting, a tuple of texts.
+    Attributes
+    ----------
+    library, algorithm : array of str, (rows,)
+        The candidate of each row; "" if no candidate is feasible.
+    predicted_us, lower_us, upper_us : array of float, (rows,)
+        Predicted times and ends of their 90 % intervals, in µs; NaN if no candidate is feasible.
+    in_domain, supported : array of bool, (rows,)
+        Whether the row is inside the training data, and whether the library is expected to run the candidate.
+    workspace_bytes : array of float, (rows,)
+        Estimated workspace; NaN for a described kernel, because its data do not state it.
+    source : array of str, (rows,)
+        Origin of each time, one of `SOURCES`.
+    notes : array of tuple of str, (rows,)
+        Caveats of each row's setting.
     """
 
     library: np.ndarray
@@ -358,41 +409,41 @@ class Predictions(TableResult):
         return len(self.predicted_us)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """A column by its name. Raises `KeyError` for another."""
+        """Return a column by its name. Raises `KeyError` for an unknown name."""
         if name not in self.__slots__:
             raise KeyError(name)
         return getattr(self, name)
 
     @property
     def time_us(self) -> np.ndarray:
-        """``predicted_us`` by the name that a single `Prediction` has for it."""
+        """The column ``predicted_us``, under the name that `Prediction` uses."""
         return self.predicted_us
 
     def to_dict(self) -> dict[str, list[object]]:
-        """Column name → plain values."""
+        """Return column name → list of values."""
         return {name: getattr(self, name).tolist() for name in self.__slots__}
 
     def to_frame(self) -> "pd.DataFrame":
-        """A pandas table."""
+        """Return the columns as a pandas table."""
         import pandas as pd
 
         return pd.DataFrame({name: getattr(self, name) for name in self.__slots__})
 
     def table(self) -> Table:
-        """The first rows."""
-        shown = self.to_frame().head(SHOWN).reset_index(names="row")
-        records = [dict(zip(map(str, shown), row, strict=True)) for row in shown.itertuples(index=False)]
-        more = [f"… {len(self)} rows"] if len(self) > SHOWN else []
-        return Table(records, title=f"{len(self)} predictions", notes=more)
+        """Return the table that is printed: the first rows."""
+        first = self.to_frame().head(PRINTED_ROWS).reset_index(names="row")
+        records = [dict(zip(map(str, first), row, strict=True)) for row in first.itertuples(index=False)]
+        notes = [f"… {len(self)} rows"] if len(self) > PRINTED_ROWS else []
+        return Table(records, title=f"{len(self)} predictions", notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """The fastest kernel of a problem in a busy stream. Times in µs with a 90 % interval.
+    """The fastest kernel of a problem in a busy stream, with times in µs and a 90 % prediction interval.
 
-    ``time_us`` is the kernel's own; ``call_us`` that of an isolated call, launch included, as training data were timed.
-    ``source`` is one of `SOURCES`; for ``roofline``, which answers if no model knows the problem, ``lower_us`` is the
-    lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
+    ``time_us`` is the kernel's time. ``call_us`` is the time of an isolated call with its launch, as in training data.
+    ``source`` is one of `SOURCES`. For ``roofline``, which is used if no model covers the problem, ``lower_us`` is a
+    lower bound. ``library`` and ``algorithm`` name the predicted kernel.
     """
 
     problem: AnyProblem
@@ -407,32 +458,32 @@ class KernelTime:
     in_domain: bool
 
     def to_dict(self) -> dict[str, object]:
-        """Field name → value; the problem as text."""
+        """Return field name → value, with the problem as text."""
         return {**{name: getattr(self, name) for name in self.__slots__}, "problem": str(self.problem)}
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for anything else."""
+    """Return the bytes of ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for any other text."""
     parts = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", text)
     if not parts or parts[2].lower() not in UNITS:
         raise InputError(f"size {text!r} is not readable; write bytes, or a unit, as in 1048576, 64MiB or 1GB")
-    whole, _, decimals = parts[1].partition(".")
+    units, _, decimals = parts[1].partition(".")
     factor = UNITS[parts[2].lower()]
-    return int(whole) * factor + (int(decimals) * factor // 10 ** len(decimals) if decimals else 0)
+    return int(units) * factor + (int(decimals) * factor // 10 ** len(decimals) if decimals else 0)
 
 
 def _title(answer: Selection | Prediction) -> str:
-    """What was asked about, where, and whether anything was ever measured there."""
-    asked = f"{setting_line(answer.problem)} on {answer.gpu}"
+    """Return the heading: the problem, the GPU, the libraries, and the source if the setting was not measured."""
+    place = f"{setting_line(answer.problem)} on {answer.gpu}"
     basis = BASES.get(answer.source, "")
     if isinstance(answer.problem, DescribedProblem):
-        return f"{asked}{basis}"
+        return f"{place}{basis}"
     releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
-    named = ", ".join(" ".join(filter(None, release)) for release in releases)
-    return f"{asked}, {named}{basis}"
+    libraries = ", ".join(" ".join(filter(None, release)) for release in releases)
+    return f"{place}, {libraries}{basis}"
 
 
 def setting_line(problem: AnyProblem) -> str:
-    """A problem with everything that is asked about it: sizes, direction, element type, math and layout."""
+    """Return a problem with its setting in one line: sizes, direction, element type, math and layout."""
     values = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
     return " ".join((str(problem), *values))

@@ -204,7 +204,7 @@ class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
     def note(self, kind: str, described: bool) -> str:
         """One line on what an answer for such a GPU is worth: from the specification, of a ``described`` kernel from
         other GPUs' measurements."""
-        basis = "never measured on this GPU: other GPUs' times stand in" if described else "from specification alone"
+        basis = "never measured on this GPU: other GPUs' times stand in" if described else "from the datasheet alone"
         known = self.by_kind[kind]
         line, _, of_type = kind.partition("|")
         if known.median_ape is None:
