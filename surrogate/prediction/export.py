@@ -1,6 +1,6 @@
-"""Picks for a list of problems as tables that other programs load: JSON, a C99 header, MIOpen's user find-db.
+"""Write the picks of a list of problems as tables for other programs: JSON, a C99 header, MIOpen's user find-db.
 
-`surrogate.prediction.export_function` writes what generalises beyond the list.
+`surrogate.prediction.export_function` writes functions that also answer for problems outside the list.
 """
 
 import json
@@ -28,23 +28,23 @@ from surrogate.report.tables import template
 
 KIND = "seer-picks"
 SCHEMA = 1
-"""Of the JSON. History: 1, the first."""
+"""Version of the JSON layout. History: 1, the first."""
 CHOICES = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
 """Field of a C key → its values; the header's enumerators number them in this order."""
 FIELDS = (*SIZE_COLUMNS, *CHOICES)
 IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
-"""Direction → as the names of algorithms in MIOpen's find-db have it."""
+"""Direction → its name inside algorithm names in MIOpen's find-db."""
 EMPTY = "no problem has a pick within the limits; the table would be empty"
 MAX_CONFIGURATIONS = 10
-"""Of a described kernel's in JSON beside the pick: there may be thousands."""
+"""Maximum number of fallback configurations of a described kernel in JSON. There may be thousands."""
 C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
 """Type of a parameter's values → its type in C."""
 C_WORDS = frozenset(tomllib.loads(Path(__file__).with_name("c_words.toml").read_text(encoding="utf-8"))["words"])
-"""Words of C and C++, which no field may be called: a size of that name gets an underscore behind it."""
+"""Reserved words of C and C++. A field with such a name gets a trailing underscore."""
 
 
 class SkippedProblem(NamedTuple):
-    """A listed problem without a pick: its text and place in the list, and why."""
+    """A listed problem without a pick: its text and position in the list, and the reason."""
 
     problem: str
     reason: str
@@ -52,10 +52,11 @@ class SkippedProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class Picks:
-    """One selection for each distinct problem; ``model`` is the bundle's, ``data`` what it was fitted on.
+    """One selection for each distinct problem, with the facts about the bundle that made them.
 
-    ``bundle`` is its name, ``gpus`` are those of its data, ``held_out`` figures of its choices on measured shapes that
-    training left out (`surrogate.evaluation.coverage.choice_figures`). ``refused``: problems that could not be asked.
+    ``model``, ``data``, ``gpus`` and ``bundle`` are the bundle's model, the name and GPUs of its training data, and its
+    own name. ``held_out`` are the figures of its choices on held-out shapes
+    (`surrogate.evaluation.coverage.choice_figures`). ``refused``: problem → why the predictor refused it.
     """
 
     selections: tuple[Selection, ...]
@@ -70,7 +71,7 @@ class Picks:
 
     @property
     def family(self) -> Family[Any]:
-        """That of the problems."""
+        """The family of the problems."""
         return family_of(self.selections[0].problem)
 
     @property
@@ -82,23 +83,23 @@ class Picks:
 
     @property
     def feasible(self) -> list[Selection]:
-        """Problems that something runs."""
+        """Selections with at least one feasible candidate."""
         return [selection for selection in self.selections if selection.estimates]
 
     @property
     def infeasible(self) -> list[Selection]:
-        """The others."""
+        """Selections without a feasible candidate."""
         return [selection for selection in self.selections if not selection.estimates]
 
     @property
     def left_out(self) -> dict[AnyProblem, str]:
-        """Problems without a pick → why."""
-        nothing = {each.problem: "; ".join(by_reason(each.excluded)) or "nothing runs it" for each in self.infeasible}
-        return {**self.refused, **nothing}
+        """Problem without a pick → reason."""
+        reasons = {each.problem: "; ".join(by_reason(each.excluded)) or "nothing runs it" for each in self.infeasible}
+        return {**self.refused, **reasons}
 
     @property
     def provenance(self) -> list[str]:
-        """What a comment at the head of a table says, line by line."""
+        """Lines of the comment at the top of a table."""
         first = self.selections[0]
         limit = "none" if self.limits.workspace_bytes is None else f"{self.limits.workspace_bytes} bytes"
         return [
@@ -110,7 +111,7 @@ class Picks:
 
 
 def sizes_and_settings(problem: AnyProblem) -> dict[str, Any]:
-    """Size or setting → its value, in the order of the family's names."""
+    """Return size or setting → value, in the order of the family's names."""
     family = family_of(problem)
     names = (*family.size_names, *family.setting_names)
     return dict(zip(names, (*family.sizes_of(problem), *family.setting_of(problem)), strict=True))
@@ -125,32 +126,39 @@ def picks_for(
     origin: Bundle | None = None,
     name: str = "",
 ) -> Picks:
-    """Rank every distinct problem once, each as `Predictor.select` does.
+    """Rank the candidates of every distinct problem once, as `Predictor.select` does.
 
     Parameters
     ----------
-    predictor : which ranks.
-    problems : of one family.
-    limits : workspace and determinism.
-    library_version : as of `Predictor.select`.
-    origin : the bundle whose card is quoted, by default the predictor's; ``name`` is its name.
+    predictor
+        The predictor that ranks.
+    problems
+        Problems of one family.
+    limits
+        Limits on workspace and determinism.
+    library_version
+        Version of the library, as in `Predictor.select`.
+    origin
+        The bundle whose card is quoted; by default the predictor's bundle.
+    name
+        Name of that bundle.
 
     Returns
     -------
     Picks
-        whose ``refused`` problems could not be asked: the others are not lost.
+        A problem that the predictor refuses is in ``refused``; the other problems are still answered.
 
     Raises
     ------
     InputError
-        if there is no problem, for problems of several families, and if every problem is refused.
+        If there is no problem, if problems have several families, or if the predictor refuses every problem.
     """
     if not problems:
-        raise InputError("no problem came; give at least one")
+        raise InputError("no problem was given; give at least one")
     distinct = tuple(dict.fromkeys(problems))
     family, *others = dict.fromkeys(family_of(problem).name for problem in distinct)
     if others:
-        raise InputError(f"problems of several families came ({family}, {', '.join(others)}); export one at a time")
+        raise InputError(f"problems have several families ({family}, {', '.join(others)}); export one family at a time")
     limits = limits or Limits()
     selections, refused = _selections(predictor, distinct, limits, library_version)
     if not selections:
@@ -173,7 +181,7 @@ def picks_for(
 def _selections(
     predictor: Predictor, problems: Sequence[AnyProblem], limits: Limits, library_version: str | None
 ) -> tuple[tuple[Selection, ...], dict[AnyProblem, str]]:
-    """Return the selections of the problems, and why those without one could not be asked."""
+    """Return the selections of the problems, and problem → reason for those that the predictor refuses."""
     allowed = {
         "workspace_limit": limits.workspace_bytes,
         "deterministic": limits.deterministic,
@@ -193,17 +201,20 @@ def _selections(
 
 
 def of_one_family(listed: Sequence[ListedProblem]) -> tuple[list[AnyProblem], list[SkippedProblem]]:
-    """Return the problems of the first family of a list, convolutions before all others, and those left out."""
-    known = [each.problem for each in listed if each.problem is not None]
-    names = [family_of(problem).name for problem in known]
+    """Return the problems of one family of a list, and the others.
+
+    The family is that of convolutions if the list has any, else the family of the first problem.
+    """
+    problems = [each.problem for each in listed if each.problem is not None]
+    names = [family_of(problem).name for problem in problems]
     family = DEFAULT_FAMILY if DEFAULT_FAMILY in names else next(iter(names), DEFAULT_FAMILY)
-    kept = [problem for problem, name in zip(known, names, strict=True) if name == family]
+    kept = [problem for problem, name in zip(problems, names, strict=True) if name == family]
     left_out = [
         SkippedProblem(
             f"{each.where}: {each.operator if each.problem is None else each.problem}",
-            "no operator of that name is known"
+            "the operator is not registered"
             if each.problem is None
-            else f"no {family}; a file holds one family, list it in another",
+            else f"its family is not {family}; a file holds one family, list it in another file",
         )
         for each in listed
         if each.problem is None or family_of(each.problem).name != family
@@ -212,44 +223,44 @@ def of_one_family(listed: Sequence[ListedProblem]) -> tuple[list[AnyProblem], li
 
 
 def export(picks: Picks, form: str) -> str:
-    """The picks as ``json``, ``c-header`` or ``miopen-user-db``.
+    """Return the text of the picks in the form ``json``, ``c-header`` or ``miopen-user-db``.
 
-    Raises `InputError` for picks that a form cannot hold.
+    Raises `InputError` if the form cannot hold the picks.
     """
     return FORMS[form](picks)
 
 
 def _convs(picks: Picks) -> list[tuple[Conv, Selection]]:
-    """The problems with a pick. Raises `InputError` where there is none, or one is no convolution."""
+    """Return the convolutions with a pick. Raises `InputError` if there is no pick, or for another operator."""
     others = [s.problem.kind for s in picks.selections if not isinstance(s.problem, Conv)]
     if others:
-        raise InputError(f"a problem is a {others[0]}; this form holds convolutions, use json")
+        raise InputError(f"a problem is a {others[0]}; this form holds only convolutions, use json")
     if not picks.feasible:
         raise InputError(EMPTY)
     return [(selection.problem, selection) for selection in picks.feasible if isinstance(selection.problem, Conv)]
 
 
 def enum_value(name: str, library: str, direction: str) -> int:
-    """The library's own number of an algorithm. Raises `InputError` where it has none."""
+    """Return the library's enumeration value of an algorithm. Raises `InputError` if it has none."""
     value = algorithm(name, library, direction).enum
     if value < 0:
-        raise InputError(f"{library}'s {direction} algorithm {name} has no number; it cannot be exported")
+        raise InputError(f"{library}'s {direction} algorithm {name} has no enumeration value; it cannot be exported")
     return value
 
 
 def json_table(picks: Picks) -> str:
-    """The text.
+    """Return the picks as JSON text.
 
     ``{kind: "seer-picks", schema, gpu, library, library_version, workspace_limit_bytes, deterministic, model, data,
     picks: [{problem, <sizes and settings>, algorithm, enum, solver, time_us, lower_us, upper_us, workspace_bytes,
     source, in_domain, fallbacks: [{algorithm, enum, solver, time_us, workspace_bytes}]}], infeasible: [{problem,
-    <settings>, excluded: [{algorithm, reason}]}]}``. ``enum`` is the library's own number, null where it has none;
-    ``solver`` stands only where solvers are chosen, ``library`` in a candidate only where several compete; fallbacks
-    are in order of time. Of a described kernel a candidate has ``parameters``, at most `MAX_CONFIGURATIONS` are
-    fallbacks, and ``excluded`` is ``[{configurations, reason}]``, how many for each reason.
+    <settings>, excluded: [{algorithm, reason}]}]}``. ``enum`` is the library's enumeration value, or null.
+    ``solver`` is present if solvers are chosen, and a candidate's ``library`` if several libraries compete. Fallbacks
+    are in the order of their times. For a described kernel a candidate has ``parameters``, at most
+    `MAX_CONFIGURATIONS` are fallbacks, and ``excluded`` is ``[{configurations, reason}]`` with the count per reason.
     """
     first = picks.selections[0]
-    whole = {
+    content = {
         "kind": KIND,
         "schema": SCHEMA,
         **{name: getattr(first, name) for name in ("gpu", "library", "library_version")},
@@ -260,13 +271,13 @@ def json_table(picks: Picks) -> str:
         "picks": list(map(_pick, picks.feasible)),
         "infeasible": list(map(_refused, picks.infeasible)),
     }
-    return json.dumps(whole, indent=1) + "\n"
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _pick(selection: Selection) -> dict[str, object]:
     problem = selection.problem
-    shown = 1 + MAX_CONFIGURATIONS if isinstance(problem, DescribedProblem) else None
-    best, *others = (Ranked.of(estimate, nan, problem) for estimate in selection.estimates[:shown])
+    count = 1 + MAX_CONFIGURATIONS if isinstance(problem, DescribedProblem) else None
+    best, *others = (Ranked.of(estimate, nan, problem) for estimate in selection.estimates[:count])
     several = ", " in selection.library
     return {
         "problem": str(problem),
@@ -313,10 +324,11 @@ def _refused(selection: Selection) -> dict[str, object]:
 
 
 def c_header(picks: Picks) -> str:
-    """A table of picks with its lookup by binary search; every family has types of its own, named after it.
+    """Return a C99 header: a table of picks and its lookup by binary search.
 
-    Types of convolutions are the same in every such header, so that several may be included together. Raises
-    `InputError` where no problem has a pick, and where a convolution's algorithm has no number.
+    Each family has its own types, named after it. Convolutions have the same types in every header, so a program can
+    include several headers. Raises `InputError` if no problem has a pick, or if a convolution's algorithm has no
+    enumeration value.
     """
     family = picks.family
     parameters = family.description.parameters if isinstance(family, DescribedFamily) else {}
@@ -330,13 +342,13 @@ def c_header(picks: Picks) -> str:
     if not rows:
         raise InputError(EMPTY)
     of_family = "" if is_conv else f"_{_identifier(family.name)}"
-    # Python's texts have the order of their UTF-8 bytes, which strcmp goes by.
+    # Python sorts texts in the order of their UTF-8 bytes, as strcmp does.
     return (
         template("picks.h.j2", "surrogate.prediction").render(
             prefix=f"seer{of_family}",
             name=f"seer_{_identifier(picks.selections[0].gpu)}{of_family}",
             family="" if is_conv else family.name,
-            comment=map(_plain, picks.provenance),
+            comment=map(_comment_text, picks.provenance),
             choices=CHOICES if is_conv else {},
             numbers=FIELDS if is_conv else [*map(_field, family.size_names)],
             texts=() if is_conv else [*map(_field, family.setting_names)],
@@ -348,14 +360,14 @@ def c_header(picks: Picks) -> str:
 
 
 def _conv_values(conv: Conv, selection: Selection) -> tuple[int, int]:
-    """The library's own numbers of the pick and of the next best, -1 where there is none."""
+    """Return the enumeration values of the pick and of the next best algorithm (-1 if there is none)."""
     numbers = [enum_value(candidate.algorithm, selection.library, conv.direction) for candidate in selection.candidates]
     others = [number for number in numbers if number != numbers[0]]
     return numbers[0], others[0] if others else -1
 
 
 def _values(selection: Selection, parameters: Mapping[str, Sequence[Value]]) -> tuple[Any, ...]:
-    """Library, algorithm and, of a described kernel, the values of its ``parameters``."""
+    """Return library, algorithm and, for a described kernel, the values of its ``parameters``."""
     best = selection.estimates[0].candidate
     if not parameters:
         return best.library, "/".join(filter(None, (best.algorithm, best.solver)))
@@ -376,53 +388,55 @@ def _row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) ->
         note = f"{note} {selection.problem.direction}: {name}"
     inner = ", ".join(map(_c_value, (key, *values)))
     end = f"{best.time_us:.6e}f, UINT64_C({int(best.workspace_bytes)})"
-    return f"    /* {_plain(note)} */\n    {{{inner}, {end}}}"
+    return f"    /* {_comment_text(note)} */\n    {{{inner}, {end}}}"
 
 
 def _field(name: str) -> str:
-    """A name as C and C++ allow it."""
+    """Return a name that C and C++ allow."""
     return f"{name}_" if name in C_WORDS else name
 
 
 def _c_type(values: Sequence[Value]) -> str:
-    """That holds all values of a parameter."""
+    """Return the C type that holds all values of a parameter."""
     kinds = {type(value) for value in values}
     return C_TYPES[float if float in kinds else next(iter(kinds))]
 
 
 def _c_value(value: Value | tuple[Value, ...]) -> str:
-    """An initialiser; of a text, its UTF-8 bytes."""
+    """Return a C initialiser; a text is written as its UTF-8 bytes."""
     if isinstance(value, tuple):
         return f"{{{', '.join(map(_c_value, value))}}}"
     if not isinstance(value, str):
         return str(int(value) if isinstance(value, bool) else value)
-    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in value.encode())
-    return f'"{"".join(plain)}"'
+    escaped = (
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in value.encode()
+    )
+    return f'"{"".join(escaped)}"'
 
 
 def _identifier(text: str) -> str:
     return re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "gpu"
 
 
-def _plain(text: str) -> str:
-    """Text that cannot end a comment."""
+def _comment_text(text: str) -> str:
+    """Return a text that cannot end a C comment."""
     return re.sub(r"[^\x20-\x7e]", "?", text).replace("*/", "* /")
 
 
 def miopen_user_db(picks: Picks) -> str:
-    """MIOpen's user find-db (version 2): every solver of a problem with its predicted time, the fastest first.
+    """Return MIOpen's user find-db (version 2): the solvers of each problem with predicted times, the fastest first.
 
-    MIOpen's immediate mode reads it as if its own Find had measured. It looks in ``~/.config/miopen`` (or
-    ``MIOPEN_USER_DB_PATH``) for a file named after GPU, backend and its own version, such as
-    ``gfx90a68.HIP.….ufdb.txt``: give the file the name of the one that MIOpen made there. Workspaces are estimates.
-    Raises `InputError` for another library, or where no solvers are chosen.
+    MIOpen's immediate mode reads the file as if MIOpen's Find had measured it. MIOpen looks in ``~/.config/miopen`` (or
+    ``MIOPEN_USER_DB_PATH``) for a file named after GPU, backend and MIOpen's version, such as
+    ``gfx90a68.HIP.….ufdb.txt``. Give the file the name of the one that MIOpen created there. Workspaces are estimates.
+    Raises `InputError` for another library, or if the bundle does not choose among solvers.
     """
     library = picks.selections[0].library
     if library != "miopen":
-        raise InputError(f"these picks are {library}'s; a MIOpen user find-db needs a bundle fitted on MIOpen's data")
+        raise InputError(f"the picks are of {library}; a MIOpen user find-db needs a bundle fitted on MIOpen's data")
     if picks.candidate != "solver":
         raise InputError(
-            "the bundle chooses among algorithms, a find-db names solvers; fit one with"
+            "the bundle chooses among algorithms, but a find-db names solvers; train a bundle with"
             " `seer train DATA --candidate solver`"
         )
     lines = {
@@ -433,9 +447,9 @@ def miopen_user_db(picks: Picks) -> str:
 
 
 def find_db_key(conv: Conv) -> str:
-    """The key of a problem: what `surrogate.formats.miopen.parse_key` reads.
+    """Return the find-db key of a problem, which `surrogate.formats.miopen.parse_key` reads.
 
-    The operation's own input stands first: for the backward directions that is the forward output.
+    The operation's input comes first. For the backward directions it is the forward output.
     """
     letters = {name: letter for letter, name in KEY_DIRECTIONS.items()}
     types = {name: text for text, name in KEY_DTYPES.items()}
@@ -463,4 +477,4 @@ def _entry(ranked: Ranked, direction: str) -> str:
 
 
 FORMS = {"json": json_table, "c-header": c_header, "miopen-user-db": miopen_user_db}
-"""Form → what writes it."""
+"""Form → function that writes it."""

@@ -121,13 +121,13 @@ def test_the_function_loses_what_its_head_says(listed: Picks) -> None:
 
 def test_the_head_says_where_it_comes_from(kernel: Bundle, listed: Picks) -> None:
     t4_picks = picks_for(Predictor(kernel, gpu="t4"), [each.problem for each in listed.selections])
-    assert "Held-out slowdown of the bundle: never judged on t4." in export_function(t4_picks, "python")[0]
+    assert "Held-out slowdown of the bundle: not evaluated on t4." in export_function(t4_picks, "python")[0]
     text, _ = export_function(listed, "python", leaves=8)
     head = " ".join(text.partition("\n\n\n")[0].replace("#", " ").split())
-    assert "function_kernel on our own:" in head and "Bundle: mine, model configurations" in head
+    assert "function_kernel to run on our own:" in head and "Bundle: mine, model configurations" in head
     assert f"Listed problems: {len(listed.feasible)}. Leaves: {text.count('return {')}." in head
     assert "fitted on made up (our own)." in head
-    assert f"predictions, not measurements, but for {2 * len(SHAPES)} listed" in head
+    assert f"predictions, not measurements, except for {2 * len(SHAPES)} problems" in head
     assert "Held-out slowdown of the bundle: 1.234 (measured shapes left out of training" in head
     held = decision_function(listed, 8).held_out
     assert held is not None and f"slowdown of the tree: {held.factor:.3f}" in head
@@ -193,7 +193,7 @@ def test_a_built_in_family(many_families: Bundle, bundle: Bundle) -> None:
 def test_what_nothing_runs_is_counted_and_left_out(listed: Picks) -> None:
     selections = (replace(listed.selections[0], estimates=()), *listed.selections[1:])
     text, _ = export_function(replace(listed, selections=selections), "python")
-    assert f"# Listed problems: {len(selections) - 1}, and 1 left out, which nothing runs." in text
+    assert f"# Listed problems: {len(selections) - 1}, and 1 left out because nothing runs them." in text
 
 
 def test_what_a_leaf_cannot_run_is_said(listed: Picks) -> None:
@@ -216,7 +216,7 @@ def test_names_in_a_bundle_are_never_code(listed: Picks) -> None:
 def test_one_problem_is_one_answer(listed: Picks) -> None:
     picks = replace(listed, selections=listed.selections[:1])
     text, _ = export_function(picks, "python")
-    assert "Held-out slowdown of the tree: not known" in text and " if m" not in text
+    assert "Held-out slowdown of the tree: unknown" in text and " if m" not in text
     assert slowdown(picks, defined(text)["select"]) == 1.0
 
 
