@@ -1,7 +1,7 @@
-"""Times of a trace's device activities: measured, predicted from the sizes of the operators that launched them, or
-carried over to another GPU.
+"""Return times of a trace's device activities: measured, predicted, or transferred to another GPU.
 
-This is the only file of `surrogate.trace.iteration` that knows the predictors.
+Predictions come from the sizes of the operators that launched the activities. This is the only file of
+`surrogate.trace.iteration` that uses the predictors.
 """
 
 import re
@@ -28,27 +28,33 @@ from surrogate.trace.iteration.overheads import CollectiveModels, collective_mod
 
 MEASURED, MODEL, ROOFLINE, COLLECTIVE_MODEL, RATES = "measured", "model", "roofline", "law", "rates"
 SHORTEST_US = {"nvidia": 1.6, "amd": 3.9}
-"""What a kernel of a few elements takes, µs: medians of PyTorch's elementwise kernels below 0.1 MB in traces of an H100
-and of an MI300X (ResNet, 719 of them)."""
+"""Vendor → the time in µs of a kernel with few elements. Values: medians of PyTorch's elementwise kernels below 0.1 MB
+in traces of an H100 and of an MI300X (ResNet, 719 kernels).
+"""
 UNMEASURED_FACTOR = {True: 1.5, False: 2.1}
-"""Same vendor and units or not → what times by `RATES` are off by at most in nine of ten cases, by kinds of kernels.
-Source: eager PyTorch on ScalingIntelligence/KernelBench's memory-bound programs (MIT), A100 to H100 (1.2 and 1.55 on
-its first two levels) and A100 or H100 to one die of an MI250X (1.6 to 2.2). From plain units to TF32 nothing was
-measured by kernels; ResNet-50's published training on a V100 and an A100 is slower there than the prediction by 1.4."""
+"""Whether vendor and arithmetic units are the same → the factor that bounds the error of times by `RATES` in nine of
+ten cases, by kinds of kernels. Source: eager PyTorch on the memory-bound programs of ScalingIntelligence/KernelBench
+(MIT). From A100 to H100 the factors are 1.2 and 1.55 on its first two levels; from A100 or H100 to one die of an MI250X
+they are 1.6 to 2.2. No kernels were measured for the change from plain units to TF32. The published training of
+ResNet-50 on a V100 and an A100 is slower there than the prediction by a factor of 1.4.
+"""
 SURE_FACTOR = 2.5
-"""Interval of a prediction, as a factor, up to which it tells more than rates do. One of a type that nobody measured on
-the GPU is wider, also where its other types were."""
+"""The widest prediction interval, as a factor, at which a prediction is more accurate than rates. The interval of an
+element type without measurements on the GPU is wider, even if the GPU's other types were measured.
+"""
 UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
-"""In the name of a product's kernel on NVIDIA's matrix units for rows that do not begin at 16 bytes. AMD's have no such
-penalty: of 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and 0.5 GFLOP or more, each takes
-1.00 times what its nearest aligned neighbour takes per FLOP (median; eight in ten 0.94 to 1.06)."""
+"""Matches the names of matrix-product kernels on NVIDIA's matrix units whose rows do not begin at 16 bytes. AMD's
+kernels have no such penalty. Evidence: 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and
+at least 0.5 GFLOP. Each takes 1.00 times the time per FLOP of its nearest aligned neighbour (median; eight in ten 0.94
+to 1.06).
+"""
 _OVER_PCIE = (events.TO_DEVICE, events.TO_HOST)
 Group = tuple[tuple[NetworkProblem, ...], tuple[NetworkProblem, ...], list[int]]
-"""What an operator computed, what it computes at the new batch, and the activities that it launched."""
+"""The problems of an operator, its problems at the new batch, and the activities that it launched."""
 
 
 class PredictedWork(NamedTuple):
-    """A predicted time in µs, its source, the half width of its 90 % interval in log time, its kind of problem."""
+    """The predicted time of a problem: µs, source, half width of the 90 % interval in log time, kind of problem."""
 
     time_us: float
     source: str
@@ -58,7 +64,7 @@ class PredictedWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnpredictedOperator:
-    """An operator whose times were kept as measured: what the trace does not say, how often, how much time in µs."""
+    """An operator with measured times instead of predictions: the missing fact, number of activities, time in µs."""
 
     operator: str
     lacks: str
@@ -68,9 +74,10 @@ class UnpredictedOperator:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTimes:
-    """``time_us`` per row of ``trace.activities``, ``source`` of each; ``reasons``: (row, what is lacking).
+    """The times in µs and their sources, one per row of ``trace.activities``.
 
-    ``parts``: what the times consist of where they were carried over to another GPU.
+    ``reasons`` are pairs of a row without a prediction and the missing fact. ``parts`` are the transferred times of the
+    operators, if the times were transferred to another GPU.
     """
 
     time_us: Floats
@@ -80,9 +87,9 @@ class DeviceTimes:
 
     @property
     def factor_90(self) -> float:
-        """What the sum of carried times is off by at most in nine of ten cases.
+        """The factor that bounds the error of the summed transferred times in nine of ten cases.
 
-        Kernels of a kind err together, kinds each for itself.
+        Errors of kernels of one kind are added; errors of different kinds are independent.
         """
         errors: dict[str, float] = defaultdict(float)
         for part in self.parts:
@@ -90,9 +97,9 @@ class DeviceTimes:
         return exp(sqrt(sum(error**2 for error in errors.values())) / (sum(part.time_us for part in self.parts) or 1.0))
 
 
-def answers_of(by: Predictors, wanted: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedWork | str]":
-    """Problem → its predicted time, or what is lacking."""
-    problems = sorted(wanted, key=str)
+def answers_of(by: Predictors, requested: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedWork | str]":
+    """Return the predicted time of every problem, or the missing fact as text."""
+    problems = sorted(requested, key=str)
     lacks = "a model of convolutions" if by.algorithms is None else "an algorithm that runs it"
     answers = by.answers(problems, by.selections(problems))
     return {
@@ -102,7 +109,7 @@ def answers_of(by: Predictors, wanted: set[NetworkProblem]) -> "dict[NetworkProb
 
 
 def measured_times(trace: Trace) -> DeviceTimes:
-    """The trace's own times."""
+    """Return the times that the trace recorded."""
     return DeviceTimes(trace.activities.time_us, (MEASURED,) * len(trace.activities))
 
 
@@ -129,55 +136,54 @@ def predicted_times(
     """
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
-    own = base.gpu if base else by.gpu
-    runs_here = {problem: with_default_math(problem, own) for before, _, _ in groups for problem in before}
-    runs_there = {problem: with_default_math(problem, by.gpu) for _, after, _ in groups for problem in after}
-    there = answers_of(by, {shortest, *runs_there.values()})
-    here = answers_of(base, set(runs_here.values())) if base else {}
-    minimum = there[shortest]
-    for problem in there:
+    trace_gpu = base.gpu if base else by.gpu
+    own_problems = {problem: with_default_math(problem, trace_gpu) for before, _, _ in groups for problem in before}
+    target_problems = {problem: with_default_math(problem, by.gpu) for _, after, _ in groups for problem in after}
+    target_answers = answers_of(by, {shortest, *target_problems.values()})
+    own_answers = answers_of(base, set(own_problems.values())) if base else {}
+    minimum = target_answers[shortest]
+    for problem in target_answers:
         model_us = collective_model_us(collective_models or {}, problem) if isinstance(problem, Collective) else None
         if model_us is not None:
-            there[problem] = PredictedWork(model_us, COLLECTIVE_MODEL, 0.0, problem.kind)
+            target_answers[problem] = PredictedWork(model_us, COLLECTIVE_MODEL, 0.0, problem.kind)
     activities, time_us = trace.activities, trace.activities.time_us.copy()
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
-    minds_rows = base is not None and base.gpu.vendor != by.gpu.vendor == "amd"
-    unaligned = trace.name_matches(activities, UNALIGNED.search) & minds_rows
+    drops_penalty = base is not None and base.gpu.vendor != by.gpu.vendor == "amd"
+    unaligned = trace.name_matches(activities, UNALIGNED.search) & drops_penalty
     for before, after, rows in groups:
-        work = [runs_here[problem] for problem in before], [runs_there[problem] for problem in after]
-        answers = [there[problem] for problem in work[1]]
-        known = [answer for answer in answers if not isinstance(answer, str)]
-        if len(known) < len(answers):
+        work = [own_problems[problem] for problem in before], [target_problems[problem] for problem in after]
+        answers = [target_answers[problem] for problem in work[1]]
+        predictions = [answer for answer in answers if not isinstance(answer, str)]
+        if len(predictions) < len(answers):
             missing = next(answer for answer in answers if isinstance(answer, str))
             reasons.extend((row, missing) for row in rows)
             continue
-        whole, sources = float(time_us[rows].sum()), {answer.source for answer in known}
-        predicted_us = sum(answer.time_us for answer in known)
+        measured_us, sources = float(time_us[rows].sum()), {answer.source for answer in predictions}
+        predicted_us = sum(answer.time_us for answer in predictions)
         source[rows] = ROOFLINE if ROOFLINE in sources else COLLECTIVE_MODEL if COLLECTIVE_MODEL in sources else MODEL
-        if base and known and not isinstance(after[0], Collective):
+        if base and predictions and not isinstance(after[0], Collective):
             kernels = max(int((activities.kind[rows] == events.KERNEL).sum()), 1)
-            aligned = [here[problem] for problem in work[0]] if unaligned[rows].any() else []
-            aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else whole for answer in aligned)
-            parts.append(
-                _transferred(min(whole, aligned_us or whole), kernels, (base.gpu, by.gpu), work, (here, there))
-            )
+            aligned = [own_answers[problem] for problem in work[0]] if unaligned[rows].any() else []
+            aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else measured_us for answer in aligned)
+            own_us = min(measured_us, aligned_us or measured_us)
+            parts.append(_transferred(own_us, kernels, (base.gpu, by.gpu), work, (own_answers, target_answers)))
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
         elif ROOFLINE in sources and not isinstance(minimum, str):
             predicted_us = max(predicted_us, len(rows) * minimum.time_us)
-        time_us[rows] = predicted_us * (time_us[rows] / whole if whole else 1 / len(rows))
+        time_us[rows] = predicted_us * (time_us[rows] / measured_us if measured_us else 1 / len(rows))
     if base and reasons:
-        parts.append(_follow(trace, time_us, [row for row, _ in reasons], (base.gpu, by.gpu)))
+        parts.append(_scaled_by_name(trace, time_us, [row for row, _ in reasons], (base.gpu, by.gpu)))
     return DeviceTimes(time_us, tuple(source), tuple(reasons), tuple(parts))
 
 
-def _follow(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tuple[Gpu, Gpu]) -> PredictedWork:
-    """Change the ``time_us`` of ``rows`` as those of other kernels of their names change, else as copies do."""
+def _scaled_by_name(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tuple[Gpu, Gpu]) -> PredictedWork:
+    """Scale the ``time_us`` of ``rows`` as other kernels of the same name change, or as copies change."""
     own, target = gpus
     activities = trace.activities
     lacking = np.isin(np.arange(len(time_us)), rows)
     sums = [np.bincount(activities.name, column * ~lacking) for column in (activities.time_us, time_us)]
-    copied = np.full(len(sums[0]), own.dram_share * own.dram_gbs / (target.dram_share * target.dram_gbs))
-    time_us[lacking] *= np.divide(sums[1], sums[0], out=copied, where=sums[0] > 0)[activities.name[lacking]]
+    copy_ratio = np.full(len(sums[0]), own.dram_share * own.dram_gbs / (target.dram_share * target.dram_gbs))
+    time_us[lacking] *= np.divide(sums[1], sums[0], out=copy_ratio, where=sums[0] > 0)[activities.name[lacking]]
     half_width = log(UNMEASURED_FACTOR[own.vendor == target.vendor])
     return PredictedWork(float(time_us[lacking].sum()), RATES, half_width, "unknown")
 
@@ -189,42 +195,51 @@ def _transferred(
     work: tuple[Sequence[NetworkProblem], Sequence[NetworkProblem]],
     answers: tuple["dict[NetworkProblem, PredictedWork | str]", "dict[NetworkProblem, PredictedWork | str]"],
 ) -> PredictedWork:
-    """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
-    ``work`` are its problems as PyTorch runs them there.
+    """Return an operator's time on the target GPU, transferred from its time on the GPU of the trace.
 
-    Where both GPUs were measured, and predictions are sure to `SURE_FACTOR`, the time changes as they do; where the
-    target alone was, it is the prediction, if that is as sure, and wherever matrix units are left for plain ones, as
-    the share of the peak that a kernel reached on the former says nothing of the latter. Else what kernels take at
-    least (`SHORTEST_US`) is the target's, and the rest follows the rates that long kernels reach on both GPUs; where
-    the trace's own alone was measured, predictions in their place if those of the target are as sure: the rates alone
-    make more than 4 times of ResNet-50's published training on an A100 and a V100, 2.56 times as fast. On one GPU, at
-    another batch, what predictions miss cancels whatever they rest on.
+    Every pair has the GPU of the trace first. ``work`` are the operator's problems as PyTorch runs them on each GPU.
+    The rules, in order:
+
+    1. If both GPUs were measured and both predictions are within `SURE_FACTOR`, the measured time is multiplied by the
+    ratio of the predictions.
+
+    2. If only the target was measured and its prediction is within `SURE_FACTOR`, the prediction is the answer. It is
+    also the answer if the operator changes from matrix units to plain units: the share of the peak that a kernel
+    reached on matrix units is no evidence for plain units.
+
+    3. On the same GPU at another batch, the measured time is multiplied by the ratio of the predictions, as their
+    errors cancel.
+
+    4. Otherwise the shortest kernel time (`SHORTEST_US`) is the target's, and the rest changes with the rates that long
+    kernels reach on both GPUs. If only the GPU of the trace was measured and the target's prediction is within
+    `SURE_FACTOR`, the ratio of the predictions replaces the ratio of the rates. Rates alone predict a ratio above 4
+    between ResNet-50's training on a V100 and on an A100; the published ratio is 2.56.
     """
-    by_gpu = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
-    known, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], work[1][0].kind
-    half_widths = [max((answer.half_width for answer in side), default=inf) for side in known]
+    by_gpu = [[answer[problem] for problem in side] for answer, side in zip(answers, work, strict=True)]
+    predictions, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], work[1][0].kind
+    half_widths = [max((answer.half_width for answer in side), default=inf) for side in predictions]
     is_sure = [half_width <= log(SURE_FACTOR) for half_width in half_widths]
     own_measured, target_measured = (
-        len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in known
+        len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in predictions
     )
-    # What a kernel takes at least on either GPU, as far as it took that at all.
+    # The shortest kernel time on either GPU, scaled down if the operator took less.
     minimum = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
     share = min(measured_us / minimum[0], 1.0)
-    predicted = [sum(answer.time_us for answer in side) for side in known]
+    predicted = [sum(answer.time_us for answer in side) for side in predictions]
     uses_matrix_units = [getattr(side[0], "uses_tensor_cores", False) for side in work]
-    alike = gpus[0].vendor == gpus[1].vendor and len(set(uses_matrix_units)) == 1
-    rates_half_width = log(UNMEASURED_FACTOR[alike])
-    same = gpus[0] == gpus[1]
+    same_units = gpus[0].vendor == gpus[1].vendor and len(set(uses_matrix_units)) == 1
+    rates_half_width = log(UNMEASURED_FACTOR[same_units])
+    same_gpu = gpus[0] == gpus[1]
     if own_measured and target_measured and all(is_sure):
         time_us = max(measured_us * predicted[1] / predicted[0], share * minimum[1])
         half_width = hypot(*half_widths)
-        return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same else half_width, kind)
-    leaves_matrix_units = uses_matrix_units == [True, False] and len(known[1]) == len(work[1])
+        return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same_gpu else half_width, kind)
+    leaves_matrix_units = uses_matrix_units == [True, False] and len(predictions[1]) == len(work[1])
     if leaves_matrix_units or (target_measured and is_sure[1]):
         return PredictedWork(max(predicted[1], share * minimum[1]), MODEL, half_widths[1], kind)
-    if same and len(known[0]) == len(work[0]):
+    if same_gpu and len(predictions[0]) == len(work[0]):
         return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
-    # A limit of power that is known of one board alone would make the other one faster than its peaks allow.
+    # If the power limit of only one board is known, it is not used: the other board would exceed its peaks.
     limited = all(gpu.tensor_pj_per_flop for gpu in gpus)
     boards = gpus if limited else [replace(gpu, tensor_pj_per_flop=0.0) for gpu in gpus]
     rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(boards, work, strict=True)]
@@ -233,42 +248,42 @@ def _transferred(
         ratio = predicted[1] / predicted[0]
     time_us = share * minimum[1] + ratio * max(measured_us - minimum[0], 0.0)
     if all(predicted):
-        # Where the change by the predictions is another one, the interval holds that, too.
+        # The interval includes the ratio of the predictions, too.
         rates_half_width = max(rates_half_width, abs(log(predicted[1] / predicted[0] / ratio)))
     return PredictedWork(time_us, RATES, rates_half_width, kind)
 
 
 def _at_rates_us(problem: NetworkProblem, gpu: Gpu) -> float:
-    """`sustained_us`; AMD's tables of algorithms say ``fma`` of all, but those of 16 bits run on matrix units."""
+    """Return `sustained_us`. AMD's tables list 16-bit algorithms as ``fma``, but they run on matrix units."""
     if problem.HAS_ALGORITHMS and problem.dtype in HALF and gpu.vendor == "amd" and gpu.fp16_tensor_tflops:
         problem = replace(problem, math="tensor_op")
     return sustained_us(problem, gpu)
 
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:
-    """Which activities are collectives, by the name of the kernel."""
+    """Return a mask of the activities that are collectives, by the kernel's name."""
     activities = trace.activities
     return trace.name_matches(activities, events.COLLECTIVE_NAME.search) & (activities.kind == events.KERNEL)
 
 
 def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[int, str]]]:
-    """Activities by the problems that they compute at the old and at the new batch, and what the others lack."""
+    """Return the activities grouped by the problems that they compute, and the reasons for the other activities."""
     reader = CallReader(trace)
-    holding = sizes_of_batch(trace, old) if old != new else ()
+    batch_sizes = sizes_of_batch(trace, old) if old != new else ()
     updates = trace.name_matches(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
     updates = enclosing(trace.ranges, updates) >= 0
-    crosses = np.isin(trace.activities.copy_kind, _OVER_PCIE)
-    owners = kernels_by_owner(reader, np.flatnonzero(~crosses).tolist())
-    # What has no rule, and copies between host and device, go by their bytes, each for itself.
-    alone = [(-1, [row]) for row in (*np.flatnonzero(crosses).tolist(), *owners.pop(-1, []))]
+    over_pcie = np.isin(trace.activities.copy_kind, _OVER_PCIE)
+    owners = kernels_by_owner(reader, np.flatnonzero(~over_pcie).tolist())
+    # Activities without a rule, and copies between host and device, are timed one by one from their bytes.
+    single = [(-1, [row]) for row in (*np.flatnonzero(over_pcie).tolist(), *owners.pop(-1, []))]
     groups: list[Group] = []
     reasons: list[tuple[int, str]] = []
-    for owner, rows in (*alone, *owners.items()):
+    for owner, rows in (*single, *owners.items()):
         try:
             before = reader.problems(owner) if owner >= 0 else (_transfer(trace, rows[0], old, old),)
             after = before if owner >= 0 or old == new else (_transfer(trace, rows[0], old, new),)
             if owner >= 0 and old != new and not updates[owner]:
-                after = tuple(rebatched(problem, old, new, holding) for problem in before)
+                after = tuple(rebatched(problem, old, new, batch_sizes) for problem in before)
         except UnsupportedError as reason:
             reasons += [(row, str(reason)) for row in rows]
             continue
@@ -277,7 +292,10 @@ def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[i
 
 
 def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
-    """A copy or memset by its bytes; raises `UnsupportedError` for kernels, and where the batch's part is not known."""
+    """Return the problem of a copy or memset, from its bytes. Raises `UnsupportedError` for kernels.
+
+    It is also raised if the batch's part of the bytes is unknown.
+    """
     activities, row = trace.activities, int(trace.activities.range[activity])
     size, kind = int(activities.bytes[activity]), int(activities.kind[activity])
     if kind not in (events.COPY, events.MEMSET):
@@ -297,7 +315,7 @@ def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
 
 
 def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple[UnpredictedOperator, ...]:
-    """What was kept as measured among the activities ``rows``, by operator and reason, the most time first."""
+    """Return the operators among the activities ``rows`` that kept measured times, the longest total time first."""
     sums: dict[tuple[str, str], list[float]] = defaultdict(list)
     activities, ranges = trace.activities, trace.ranges
     measured = activities.time_us
