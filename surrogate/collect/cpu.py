@@ -1,9 +1,9 @@
-"""The CPU device: seven convolution algorithms on NumPy and SciPy, their wall-clock times, and the CPU's data sheet.
+"""The CPU device: seven convolution algorithms on NumPy and SciPy, their wall-clock times, and the CPU's datasheet.
 
-The algorithms are as different in method as cuDNN's (fp32, NCHW, forward), and prove the path from plan to model on any
-machine. Each takes x (n, c, h, w) and w (k, c/groups, r, s) and returns y (n, k, p, q). Which problems an algorithm
-takes is said by `surrogate.features.algorithms`. The figures say nothing about a GPU; the sheet, measured in under two
-seconds, is a CPU's row beside the GPUs'.
+The algorithms differ in method as cuDNN's do (fp32, NCHW, forward). They test the path from plan to model on any
+machine; their times do not apply to a GPU. Each takes x (n, c, h, w) and w (k, c/groups, r, s) and returns y
+(n, k, p, q). `surrogate.features.algorithms` lists the problems that each supports. The CPU's datasheet is measured in
+under two seconds, and describes the CPU as the registry describes GPUs.
 """
 
 import os
@@ -37,25 +37,28 @@ TILE = 32
 
 @dataclass(frozen=True, slots=True)
 class CpuAlgorithm:
-    """``run(x, w, conv)`` returns y; ``workspace_bytes(conv)`` are the bytes of its larger intermediate arrays."""
+    """A convolution algorithm on the CPU.
+
+    ``run(x, w, conv)`` returns y. ``workspace_bytes(conv)`` returns the bytes of its larger intermediate arrays.
+    """
 
     name: str
     run: Callable[[np.ndarray, np.ndarray, Conv], np.ndarray] = field(repr=False)
     workspace_bytes: Callable[[Conv], int] = field(repr=False)
 
     def unsupported_reason(self, conv: Conv) -> str | None:
-        """Why ``run`` does not take ``conv``, or None."""
-        for name, taken in (("direction", ("fwd",)), ("dtype", ("fp32",)), ("layout", ("NCHW",))):
-            if getattr(conv, name) not in taken:
-                return f"{name} {getattr(conv, name)}: the CPU device runs {taken[0]} only"
+        """Return the reason why ``run`` does not support ``conv``, or None."""
+        for name, supported in (("direction", "fwd"), ("dtype", "fp32"), ("layout", "NCHW")):
+            if getattr(conv, name) != supported:
+                return f"{name} {getattr(conv, name)}: the CPU device runs {supported} only"
         if conv.math not in ("fma", "default"):
             return f"math {conv.math}: the CPU device has no tensor cores"
-        problem: Any = conv  # the rules' protocol also admits columns, whose fields may be set
+        problem: Any = conv  # the rules' protocol also accepts arrays, and asks for settable fields
         return unsupported_reason(self.name, problem, library=LIBRARY)
 
 
 def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
-    """The oracle: y[n,k,p,q] = Σ_{c,r,s} x[n, c, p·u + r·l − pad_h, q·v + s·j − pad_w] · w[k, c, r, s] in float64."""
+    """Return the exact result in float64: y[n,k,p,q] = Σ_{c,r,s} x[n,c,p·u+r·l−pad_h,q·v+s·j−pad_w] · w[k,c,r,s]."""
     windows = _windows(_padded(x.astype(np.float64), conv), conv)
     # Channels are split by group: windows (n, groups, c/groups, p, q, r, s), taps (groups, k/groups, c/groups, r, s).
     windows = windows.reshape(conv.n, conv.groups, -1, *windows.shape[2:])
@@ -65,20 +68,20 @@ def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
 
 
 def relative_error(y: np.ndarray, reference: np.ndarray) -> float:
-    """‖y − reference‖ / ‖reference‖ (Frobenius norms, in float64); a zero reference gives the norm of ``y`` itself."""
+    """Return ‖y − reference‖ / ‖reference‖ (Frobenius norms in float64); the norm of ``y`` if the reference is zero."""
     norm = float(np.linalg.norm(reference))
     return float(np.linalg.norm(y.astype(np.float64) - reference)) / (norm or 1.0)
 
 
 def _padded(x: np.ndarray, conv: Conv, height: int = 0, width: int = 0) -> np.ndarray:
-    """x between its zeros; zeros below and to the right make it at least ``height`` × ``width``."""
+    """Return x with its padding, and with more zeros below and right up to ``height`` × ``width`` at least."""
     below = max(conv.pad_h, height - conv.pad_h - conv.h)
     right = max(conv.pad_w, width - conv.pad_w - conv.w)
     return np.pad(x, ((0, 0), (0, 0), (conv.pad_h, below), (conv.pad_w, right)))
 
 
 def _windows(padded: np.ndarray, conv: Conv) -> np.ndarray:
-    """What each output sees, as a view (n, c, p, q, r, s)."""
+    """Return the input window of each output, as a view (n, c, p, q, r, s)."""
     reach = conv.dilation_h * (conv.r - 1) + 1, conv.dilation_w * (conv.s - 1) + 1
     windows = sliding_window_view(padded, reach, axis=(2, 3))
     strides = slice(None, None, conv.stride_h), slice(None, None, conv.stride_w)
@@ -87,7 +90,7 @@ def _windows(padded: np.ndarray, conv: Conv) -> np.ndarray:
 
 
 def implicit_gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
-    """For each filter tap a small GEMM on what the tap sees, summed up image by image."""
+    """Return y as a sum of small GEMMs, one per image and filter tap, on the tap's inputs."""
     groups, c, k = conv.groups, conv.c // conv.groups, conv.k // conv.groups
     windows = _windows(_padded(x, conv), conv)
     taps = np.ascontiguousarray(w.reshape(groups, k, c, conv.r, conv.s).transpose(3, 4, 0, 1, 2))
@@ -99,7 +102,7 @@ def implicit_gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
 
 
 def implicit_precomp_gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
-    """Input offsets are computed once; each image is then one gather and one GEMM per group."""
+    """Return y by one gather and one GEMM per group for each image; the input offsets are computed once."""
     padded = _padded(x, conv)
     plane = np.arange(padded[0, 0].size).reshape(1, 1, *padded.shape[2:])
     offsets = _windows(plane, conv)[0, 0].transpose(2, 3, 0, 1).reshape(-1)  # taps, then positions
@@ -112,7 +115,7 @@ def implicit_precomp_gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarra
 
 
 def gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
-    """The whole im2col matrix (n, c, r, s, p, q) is written to memory, then multiplied by the filter."""
+    """Return y by a product with the complete im2col matrix (n, c, r, s, p, q), which is written to memory first."""
     columns = np.ascontiguousarray(_windows(_padded(x, conv), conv).transpose(0, 1, 4, 5, 2, 3))
     weights = w.reshape(conv.groups, conv.k // conv.groups, -1)
     y = weights @ columns.reshape(conv.n, conv.groups, weights.shape[2], -1)
@@ -121,7 +124,7 @@ def gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """Overlapping input tiles of ``height`` × ``width``, each of which yields ``step_h`` × ``step_w`` outputs."""
+    """Overlapping input tiles of ``height`` × ``width``. Each tile gives ``step_h`` × ``step_w`` outputs."""
 
     height: int
     width: int
@@ -136,35 +139,35 @@ class _Tiles:
         return cls(height, width, step_h, step_w, ceil_div(conv.out_h, step_h), ceil_div(conv.out_w, step_w))
 
     def cut(self, x: np.ndarray, conv: Conv) -> np.ndarray:
-        """The tiles of x as a view (n, c, rows, columns, height, width)."""
+        """Return the tiles of x as a view (n, c, rows, columns, height, width)."""
         height = (self.rows - 1) * self.step_h + self.height
         width = (self.columns - 1) * self.step_w + self.width
         windows = sliding_window_view(_padded(x, conv, height, width), (self.height, self.width), axis=(2, 3))
         return windows[:, :, :: self.step_h, :: self.step_w]
 
     def join(self, parts: np.ndarray, conv: Conv) -> np.ndarray:
-        """y from the tiles' outputs (n, k, rows, columns, step_h, step_w), less what lies beyond its edge."""
+        """Return y from the tiles' outputs (n, k, rows, columns, step_h, step_w), cut to the size of y."""
         n, k = parts.shape[:2]
         y = parts.transpose(0, 1, 2, 4, 3, 5).reshape(n, k, self.rows * self.step_h, self.columns * self.step_w)
         return np.ascontiguousarray(y[:, :, : conv.out_h, : conv.out_w])
 
 
 def _fft_tiles(conv: Conv, tile: int | None) -> _Tiles:
-    """Tiles of ``tile`` × ``tile``, or one that covers the padded image, in a length that SciPy transforms fast."""
+    """Return tiles of ``tile`` × ``tile``, or one over the padded image, with a length that SciPy transforms fast."""
     sizes = (tile or conv.h + 2 * conv.pad_h, tile or conv.w + 2 * conv.pad_w)
     fast: Any = scipy.fft.next_fast_len
     return _Tiles.of(conv, *(fast(size, real=True) for size in sizes))
 
 
 def fft(x: np.ndarray, w: np.ndarray, conv: Conv, tile: int | None = None) -> np.ndarray:
-    """Transform the tiles and the filter, one complex GEMM per frequency, transform back.
+    """Return y by Fourier transforms of tiles and filter, with one complex GEMM per frequency.
 
-    The filter's conjugate spectrum makes the product a correlation. It is circular: of each tile only those outputs are
-    kept whose window lies wholly inside (overlap-save).
+    The filter's conjugate spectrum makes the product a correlation. The correlation is circular, so only the outputs
+    with a window fully inside the tile are kept (overlap-save).
     """
     tiles = _fft_tiles(conv, tile)
     shape = tiles.height, tiles.width
-    # frequencies lead, so that the spectra are stacks of matrices: (tiles × c) and (c × k)
+    # Frequencies are the first axes, so the spectra are stacks of matrices: (tiles × c) and (c × k).
     cut = np.ascontiguousarray(tiles.cut(x, conv).transpose(4, 5, 0, 2, 3, 1)).reshape(*shape, -1, conv.c)
     taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0))
     spectra: Any = scipy.fft.rfft2(cut, axes=(0, 1))
@@ -177,7 +180,7 @@ def fft(x: np.ndarray, w: np.ndarray, conv: Conv, tile: int | None = None) -> np
 
 
 def _fft_workspace(conv: Conv, tile: int | None = None) -> int:
-    """The spectra of tiles, filters and products, complex64."""
+    """Return the bytes of the spectra of tiles, filters and products, complex64."""
     tiles = _fft_tiles(conv, tile)
     count = conv.n * tiles.rows * tiles.columns
     frequencies = tiles.height * (tiles.width // 2 + 1)
@@ -194,14 +197,15 @@ WINOGRAD: Mapping[int, tuple[np.ndarray, ...]] = {
 
 
 def winograd(x: np.ndarray, w: np.ndarray, conv: Conv, m: int, fused: bool) -> np.ndarray:
-    """Minimal filtering F(m×m, 3×3): y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A per tile, the products as one GEMM per point.
+    """Return y by minimal filtering F(m×m, 3×3): y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A per tile, with one GEMM per point.
 
-    ``fused`` takes one image through all stages after the other; otherwise each stage passes over the whole batch.
+    If ``fused``, each image goes through all stages before the next image. Else each stage processes the whole batch.
     """
     at, g, bt = WINOGRAD[m]
     groups = conv.groups
     tiles = _Tiles.of(conv, m + 2, m + 2)
-    # The points of a transformed tile lead, so that each is one GEMM: filters (points, groups, k/groups, c/groups).
+    # The points of a transformed tile are the first axis, so each point is one GEMM.
+    # Filters have shape (points, groups, k/groups, c/groups).
     filters = _transformed(g, w.transpose(2, 3, 0, 1))
     filters = filters.reshape((m + 2) ** 2, groups, conv.k // groups, conv.c // groups)
     images = 1 if fused else conv.n
@@ -218,31 +222,31 @@ def winograd(x: np.ndarray, w: np.ndarray, conv: Conv, m: int, fused: bool) -> n
 
 
 def _transformed(matrix: np.ndarray, tiles: np.ndarray) -> np.ndarray:
-    """``matrix`` (a × t) applied to both leading axes of ``tiles`` (t, t, …): (a, a, rest), by two GEMMs."""
+    """Return ``matrix`` (a × t) applied to the first two axes of ``tiles`` (t, t, …), by two GEMMs: (a, a, rest)."""
     a, t = matrix.shape
     rows = matrix @ np.ascontiguousarray(tiles).reshape(t, -1)
     return matrix @ rows.reshape(a, t, -1)
 
 
 def _winograd_workspace(conv: Conv, m: int, fused: bool) -> int:
-    """Transformed filters, inputs and products, float32."""
+    """Return the bytes of the transformed filters, inputs and products, float32."""
     tiles = _Tiles.of(conv, m + 2, m + 2)
     count = (1 if fused else conv.n) * tiles.rows * tiles.columns
     return 4 * (m + 2) ** 2 * (conv.k * conv.c // conv.groups + count * (conv.c + conv.k))
 
 
 def _implicit_workspace(conv: Conv) -> int:
-    """One tap's window of one image, and its product."""
+    """Return the bytes of one tap's inputs of one image, and of their product."""
     return 4 * conv.out_h * conv.out_w * (conv.c + conv.k)
 
 
 def _precomp_workspace(conv: Conv) -> int:
-    """The offsets, and the columns of one image."""
+    """Return the bytes of the offsets, and of the columns of one image."""
     return conv.r * conv.s * conv.out_h * conv.out_w * (8 + 4 * conv.c)
 
 
 def _gemm_workspace(conv: Conv) -> int:
-    """The im2col matrix of the whole batch."""
+    """Return the bytes of the im2col matrix of the whole batch."""
     return 4 * conv.n * conv.c * conv.r * conv.s * conv.out_h * conv.out_w
 
 
@@ -258,17 +262,17 @@ ALGORITHMS: Mapping[str, CpuAlgorithm] = {
         ("WINOGRAD_NONFUSED", partial(winograd, m=4, fused=False), partial(_winograd_workspace, m=4, fused=False)),
     )
 }
-"""Name → algorithm, in the order of cudnnConvolutionFwdAlgo_t (3, DIRECT, is in no library)."""
+"""Name → algorithm, in the order of cudnnConvolutionFwdAlgo_t (without 3, DIRECT, which no library implements)."""
 
 
 FLUSH_BYTES = 64 << 20
-"""Written between repeats, so that none finds its data in the cache."""
+"""Bytes written between repeats, so that no repeat finds its data in the cache."""
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 GEMM_SIZE = 1024
 MIN_COPY_BYTES, MAX_COPY_BYTES = 64 * 2**20, 256 * 2**20
 SECONDS = 0.5
-"""Time for each of the two measurements; the copy's first touch of its memory comes on top."""
+"""Time for each of the two measurements. The copy also needs time to touch its memory first."""
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -283,7 +287,7 @@ class CpuDevice(Device):
         max_workspace_bytes: int = CPU_CAPS.max_workspace_bytes,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``algorithms``: as `ALGORITHMS`; the CPU's ``datasheet`` defaults to a measurement of about 2 s."""
+        """Open the CPU. ``algorithms`` is as `ALGORITHMS`. The default ``datasheet`` is measured in about 2 s."""
         if datasheet is None:
             steady_threads()
             datasheet = measure_datasheet()
@@ -296,28 +300,28 @@ class CpuDevice(Device):
         self._flush = np.zeros(FLUSH_BYTES, np.uint8)
 
     def device_info(self) -> DeviceInfo:
-        """The CPU by its name; its measured spec is among the properties."""
+        """Return the CPU's name, with its measured datasheet as the properties."""
         major, minor = np.__version__.split(".")[:2]
         name = str(self._datasheet.get("name") or "CPU")
         return DeviceInfo(name, LIBRARY, f"numpy {major}.{minor}", {"numpy": np.__version__}, self._datasheet)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
-        """All algorithms, in cuDNN's order."""
+        """Return all algorithms, in cuDNN's order."""
         return tuple(self._algorithms)
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
-        """Warm once, then the policy's repeats, the cache flushed before each. An exception is status ``failed``."""
+        """Run once to warm up, then time the repeats, each after a cache flush. An exception is status ``failed``."""
         check_choice("algorithm", algorithm, self._algorithms)
-        chosen = self._algorithms[algorithm]
-        reason = chosen.unsupported_reason(conv)
+        measured = self._algorithms[algorithm]
+        reason = measured.unsupported_reason(conv)
         if reason is not None:
             return Measurement("not_supported", reason=reason)
-        workspace_bytes = chosen.workspace_bytes(conv)
+        workspace_bytes = measured.workspace_bytes(conv)
         if workspace_bytes > self._max_workspace_bytes:
             over = f"{workspace_bytes} bytes exceed the limit of {self._max_workspace_bytes}"
             return Measurement("workspace_too_large", reason=over, workspace_bytes=workspace_bytes)
         try:
-            times_us = self._times_us(chosen, conv, policy)
+            times_us = self._times_us(measured, conv, policy)
         except (MemoryError, ValueError, ArithmeticError) as error:
             return Measurement("failed", reason=f"{type(error).__name__}: {error}")
         return Measurement("ok", "", times_us, times_us, "wall", workspace_bytes, True)
@@ -337,7 +341,7 @@ class CpuDevice(Device):
         return tuple(times)
 
     def _placed(self, conv: Conv) -> tuple[Conv, np.ndarray, np.ndarray]:
-        """Random normal x and w, made once for all algorithms of a problem."""
+        """Return random normal x and w, the same for all algorithms of a problem."""
         if self._operands is None or self._operands[0] != conv:
             x, w = (self._random.standard_normal(tensor_shapes(conv)[role], dtype=np.float32) for role in "xw")
             self._operands = conv, x, w
@@ -345,11 +349,12 @@ class CpuDevice(Device):
 
 
 def measure_datasheet() -> dict[str, object]:
-    """Describe this machine and measure its two peaks; takes at most about two seconds.
+    """Return this machine's datasheet with two measured peaks; this takes about two seconds at most.
 
-    ``gemm_gflops``: best float32 GEMM of 1024³ (2 flops per multiply-add), with ``threads_used`` threads: the peak of
-    the library, not of the silicon. ``copy_gbs``: best copy of one array to another, bytes read plus written, one
-    thread, 1e9 bytes per GB. ``last_level_cache_bytes``: as the system states it, else 0.
+    - ``gemm_gflops``: the best float32 GEMM of 1024³ (2 flops per multiply-add) with ``threads_used`` threads. It is
+      the peak of the library, not of the hardware.
+    - ``copy_gbs``: the best copy of one array to another by one thread, bytes read plus written, 1e9 bytes per GB.
+    - ``last_level_cache_bytes``: as the system states it, else 0.
     """
     cache_bytes = last_level_cache_bytes(CACHES)
     gflops = gemm_gflops(GEMM_SIZE, SECONDS)
@@ -359,7 +364,7 @@ def measure_datasheet() -> dict[str, object]:
 
 
 def cpu_name(cpuinfo: Path) -> str:
-    """The first "model name" of a file laid out as /proc/cpuinfo, else what the platform module knows."""
+    """Return the first "model name" in a file like /proc/cpuinfo, else the name from the platform module."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -369,7 +374,7 @@ def cpu_name(cpuinfo: Path) -> str:
 
 
 def last_level_cache_bytes(caches: Path) -> int:
-    """Size of the highest cache level under a folder laid out as sysfs does (index*/level, size), or 0."""
+    """Return the size of the highest cache level in a folder like sysfs's (index*/level, size), or 0."""
     level_sizes = [(0, 0)]
     for index in caches.glob("index*"):
         try:
@@ -381,20 +386,20 @@ def last_level_cache_bytes(caches: Path) -> int:
 
 
 def blas_threads() -> int:
-    """Threads of the BLAS that NumPy calls; SciPy may bring a second one of its own."""
+    """Return the number of threads of NumPy's BLAS; SciPy may load a second BLAS."""
     pools = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
     numpy_pools = [pool for pool in pools if "numpy" in str(pool.get("filepath", ""))] or pools
     return int(numpy_pools[0]["num_threads"]) if numpy_pools else usable_cores()
 
 
 def steady_threads() -> None:
-    """One BLAS thread from here on, unless the environment names a number: more make short times vary."""
+    """Limit BLAS to one thread, unless the environment sets a number: with more threads short times vary."""
     if not any(os.environ.get(name) for name in _THREAD_VARIABLES):
         threadpool_limits(1, user_api="blas")
 
 
 def gemm_gflops(size: int, seconds: float) -> float:
-    """Best rate of a float32 GEMM of ``size``³ in 1e9 flops per second, over about ``seconds``."""
+    """Return the best rate of a float32 GEMM of ``size``³ over about ``seconds``, in 1e9 flops per second."""
     generator = np.random.default_rng(0)
     a = generator.standard_normal((size, size), dtype=np.float32)
     b = generator.standard_normal((size, size), dtype=np.float32)
@@ -403,14 +408,14 @@ def gemm_gflops(size: int, seconds: float) -> float:
 
 
 def copy_gbs(nbytes: int, seconds: float) -> float:
-    """Best rate of copying ``nbytes`` bytes in GB/s, counting each byte once read and once written."""
+    """Return the best rate of a copy of ``nbytes`` bytes in GB/s. Each byte counts as one read and one write."""
     source = np.ones(nbytes // 4, np.float32)
     target = np.ones_like(source)
     return 2 * source.nbytes / _best_seconds(lambda: np.copyto(target, source), seconds) / 1e9
 
 
 def _best_seconds(action: Callable[[], object], seconds: float) -> float:
-    """Shortest of the runs that fit into ``seconds``, after one to warm up; at least one is timed."""
+    """Return the shortest run within ``seconds``, after a warm-up; at least one run is timed."""
     action()
     runs_s: list[float] = []
     while sum(runs_s) < seconds:

@@ -1,8 +1,8 @@
-"""What a measuring device is: the `Device` protocol, how a time is taken, and the frozen records that pass through.
+"""The `Device` protocol of a measuring device, the rules of timing, and the frozen records that devices return.
 
-The loop (`surrogate.collect.run`), the log and the merge know devices only by this file, so that a recorded
-run (`surrogate.collect.log`) or a CPU stands in wherever no GPU is at hand. A call is warmed once, then repeated 5
-times; 3 where it takes over 20 ms, 1 over 100 ms. The time is the median of the repeats; all are kept in the log.
+The loop (`surrogate.collect.run`), the log and the merge use devices only through this protocol. So a recorded run
+(`surrogate.collect.log`) or a CPU can replace a GPU. A call runs once to warm up, then 5 times. It runs 3 times if it
+takes over 20 ms, and once if it takes over 100 ms. The time is the median of the repeats. The log keeps all repeats.
 """
 
 import ctypes
@@ -17,20 +17,20 @@ from surrogate.dataset.columns import STATUSES
 from surrogate.features.conv import Conv
 
 UNSTABLE_MAD = 0.05
-"""A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the mean)."""
+"""A row is unstable if its MAD exceeds this share of its median (pyperf warns at a similar share of the mean)."""
 UNSTABLE_SPREAD = 1.5
-"""… and one whose slowest repeat exceeds its median this many times."""
+"""A row is also unstable if its slowest repeat exceeds its median by this factor."""
 SLOW_CLOCK = 0.95
-"""A row taken below this share of the run's median SM clock is flagged."""
+"""A row is flagged if its SM clock was below this share of the run's median SM clock."""
 THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-"""Bits of nvmlClocksEventReasons… (nvml.h) that slowed the clock: power cap, hardware slowdown, software and hardware
-thermal slowdown, power brake. Idle and user settings are no throttling.
+"""Bits of nvmlClocksEventReasons… (nvml.h) for a slowed clock: power cap, hardware slowdown, software and hardware
+thermal slowdown, power brake. Idle clocks and clocks set by the user do not count as throttling.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatPolicy:
-    """How many repeats a call of a given length gets."""
+    """The number of repeats of a call, by its length."""
 
     repeats: int = 5
     slow_repeats: int = 3
@@ -39,85 +39,86 @@ class RepeatPolicy:
     slowest_us: float = 100_000.0
 
     def repeats_for(self, warm_us: float) -> int:
-        """Repeats for a call whose warm-up took ``warm_us`` µs."""
+        """Return the number of repeats of a call if its warm-up took ``warm_us`` µs."""
         if warm_us > self.slowest_us:
             return self.slowest_repeats
         return self.slow_repeats if warm_us > self.slow_us else self.repeats
 
 
 POLICY = RepeatPolicy()
-"""The protocol's own."""
+"""The default policy."""
 
 
 def summarise(times_us: Sequence[float]) -> dict[str, Any]:
-    """What the repeats of one measurement say, as columns of a table in µs; without a time there are 0 repeats alone.
+    """Return the table columns that summarise the repeats of one measurement, in µs.
 
-    Median, extremes, median absolute deviation (unscaled), their number, and ``stable``: False where they scatter, None
-    for a single one, which leaves nothing to judge by.
+    The columns are median, extremes, median absolute deviation (unscaled), the number of repeats, and ``stable``.
+    ``stable`` is False if the repeats scatter, and None for a single repeat. Without a time, only ``repeats`` has a
+    value, 0.
     """
     if not times_us:
         return dict.fromkeys(("time_us", "time_us_min", "time_us_max", "time_us_mad", "stable")) | {"repeats": 0}
-    median, minimum, greatest = statistics.median(times_us), min(times_us), max(times_us)
+    median, minimum, maximum = statistics.median(times_us), min(times_us), max(times_us)
     mad = statistics.median(abs(time - median) for time in times_us)
-    stable = mad <= UNSTABLE_MAD * median and greatest <= UNSTABLE_SPREAD * median
-    times = {"time_us": median, "time_us_min": minimum, "time_us_max": greatest, "time_us_mad": mad}
+    stable = mad <= UNSTABLE_MAD * median and maximum <= UNSTABLE_SPREAD * median
+    times = {"time_us": median, "time_us_min": minimum, "time_us_max": maximum, "time_us_mad": mad}
     return {**times, "repeats": len(times_us), "stable": stable if len(times_us) > 1 else None}
 
 
 def throttled(reasons: float | None) -> bool:
-    """True where NVML's bit mask says that something slowed the clock; False for none or unknown."""
+    """Return True if NVML's bit mask of ``reasons`` shows that the clock was slowed; False if the mask is unknown."""
     return bool(reasons and isfinite(reasons) and int(reasons) & THROTTLES)
 
 
 class DeviceLostError(RuntimeError):
-    """The device answers no more in this process (a sticky CUDA error); only a new process can go on."""
+    """The error of a device that no longer answers in this process (a sticky CUDA error). A new process is needed."""
 
 
 LOST = "device lost"
-"""What the reason of a measurement begins with that lost the device: it says nothing of what was to be measured."""
+"""First words of the ``reason`` if a measurement lost the device. Such a measurement shows nothing about its kernel."""
 
 
 def one_line(error: BaseException) -> str:
-    """What a library's error says, or its kind where it says nothing."""
+    """Return the text of a library's error in one line, or the error's class if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the log and the exchange between processes hold as JSON."""
+    """A record that the log and the messages between processes hold as JSON."""
 
     def to_dict(self) -> dict[str, object]:
-        """Field name → plain JSON value; fields at their default are left out, to keep the log small."""
-        held = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {each.name: held[each.name] for each in fields(self) if held[each.name] != each.default}
+        """Return field name → JSON value. Fields at their default are left out, which keeps the log small."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """The inverse of `to_dict`; keys of a newer writer are ignored."""
+        """Return the record of a `to_dict`. Unknown keys, from a newer version, are ignored."""
         return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
 
     @classmethod
     def all_from(cls, entries: Iterable[Mapping[str, object]]) -> tuple[Self, ...]:
-        """Such records read from a list."""
+        """Return a record for each entry."""
         return tuple(map(cls.from_dict, entries))
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo(Record):
-    """What a run's header tells of its device. Rows are keyed by the first three fields."""
+    """The description of a device in a run's header. The first three fields are part of each row's key."""
 
     gpu: str
     library: str
     library_version: str
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of everything else that can change a time: CUDA runtime, driver, instruments."""
+    """Versions of all other software that can change a time: CUDA runtime, driver, instruments."""
     properties: Mapping[str, Any] = field(default_factory=dict)
-    """Plain JSON facts: compute capability, SMs, memory, timer, limits; a CPU's measured spec."""
+    """JSON values: compute capability, SMs, memory, timer, limits; for a CPU its measured datasheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKernel(Record):
-    """One kernel of one call: its mangled name, its launch, and its median time over the repeats in µs."""
+    """One kernel of one call: its mangled name, its launch, and its median time in µs over the repeats."""
 
     kernel_name: str
     grid_x: int
@@ -134,10 +135,11 @@ class MeasuredKernel(Record):
 
 @dataclass(frozen=True, slots=True)
 class Measurement(Record):
-    """One (problem, algorithm) on one device.
+    """The measurement of one (problem, algorithm) on one device.
 
-    ``times_us`` holds every repeat in the order taken: the sum of kernel times where kernels were seen, else
-    the whole call. ``spans_us`` holds first start to last end of the same repeats, launch gaps included.
+    ``times_us`` holds every repeat in order of time. A repeat is the sum of its kernel times if kernels were recorded,
+    else the time of the whole call. ``spans_us`` holds, for the same repeats, the time from the first kernel's start to
+    the last kernel's end, with launch gaps.
     """
 
     status: str
@@ -145,13 +147,14 @@ class Measurement(Record):
     times_us: tuple[float, ...] = ()
     spans_us: tuple[float, ...] = ()
     timer: str = ""
-    """Instrument behind ``times_us``: ``cupti``, ``events`` or ``wall``."""
+    """Instrument that took ``times_us``: ``cupti``, ``events`` or ``wall``."""
     workspace_bytes: int | None = None
     deterministic: bool | None = None
     kernels: tuple[MeasuredKernel, ...] = ()
     sm_clock_mhz: float | None = None
-    """The SM clock while the repeats ran; so is the next: NVML's bit mask of what held the clock down."""
+    """The SM clock while the repeats ran."""
     throttle_reasons: int | None = None
+    """NVML's bit mask of the reasons for a slowed clock while the repeats ran."""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -161,17 +164,17 @@ class Measurement(Record):
 
     @property
     def lost(self) -> bool:
-        """True where the device was lost: the log holds it, no table does, and the next call tries again."""
+        """Return True if the device was lost. The log keeps such a record, tables do not, and the next run retries."""
         return self.status == "failed" and self.reason.startswith(LOST)
 
     @property
     def labels_differ(self) -> bool:
-        """True where CUPTI's labels miss launches that the cache's flushes tell apart; ``reason`` counts them."""
+        """Return True if CUPTI's labels miss launches that the cache flushes separate; ``reason`` counts them."""
         return self.timer == "cupti" and bool(self.reason)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`, with tuples in the place of JSON's lists."""
+        """Return the measurement of a `to_dict`, with tuples for JSON's lists."""
         lists = {name: tuple(values.get(name, ())) for name in ("times_us", "spans_us", "kernels")}
         lists["kernels"] = MeasuredKernel.all_from(lists["kernels"])
         return super(Measurement, cls).from_dict({**values, **lists})
@@ -179,7 +182,7 @@ class Measurement(Record):
 
 @dataclass(frozen=True, slots=True)
 class HeuristicEntry(Record):
-    """One entry of the library's own ranking: cuDNN's ``Get…_v7`` order, its graph's, or what ``Find…Ex`` timed."""
+    """One entry of the library's own ranking: from cuDNN's ``Get…_v7``, its graph API, or the times of ``Find…Ex``."""
 
     algorithm: str
     status: str
@@ -191,15 +194,15 @@ class HeuristicEntry(Record):
 
 @lru_cache(maxsize=4096)
 def demangled(kernel_name: str) -> str:
-    """A kernel's C++ name as people and `surrogate.features.kernels` read it; any other name as it is.
+    """Return a kernel's demangled C++ name, as `surrogate.features.kernels` reads it; any other name unchanged.
 
-    CUPTI and the profilers are asked for mangled names, which alone are the same everywhere.
+    CUPTI and the profilers give mangled names, because only mangled names are the same in all tools.
     """
     if not kernel_name.startswith("_Z"):
         return kernel_name
     try:
         demangle = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
-    except OSError:  # no C++ runtime here
+    except OSError:  # this system has no C++ runtime
         return kernel_name
     demangle.restype = ctypes.c_void_p
     text = demangle(kernel_name.encode(), None, None, None)
@@ -212,34 +215,34 @@ def demangled(kernel_name: str) -> str:
 
 
 class Device(Protocol):
-    """Something that times convolution algorithms one at a time. Every method may raise `DeviceLostError`.
+    """A device that times one convolution algorithm at a time. Every method may raise `DeviceLostError`.
 
-    One that inherits from it ranks nothing, times nothing on its own and knows no conditions unless it says otherwise.
+    By default `heuristic`, `find` and `conditions` are empty; a subclass overrides the ones that it supports.
     """
 
     def device_info(self) -> DeviceInfo:
-        """Facts for the run's header."""
+        """Return the description of the device for the run's header."""
         ...
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
-        """Every algorithm the library numbers for this direction, supported or not, in its own order."""
+        """Return every algorithm that the library lists for this direction, in its order, supported or not."""
         ...
 
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """The library's ranking without measuring, best first; empty where it has none."""
+        """Return the library's ranking without measurements, best first; empty if the library has no ranking."""
         return ()
 
     def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """The library's own one-shot timing, fastest first; empty where it has none."""
+        """Return the library's own one-shot times, fastest first; empty if the library takes no times."""
         return ()
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
-        """Our own timing of one algorithm. What goes wrong is a status, not an exception."""
+        """Return our own measurement of one algorithm. A failure becomes a status, not an exception."""
         ...
 
     def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power and throttle flags now (as NVML tells them); empty if unknown."""
+        """Return the present clocks, temperature, power and throttle reasons from NVML; empty if unknown."""
         return {}
 
     def close(self) -> None:
-        """Give the device back. Called once."""
+        """Release the device. Called once."""

@@ -1,11 +1,16 @@
-"""The run's log: append-only JSON lines that survive a kill at any byte; and the device that serves a log again.
+"""The run's log, and a device that replays a log. The log holds append-only JSON lines and survives a kill at any byte.
 
-Line 1 is the header: schema version, device, plan, protocol. Then, for each planned problem (named by its
-key), a ``problem`` record (origin, networks, candidates, the library's ranking), one ``measure`` record per
-algorithm (another after one that lost the device), and a ``done`` record once all are measured (Find's result, clocks);
-``counters`` records follow where counters were taken.
-Every record is one ``write`` of a whole line, so a killed process loses at most the measurement in flight; ``fsync``
-follows every `FSYNC_SECONDS`, so a power cut loses little more. A torn last line is cut off when the run goes on.
+Line 1 is the header: schema version, device, plan, protocol. For each planned problem, identified by its key, these
+records follow:
+
+- ``problem``: origin, networks, candidates, the library's ranking,
+- ``measure``: one per algorithm, and one more after a measurement that lost the device,
+- ``done``: written when all algorithms are measured; Find's result and the clocks,
+- ``counters``: if counters were taken.
+
+Each record is written as one complete line by one ``write``. So a killed process loses at most the measurement in
+progress. ``fsync`` follows every `FSYNC_SECONDS`, so a power cut loses little more. When the run continues, an
+incomplete last line is removed.
 """
 
 import json
@@ -31,11 +36,11 @@ SCHEMA_VERSION = 1
 FSYNC_SECONDS = 2.0
 HEADER = "seer-collect"
 MAX_BYTES = 2 << 30
-"""Of a log, unpacked: two million records."""
+"""Largest size of an unpacked log; two million records fit."""
 
 
 Entry = dict[str, Any]
-"""A record of any kind; `_FIELDS` says which keys a kind has."""
+"""A record of any kind; `_FIELDS` lists the keys of each kind."""
 _FIELDS: Mapping[str, Mapping[str, type]] = {
     "problem": {"problem": str, "origin": str, "networks": list, "candidates": list, "heuristic": list},
     "measure": {"problem": str, "algorithm": str, "result": dict},
@@ -43,13 +48,13 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
     "operator": {"problem": str, "result": dict, "conditions": dict},
     "counters": {"problem": str, "algorithm": str, "kernels": list},
 }
-"""Kind of record → what it needs."""
+"""Kind of record → its required keys and their types."""
 KINDS = tuple(_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line: what must agree before a run goes on."""
+    """The first line of a log. A run continues only if its header agrees."""
 
     device: DeviceInfo
     plan_digest: str
@@ -61,27 +66,27 @@ class Header:
     """Unix time of the run's first start."""
 
     def to_dict(self) -> dict[str, object]:
-        """The JSON of the first line."""
+        """Return the JSON of the first line."""
         plan = {"digest": self.plan_digest, "shard": list(self.shard), "description": self.description}
-        told = {"created_s": self.created_s, "device": self.device.to_dict(), "plan": plan | {"seed": self.seed}}
-        return {"kind": HEADER, "schema": SCHEMA_VERSION, **told, "protocol": dict(self.protocol)}
+        facts = {"created_s": self.created_s, "device": self.device.to_dict(), "plan": plan | {"seed": self.seed}}
+        return {"kind": HEADER, "schema": SCHEMA_VERSION, **facts, "protocol": dict(self.protocol)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], path: Path) -> Self:
-        """The inverse of `to_dict`; a foreign file or a newer schema raises `InputError`."""
+        """Return the header of a `to_dict`. Raises `InputError` for a foreign file or a newer schema."""
         if values.get("kind") != HEADER:
             raise InputError(f"{path}: its first line is no header of a run of `seer collect`")
         require_readable(path, values["schema"], SCHEMA_VERSION)
         plan = values["plan"]
         first, last = plan["shard"]
-        told = {name: plan[name] for name in ("description", "seed") if name in plan}
-        told |= {name: values[name] for name in ("protocol", "created_s") if name in values}
-        return cls(DeviceInfo.from_dict(values["device"]), plan["digest"], (first, last), **told)
+        optional = {name: plan[name] for name in ("description", "seed") if name in plan}
+        optional |= {name: values[name] for name in ("protocol", "created_s") if name in values}
+        return cls(DeviceInfo.from_dict(values["device"]), plan["digest"], (first, last), **optional)
 
     def conflict(self, other: "Header") -> str:
-        """Why a run with this header cannot go on as ``other``; empty where it can."""
+        """Return the reason why a run with this header cannot continue as ``other``; empty if it can."""
         identity, other_identity = self._identity(), other._identity()
-        if self.plan_digest == other.plan_digest:  # which alone decides whether two plans are the same
+        if self.plan_digest == other.plan_digest:  # plans are the same if their digests are, whatever their text
             other_identity["plan"] = identity["plan"]
         for name, value in identity.items():
             if value != other_identity[name]:
@@ -89,7 +94,7 @@ class Header:
         return ""
 
     def _identity(self) -> dict[str, object]:
-        """What must agree, by the name that a person is told."""
+        """Return the values that must agree, by the names that messages use."""
         return {
             "GPU": self.device.gpu,
             "library": self.device.library,
@@ -102,7 +107,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A log as read: its header (None for an empty file), its records, and where the last whole line ends."""
+    """The contents of a log: its header (None for an empty file), its records, and the bytes of its complete lines."""
 
     header: Header | None
     records: tuple[Entry, ...]
@@ -110,48 +115,48 @@ class Contents:
 
 
 def read_log(path: str | Path) -> Contents:
-    """All whole records of ``path``, which may be packed by gzip.
+    """Return all complete records of the log ``path``, which may be packed by gzip.
 
-    A torn last line is left out; anything else unreadable raises `InputError`.
+    An incomplete last line is left out. Raises `InputError` for any other unreadable line.
     """
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: no such run; `seer collect -o` writes one")
     data = read_bytes(path, max_bytes=MAX_BYTES)
-    whole = data.rfind(b"\n") + 1
+    complete_bytes = data.rfind(b"\n") + 1
     records = []
-    for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
+    for number, line in enumerate(data[:complete_bytes].split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
             _check_record(record, first=number == 1)
         except (ValueError, RecursionError) as error:
             wrong = f"{path}:{number}: not a record of a run ({error})"
-            raise InputError(f"{wrong}; only the last line of a killed run may be torn") from None
+            raise InputError(f"{wrong}; only the last line of a killed run may be incomplete") from None
         records.append(record)
     if not records:
         return Contents(None, (), 0)
     with damage_as_input_error(path, refusals=True):
-        return Contents(Header.from_dict(records[0], path), tuple(records[1:]), whole)
+        return Contents(Header.from_dict(records[0], path), tuple(records[1:]), complete_bytes)
 
 
 class RunLog(AbstractContextManager["RunLog"]):
-    """A run's log open for appending; holds the file's lock until closed."""
+    """A run's log, open for appending. It holds the file's lock until it is closed."""
 
     def __init__(self, path: str | Path, header: Header) -> None:
-        """Open ``path`` to go on with the run it holds, or to begin one.
+        """Open ``path`` to continue the run in it, or to begin a run.
 
-        Raises `InputError` where the file is locked by a live run, is no log, or belongs to another device,
-        library version, plan, shard or protocol.
+        Raises `InputError` if another run holds the file's lock, if the file is no log, or if it belongs to another
+        device, library version, plan, shard or protocol.
         """
         self.path = Path(path)
         self._file = _open_locked(self.path)
         try:
             contents = read_log(self.path)
             if contents.header is None:
-                begun = self.path.read_bytes()  # without a whole line, ours only if it is the beginning of a header
+                begun = self.path.read_bytes()  # an incomplete line is ours only if a header begins with it
                 expected = b'{"kind":"' + HEADER.encode() + b'"'
                 if not (begun.startswith(expected) or expected.startswith(begun)):
-                    raise InputError(f"{self.path}: holds something else than a run; give another -o")
+                    raise InputError(f"{self.path}: the file is no run; give another -o")
                 self.header = header
                 self._file.truncate(0)
                 self.append(header.to_dict())
@@ -160,7 +165,7 @@ class RunLog(AbstractContextManager["RunLog"]):
                 self.header = contents.header
                 conflict = contents.header.conflict(header)
                 if conflict:
-                    raise InputError(f"{self.path}: {conflict}; give another -o, or the run's own command")
+                    raise InputError(f"{self.path}: {conflict}; give another -o, or repeat the run's own command")
                 self._file.truncate(contents.complete_bytes)
                 self._end = contents.complete_bytes
             self.records = contents.records
@@ -170,15 +175,15 @@ class RunLog(AbstractContextManager["RunLog"]):
         self._synced_s = time.monotonic()
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Add one record of plain values and `Record`s as one line in one write; now and then force it to the disk.
+        """Append one record of JSON values and `Record`s as one line, and sync every `FSYNC_SECONDS`.
 
-        `OSError` where it does not fit (the disk is full): the log then ends with the record before.
+        Raises `OSError` if the line does not fit (the disk is full). The log then ends with the previous record.
         """
         text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=Record.to_dict)
         line = text.encode() + b"\n"
         written = 0
         try:
-            while written < len(line):  # a disk that fills up takes a part, and refuses the next write
+            while written < len(line):  # a disk that fills up accepts a part, then refuses the next write
                 written += self._file.write(line[written:])
         except BaseException:
             self._file.truncate(self._end)
@@ -188,12 +193,12 @@ class RunLog(AbstractContextManager["RunLog"]):
             self.sync()
 
     def sync(self) -> None:
-        """Force everything written so far to the disk."""
+        """Force all written records to the disk."""
         os.fsync(self._file.fileno())
         self._synced_s = time.monotonic()
 
     def close(self) -> None:
-        """Sync, and release the lock."""
+        """Sync the file and release its lock."""
         if not self._file.closed:
             self.sync()
             self._file.close()
@@ -203,11 +208,11 @@ class RunLog(AbstractContextManager["RunLog"]):
 
     _synced_s: float = 0.0
     _end: int = 0
-    """Where the last whole record ends."""
+    """Position in the file after the last complete record."""
 
 
 def _open_locked(path: Path) -> FileIO:
-    """``path`` open for unbuffered appending, locked against a second run (where the system knows such locks)."""
+    """Return ``path`` open for unbuffered appending, and locked against a second run if the system has file locks."""
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file"
         raise InputError(f"{path}: cannot be written (it is {kind}); give another -o")
@@ -219,7 +224,7 @@ def _open_locked(path: Path) -> FileIO:
         import fcntl
 
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # no such locks on this system: two runs on one log then are the user's own mistake
+    except ImportError:  # this system has no file locks: the user must not start two runs on one log
         pass
     except OSError:
         file.close()
@@ -229,9 +234,9 @@ def _open_locked(path: Path) -> FileIO:
 
 @contextmanager
 def damage_as_input_error(name: str | Path, refusals: bool = False) -> Iterator[None]:
-    """Inside this, records of the wrong shape, whose lines are JSON all the same, are the user's error.
+    """Turn errors of damaged records (valid JSON, but wrong keys or values) into an `InputError` that names the file.
 
-    An `InputError` is wrapped likewise, to name the file, unless ``refusals`` says that it does.
+    An `InputError` inside is wrapped, too, unless ``refusals`` is True: its text then names the file already.
     """
     try:
         yield
@@ -242,7 +247,7 @@ def damage_as_input_error(name: str | Path, refusals: bool = False) -> Iterator[
 
 
 def _check_record(record: object, *, first: bool) -> None:
-    """Raise `ValueError` where ``record`` is no record of a log; the ``first`` is the header, of any kind."""
+    """Raise `ValueError` if ``record`` is no record of a log. The ``first`` record is the header and has any kind."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         raise ValueError("not a record")
     if first:
@@ -257,19 +262,19 @@ def _check_record(record: object, *, first: bool) -> None:
 def problem_record(
     problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[HeuristicEntry]
 ) -> dict[str, Any]:
-    """Written before a problem's first measurement."""
+    """Return the record that is written before a problem's first measurement."""
     source = {"kind": "problem", "problem": problem.key, "origin": problem.origin, "networks": problem.networks}
     return {**source, "candidates": candidates, "heuristic": heuristic}
 
 
 def key_without_visit(key: str) -> str:
-    """The problem with its settings: what all visits share."""
+    """Return the part of the key that all visits share: the problem with its settings."""
     return key.partition(" #")[0]
 
 
 @lru_cache(maxsize=8192)
 def conv_of(key: str) -> Conv:
-    """The problem that a key names; `InputError` where it names none."""
+    """Return the problem of a key. Raises `InputError` for an unreadable key."""
     parts = key_without_visit(key).split(" ")
     if len(parts) != 5:
         raise InputError(f"problem {key!r} is not readable; it is PROBLEM dtype math layout direction")
@@ -277,14 +282,14 @@ def conv_of(key: str) -> Conv:
     return parse(text, dtype=dtype, math=math, layout=layout, direction=direction)
 
 
-EMPTY = "holds no measurement; replay needs a run with at least one"
+EMPTY = "the run has no measurement; replay needs at least one"
 
 
 class ReplayDevice(Device):
-    """A device whose every answer was recorded. Of several visits to a problem the first is served, always."""
+    """A device that returns the answers recorded in a log. It always returns the first of several visits."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises `InputError` where ``path`` is no run or an empty one."""
+        """Read the run at ``path``. Raises `InputError` if it is no run or has no measurement."""
         contents = read_log(path)
         if contents.header is None:
             raise InputError(f"{path}: {EMPTY}")
@@ -295,11 +300,11 @@ class ReplayDevice(Device):
         self._measured: dict[str, dict[str, Measurement]] = {}
         with damage_as_input_error(path):
             for record in contents.records:
-                self._take(record)
+                self._add(record)
         if not self._measured:
             raise InputError(f"{path}: {EMPTY}")
 
-    def _take(self, record: Entry) -> None:
+    def _add(self, record: Entry) -> None:
         key = key_without_visit(record["problem"])
         if record["kind"] == "problem":
             self._problems.setdefault(key, record)
@@ -311,41 +316,42 @@ class ReplayDevice(Device):
                 self._measured.setdefault(key, {}).setdefault(record["algorithm"], result)
 
     def problems(self) -> list[PlannedProblem]:
-        """The recorded problems that have a measurement, as the sources of a plan."""
+        """Return the recorded problems that have a measurement, as the source of a plan."""
         measured = [(conv_of(key), record) for key, record in self._problems.items() if key in self._measured]
         return [PlannedProblem(conv, record["origin"], tuple(record["networks"])) for conv, record in measured]
 
     def device_info(self) -> DeviceInfo:
-        """The recorded device."""
+        """Return the description of the recorded device."""
         return self._info
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
-        """The algorithms that were measured for ``conv`` (all, unless the recorded run was cut), in the library's
-        order.
+        """Return the algorithms that were measured for ``conv``, in the library's order.
+
+        These are all algorithms, unless the recorded run was cut.
         """
         measured = self._measured.get(problem_key(conv), {})
         return tuple(name for name in self._recorded(conv)["candidates"] if name in measured)
 
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """The recorded ranking."""
+        """Return the recorded ranking."""
         return HeuristicEntry.all_from(self._recorded(conv).get("heuristic", ()))
 
     def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """Find's recorded result; empty where the recorded run was cut before it."""
+        """Return Find's recorded result; empty if the recorded run was cut before it."""
         return HeuristicEntry.all_from(self._finds.get(problem_key(conv), {}).get("find", ()))
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
-        """The recorded measurement; the policy was the recorded run's."""
+        """Return the recorded measurement. The policy is ignored: the recorded run had its own."""
         self._recorded(conv)
         measured = self._measured.get(problem_key(conv), {})
         if algorithm not in measured:
-            known = f"{', '.join(measured) or 'none'}{nearest(algorithm, measured)}"
-            raise InputError(f"{self.path}: {algorithm} was not recorded for {problem_key(conv)}; recorded: {known}")
+            recorded = f"{', '.join(measured) or 'none'}{nearest(algorithm, measured)}"
+            raise InputError(f"{self.path}: {algorithm} was not recorded for {problem_key(conv)}; recorded: {recorded}")
         return measured[algorithm]
 
     def _recorded(self, conv: Conv) -> Entry:
         key = problem_key(conv)
         if key not in self._problems:
-            rule = f"replay serves recorded problems only{nearest(key, self._problems, count=1)}"
+            rule = f"replay has recorded problems only{nearest(key, self._problems, count=1)}"
             raise InputError(f"{self.path}: {key} was not recorded ({len(self._problems)} problems are); {rule}")
         return self._problems[key]

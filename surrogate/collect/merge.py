@@ -1,8 +1,9 @@
-"""Runs → one dataset: a row per (device, settings, problem, algorithm), and a table of kernels keyed alike.
+"""Merge runs into a dataset: a row per (device, settings, problem, algorithm), and a kernel table by the same key.
 
-Shards of a plan and runs of other devices go together. A problem measured several times (anchors, or two runs) becomes
-one row: its time is the median of the visits' medians, and how far the visits drifted is told in the metadata. Logs of
-``--heuristic-only`` become a table of rankings, without status and time; logs of operators a table of their own.
+Shards of a plan and runs of several devices can be merged. A problem that was measured several times (anchors, or two
+runs) becomes one row. Its time is the median of the visits' medians, and the metadata states the drift of the visits.
+Logs of ``--heuristic-only`` become a table of rankings, without status and time. Logs of operators become a table of
+their own.
 """
 
 import math
@@ -27,21 +28,21 @@ DEVICE_COLUMNS = ("gpu", "library", "library_version")
 
 
 ROW = (*DEVICE_COLUMNS, "problem", "algorithm")
-"""What a row is named by: device, problem with settings, algorithm."""
-Found = Mapping[str, Sequence[dict[str, Any]]]
-"""Kind → its records of all logs in their order, each with the columns of its device, ``run``, ``visit`` (the problem
-with the number of its visit) and ``problem``; ``values`` are the columns of what was measured."""
+"""The key of a row: device, problem with settings, algorithm."""
+Records = Mapping[str, Sequence[dict[str, Any]]]
+"""Kind → records of all logs in order. Each has the columns of its device, ``run``, ``visit`` (the problem with the
+number of its visit) and ``problem``; ``values`` are the measured columns."""
 
 
-def _found(runs: Sequence["Log"]) -> Found:
-    """Return all logs' records without the measurements that lost the device.
+def _records(runs: Sequence["Log"]) -> Records:
+    """Return all logs' records, without the measurements that lost the device.
 
     Raises `InputError` for a record that names no problem or holds no measurement.
     """
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log.KINDS}
     for path, header, records in runs:
         device = dict(zip(DEVICE_COLUMNS, _device(header), strict=True))
-        # copies of a run's log, however short, are the same run
+        # Copies of a run's log, complete or cut, count as the same run.
         run = f"{header.created_s} {header.plan_digest} {header.shard} {_device(header)}"
         with log.damage_as_input_error(path):
             for record in records:
@@ -68,7 +69,7 @@ def _named(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _measurement(result: Measurement) -> dict[str, Any]:
-    """The columns of one measurement; one with a time that is no time (0, not finite) is ``failed``."""
+    """Return the columns of one measurement. Its status is ``failed`` if a time is 0 or not finite."""
     wrong = [time for time in (*result.times_us, *result.spans_us) if not 0 < time < math.inf]
     if wrong:
         result = Measurement("failed", f"a repeat of {wrong[0]:g} µs")
@@ -87,26 +88,26 @@ def _measurement(result: Measurement) -> dict[str, Any]:
 
 
 def merge_runs(paths: Sequence[str | Path]) -> Dataset:
-    """The dataset that the logs at ``paths`` hold together: measured runs, rankings or operators.
+    """Return the dataset of the logs at ``paths``: measured runs, rankings or operators.
 
-    Its kernels are empty where none were seen. Candidates are ``all`` where every algorithm of a problem is tried: one
-    without a row is unmeasured.
+    Its kernel table is empty if no kernels were recorded. ``candidates`` is ``all`` for measured runs: every algorithm
+    of a problem is tried, so an algorithm without a row is unmeasured.
 
-    Raises `InputError` for a file that is no log, where no log holds anything, or where several kinds came.
+    Raises `InputError` for a file that is no log, for logs of several kinds, and if no log has a measurement.
     """
-    logs = [(Path(path), log.read_log(path)) for path in paths]
-    held = [(path, known.header, known.records) for path, known in logs if known.header is not None]
-    kinds = {_kind(header, records): path for path, header, records in held}
+    contents = [(Path(path), log.read_log(path)) for path in paths]
+    logs = [(path, each.header, each.records) for path, each in contents if each.header is not None]
+    kinds = {_kind(header, records): path for path, header, records in logs}
     if len(kinds) > 1:
         described = " and ".join(f"{path} holds {kind}" for kind, path in kinds.items())
-        raise InputError(f"{described}; merge each kind into a table of its own")
+        raise InputError(f"{described}; merge each kind into its own table")
     special = {"rankings without times": _rankings, "operators": _operators}
     merge = special.get(next(iter(kinds), ""), _measured)
-    named = ", ".join(map(str, paths)) or "nothing"
-    with log.damage_as_input_error(named, refusals=True):
-        merged = merge(_found(held), {"runs": [header.to_dict() for _, header, _ in held]})
+    files = ", ".join(map(str, paths)) or "nothing"
+    with log.damage_as_input_error(files, refusals=True):
+        merged = merge(_records(logs), {"runs": [header.to_dict() for _, header, _ in logs]})
     if merged.frame.empty:
-        raise InputError(f"{named}: no measurement or ranking to merge; collect some first")
+        raise InputError(f"{files}: no measurement or ranking to merge; collect some first")
     return merged
 
 
@@ -117,7 +118,7 @@ def _kind(header: Header, records: Sequence[Entry]) -> str:
 
 
 Log = tuple[Path, Header, Sequence[Entry]]
-"""Path, header, records."""
+"""A log's path, header and records."""
 
 
 def _device(header: Header) -> tuple[str, str, str]:
@@ -125,21 +126,21 @@ def _device(header: Header) -> tuple[str, str, str]:
 
 
 def _table(frame: pd.DataFrame, table: str) -> pd.DataFrame:
-    """``frame`` with the declared columns of ``table`` in their order and type; text or None where it is text."""
+    """Return ``frame`` with the declared columns of ``table`` in their order and types. Text cells are text or None."""
     kinds = {column.name: column.kind for column in columns(table) if column.name in frame}
     types: Any = {name: kind for name, kind in kinds.items() if kind != "text"}
     return frame[list(kinds)].astype(types)
 
 
-def _measured(found: Found, metadata: dict[str, object]) -> Dataset:
+def _measured(found: Records, metadata: dict[str, object]) -> Dataset:
     if not found["measure"]:
         return Dataset(pd.DataFrame(), metadata=metadata)
-    done: dict[tuple[str, ...], dict[str, Any]] = {}  # of a run's log and its copies the first
+    done: dict[tuple[str, ...], dict[str, Any]] = {}  # the first record of a run's log and its copies counts
     for row in found["done"]:
         done.setdefault((row["run"], row["visit"]), row)
     visits = _visits(found, done)
     metadata |= {"anchors": _anchors(visits), "duplicates_dropped": len(found["measure"]) - len(visits)}
-    # of a row that was counted twice the last
+    # The last record counts if a row has counters twice.
     counters = {_named(row, ROW): row["kernels"] for row in found["counters"]}
     launches = _kernels(visits, counters)
     if counters:
@@ -149,8 +150,8 @@ def _measured(found: Found, metadata: dict[str, object]) -> Dataset:
     return Dataset(frame, metadata=metadata, kernels=_table(pd.DataFrame(launches), "kernels"))
 
 
-def _visits(found: Found, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
-    """Every visit once, with its clock: the one under load, or else the one sampled after its problem."""
+def _visits(found: Records, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
+    """Return every visit once, with its clock: under load, or else sampled after its problem."""
     rows = []
     for row in found["measure"]:
         values = row["values"]
@@ -162,12 +163,12 @@ def _visits(found: Found, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> 
     clocks = pd.to_numeric(visits["sm_clock_mhz"])
     clocks = clocks.where(clocks > 0)
     usual = clocks.groupby(visits["run"]).transform("median")
-    held = visits["throttle_reasons"].map(throttled)
-    return visits.assign(sm_clock_mhz=clocks, slow_clock=clocks < SLOW_CLOCK * usual, throttled=held)
+    is_throttled = visits["throttle_reasons"].map(throttled)
+    return visits.assign(sm_clock_mhz=clocks, slow_clock=clocks < SLOW_CLOCK * usual, throttled=is_throttled)
 
 
-def _rows(visits: pd.DataFrame, found: Found, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
-    """A row per `ROW`: medians over its visits that are ok; what else is said is the first one's."""
+def _rows(visits: pd.DataFrame, found: Records, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a row per `ROW`: medians over its ok visits. Other columns come from the first ok visit, or the first."""
     row = list(ROW)
     ok = visits[visits["status"] == "ok"]
     order = pd.MultiIndex.from_frame(visits[row].drop_duplicates())
@@ -210,7 +211,7 @@ def _origin(planned: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
 
 
 def _settings(row: tuple[str, ...]) -> dict[str, object]:
-    """What every row begins with."""
+    """Return the first columns of a row: device, problem, settings, algorithm."""
     *device, problem, algorithm = row
     return {**dict(zip(DEVICE_COLUMNS, device, strict=True)), **conv_of(problem).to_dict(), "algorithm": algorithm}
 
@@ -234,9 +235,9 @@ def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], list[dict[
 
 
 def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
-    """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of time.
+    """Return a record for each row with several ok visits: its problem, drift and trend.
 
-    ``drift``: slowest / fastest − 1; ``trend``: last / first − 1.
+    ``drift`` is slowest / fastest − 1. ``trend`` is last / first − 1 in order of time.
     """
     ok = visits[visits["status"] == "ok"]
     repeated: Any = ok[ok.duplicated(list(ROW), keep=False)].sort_values("at_s", kind="stable").groupby(list(ROW))
@@ -253,8 +254,8 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
     ]
 
 
-def _rankings(found: Found, metadata: dict[str, object]) -> Dataset:
-    """The rankings of all logs; of a problem ranked twice for one GPU and version, the later file's counts."""
+def _rankings(found: Records, metadata: dict[str, object]) -> Dataset:
+    """Return the rankings of all logs. If a problem is ranked twice for a GPU and version, the later file counts."""
     latest = {_named(row, (*DEVICE_COLUMNS, "visit")): row for row in found["problem"]}
     rows = [row for problem in latest.values() for row in _ranked(problem)]
     metadata["unranked_problems"] = sum(not problem["ranking"] for problem in latest.values())
@@ -262,7 +263,7 @@ def _rankings(found: Found, metadata: dict[str, object]) -> Dataset:
 
 
 def _ranked(problem: Mapping[str, Any]) -> list[dict[str, object]]:
-    """An engine's first place counts; one that cuDNN ranks but refuses to finalise has no row."""
+    """Return a row per engine. The best rank of an engine counts; an engine that cuDNN cannot finalise has no row."""
     first = {entry["algorithm"]: entry for entry in reversed(problem["ranking"])}
     names = dict.fromkeys(entry["algorithm"] for entry in problem["ranking"])
     return [
@@ -277,11 +278,11 @@ def _ranked(problem: Mapping[str, Any]) -> list[dict[str, object]]:
     ]
 
 
-def _operators(found: Found, metadata: dict[str, object]) -> Dataset:
-    """A row per operator problem: family, operator, its sizes (missing where it has no such), times in µs.
+def _operators(found: Records, metadata: dict[str, object]) -> Dataset:
+    """Return a row per operator problem: family, operator, sizes (missing if it has no such size), times in µs.
 
-    ``kernels`` counts the launches, ``kernel_name`` is the longest one's; of two logs that hold a problem of one device
-    the later one counts.
+    ``kernels`` is the number of launches; ``kernel_name`` is the longest launch. If two logs hold the same problem of
+    the same device, the later log counts.
     """
     latest = {_named(row, ROW[:-1]): row for row in found["operator"]}
     return Dataset(pd.DataFrame(map(_operator_row, latest.values())), metadata=metadata)
@@ -291,7 +292,7 @@ def _operator_row(row: Mapping[str, Any]) -> dict[str, object]:
     operator = parse_operator(row["problem"])
     values = row["values"]
     kernels = values.pop("kernels")
-    held_down = throttled(values.pop("throttle_reasons"))
+    is_throttled = throttled(values.pop("throttle_reasons"))
     longest = max(kernels, key=lambda kernel: kernel.time_us, default=None)
     return {
         **{name: row[name] for name in DEVICE_COLUMNS},
@@ -302,7 +303,7 @@ def _operator_row(row: Mapping[str, Any]) -> dict[str, object]:
         "algorithm": "default",
         **values,
         "sm_clock_mhz": values["sm_clock_mhz"] or row["conditions"].get("sm_clock_mhz"),
-        "throttled": held_down,
+        "throttled": is_throttled,
         "kernels": len(kernels),
         "kernel_name": demangled(longest.kernel_name) if longest else None,
     }

@@ -1,11 +1,10 @@
-"""From a device's name to the device: in this process, or in one of its own, which this module also is.
+"""Open a device by its name, in this process or in a child process; this module is also the child's program.
 
-A process of its own keeps a sticky CUDA error, a crash or a hang to one measurement. The parent (`WorkerDevice`,
-`WorkerOperators`) starts ``python -m surrogate.collect.open_device NAME WORDS…``, and the child (`serve`) exchanges
-JSON lines with it over standard input and output: a request is ``{"call": name, …}``, a reply ``{"result": …}``,
-``{"input_error": line}`` or ``{"lost": reason}``. A child that said ``lost``, died or kept silent too long is replaced
-by a fresh one at the next call. A child outlives its parent, however that ends, by seconds at most, also inside a call
-that hangs.
+A child process limits a sticky CUDA error, a crash or a hang to one measurement. The parent (`WorkerDevice`,
+`WorkerOperators`) starts ``python -m surrogate.collect.open_device NAME WORDS…``. The child (`serve`) exchanges JSON
+lines with it over standard input and output. A request is ``{"call": name, …}``; a reply is ``{"result": …}``,
+``{"input_error": line}`` or ``{"lost": reason}``. The next call starts a new child if the last one replied ``lost``,
+died, or did not answer in time. A child ends within seconds after its parent, even inside a call that hangs.
 """
 
 import json
@@ -37,11 +36,11 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 
 FIRST_TIMEOUT_S = 300.0
-"""Silence after which a child is taken for hung at its first call, which loads libraries and checks itself."""
+"""Seconds for a child's first call, which loads libraries and checks the device. A slower child counts as hung."""
 TIMEOUT_S = 30.0
-"""… and at any later one: a call measures for seconds at most."""
+"""Seconds for each later call, which measures for a few seconds at most."""
 ENDING_S = 3.0
-"""What a child has to end in order once its parent is gone."""
+"""Seconds in which a child can end in order after its parent has ended."""
 
 
 if TYPE_CHECKING:
@@ -49,11 +48,11 @@ if TYPE_CHECKING:
     from surrogate.collect.operators import GpuOperators
 
 Served: TypeAlias = "Device | GpuOperators | HeuristicDevice"
-"""What a child process answers for."""
+"""A device that a child process serves."""
 
 
 class Worker:
-    """A child process started by ``command``, and another one after that was lost."""
+    """A child process started by ``command``. If the child is lost, the next call starts a new one."""
 
     def __init__(
         self, command: Sequence[str], timeout_s: float = TIMEOUT_S, first_timeout_s: float = FIRST_TIMEOUT_S
@@ -73,7 +72,7 @@ class Worker:
         return self._ask("conditions")
 
     def close(self) -> None:
-        """End the child: its standard input closes, it gives the device back; after a while it is killed."""
+        """End the child: close its standard input, so that it releases the device; kill it after 10 s."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -96,7 +95,7 @@ class Worker:
         return reply["result"]
 
     def _start(self) -> subprocess.Popen[str]:
-        # a session of its own keeps the terminal's Ctrl-C from the child: the parent ends it in order
+        # In its own session the child does not get the terminal's Ctrl-C; the parent ends it in order.
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(
             self._command, stdin=pipe, stdout=pipe, text=True, bufsize=1, start_new_session=True
@@ -105,7 +104,7 @@ class Worker:
         return self._child
 
     def _exchange(self, child: "subprocess.Popen[str]", request: str, timeout_s: float) -> Mapping[str, Any]:
-        """The child's reply, or ``lost`` with the reason."""
+        """Return the child's reply, or ``lost`` with the reason."""
         assert child.stdin is not None and child.stdout is not None
         hung = threading.Event()
 
@@ -132,7 +131,7 @@ class Worker:
     def _discard(self, child: "subprocess.Popen[str]") -> None:
         self._child = None
         child.kill()
-        # a request may still be buffered for it
+        # A request may still be in the pipe's buffer.
         with suppress(OSError, ValueError, subprocess.TimeoutExpired):
             child.communicate(timeout=10.0)
 
@@ -161,7 +160,7 @@ class WorkerOperators(Worker):
     """The operators' device (`surrogate.collect.operators`) in a child process."""
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
-        """As `WorkerDevice.measure`, of one operator."""
+        """Return the measurement of one operator, as `WorkerDevice.measure` does for a convolution."""
         return Measurement.from_dict(self._ask("measure", operator=operator_key(operator), policy=policy))
 
 
@@ -178,7 +177,7 @@ def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) 
                 reply = {"input_error": str(error)}
             except DeviceLostError as error:
                 reply = {"lost": str(error)}
-            except Exception as error:  # one failure never ends a run: a fresh process takes over
+            except Exception as error:  # no failure ends a run: a new process continues
                 reply = {"lost": f"{type(error).__name__}: {error}"}
             replies.write(json.dumps(reply, default=Record.to_dict) + "\n")
             replies.flush()
@@ -190,14 +189,14 @@ def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) 
 
 
 def _end_with_parent(requests: TextIO) -> None:
-    """End this process soon after the pipe's other end closed, which no call that hangs can prevent.
+    """End this process `ENDING_S` after the other end of the pipe closed, even if a call hangs.
 
-    Systems without ``poll`` (Windows) leave such a child to its user.
+    On systems without ``poll`` (Windows) the user must end such a child.
     """
     if not hasattr(select, "poll"):
         return
     pipe = select.poll()
-    pipe.register(requests, 0)  # a hang-up is told without being asked for; what there is to read is not
+    pipe.register(requests, 0)  # with mask 0, poll reports only that the other end closed, not new input
     pipe.poll()
     time.sleep(ENDING_S)
     os._exit(1)
@@ -208,7 +207,7 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "operator": parse_operator,
     "policy": lambda values: RepeatPolicy(**values),
 }
-"""Argument of a device's methods → how it is read from JSON; the others are plain."""
+"""Argument of a device's methods → its reader from JSON; other arguments are used as they are."""
 
 
 def _answer(device: Served, call: str, **arguments: object) -> object:
@@ -224,13 +223,13 @@ def _exit(child: "subprocess.Popen[str]") -> str:
     return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
-DEVICES = {"cudnn": "cuDNN on this GPU", "cpu": "NumPy on this CPU", "replay": "a recorded run served again"}
-"""Name → what measures, as the help of `seer collect` says it."""
+DEVICES = {"cudnn": "cuDNN on this GPU", "cpu": "NumPy on this CPU", "replay": "a recorded run"}
+"""Name → the device, as in the help of `seer collect`."""
 ALIASES = {"reference": "cpu"}
 
 
 def caps_for(name: str) -> Caps:
-    """The caps of a plan for the device called ``name``. A recording may hold anything."""
+    """Return the caps of a plan for the device ``name``. A recording has no limits."""
     anything = Caps(0.0, float("inf"), 1 << 62, 1 << 62)
     return {"cpu": CPU_CAPS, "replay": anything}.get(ALIASES.get(name, name), GPU_CAPS)
 
@@ -238,12 +237,11 @@ def caps_for(name: str) -> Caps:
 def open_device(
     name: str, *, recording: str | Path | None = None, max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes
 ) -> Device:
-    """The device called ``name``; ``recording`` is the run that ``replay`` serves.
+    """Return the device ``name``; ``recording`` is the run that ``replay`` reads.
 
-    A GPU's memory is divided for three tensors of ``max_tensor_bytes``; the others take what comes.
-
-    cuDNN runs in a process of its own, so that a sticky CUDA error costs one measurement. Raises `InputError` where the
-    device cannot be had.
+    On a GPU, memory is reserved for three tensors of ``max_tensor_bytes``; other devices ignore the limit. cuDNN runs
+    in a process of its own, so a sticky CUDA error costs only one measurement. Raises `InputError` if the device cannot
+    be opened.
     """
     name = ALIASES.get(name, name)
     if name == "cudnn":
@@ -256,30 +254,30 @@ def open_device(
         from surrogate.collect.log import ReplayDevice
 
         if recording is None:
-            raise InputError("device replay serves a recorded run; name it by --recording RUN.jsonl")
+            raise InputError("device replay needs a recorded run; give --recording RUN.jsonl")
         return ReplayDevice(recording)
     raise InputError(f"device {name!r} is unknown; known: {', '.join(DEVICES)}")
 
 
 def open_operators(name: str) -> WorkerOperators:
-    """The operators' device: cuDNN's GPU in a process of its own. Raises `InputError` for another."""
+    """Return the operators' device, a GPU in a process of its own. Raises `InputError` for another device."""
     if name != "cudnn":
         raise InputError(f"operators are not measured on device {name}; give --device cudnn")
     return WorkerOperators(command_for("operators"))
 
 
 def open_ranking(gpu: str) -> WorkerDevice:
-    """cuDNN's heuristic for a GPU that is not there; in a process of its own, for some releases of cuDNN abort it."""
+    """Return cuDNN's heuristic for a described GPU, in a process of its own: some cuDNN releases abort the process."""
     return WorkerDevice(command_for("deviceless", gpu))
 
 
 def command_for(device: str, *words: str) -> list[str]:
-    """The command that serves ``device`` to this process."""
+    """Return the command of the child process that serves ``device``."""
     return [sys.executable, "-m", "surrogate.collect.open_device", device, *words]
 
 
 def main(device: str, *words: str) -> None:
-    """Serve ``device``. Whatever a library writes to standard output goes to standard error."""
+    """Serve ``device`` on standard input and output. Output of libraries goes to standard error."""
 
     def opened() -> Served:
         if device == "operators":

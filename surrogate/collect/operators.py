@@ -1,11 +1,13 @@
-"""Operators to measure: their name in a log, the bytes they hold, problems drawn log-uniformly, and what runs them.
+"""Operators to measure: their keys in a log, their bytes, random problems, and the calls that run them on a GPU.
 
-Every kind is drawn as often as any other. Everything is fp32 (indices int32), images are NCHW, pooling windows square
-and not padded. On a GPU they run under one stopwatch: by cuDNN, by cuBLAS (through CuPy), and by kernels of our own.
-cuDNN's legacy functions run pooling, batch norm, ReLU, layout transform and softmax; source of signatures and
-enumerations: cudnn_ops.h of cuDNN 8.x and 9.x. Embedding tables are (tables, rows, dim), indices (tables, batch, bag)
-int32, outputs (tables, batch, dim): a block of 32 × rows_per_block threads serves rows_per_block samples; a warp
-strides over the dimension, so its loads of a row are contiguous.
+Problems are drawn log-uniformly, and every kind is drawn equally often. All values are fp32 (indices int32). Images are
+NCHW; pooling windows are square and not padded.
+
+One stopwatch times all operators on a GPU. cuDNN's legacy functions run pooling, batch norm, ReLU, layout transform and
+softmax; signatures and enumerations are from cudnn_ops.h of cuDNN 8.x and 9.x. cuBLAS (through CuPy) runs GEMM, and our
+own kernels run embedding bags. Embedding tables have shape (tables, rows, dim), indices (tables, batch, bag), outputs
+(tables, batch, dim). A block of 32 × rows_per_block threads handles rows_per_block samples. A warp strides over the
+dimension, so its loads of a row are contiguous.
 """
 
 import ctypes
@@ -43,36 +45,36 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "embedding_bag": EMBEDDING,
     "embedding_bag_backward": EMBEDDING,
 }
-"""Kind → the sizes that its name holds; others have their defaults."""
+"""Kind → the sizes in its key; other sizes have their defaults."""
 MIN_BYTES, MAX_BYTES = 1 << 12, 4 << 30
-"""Bounds of the drawn problems."""
+"""Bounds of the bytes of a drawn problem."""
 
 
 def operator_key(problem: Operator) -> str:
-    """Names the problem in one line, as in ``softmax n=32 c=1000``."""
+    """Return the problem's key in one line, for example ``softmax n=32 c=1000``."""
     return " ".join([problem.kind, *(f"{name}={getattr(problem, name)}" for name in KINDS[problem.kind])])
 
 
 def parse_operator(key: str) -> Operator:
-    """The inverse of `operator_key`."""
+    """Return the problem of an `operator_key`."""
     kind, *words = key.split(" ")
     return operator(kind, **{name: int(size) for name, size in (word.split("=") for word in words)})
 
 
-def held_bytes(problem: Operator) -> int:
-    """Bytes of all operands and results together, each held once."""
+def operand_bytes(problem: Operator) -> int:
+    """Return the bytes of all operands and results, each counted once."""
     size = problem.sizes
     if "bag" in size:
         a_table = size["rows"] * size["dim"] + size["batch"] * (size["bag"] + size["dim"])
         return 4 * size["tables"] * a_table
-    held: Any = problem.dram_bytes
-    return held // 3 * 2 if problem.kind == "batch_norm" else held  # which reads its image twice
+    dram_bytes: Any = problem.dram_bytes
+    return dram_bytes // 3 * 2 if problem.kind == "batch_norm" else dram_bytes  # batch norm reads its image twice
 
 
 def sample_operators(count: int, seed: int, max_bytes: int = MAX_BYTES) -> list[Operator]:
-    """``count`` distinct problems of at most ``max_bytes``; the same for the same arguments."""
+    """Return ``count`` distinct problems of at most ``max_bytes``. Equal arguments give equal problems."""
     if count < 1:
-        raise InputError(f"{count} operator problems are none; give at least 1")
+        raise InputError(f"the number of operator problems is {count}; give at least 1")
     random = np.random.Generator(np.random.PCG64(seed))
     drawn: dict[Operator, None] = {}
     kinds = cycle(KINDS)
@@ -82,13 +84,13 @@ def sample_operators(count: int, seed: int, max_bytes: int = MAX_BYTES) -> list[
 
 
 def _drawn(kind: str, random: np.random.Generator, max_bytes: int) -> Iterator[Operator]:
-    """Problems of one kind within the bytes, without end."""
+    """Yield problems of one kind within the bounds of bytes, without end."""
     while True:
         sizes = _DRAWS[KINDS[kind]](random)
         if "window" in KINDS[kind] and sizes[4] > sizes[2]:
             continue
         problem = operator(kind, **dict(zip(KINDS[kind], sizes, strict=True)))
-        if MIN_BYTES <= held_bytes(problem) <= max_bytes:
+        if MIN_BYTES <= operand_bytes(problem) <= max_bytes:
             yield problem
 
 
@@ -132,7 +134,7 @@ _DRAWS: dict[tuple[str, ...], Callable[[np.random.Generator], tuple[int, ...]]] 
 
 
 ARENA_BYTES = 1 << 20
-"""`Gpu` lends its stream, events and flush here; the operands are CuPy's own, from its pool."""
+"""Size of `CudaDevice`'s arena. Operators use only its stream, events and flush; CuPy's pool holds their operands."""
 PROTOTYPES = prototypes("operators")
 CUDNN_KINDS = ("max_pool", "max_pool_backward", "batch_norm", "relu", "layout_transform", "softmax")
 _MAX_POOLING, _NO_NAN, _RELU, _ACCURATE, _PER_CHANNEL, _SPATIAL = 0, 0, 1, 1, 1, 1
@@ -140,11 +142,11 @@ EPSILON, MOMENTUM = 1e-5, 0.1
 
 
 Empty = Callable[[tuple[int, ...]], Any]
-"""Gives a random fp32 device array of a shape, as CuPy has it: with ``data.ptr`` and ``shape``."""
+"""Function that returns a random fp32 CuPy array of a shape, with ``data.ptr`` and ``shape``."""
 
 
 class CudnnCalls:
-    """Prepares calls of cuDNN on device arrays."""
+    """Calls of cuDNN on device arrays."""
 
     def __init__(self, library: Library, handle: Handle) -> None:
         self._library = library
@@ -159,14 +161,14 @@ class CudnnCalls:
         self._one, self._zero = (ctypes.byref(ctypes.c_float(value)) for value in (1.0, 0.0))
 
     def prepare(self, operator: Operator, empty: Empty) -> Callable[[], None]:
-        """A call that runs ``operator``."""
+        """Return a function that runs ``operator`` once."""
         shape = tuple(operator.sizes[name] for name in "nchw")
         x = empty(shape)
-        self._describe(self._x, shape)
+        self._set_tensor(self._x, shape)
         if isinstance(operator, MaxPool):
             return self._pool(operator, x, empty)
         y = empty(shape)
-        self._describe(self._y, shape, "NHWC" if operator.kind == "layout_transform" else "NCHW")
+        self._set_tensor(self._y, shape, "NHWC" if operator.kind == "layout_transform" else "NCHW")
         if operator.kind == "batch_norm":
             return self._batch_norm(x, y, shape, empty)
         name, leading = {
@@ -178,7 +180,7 @@ class CudnnCalls:
             name, self._handle, *leading, self._one, self._x, x.data.ptr, self._zero, self._y, y.data.ptr
         )
 
-    def _describe(self, descriptor: Handle, shape: tuple[int, ...], layout: str = "NCHW") -> None:
+    def _set_tensor(self, descriptor: Handle, shape: tuple[int, ...], layout: str = "NCHW") -> None:
         self._check("cudnnSetTensor4dDescriptor", descriptor, LAYOUTS[layout], DTYPES["fp32"], *shape)
 
     def _pool(self, operator: MaxPool, x: Any, empty: Empty) -> Callable[[], None]:
@@ -187,7 +189,7 @@ class CudnnCalls:
         self._check("cudnnSetPooling2dDescriptor", self._pooling, _MAX_POOLING, _NO_NAN, *geometry)
         shape = (operator.n, operator.c, operator.out_h, operator.out_w)
         y = empty(shape)
-        self._describe(self._y, shape)
+        self._set_tensor(self._y, shape)
         call = self._check
         common = (self._handle, self._pooling, self._one)
 
@@ -197,10 +199,10 @@ class CudnnCalls:
 
         if operator.kind == "max_pool":
             return forward
-        forward()  # the backward pass finds the largest values by comparing with the forward's result
+        forward()  # the backward pass compares with the forward result to find the largest values
         dy, dx = empty(shape), empty(x.shape)
 
-        def backward() -> None:  # holds the arrays themselves: CuPy gives memory to others once nobody does
+        def backward() -> None:  # the closure keeps the arrays: CuPy reuses the memory of arrays without a reference
             operands = self._y, y.data.ptr, self._y, dy.data.ptr, self._x, x.data.ptr
             call("cudnnPoolingBackward", *common, *operands, self._zero, self._x, dx.data.ptr)
 
@@ -208,10 +210,10 @@ class CudnnCalls:
 
     def _batch_norm(self, x: Any, y: Any, shape: tuple[int, ...], empty: Empty) -> Callable[[], None]:
         per_channel = (1, shape[1], 1, 1)
-        self._describe(self._statistics, per_channel)
+        self._set_tensor(self._statistics, per_channel)
         scale, bias, mean, variance, saved_mean, saved_inverse = (empty(per_channel) for _ in range(6))
 
-        def forward() -> None:  # holds the arrays themselves, as `backward` does
+        def forward() -> None:  # the closure keeps the arrays, as in `backward`
             images = self._x, x.data.ptr, self._y, y.data.ptr
             learned = self._statistics, scale.data.ptr, bias.data.ptr
             running = MOMENTUM, mean.data.ptr, variance.data.ptr, EPSILON
@@ -228,14 +230,14 @@ SOURCE = Path(__file__).with_name("embedding_bag.cu").read_text(encoding="utf-8"
 
 
 class CupyCalls:
-    """Prepares calls of CuPy on the GPU's stream. cuBLAS keeps to fp32 FMA unless CUPY_TF32 is set."""
+    """Calls of CuPy on the GPU's stream. cuBLAS uses fp32 FMA unless CUPY_TF32 is set."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._module = cupy.RawModule(code=SOURCE)  # compiled at its first function, so that a failure is that one's
+        self._module = cupy.RawModule(code=SOURCE)  # compiled at its first use, so only that measurement can fail
 
     def prepare(self, operator: Operator, empty: Empty) -> Callable[[], None]:
-        """A call that runs ``operator``."""
+        """Return a function that runs ``operator`` once."""
         if operator.kind == "gemm":
             batch, m, n, k = operator.sizes.values()
             lead = () if batch == 1 else (batch,)
@@ -252,8 +254,8 @@ class CupyCalls:
         indices = self._cupy.random.randint(0, rows, (tables, batch, bag), dtype=self._cupy.int32)
         samples = tables * batch
         grid, block = (-(-samples // per_block),), (WARP, per_block)
-        wide, narrow = self._cupy.int64, self._cupy.int32  # CuPy's scalars are NumPy's
-        sizes = wide(samples), narrow(batch), wide(rows), narrow(bag), narrow(dim)
+        int64, int32 = self._cupy.int64, self._cupy.int32  # CuPy uses NumPy's scalars
+        sizes = int64(samples), int32(batch), int64(rows), int32(bag), int32(dim)
         backward = operator.kind == "embedding_bag_backward"
         kernel = self._module.get_function("embedding_bag_backward" if backward else "embedding_bag_forward")
         rate = (self._cupy.float32(LEARNING_RATE),) if backward else ()
@@ -261,10 +263,10 @@ class CupyCalls:
 
 
 class GpuOperators(Instruments):
-    """The operators' device on the current GPU."""
+    """The device that measures operators on the current GPU."""
 
     def __init__(self) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing."""
+        """Open the device. Raises `InputError` if libcudnn, CuPy or a GPU is missing."""
         super().__init__(ARENA_BYTES, ARENA_BYTES)
         import cupy  # pyright: ignore[reportMissingImports]
 
@@ -276,11 +278,11 @@ class GpuOperators(Instruments):
         self._cupy_calls = CupyCalls(cupy)
 
     def device_info(self) -> DeviceInfo:
-        """The driver's name of the GPU, and every library that an operator uses."""
+        """Return the driver's name of the GPU, and every library that an operator uses."""
         return self.facts("cuda")
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
-        """Place the operands, then time the call. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
+        """Place the operands, then time the call. Raises only `DeviceLostError`, after a sticky CUDA error."""
         try:
             with self.gpu.queue:
                 return self.stopwatch.time(self._prepared(operator), policy)
@@ -289,14 +291,14 @@ class GpuOperators(Instruments):
             return Measurement(error.status, str(error))
         except DeviceLostError:
             raise
-        except Exception as error:  # CuPy's many: out of memory, a kernel that does not compile, cuBLAS, cuRAND
+        except Exception as error:  # CuPy's errors: out of memory, a kernel that does not compile, cuBLAS, cuRAND
             synchronize_after_failure(self.gpu)
             return Measurement("failed", f"{type(error).__name__}: {one_line(error)}")
         finally:
             self._cupy.get_default_memory_pool().free_all_blocks()
 
     def close(self) -> None:
-        """Destroy handle and descriptors, and switch the instruments off."""
+        """Destroy handle and descriptors, and close the instruments."""
         self._cudnn.close()
         super().close()
 

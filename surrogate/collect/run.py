@@ -1,6 +1,7 @@
-"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure.
+"""The loop that measures a plan on a device into a log.
 
-Convolutions, rankings without times and other operators go through it; `surrogate.collect.merge` makes tables of them.
+It continues where the log ends, keeps its budget of time, and survives single failures. It serves convolutions,
+rankings without times, and other operators. `surrogate.collect.merge` turns the logs into tables.
 """
 
 import hashlib
@@ -31,53 +32,53 @@ T = TypeVar("T")
 Otherwise = TypeVar("Otherwise")
 TIME_UP = "the time is up"
 MAX_LOST = 5
-"""Losses of the device since the last kernel that was measured, after which the run gives up."""
+"""The run stops after this many losses of the device since the last measured kernel."""
 MAX_FALLEN_BACK = 0.01
-"""Share of the log's times that events may have taken where the header says CUPTI: more is no CUPTI run."""
+"""Largest share of times that CUDA events may have taken in a run whose header states CUPTI as the timer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: counts of problems (of the whole shard) and of this call's measurements by status."""
+    """The result of a run: counts of problems in the shard, and of this call's measurements by status."""
 
     problems_done: int
     problems_total: int
     statuses: Counter[str]
     stopped: str = ""
-    """Why it ended early; empty where the plan is finished."""
+    """The reason for an early end; empty if the plan is finished."""
     last_reason: str = ""
-    """What the last measurement said that was not ok."""
+    """The reason of the last measurement that was not ok."""
     fallen_back: float = 0.0
-    """Share of the log's times that events took although the header says CUPTI."""
+    """Share of the log's times that CUDA events took although the header states CUPTI."""
     labels_differ: float = 0.0
-    """Share of the log's times whose launches CUPTI's labels miss in part."""
+    """Share of the log's times for which CUPTI's labels miss some launches."""
 
     @property
     def timer_warning(self) -> str:
-        """What is to be said where too many rows fell back from CUPTI to events; else nothing."""
+        """Return a warning if too many times fell back from CUPTI to events; else an empty text."""
         if self.fallen_back <= MAX_FALLEN_BACK:
             return ""
         return f"{self.fallen_back:.0%} of the times fell back from CUPTI to events: {self.last_reason}"
 
     @property
     def label_warning(self) -> str:
-        """What is to be said where CUPTI's labels differ from what the cache's flushes show; else nothing."""
+        """Return a warning if CUPTI's labels and the cache flushes disagree; else an empty text."""
         if not self.labels_differ:
             return ""
-        return f"CUPTI's labels miss launches of {self.labels_differ:.0%} of the times, which the cache's flushes split"
+        return f"CUPTI's labels miss launches of {self.labels_differ:.0%} of the times; cache flushes separate them"
 
     @property
     def time_up(self) -> bool:
-        """True where the run stopped for its budget of time alone."""
+        """Return True if the run stopped only because its time was up."""
         return self.stopped == TIME_UP
 
 
 @dataclass(slots=True)
 class Budget:
-    """The wall-clock budget: no measurement begins that would, at the longest length seen, end too late."""
+    """The wall-clock budget. A measurement begins only if the longest one so far would still end in time."""
 
     minutes: float | None
-    """From now on; None: no limit."""
+    """Minutes from the start of this object; None for no limit."""
     clock: Callable[[], float]
     longest_s: float = 0.0
     began_s: float = field(init=False)
@@ -90,7 +91,7 @@ class Budget:
         return math.inf if self.minutes is None else self.began_s + 60.0 * self.minutes - self.clock()
 
     def pace(self, rows: int, done: int, todo: int) -> str:
-        """Rows per second so far, and the time left: what ``todo`` problems will take at this rate, or the budget's."""
+        """Return the rows per second, and the time left: for ``todo`` problems at this rate, or of the budget."""
         elapsed_s = max(self.clock() - self.began_s, 1e-9)
         left_s = max(min(elapsed_s * todo / max(done, 1), self.left_s), 0.0)
         minutes, seconds = divmod(round(left_s), 60)
@@ -105,7 +106,7 @@ class Budget:
 
 @dataclass(slots=True)
 class _Work:
-    """The one loop over a log's problems. It counts what the log holds and what this call adds."""
+    """The loop over a log's problems. It counts the log's records and the records that this call adds."""
 
     log: RunLog
     policy: RepeatPolicy
@@ -114,13 +115,13 @@ class _Work:
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
-    """Of this call's measurements; those that lost the device count as ``lost``."""
+    """Statuses of this call's measurements; a measurement that lost the device counts as ``lost``."""
     timers: Counter[str] = field(default_factory=Counter)
-    """Instrument → rows; the empty name counts those without times."""
+    """Instrument → rows; the empty name counts rows without times."""
     labels_differ: int = 0
     last_reason: str = ""
     losses: int = 0
-    """Of the device since the last kernel that was measured."""
+    """Losses of the device since the last measured kernel."""
 
     def __post_init__(self) -> None:
         for record in self.log.records:
@@ -157,10 +158,10 @@ class _Work:
         return self._outcome(len(self.done & problems.keys()), len(problems), stopped)
 
     def convolution(self, device: Device, key: str, problem: PlannedProblem) -> str:
-        """Measure the algorithms of a convolution that the log lacks."""
+        """Measure the algorithms of a convolution that the log lacks. Return the reason to stop, or an empty text."""
         candidates = self._guarded(partial(device.candidates, problem.conv), None)
         if candidates is None:
-            return self._gone
+            return self._lost_too_often
         if key not in self.begun:
             ranking = self._guarded(partial(device.heuristic, problem.conv), ())
             self.log.append(problem_record(problem, candidates, ranking))
@@ -173,34 +174,34 @@ class _Work:
             if self.budget.spent():
                 return TIME_UP
             result = self._measure(partial(device.measure, problem.conv, algorithm, self.policy))
-            named = {"problem": key, "algorithm": algorithm, "at_s": round(time.time(), 3)}
-            self.log.append({"kind": "measure", **named, "result": result})
-            if self._gone:
-                return self._gone
+            record_key = {"problem": key, "algorithm": algorithm, "at_s": round(time.time(), 3)}
+            self.log.append({"kind": "measure", **record_key, "result": result})
+            if self._lost_too_often:
+                return self._lost_too_often
             if result.lost:
                 lost = True
             else:
                 measured.add(algorithm)
-        # the problem stays open: a fresh process would first run every algorithm again, and hang or die once more
+        # After a loss the problem stays open. A new process would first run every algorithm again, and fail again.
         if lost:
             return ""
         timed = self._guarded(partial(device.find, problem.conv), ())
         conditions = dict(self._guarded(device.conditions, {}))
         self.log.append({"kind": "done", "problem": key, "find": timed, "conditions": conditions})
         self.done.add(key)
-        return self._gone
+        return self._lost_too_often
 
     def operator(self, device: "WorkerOperators | GpuOperators", key: str, problem: Operator) -> str:
-        """Measure an operator."""
+        """Measure an operator. Return the reason to stop, or an empty text."""
         result = self._measure(partial(device.measure, problem, self.policy))
         conditions = {} if result.lost else dict(self._guarded(device.conditions, {}))
         self.log.append({"kind": "operator", "problem": key, "result": result, "conditions": conditions})
         if not result.lost:
             self.done.add(key)
-        return self._gone
+        return self._lost_too_often
 
     def ranking(self, device: "Device | HeuristicDevice", key: str, problem: PlannedProblem) -> str:
-        """Log a convolution's ranking alone. Raises `DeviceLostError`."""
+        """Log a convolution's ranking without times. Raises `DeviceLostError`."""
         ranking = device.heuristic(problem.conv)
         names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
         self.log.append(problem_record(problem, names, ranking))
@@ -214,7 +215,7 @@ class _Work:
         self.labels_differ += result.labels_differ
 
     def _measure(self, ask: Callable[[], Measurement]) -> Measurement:
-        """What ``ask`` measures; a device lost on the way fails this measurement alone, which stays to be made."""
+        """Return the measurement of ``ask``. If the device is lost, only this measurement fails; it can be repeated."""
         began_s = self.budget.clock()
         result = self._guarded(ask, None) or Measurement("failed", self.last_reason)
         if result.status == "ok":
@@ -227,7 +228,7 @@ class _Work:
         return result
 
     def _guarded(self, ask: Callable[[], T], otherwise: Otherwise) -> T | Otherwise:
-        """What ``ask`` answers, or ``otherwise`` where asking lost the device."""
+        """Return the result of ``ask``, or ``otherwise`` if the call lost the device."""
         try:
             return ask()
         except DeviceLostError as error:
@@ -236,14 +237,14 @@ class _Work:
             return otherwise
 
     @property
-    def _gone(self) -> str:
-        """Why the run must stop, where the device was lost too often; else nothing."""
+    def _lost_too_often(self) -> str:
+        """Return the reason to stop if the device was lost too often; else an empty text."""
         if self.losses < MAX_LOST:
             return ""
-        return f"the device was lost {self.losses} times and nothing was measured between ({self.last_reason})"
+        return f"the device was lost {self.losses} times without a measurement between ({self.last_reason})"
 
     def _outcome(self, done: int, total: int, stopped: str) -> Outcome:
-        """What the run has come to."""
+        """Return the result of the run."""
         timed = (self.timers.total() - self.timers[""]) or 1
         cupti = self.log.header.device.properties.get("timer") == "cupti"
         fallen_back = self.timers["events"] / timed if cupti else 0.0
@@ -252,14 +253,14 @@ class _Work:
 
 
 def header_for(plan: CollectionPlan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
-    """The header under which ``plan`` is measured on ``device``."""
+    """Return the header of a run that measures ``plan`` on ``device``."""
     protocol = {**asdict(policy), "max_workspace_bytes": plan.caps.max_workspace_bytes}
     return _header(plan, device.device_info(), protocol)
 
 
 def _header(plan: CollectionPlan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:
-    told: dict[str, Any] = {"description": plan.description, "seed": plan.seed, "created_s": round(time.time(), 3)}
-    return Header(info, plan.digest, plan.shard, protocol=protocol, **told)
+    facts: dict[str, Any] = {"description": plan.description, "seed": plan.seed, "created_s": round(time.time(), 3)}
+    return Header(info, plan.digest, plan.shard, protocol=protocol, **facts)
 
 
 def run(
@@ -272,9 +273,9 @@ def run(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measure what ``log`` does not hold yet of ``plan``, within ``minutes`` of this call.
+    """Measure the part of ``plan`` that ``log`` lacks, within ``minutes`` of this call.
 
-    Interrupting it (Ctrl-C, SIGTERM, SIGKILL) leaves a log that the same call goes on with.
+    After an interruption (Ctrl-C, SIGTERM, SIGKILL) the same call continues with the log.
     """
     work = _Work(log, policy, Budget(minutes, clock))
     return work.through(_by_key(plan), partial(work.convolution, device), progress)
@@ -289,9 +290,9 @@ def collect_heuristic(
 ) -> None:
     """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``.
 
-    The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. ``device``: a
-    `HeuristicDevice`, by default in a process of its own. Raises `InputError` if the library, the GPU or the log does
-    not allow it.
+    The log has only ``problem`` records, without times. An interrupted call can be repeated and continues. ``device``
+    is a `HeuristicDevice`; the default runs in a process of its own. Raises `InputError` if the library, the GPU or the
+    log does not allow it.
     """
     device = device or open_ranking(gpu)
     try:
@@ -299,7 +300,7 @@ def collect_heuristic(
         header = _header(plan, info, {"heuristic_only": True, "mode": info.properties["heuristic_mode"]})
         with RunLog(output, header) as log:
             work = _Work(log, POLICY, Budget(None, time.monotonic))
-            work.done = work.begun  # a logged ranking finishes its problem
+            work.done = work.begun  # a problem is done once its ranking is in the log
             work.through(_by_key(plan), partial(work.ranking, device), progress)
     except DeviceLostError as error:
         raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {HEURISTIC_REMEDY}") from None
@@ -316,11 +317,11 @@ def collect_operators(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
+    """Measure the operators that the log at ``path`` lacks, within ``minutes``. The same call continues later.
 
-    ``device`` (as `WorkerOperators`) has ``device_info``, ``measure(operator, policy)`` and ``conditions``.
-    A device that is lost costs one problem, which the next call tries again: the worker starts a new process. Too many
-    losses end the call.
+    ``device``, such as `WorkerOperators`, has ``device_info``, ``measure(operator, policy)`` and ``conditions``. If the
+    device is lost, the worker starts a new process and the next call repeats that one problem. Too many losses end the
+    call.
     """
     problems = {operator_key(operator): operator for operator in operators}
     digest = hashlib.sha256("\n".join(sorted(problems)).encode()).hexdigest()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.operators import KINDS, MIN_BYTES, held_bytes, operator_key, parse_operator, sample_operators
+from surrogate.collect.operators import KINDS, MIN_BYTES, operand_bytes, operator_key, parse_operator, sample_operators
 from surrogate.collect.run import MAX_LOST, collect_operators
 from surrogate.features.families import FAMILY_OF_KIND, operator
 
@@ -18,16 +18,16 @@ SMALL = 1 << 18
 def test_samples_are_distinct_within_bytes_and_readable_again(seed, count):
     operators = sample_operators(count, seed, SMALL)
     assert len(set(operators)) == count and operators == sample_operators(count, seed, SMALL)
-    assert all(MIN_BYTES <= held_bytes(one) <= SMALL and parse_operator(operator_key(one)) == one for one in operators)
+    assert all(MIN_BYTES <= operand_bytes(one) <= SMALL and parse_operator(operator_key(one)) == one for one in operators)
 
 
 def test_bytes_hold_every_tensor_once():
-    assert held_bytes(operator("gemm", batch=2, m=3, n=5, k=7)) == 4 * 2 * (21 + 35 + 15)
-    assert held_bytes(operator("add", n=1, c=2, h=3, w=4)) == 4 * 72
-    assert held_bytes(operator("batch_norm", n=1, c=2, h=3, w=4)) == 4 * 48
-    assert held_bytes(operator("max_pool", n=1, c=1, h=4, w=4, window=2, stride=2)) == 4 * (16 + 4)
+    assert operand_bytes(operator("gemm", batch=2, m=3, n=5, k=7)) == 4 * 2 * (21 + 35 + 15)
+    assert operand_bytes(operator("add", n=1, c=2, h=3, w=4)) == 4 * 72
+    assert operand_bytes(operator("batch_norm", n=1, c=2, h=3, w=4)) == 4 * 48
+    assert operand_bytes(operator("max_pool", n=1, c=1, h=4, w=4, window=2, stride=2)) == 4 * (16 + 4)
     bag = operator("embedding_bag", batch=8, rows=10, tables=3, bag=4, dim=16, rows_per_block=4)
-    assert held_bytes(bag) == 4 * 3 * (160 + 32 + 128)
+    assert operand_bytes(bag) == 4 * 3 * (160 + 32 + 128)
 
 
 class Fake:
