@@ -1,6 +1,6 @@
-"""Files of other programs: one reader per foreign format. Each module here that declares a ``FORMAT`` is a reader.
+"""Readers of other programs' files. Each module of this package that declares a ``FORMAT`` is a reader.
 
-`FORMATS`, name on the command line → format, is made of these modules when it is first asked for.
+`FORMATS` maps the name on the command line to the format. It is built on first access.
 """
 
 import importlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of `seer import`: its help; it takes one of ``choices``, a text (``metavar``), a file or a count."""
+    """An option of `seer import`, with its help. Its value is one of ``choices``, a text, a file or a count."""
 
     help: str
     metavar: str = ""
@@ -29,27 +29,27 @@ class Option:
     takes: Literal["text", "file", "count"] = "text"
 
 
-_NUMBERING = "How SEER's files number algorithms 4–7: cuDNN's enum (default) or the README's."
-_PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, with the algorithm as ninth number."
+_NUMBERING = "Numbering of algorithms 4–7 in SEER's files: cuDNN's enum (default) or the README's."
+_PROBLEMS = "For profiler logs: SEER's text list of the profiled problems. The ninth number is the algorithm."
 COMMON: Mapping[str, Option] = {
     "numbering": Option(_NUMBERING, choices=("enum", "readme")),
-    "library_version": Option("The library's version, where the files do not say it.", "V"),
+    "library_version": Option("The library's version, if the files do not name it.", "V"),
     "problems": Option(_PROBLEMS, takes="file"),
-    "kernel": Option("With --problems: names of the main kernels, a regular expression.", "PATTERN"),
-    "name": Option("Of tuners' files that hold several kernels: the one to import.", "KERNEL"),
-    "max_bytes": Option("Most bytes that one file may unpack to (default 256 MiB).", takes="count"),
+    "kernel": Option("With --problems: a regular expression that matches the main kernels.", "PATTERN"),
+    "name": Option("The kernel to import from a tuner's files, if they hold several.", "KERNEL"),
+    "max_bytes": Option("Maximum size of one file after unpacking, in bytes (default 256 MiB).", takes="count"),
 }
-"""Options that several readers share, by the parameter's name; a reader's own stand in its `Format`."""
+"""Options that several readers share, by parameter name. A `Format` explains the options of one reader."""
 _ALWAYS = ("gpu", "gpus", "progress")
-"""Parameters of a reader that the command line gives in its own way: ``--gpu`` once, or several times."""
+"""Parameters of a reader that are not options of its own: the command line sets them for every reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A foreign format: its name on the command line, one line of help on what its files hold, and what reads them.
+    """A foreign format: its name on the command line, one line of help, and its reader.
 
-    The keyword parameters of ``reader`` are its options, and it needs those without a default; the docstring of its
-    module tells how to get its files. Options that no other reader has are explained in ``own``.
+    The keyword parameters of ``reader`` are the options of the format. A parameter without a default is required. The
+    docstring of the reader's module explains how to get the files. ``own`` explains options that no other reader has.
     """
 
     name: str
@@ -57,43 +57,43 @@ class Format:
     reader: Callable[..., "Imported"]
     own: Mapping[str, Option] = field(default_factory=dict)
     finds_files: bool = False
-    """True where the reader takes folders, and finds the files itself where no path is given."""
+    """True if the reader accepts folders, or searches for the files when no path is given."""
 
     @property
     def parameters(self) -> dict[str, bool]:
-        """Name of each keyword parameter of the reader → whether it must be given."""
+        """Name of each keyword parameter of the reader → whether it is required."""
         needed: dict[str, bool] = {}
         for parameter in inspect.signature(self.reader).parameters.values():
             if parameter.kind is parameter.KEYWORD_ONLY:
                 needed[parameter.name] = parameter.default is parameter.empty
             elif parameter.kind is parameter.VAR_KEYWORD:
-                (keywords,) = get_args(parameter.annotation)  # Unpack of a TypedDict, whose keys may be left out
+                (keywords,) = get_args(parameter.annotation)  # Unpack of a TypedDict: its keys are optional
                 needed |= dict.fromkeys(inspect.get_annotations(keywords), False)
         return needed
 
     @property
     def options(self) -> dict[str, Option]:
-        """The reader's options by the parameter's name, but for the GPU; one without help where nobody explains it."""
+        """The reader's options by parameter name, without the GPU. An unexplained option has an empty help text."""
         explained = {**COMMON, **self.own}
         return {name: explained.get(name, Option("")) for name in self.parameters if name not in _ALWAYS}
 
     def read(self, paths: Sequence[str | Path], **options: object) -> "Imported":
-        """The content of ``paths``.
+        """Return the content of ``paths``.
 
-        Raises `InputError` for an option that the format lacks or needs, or a wrong file.
+        Raises `InputError` for an unknown option, a missing required option, or a wrong file.
         """
         given = {name: value for name, value in options.items() if value is not None}
         for name in sorted(given.keys() - self.parameters):
-            known = sorted(self.parameters.keys() - {"progress"})
-            flags = ", ".join(map(_flag, known))
-            raise InputError(f"{self.name} takes no {_flag(name)}; known: {flags}{nearest(name, known)}")
+            accepted = sorted(self.parameters.keys() - {"progress"})
+            flags = ", ".join(map(_flag, accepted))
+            raise InputError(f"{self.name} takes no {_flag(name)}; known: {flags}{nearest(name, accepted)}")
         for name in sorted(name for name, is_needed in self.parameters.items() if is_needed and name not in given):
-            raise InputError(f"its files do not tell the {name}; give {_flag(name)}")
+            raise InputError(f"{self.name} files do not name the {name}; give {_flag(name)}")
         if not paths and not self.finds_files:
             raise InputError(f"no {self.name} file given; give at least one path")
         for path in () if self.finds_files else paths:
             if Path(path).is_dir():
-                raise InputError(f"{path}: a folder; name the files in it, as in {path}/*")
+                raise InputError(f"{path} is a folder; name the files in it, as in {path}/*")
             require_regular(path)
             if not Path(path).is_file():
                 remedy = f"`seer import {self.name} --how` says how to get one"
@@ -101,7 +101,7 @@ class Format:
         return self.reader(paths, **given)
 
     def how_to_get(self) -> str:
-        """How a user obtains the files, in sentences (the documentation of the reader's module)."""
+        """Return the docstring of the reader's module, which explains how to get the files."""
         return inspect.cleandoc(importlib.import_module(self.reader.__module__).__doc__ or "")
 
 
@@ -111,20 +111,20 @@ def _flag(option: str) -> str:
 
 @cache
 def _discovered() -> Mapping[str, Format]:
-    """The formats of this package's modules, in the order of the modules' names.
+    """Return the formats that the modules of this package declare, in the order of the modules' names.
 
-    Raises `TypeError` where two modules have one name for theirs.
+    Raises `TypeError` if two modules declare formats of the same name.
     """
     names = [module.name for module in pkgutil.iter_modules(__path__, f"{__name__}.")]
     declared = [getattr(importlib.import_module(name), "FORMAT", None) for name in names]
     formats = {each.name: each for each in declared if isinstance(each, Format)}
     if len(formats) < sum(isinstance(each, Format) for each in declared):
-        raise TypeError("two modules of surrogate/formats declare a FORMAT of one name")
+        raise TypeError("two modules of surrogate/formats declare a FORMAT of the same name; rename one")
     return MappingProxyType(formats)
 
 
 def __getattr__(name: str) -> Mapping[str, Format]:
-    """`FORMATS`, for which the readers, and so pandas, are imported."""
+    """Return `FORMATS`. This imports every reader, and pandas with them."""
     if name != "FORMATS":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _discovered()

@@ -1,14 +1,13 @@
 """google-benchmark JSON of cudnn_scope / dlperf: every cuDNN algorithm of a convolution, in both generations.
 
 How to get one: build c3sr/scope (2018) or rai-project/dlperf's benchmarks (2019) on the GPU and run ``scope
---benchmark_filter=CUDNN_CONV --benchmark_out=FILE.json --benchmark_out_format=json``; .gz is read as it is.
-The second generation names GPU and cuDNN version in every benchmark that ran; for the first, give --gpu and
---library-version. Its time is one event pair around the API call, so launch gaps are in it.
+--benchmark_filter=CUDNN_CONV --benchmark_out=FILE.json --benchmark_out_format=json``. Files may be packed as .gz. The
+second generation names the GPU and the cuDNN version in every successful benchmark. For the first, give --gpu and
+--library-version. A time is one event pair around the API call, so it includes launch gaps.
 
-Where CUPTI counted metrics, the time holds the replays of the kernels (in dlperf's files 3 to 2,600 times what
-cudnnFind measured): such a benchmark gives its kernels and no time. Name files of the same problems that counted
-nothing beside it; without them only the refusals become rows. A file lists kernels by name, so ``kernel_index`` is not
-the launch order.
+If CUPTI counted metrics, the time includes the replays of the kernels (in dlperf's files 3 to 2,600 times the time of
+cudnnFind). Such a benchmark gives its kernels and no time. Add files of the same problems without metrics; otherwise
+only the refusals become rows. A file lists kernels by name, so ``kernel_index`` is not the launch order.
 """
 
 import json
@@ -33,9 +32,9 @@ from surrogate.formats.nvprof import TIME_US, metric
 def read(
     paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[ReadLimits]
 ) -> Imported:
-    """Benchmark files as dataset rows; repetitions of a key become one row: median, least, greatest, count.
+    """Read benchmark files as dataset rows. Repetitions become one row with median, minimum, maximum and count.
 
-    ``gpu`` and ``library_version`` replace what the files say. Raises `InputError` naming file and benchmark.
+    ``gpu`` and ``library_version`` override the files. Raises `InputError` with file and benchmark.
     """
     frames = []
     notes = list[str]()
@@ -45,7 +44,8 @@ def read(
         rows = [row for row in parsed if row]
         if not rows:
             counted = plural(len(parsed), "benchmark")
-            raise InputError(f"{path}: none of its {counted} is a cuDNN convolution (…CUDNN_CONV_…<…_ALGO_…>)")
+            message = f"no cuDNN convolution (…CUDNN_CONV_…<…_ALGO_…>) in {counted}; give a file of cudnn_scope"
+            raise InputError(f"{path}: {message}")
         frame = pd.DataFrame(rows)
         frame["gpu"] = gpu or _only(path, "GPU", frame["gpu"], "--gpu")
         versions = frame["library_version"]
@@ -53,17 +53,17 @@ def read(
         frames.append(frame)
         if len(rows) < len(parsed):
             left_out = plural(len(parsed) - len(rows), "benchmark")
-            notes.append(f"{path.name}: {left_out} left out: no convolution, or an aggregate")
+            notes.append(f"{path.name}: {left_out} skipped: not a convolution, or an aggregate")
         if is_cut:
-            before = plural(len(rows), "benchmark")
-            notes.append(f"{path.name}: cut short in its last benchmark; {before} before it read")
+            complete = plural(len(rows), "complete benchmark")
+            notes.append(f"{path.name}: the file ends within its last benchmark; {complete} read")
     raw = pd.concat(frames, ignore_index=True)
     counted = raw["kernels"].map(bool)
     timed = raw[~counted].drop(columns="kernels")
     if not counted.any():
         return Imported(_aggregate(timed), notes=tuple(notes))
     untimed = plural(int(counted.sum()), "benchmark")
-    notes.append(f"{untimed} counted metrics, which stretches the time: the kernels are kept, the times are not")
+    notes.append(f"{untimed} counted metrics, which lengthens the time: the kernels are kept, the times are not")
     rows = _aggregate(timed) if len(timed) else no_rows()
     return Imported(rows, _kernel_table(raw[counted]), notes=tuple(notes))
 
@@ -72,7 +72,7 @@ FORMAT = Format("cudnn-scope", "google-benchmark JSON of cudnn_scope / dlperf", 
 
 
 def _benchmarks(path: Path, data: bytes) -> tuple[list[object], bool]:
-    """The list ``benchmarks``, and whether the file ends before it does (a killed run leaves such files)."""
+    """Return the list ``benchmarks``, and whether the file ends within it (as after a killed run)."""
     text = data.decode("utf-8-sig", "replace")
     try:
         document = json.loads(text)
@@ -82,33 +82,33 @@ def _benchmarks(path: Path, data: bytes) -> tuple[list[object], bool]:
             document = json.loads(text[: text.rfind("},") + 1] + "]}")
             is_cut = True
         except (ValueError, RecursionError):
-            raise InputError(f"{path}: not JSON ({error}); give google-benchmark's --benchmark_out") from None
+            raise InputError(f"{path} is not JSON ({error}); give google-benchmark's --benchmark_out") from None
     benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(benchmarks, list):
-        raise InputError(f"{path}: no list 'benchmarks'; google-benchmark's --benchmark_out file is needed")
+        raise InputError(f"{path} has no list 'benchmarks'; give google-benchmark's --benchmark_out file")
     return benchmarks, is_cut
 
 
 def _only(path: Path, what: str, values: pd.Series, option: str) -> str:
-    """The one value of a file. A benchmark that failed names none: its value is that of the rest of its file."""
+    """Return the one value of a file. A failed benchmark has no value and takes the file's."""
     distinct = [value for value in values.unique() if value]
     if len(distinct) != 1:
         statement = f"names {' and '.join(distinct)} as its" if distinct else "names no"
-        raise InputError(f"{path}: {statement} {what}; one is needed: give it with {option}")
+        raise InputError(f"{path}: the file {statement} {what}; give one with {option}")
     return distinct[0]
 
 
 def _aggregate(raw: pd.DataFrame) -> pd.DataFrame:
-    """One row per key, in the order of the files: ok where any repetition is."""
+    """Return one row per key, in the order of the files. A row is ok if any repetition is."""
     key = list(KEY_COLUMNS)
-    what_ran_first = raw.sort_values("status", key=lambda status: status != "ok", kind="stable")
-    also = {"workspace_bytes": ("workspace_bytes", "max"), "find_time_us": ("find_time_us", "median")}
-    rows = medians(what_ran_first, key, **also)
+    ok_first = raw.sort_values("status", key=lambda status: status != "ok", kind="stable")
+    aggregations = {"workspace_bytes": ("workspace_bytes", "max"), "find_time_us": ("find_time_us", "median")}
+    rows = medians(ok_first, key, **aggregations)
     return raw[key].drop_duplicates().merge(rows, on=key)
 
 
 def _kernel_table(raw: pd.DataFrame) -> pd.DataFrame:
-    """Kernels keyed like the rows, each metric the median of its repetitions."""
+    """Return kernels with the key columns of the rows. A metric is the median of its repetitions."""
     records = [
         {**{name: row[name] for name in KEY_COLUMNS}, "kernel_name": name, **metrics}
         for row in raw.to_dict("records")
@@ -120,7 +120,7 @@ def _kernel_table(raw: pd.DataFrame) -> pd.DataFrame:
     return kernels
 
 
-# One benchmark: its problem and algorithm stand in its name, the outcome in its counters.
+# A benchmark's name holds the problem and the algorithm; its counters hold the outcome.
 _NAME = re.compile(
     r"(?P<layer>[^<]*CUDNN_CONV_[^<]*)"
     r"<CUDNN_CONVOLUTION_(?P<direction>FWD|BWD_DATA|BWD_FILTER)_ALGO_(?P<algorithm>\w+)>(?P<arguments>/.*)?"
@@ -130,16 +130,16 @@ _DTYPES, _SIZES = _CONTENT["dtypes"], _CONTENT["sizes"]
 _DTYPE = re.compile(rf"_(?:TENSORCORE)?({'|'.join(_DTYPES)})(?=_|$)")
 _DEFAULT_ONE = ("dilation_h", "dilation_w", "groups")
 _REFUSALS = ("NOT_SUPPORTED", "WorkspaceSize", "BAD_PARAM", "ARCH_MISMATCH")
-"""What a message holds where cuDNN refuses; a lack of memory or a fault is a failure."""
+"""Words of a message if cuDNN refuses the problem. Other errors are failures, such as a lack of memory."""
 
 
 def _row(benchmark: object, where: str) -> dict[str, object] | None:
-    """A dataset row, or None where it is no convolution or an aggregate of repetitions.
+    """Return a dataset row, or None for another benchmark and for an aggregate of repetitions.
 
-    Raises `InputError` where it is damaged.
+    Raises `InputError` for a damaged benchmark.
     """
     if not isinstance(benchmark, dict) or not isinstance(benchmark.get("name"), str):
-        raise InputError(f"{where}: not a benchmark with a name; is this google-benchmark's own JSON?")
+        raise InputError(f"{where}: the benchmark has no name; give google-benchmark's own JSON")
     match = _NAME.fullmatch(benchmark["name"])
     if match is None or benchmark.get("run_type") == "aggregate":
         return None
@@ -150,7 +150,7 @@ def _row(benchmark: object, where: str) -> dict[str, object] | None:
     is_second = "input[0]" in arguments
     unit = benchmark.get("time_unit", "ns")
     if not isinstance(unit, str) or unit not in TIME_US:
-        raise InputError(f"{where}: time unit {unit!r}; known: {', '.join(TIME_US)}")
+        raise InputError(f"{where}: time unit {unit!r} is unknown; known: {', '.join(TIME_US)}")
     time_us = _number(benchmark, "real_time", where) * TIME_US[unit]
     ok = not benchmark.get("error_occurred") and math.isfinite(time_us) and time_us > 0
     refused = any(word in str(benchmark.get("error_message", "")) for word in _REFUSALS)
@@ -177,9 +177,9 @@ _METRIC = re.compile(r"kernel_metric:(?P<kernel>.*)/current_iter:\d+/metric:(?P<
 
 
 def _kernels(benchmark: dict[str, object], where: str) -> dict[str, dict[str, float]]:
-    """Kernel → column → median over the iterations of what CUPTI counted, under the columns that nvprof's metrics take.
+    """Return kernel → column → the median over iterations of CUPTI's count. The columns are those of nvprof's metrics.
 
-    CUPTI gives a utilisation as a level, 0 to 10.
+    CUPTI gives a utilisation as a level from 0 to 10.
     """
     values: dict[str, dict[str, list[float]]] = {}
     for key in benchmark:
@@ -197,13 +197,13 @@ def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, object], d
     for name, labels in _SIZES.items():
         value = next((arguments[label] for label in labels if label in arguments), None)
         if value is None and name not in _DEFAULT_ONE:
-            raise InputError(f"{where}: its name has no {labels[0]} (or {labels[-1]}); convolutions name all sizes")
+            raise InputError(f"{where}: the name has no {labels[0]} (or {labels[-1]}); give a name with all sizes")
         sizes[name] = 1 if value is None else int(value[:12])
     dtype = _DTYPE.search(layer)
     if dtype is None:
-        raise InputError(f"{where}: {layer[-60:]!r} names no element type of {', '.join(_DTYPES)}")
-    named = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
-    tensor_op = named or _number(benchmark, "math_type", where, 0.0) == 1
+        raise InputError(f"{where}: {layer[-60:]!r} names no element type; known: {', '.join(_DTYPES)}")
+    has_tensor_name = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
+    tensor_op = has_tensor_name or _number(benchmark, "math_type", where, 0.0) == 1
     math_mode = "tensor_op" if tensor_op else "fma"
     layout = "NHWC" if "NHWC" in layer else "NCHW"
     try:
@@ -213,14 +213,14 @@ def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, object], d
 
 
 def _tag(benchmark: dict[str, object], prefix: str) -> str:
-    """The rest of the counter named ``prefix:…`` (the value is a hash of no use)."""
+    """Return the rest of the counter named ``prefix:…``. Its value is an unused hash."""
     return next((key.partition(":")[2] for key in benchmark if key.startswith(f"{prefix}:")), "")
 
 
 def _number(benchmark: dict[str, object], name: str, where: str, default: float | None = None) -> float:
     value = benchmark.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{where}: {name} is {str(value)[:40]!r}; a number is needed")
+        raise InputError(f"{where}: {name} is {str(value)[:40]!r}; give a number")
     try:
         return float(value)
     except OverflowError:

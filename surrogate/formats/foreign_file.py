@@ -1,6 +1,6 @@
-"""Opening a foreign file: plain, .gz or .bz2 by its first bytes, tar or zip, with a bound on what it unpacks to.
+"""Open foreign files: plain text, .gz and .bz2 (recognised by their first bytes), tar and zip.
 
-Everything in the package that unpacks does it here.
+Every file that the package unpacks is read here, with a limit on its unpacked size.
 """
 
 import bz2
@@ -24,37 +24,38 @@ from surrogate.features.errors import InputError, require_regular
 Paths = Sequence[str | Path]
 
 DEFAULT_MAX_BYTES = 256 << 20
-"""Most bytes that one file may unpack to; a find-db of 500,000 rows has 70 MB."""
+"""Maximum unpacked size of one file. A find-db of 500,000 rows has 70 MB."""
 FREE_BYTES = 256 << 20
 MAX_FOLD = 100
-"""Up to so many bytes a file may unpack to however small it is; beyond them, to so many times its own size."""
+"""A file may unpack to `FREE_BYTES`, or to `MAX_FOLD` times its packed size if that is more."""
 MAX_MEMBERS = 10_000
-"""Members of an archive."""
+"""Maximum number of members in an archive."""
 _MAX_LINE_CHARACTERS = 16 << 20
 _PIECE_BYTES = 1 << 20
 
 
 class ReadLimits(TypedDict, total=False):
-    """What every reader hands on to `chunks`."""
+    """Options that every reader passes to `chunks`."""
 
     max_bytes: int
     progress: Progress | None
 
 
 class Allowance:
-    """The bytes that one packed file may still unpack to: all of ``max_bytes``, but not many times its own size.
+    """The number of bytes that one packed file may still unpack to.
 
-    Traces compress 10 to 30 times, tables of text up to 100 times; a file of blanks does 1,000 times.
+    The limit is ``max_bytes``, and at most `MAX_FOLD` times the packed size. Traces compress 10 to 30 times and text
+    tables up to 100 times. A file of blanks compresses 1,000 times.
     """
 
     def __init__(self, source: str | Path, packed_bytes: int, max_bytes: int) -> None:
         maximum = max(FREE_BYTES, MAX_FOLD * packed_bytes)
         self.left = min(max_bytes, maximum)
         remedy = "raise --max-bytes" if max_bytes <= maximum else f"{MAX_FOLD} times its own size; unpack it first"
-        self._refusal = f"{source}: unpacks to over {self.left:,} bytes; {remedy}"
+        self._refusal = f"{source}: the file unpacks to over {self.left:,} bytes; {remedy}"
 
     def take(self, count: int) -> None:
-        """Count bytes that were unpacked, or will be. Raises `InputError` where they are too many."""
+        """Subtract ``count`` unpacked bytes. Raises `InputError` if the limit is exceeded."""
         self.left -= count
         if self.left < 0:
             raise InputError(self._refusal)
@@ -63,9 +64,10 @@ class Allowance:
 def chunks(
     path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None
 ) -> Iterator[bytes]:
-    """The unpacked bytes of ``path`` in pieces of at most 1 MiB; ``progress`` is told the bytes read and those in all.
+    """Yield the unpacked bytes of ``path`` in pieces of at most 1 MiB.
 
-    Raises `InputError` for a file that is missing, damaged, or unpacks to more than its `Allowance`.
+    ``progress`` is called with the number of bytes read, the file's size in bytes and its name. Raises `InputError` if
+    the file is missing or damaged, or if it unpacks to more than its `Allowance`.
     """
     path = Path(path)
     require_regular(path)
@@ -86,7 +88,7 @@ def chunks(
             try:
                 piece = stream.read(_PIECE_BYTES)
             except (OSError, EOFError, zlib.error, ValueError) as error:
-                raise InputError(f"{path}: damaged archive ({error}); fetch or pack it again") from None
+                raise InputError(f"{path}: the archive is damaged ({error}); fetch or pack it again") from None
             if not piece:
                 return
             allowance.take(len(piece))
@@ -96,11 +98,11 @@ def chunks(
 
 
 def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes: int) -> list[tuple[str, Path]]:
-    """The regular files of such names in a tar archive, packed or not: their names there, and the files in ``folder``.
+    """Unpack the regular files of a tar archive, packed or not, whose names end in one of ``endings``.
 
-    Those get names of their own, since names in an archive may lead anywhere; links are left out. Raises `InputError`
-    for an archive that is damaged, has more than `MAX_MEMBERS`, or unpacks to more than its `Allowance` (as a header
-    says, before it is unpacked).
+    Returns (name in the archive, file in ``folder``) for each. The files get new names, because a name in an archive
+    may lead to any path. Links are skipped. Raises `InputError` if the archive is damaged, has more than `MAX_MEMBERS`
+    members, or unpacks to more than its `Allowance`. The size in a member's header is checked before unpacking.
     """
     files: list[tuple[str, Path]] = []
     pieces = chunks(path, max_bytes=max_bytes)
@@ -109,26 +111,27 @@ def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes
         with tarfile.open(fileobj=_Pieces(pieces), mode="r|", tarinfo=_TarInfo) as archive:  # pyright: ignore
             for number, member in enumerate(archive):
                 if number == MAX_MEMBERS:
-                    raise InputError(f"{path}: more than {MAX_MEMBERS:,} members; unpack it first")
+                    raise InputError(f"{path}: the archive has more than {MAX_MEMBERS:,} members; unpack it first")
                 allowance.take(member.size)
-                wanted = member.isfile() and not member.issparse() and member.name.endswith(endings)
-                if wanted and (content := archive.extractfile(member)):
+                matches = member.isfile() and not member.issparse() and member.name.endswith(endings)
+                if matches and (content := archive.extractfile(member)):
                     with NamedTemporaryFile(dir=folder, delete=False) as file:
                         shutil.copyfileobj(content, file)
                     files.append((member.name, Path(file.name)))
     except InputError:
         raise
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise InputError(f"{path}: is no archive, or a damaged one ({error}); fetch or pack it again") from None
+        message = f"{path} is not a tar archive, or is damaged ({error}); fetch or pack it again"
+        raise InputError(message) from None
     return files
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A header; those that hold long names are read into memory whole, whatever length they declare."""
+    """A header with a limit on its length. `tarfile` reads the headers of long names into memory whole."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """As of `tarfile.TarInfo`."""
+        """Parse a header, as `tarfile.TarInfo` does. Raises `tarfile.ReadError` if it is too long."""
         header = super().frombuf(buf, encoding, errors)
         if header.size > _PIECE_BYTES and header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             raise tarfile.ReadError(f"a header of {header.size:,} bytes")
@@ -136,20 +139,21 @@ class _TarInfo(tarfile.TarInfo):
 
 
 class _Pieces:
-    """An iterator as the file that `tarfile` wants for a stream."""
+    """A file object over an iterator of bytes, as `tarfile` needs for a stream."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
 
     def read(self, size: int) -> bytes:
-        """The next piece, whatever ``size`` is."""
+        """Return the next piece. ``size`` is ignored."""
         return next(self._pieces, b"")
 
 
 def unpacked(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> bytes:
-    """The content of a member of a zip archive, unpacked piece by piece, since what it declares may be untrue.
+    """Return the content of a member of a zip archive.
 
-    Raises `InputError` where it takes more than the ``allowance``, and what `zipfile` does for a damaged one.
+    The member is unpacked piece by piece, because its declared size may be false. Raises `InputError` if it exceeds
+    the ``allowance``, and the errors of `zipfile` if it is damaged.
     """
     content = io.BytesIO()
     with archive.open(name) as file:
@@ -160,17 +164,18 @@ def unpacked(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> bytes
 
 
 def read_bytes(path: str | Path, **limits: Unpack[ReadLimits]) -> bytes:
-    """All unpacked bytes of ``path``; errors as in `chunks`."""
-    content = io.BytesIO()  # gives its content away without a copy
+    """Return all unpacked bytes of ``path``. Raises the errors of `chunks`."""
+    content = io.BytesIO()  # getvalue() does not copy
     content.writelines(chunks(path, **limits))
     return content.getvalue()
 
 
 def read_lines(path: str | Path, **limits: Unpack[ReadLimits]) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text without its end) of ``path``, never holding more than one line and one piece.
+    """Yield (line number from 1, text without line end) of ``path``.
 
-    UTF-8, or UTF-16 with its mark (as a Windows shell redirects); what does not decode becomes the replacement
-    character, since names of kernels may hold anything.
+    The memory holds one line and one piece at a time. The encoding is UTF-8, or UTF-16 with a byte-order mark (as a
+    Windows shell writes it). Undecodable bytes become the replacement character, because kernel names may hold any
+    bytes. Raises `InputError` for a line of over 16 million characters, and the errors of `chunks`.
     """
     number = 0
     rest = ""
@@ -183,6 +188,6 @@ def read_lines(path: str | Path, **limits: Unpack[ReadLimits]) -> Iterator[tuple
             number += 1
             yield number, line.rstrip("\r")
         if len(rest) > _MAX_LINE_CHARACTERS:
-            raise InputError(f"{path}, line {number + 1}: over 16 million characters; this is no text file")
+            raise InputError(f"{path}, line {number + 1}: over 16 million characters; give a text file")
     if rest:
         yield number + 1, rest.rstrip("\r")

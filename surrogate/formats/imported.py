@@ -1,4 +1,4 @@
-"""What every reader of a foreign file hands back, and the columns that several of them fill."""
+"""The result of a reader (`Imported`), and the columns that several readers fill."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,7 +12,7 @@ from surrogate.features.families import CONV, DEFAULT_ALGORITHM, FAMILIES, FAMIL
 from surrogate.features.problem import SIZE_COLUMNS
 
 KEY_COLUMNS = CONV.row_key
-"""The columns that name one row of a convolution."""
+"""The columns that identify one row of a convolution."""
 UNKNOWN_VERSION = "unknown"
 
 
@@ -20,9 +20,18 @@ UNKNOWN_VERSION = "unknown"
 class Imported:
     """The content of one or more foreign files.
 
-    ``rows``: dataset rows, empty where the files hold kernel launches only. ``kernels``: kernels keyed like the rows,
-    or by ``run`` and ``kernel_index`` where there are no rows. ``candidates``: ``all`` or ``listed``, as a dataset
-    stores it. ``notes``: what was left out or assumed, one sentence each. ``metadata`` (JSON) joins the dataset's.
+    Attributes
+    ----------
+    rows
+        Dataset rows. Empty if the files hold kernel launches only.
+    kernels
+        Kernels with the key columns of the rows, or with ``run`` and ``kernel_index`` if there are no rows.
+    candidates
+        ``all`` or ``listed``, as a dataset stores it.
+    notes
+        One sentence for each omission and each assumption.
+    metadata
+        JSON values that are added to the metadata of the dataset.
     """
 
     rows: pd.DataFrame
@@ -33,31 +42,32 @@ class Imported:
 
     @property
     def table(self) -> str:
-        """What a row is: ``problems``, or ``launches`` where no row names a problem."""
+        """``problems`` if the rows name problems, otherwise ``launches``."""
         return "problems" if len(self.rows) else "launches"
 
 
 def no_rows() -> pd.DataFrame:
-    """A dataset without rows."""
+    """Return a dataset without rows."""
     return pd.DataFrame({name: [] for name in (*KEY_COLUMNS, "status", "time_us")})
 
 
 def conv_sizes(conv: Conv) -> dict[str, int]:
-    """The size columns of a convolution."""
+    """Return the size columns of a convolution."""
     return dict(zip(SIZE_COLUMNS, conv.sizes, strict=True))
 
 
 def cudnn_settings(gpu: str, library_version: str) -> dict[str, str]:
-    """The setting columns of a cuDNN forward convolution in fp32 FMA arithmetic and NCHW layout."""
+    """Return the setting columns of a cuDNN forward convolution in fp32 FMA arithmetic and NCHW layout."""
     return {"gpu": gpu, "library": "cudnn", "library_version": library_version, **CONV.setting_defaults}
 
 
 def family_rows(measured: pd.DataFrame) -> pd.DataFrame:
-    """Dataset rows of any families: a row per key, its time the median of the repeats.
+    """Return dataset rows of any families: one row per key, with the median time of the repeats.
 
-    ``measured`` has ``operator`` (a kind of problem, ``conv`` among them), its sizes, ``gpu``, ``library`` and
-    ``time_us``; ``library_version`` and the family's settings where they are not the default. Other columns keep the
-    first repeat's value. A size that a family lacks is 0, a setting empty.
+    Required columns of ``measured`` are ``operator`` (a kind of problem, such as ``conv``), its sizes, ``gpu``,
+    ``library`` and ``time_us``. Optional are ``library_version`` and the settings of the family. Other columns keep
+    the value of the first repeat. If a family lacks a size, the cell is 0; if it lacks a setting, the cell is empty.
+    Raises `InputError` if a size or a time is not a number.
     """
     filled = measured.assign(family=measured["operator"].map(FAMILY_OF_KIND), algorithm=DEFAULT_ALGORITHM, status="ok")
     families = [FAMILIES[name] for name in filled["family"].unique()]
@@ -73,15 +83,15 @@ def family_rows(measured: pd.DataFrame) -> pd.DataFrame:
         for name in sizes:
             filled[name] = filled[name].fillna(0).astype("int64") if name in filled else 0
     except (TypeError, ValueError) as error:
-        raise InputError(f"a size or time is no number ({error}); fetch the table again") from None
+        raise InputError(f"a size or time is not a number ({error}); fetch the table again") from None
     key = ["family", "gpu", "library", "library_version", *settings, *sizes, "algorithm", "status"]
     return medians(filled, key)
 
 
 def medians(repeats: pd.DataFrame, key: list[str], **rest: tuple[str, str]) -> pd.DataFrame:
-    """One row per ``key``: the median of its times, the least, the greatest, their number.
+    """Return one row per ``key`` with the median, minimum, maximum and number of its times.
 
-    ``rest`` says how another column is aggregated; those that it does not name keep the first value that is known.
+    ``rest`` names the aggregation of other columns. A column that it does not name keeps its first non-null value.
     """
     hows = {"time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "count"}
     times = {name: ("time_us", how) for name, how in hows.items()}
@@ -97,7 +107,10 @@ def plural(count: int, noun: str) -> str:
 
 
 def algorithm_names(numbering: str) -> tuple[str, ...]:
-    """Names of algorithms 0 … 7: cuDNN's enum, or as the original repository's README numbers 4 … 7."""
+    """Return the names of algorithms 0 … 7.
+
+    ``enum`` is the order of cuDNN's enum. ``readme`` numbers 4 … 7 as the README of SEER's repository does.
+    """
     names = [algorithm.name for algorithm in algorithms("cudnn", "fwd")]
     numberings = {"enum": names, "readme": [*names[:4], *names[6:], *names[4:6]]}
     check_choice("numbering", numbering, numberings)

@@ -1,14 +1,14 @@
-"""PyTorch Inductor's log of autotuned matrix products, and that of flex attention.
+"""PyTorch Inductor's logs of autotuned matrix products and of flex attention.
 
 How to get one: run the program with TORCHINDUCTOR_MM_LOGGING_FILE=log.json (for attention
-TORCHINDUCTOR_FLEX_ATTENTION_LOGGING_FILE) and ``torch.compile(..., mode="max-autotune")``, without caches of earlier
-runs (TORCHINDUCTOR_FORCE_DISABLE_CACHES=1). The log does not tell the GPU: give --gpu. It does not tell the element
-type either, so keep a log for each.
+TORCHINDUCTOR_FLEX_ATTENTION_LOGGING_FILE) and ``torch.compile(..., mode="max-autotune")``. Disable the caches of
+earlier runs with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1. The log does not name the GPU: give --gpu. It does not name the
+element type: keep one log per type.
 
-Each kind of product (mm, addmm …) is a kernel of its own; --name chooses. Rows of library ``triton`` have parameters:
-BLOCK_M, BLOCK_N, BLOCK_K, num_stages, num_warps and what else is logged; those of ``cublas`` have none. The log does
-not tell apart templates of one configuration, nor kernels of cuBLAS: the fastest counts. Tunings with symbolic sizes
-are left out. Of products with a batch (bmm, baddbmm) the log has batch, m and n, but no k.
+Each kind of product (mm, addmm …) is a separate kernel; choose one with --name. Rows of library ``triton`` have
+parameters: BLOCK_M, BLOCK_N, BLOCK_K, num_stages, num_warps and the other logged ones. Rows of ``cublas`` have no
+parameters. The log does not distinguish templates of one configuration, or kernels of cuBLAS: the fastest time counts.
+Tunings with symbolic sizes are skipped. For batched products (bmm, baddbmm) the log has batch, m and n, but no k.
 """
 
 import json
@@ -25,15 +25,15 @@ from surrogate.formats.tuned import Outcome, TunedKernel, is_time, one_kernel, o
 
 _FLEX = ("B", "Hq", "Hkv", "seq_len_q", "seq_len_kv", "qk_head_dim", "v_head_dim")
 _SIZES = {3: ("m", "k", "n"), len(_FLEX): _FLEX}
-"""Names of a key's numbers, in its order, by their count; others are size_0, size_1 …."""
+"""Names of the numbers in a key, by their count. Numbers of other keys are named size_0, size_1 …."""
 _BATCHED = ("batch", "m", "n")
 _WORD = re.compile(r"[^\s(),]+")
 _Tuning = tuple[str, dict[str, int] | None, list[Outcome]]
-"""What was measured of a kernel on one problem; the sizes are None where one of them is symbolic."""
+"""The measurements of a kernel on one problem. The sizes are None if one of them is symbolic."""
 
 
 def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
-    """The configurations of one kernel; ``name`` chooses among kernels. Raises `InputError` naming the file."""
+    """Read the configurations of one kernel. ``name`` chooses among kernels. Raises `InputError` with the file."""
     tunings: list[_Tuning] = []
     for path in map(Path, paths):
         with readable(path, "give the file that TORCHINDUCTOR_MM_LOGGING_FILE named"):
@@ -46,7 +46,7 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Re
         raise InputError(f"{paths[0]}: problems of {kernel} differ in their number of sizes; log one kernel a file")
     outcomes = [each for sizes, outcomes in measured if sizes is not None for each in outcomes]
     symbolic = sum(sizes is None for sizes, _ in measured)
-    notes = [f"{plural(symbolic, 'tuning')} with symbolic sizes left out"] * bool(symbolic)
+    notes = [f"{plural(symbolic, 'tuning')} with symbolic sizes skipped"] * bool(symbolic)
     return tuned(TunedKernel(kernel, next(iter(names), ())), outcomes, paths[0], notes)
 
 
@@ -54,9 +54,10 @@ FORMAT = Format("inductor", "PyTorch Inductor's log of autotuned matrix products
 
 
 def _tunings(entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[_Tuning]:
-    """What an entry of the log holds: nothing where it counts the calls of a compiled product.
+    """Yield the tunings of a log entry. An entry that counts the calls of a compiled product has no tuning.
 
-    A key is a tuple as text, of numbers alone or behind the kernel's type; of attention the choices tell the sizes.
+    A key is the text of a tuple: the numbers, with or without the kernel's type before them. The choices of attention
+    hold its sizes.
     """
     for key, listed in entry.items():
         choices = [each for each in listed if each is not None] if isinstance(listed, list) else []
@@ -67,13 +68,13 @@ def _tunings(entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[_Tuning]
             numbers = words[len(texts) :]
             names = _BATCHED if "bmm" in kind else _SIZES.get(len(numbers), [f"size_{n}" for n in range(len(numbers))])
             given = {size: int(n) for size, n in zip(names, numbers, strict=True) if re.fullmatch(r"[0-9]{1,15}", n)}
-            sizes = dict(sorted(given.items(), key=lambda item: "mnk".find(item[0])))  # a product's in that order
+            sizes = dict(sorted(given.items(), key=lambda item: "mnk".find(item[0])))
             outcomes = _outcomes(choices, {**shared, **sizes})
             yield f"inductor_{kind}", sizes if len(sizes) == len(names) else None, outcomes
 
 
 def _outcomes(choices: list[dict[str, Any]], problem: dict[str, Any]) -> list[Outcome]:
-    """The choices of a problem, the fastest where several have one library and the same parameters."""
+    """Return the choices of a problem. The fastest counts if several share the library and the parameters."""
     fastest: dict[tuple[Any, ...], Any] = {}
     others = {"type", "time", "kernel_type", *problem}
     for choice in choices:

@@ -1,12 +1,13 @@
 """Kernel Tuner's caches and T4 results, with T1 files for a kernel's parameters and conditions.
 
-How to get them: ``tune_kernel(..., cache="NAME.json")`` writes a cache while it tunes; of a stopped run all whole
-entries are read. T4 is what ``store_output_file("NAME.T4.json", results, tune_params)`` of kernel_tuner.file_utils
-writes; it names no GPU, so give --gpu. github.com/AutoTuningAssociation/benchmark_hub has public ones, .gz is read.
+How to get them: ``tune_kernel(..., cache="NAME.json")`` writes a cache while it tunes. If the run was stopped, all
+complete entries are read. ``store_output_file("NAME.T4.json", results, tune_params)`` of kernel_tuner.file_utils
+writes T4. A T4 file names no GPU, so give --gpu. Public files: github.com/AutoTuningAssociation/benchmark_hub. Files
+may be packed as .gz.
 
-Files of several GPUs and problem sizes become one table. A T1 file among the paths adds the values of parameters, the
-conditions, and the problem size of results that do not tell it. A time is Kernel Tuner's own, by default the mean of
-its runs; least and greatest are those of the runs.
+Files of several GPUs and problem sizes become one table. A T1 file among the paths adds the values of the parameters,
+the conditions, and the problem size if the results have none. The time is Kernel Tuner's own, by default the mean of
+the runs. The minimum and the maximum are taken over the runs.
 """
 
 import ast
@@ -36,7 +37,7 @@ _Measured = tuple[dict[str, Any], Any, list[Any]]
 
 
 class _File(NamedTuple):
-    """What a file tells. T4 names neither kernel nor sizes; T1 has no outcomes, and it alone has conditions."""
+    """The content of a file. T4 names neither kernel nor sizes. T1 has conditions and no outcomes."""
 
     path: Path
     kernel: str
@@ -47,16 +48,17 @@ class _File(NamedTuple):
 
 
 def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
-    """The configurations of one kernel; ``gpu`` replaces what the files say, ``name`` chooses among kernels.
+    """Read the configurations of one kernel. ``gpu`` overrides the files, ``name`` chooses among kernels.
 
-    Raises `InputError` naming the file.
+    Raises `InputError` with the file.
     """
     notes: list[str] = []
     files = [_file(Path(path), gpu, notes, limits) for path in paths]
     spaces = [file for file in files if file.conditions is not None]
     runs = [file for file in files if file.conditions is None]
     if len(spaces) > 1 or not runs:
-        raise InputError(f"{spaces[-1].path}: {len(spaces)} T1 files, {len(runs)} others; name one beside such")
+        message = f"{len(spaces)} T1 files and {len(runs)} others given; give at most one T1 file, and results"
+        raise InputError(f"{spaces[-1].path}: {message}")
     space = spaces[0] if spaces else _File(Path(), "", {}, {}, [])
     # 1. One kernel, whose configurations have the same parameters in all files.
     kernel = one_kernel({run.kernel for run in runs} - {""} or {space.kernel or name or "kernel"}, name, paths[0])
@@ -65,14 +67,15 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     parameters = {frozenset(configuration) for _, configuration in outcomes} | {frozenset(s.values) for s in spaces}
     if len(parameters) > 1:
         odd = sorted(frozenset.union(*parameters) - frozenset.intersection(*parameters))
-        raise InputError(f"{paths[0]}: not all files have the parameters {', '.join(odd)}; name files of one kernel")
-    # 2. Sizes along the same axes, 1 where a problem has none.
+        raise InputError(f"{paths[0]}: not all files have the parameters {', '.join(odd)}; give files of one kernel")
+    # 2. Sizes along the same axes. A missing axis has size 1.
     names = [axis for axis in _AXES if any(axis in (run.sizes or space.sizes) for run in runs)]
-    notes += ["the files tell no problem size, and are taken as of one problem"] * (not names and len(runs) > 1)
+    notes += ["the files have no problem size; they are read as one problem"] * (not names and len(runs) > 1)
     for run in runs:
         sizes = run.sizes or space.sizes
         if names and not sizes:
-            raise InputError(f"{run.path}: it tells no problem size, other files do; name its T1 file, or leave it out")
+            message = "the file has no problem size, other files have one; add its T1 file, or leave the file out"
+            raise InputError(f"{run.path}: {message}")
         for row, _ in run.outcomes:
             row.update({axis: sizes.get(axis, 1) for axis in names})
     values = [file.values for file in (space, *runs)]
@@ -83,19 +86,20 @@ FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4 results and T1 files"
 
 
 def _file(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> _File:
-    """Raises `InputError` for a file of another kind, and for what one lacks."""
+    """Read one file. Raises `InputError` for a file of another kind, and for a missing field."""
     text = read_bytes(path, **limits).decode("utf-8-sig", "replace")
     with readable(path, "give a cache, T4 or T1 file of Kernel Tuner"):
         try:
             content = json.loads(text)
         except (ValueError, RecursionError):
-            content = _whole_part(text)
-            notes.append(f"{path.name}: cut off; its {plural(len(content['cache']), 'whole configuration')} read")
+            content = _complete_part(text)
+            count = plural(len(content["cache"]), "complete configuration")
+            notes.append(f"{path.name}: the file is cut off; {count} read")
         if "ConfigurationSpace" in content:
             return _space(path, content, notes)
         device = gpu or content.get("device_name")
         if not isinstance(device, str) or not device:
-            raise InputError(f"{path}: names no GPU; give it with --gpu")
+            raise InputError(f"{path}: the file names no GPU; give it with --gpu")
         problem = {"gpu": device, "origin": path.name}
         measured = _results(path, content) if "results" in content else _entries(content)
         outcomes = [outcome(problem, its, ms, spread_ms=runs, repeats=len(runs) or 1) for its, ms, runs in measured]
@@ -104,8 +108,8 @@ def _file(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> 
         return _File(path, str(content.get("kernel_name", "")), sizes, values, outcomes)
 
 
-def _whole_part(text: str) -> dict[str, Any]:
-    """A cache that was cut off: the decoder reads entry after entry until one is no longer whole."""
+def _complete_part(text: str) -> dict[str, Any]:
+    """Return the complete entries of a cache that was cut off."""
     head, _, rest = text.partition('"cache": {')
     content = json.loads(head.rstrip(", \r\n") + "}")
     content["cache"] = {}
@@ -117,7 +121,7 @@ def _whole_part(text: str) -> dict[str, Any]:
 
 
 def _entries(content: dict[str, Any]) -> Iterator[_Measured]:
-    """The configurations of a cache."""
+    """Yield the configurations of a cache."""
     for entry in content["cache"].values():
         runs = [*filter(is_time, entry.get("times") or ())]
         time_ms = entry.get("__error__") or (entry["time"] if "time" in entry else median(runs))
@@ -125,7 +129,7 @@ def _entries(content: dict[str, Any]) -> Iterator[_Measured]:
 
 
 def _results(path: Path, content: dict[str, Any]) -> Iterator[_Measured]:
-    """Those of T4: times in the unit of the file, those under measurements in their own where they have one."""
+    """Yield the configurations of a T4 file. A measurement's own unit overrides the unit of the file."""
     unit = (content.get("metadata") or {}).get("timeunit") or ""
     for result in content["results"]:
         runs = [_ms(path, each, unit) for each in result["times"].get("runtimes") or () if is_time(each)]
@@ -137,14 +141,16 @@ def _results(path: Path, content: dict[str, Any]) -> Iterator[_Measured]:
 
 
 def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
-    """T1: the lists of values that are written as such, and the conditions."""
+    """Return the lists of values and the conditions of a T1 file."""
     values: dict[str, list[Any]] = {}
     for parameter in content["ConfigurationSpace"]["TuningParameters"]:
         listed = parameter["Values"]
         try:
             listed = ast.literal_eval(listed[: 1 << 16].strip()) if isinstance(listed, str) else listed
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            notes.append(f"{path.name}: the values of {parameter['Name']} are no list; those of the other files count")
+            notes.append(
+                f"{path.name}: the values of {parameter['Name']} are not a list; the other files' values count"
+            )
             listed = ()
         values[str(parameter["Name"])] = [*listed]
     conditions = [str(each["Expression"]) for each in content["ConfigurationSpace"].get("Conditions") or ()]
@@ -153,7 +159,7 @@ def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
 
 
 def _sizes(path: Path, problem_size: object) -> dict[str, int]:
-    """The whole numbers of a problem size by axis; a text, such as a formula of the parameters, is no size."""
+    """Return the integers of a problem size by axis. A text, such as a formula of the parameters, is skipped."""
     given = problem_size if isinstance(problem_size, list) else [problem_size]
     axes = zip(_AXES, given, strict=False)
     return {
@@ -162,6 +168,6 @@ def _sizes(path: Path, problem_size: object) -> dict[str, int]:
 
 
 def _ms(path: Path, time: Any, unit: str) -> Any:
-    """A time in ms; what is none as it is."""
+    """Return a time in ms; a value that is not a time is returned unchanged."""
     check_choice(f"{path}: time unit", unit, _UNITS_MS)
     return time * _UNITS_MS[unit] if is_time(time) else time

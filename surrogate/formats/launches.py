@@ -1,4 +1,4 @@
-"""Launches and metrics of several profiler runs as one kernel table, and as dataset rows of the problems that ran."""
+"""Join the launches and metrics of several profiler runs into a kernel table, or into dataset rows of problems."""
 
 import re
 from pathlib import Path
@@ -17,9 +17,10 @@ _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
 
 
 class Profiled(TypedDict, total=False):
-    """Options of every profiler's reader: the GPU, if not the device's name, and the problems that the program ran.
+    """Options of every profiler's reader.
 
-    ``numbering`` says how ``problems`` numbers algorithms, ``kernel`` is a regular expression of the main kernels.
+    ``gpu`` overrides the device's name. ``problems`` lists the problems that the program ran; ``numbering`` is its
+    numbering of algorithms. ``kernel`` is a regular expression that matches the main kernels.
     """
 
     gpu: str | None
@@ -32,10 +33,10 @@ class Profiled(TypedDict, total=False):
 def imported_launches(
     runs: list[list[Record]], metrics: list[list[Record]], averages: list[Record], notes: list[str], options: Profiled
 ) -> imported.Imported:
-    """The kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
+    """Return the kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
 
-    Each run, and each run that counted metrics, is a list of records in launch order with ``kernel_name``, ``device``
-    where the profiler names it, and numbers. ``averages`` are metrics by kernel name.
+    ``runs`` and ``metrics`` hold a list of records for each run, in launch order. A record has ``kernel_name``,
+    ``device`` if the profiler names it, and numbers. ``averages`` are metrics by kernel name.
     """
     records, not_joined = join(runs, metrics, averages)
     launches = launch_table(records, options.get("gpu"))
@@ -49,11 +50,11 @@ def imported_launches(
 def join(
     runs: list[list[Record]], metrics: list[list[Record]], averages: list[Record]
 ) -> tuple[list[Record], list[str]]:
-    """(launch records with their metrics, notes). ``run`` numbers the repeats.
+    """Return (launch records with their metrics, notes). ``run`` numbers the repeats.
 
-    Metrics per launch join by position, and only where the names agree throughout (text logs cut names to 20
-    characters); averages over invocations join by name. Metrics that join nothing are kept as launches without a time
-    where there is no run at all, and named in a note otherwise.
+    Metrics per launch are joined by position if all kernel names agree (text logs cut names to 20 characters).
+    Averages over invocations are joined by name. If there is no run, the metrics are kept as launches without a time.
+    Otherwise a note names the metrics that were not joined.
     """
     notes: list[str] = []
     runs = runs or metrics[:1] or [averages]
@@ -65,8 +66,8 @@ def join(
                 for record, values in zip(joined, counted, strict=True):
                     _add_values(record, values)
             else:
-                lost, whole = (imported.plural(len(part), "launch") for part in (counted, run))
-                notes.append(f"metrics of {lost} not joined to run {number + 1} of {whole}: the kernels differ")
+                profiled, launched = (imported.plural(len(part), "launch") for part in (counted, run))
+                notes.append(f"metrics of {profiled} not joined to run {number + 1} of {launched}: the kernels differ")
         records += joined
     by_name = {record["kernel_name"]: record for record in averages}
     for record in records:
@@ -85,14 +86,15 @@ def _agree(run: list[Record], counted: list[Record]) -> bool:
 
 
 def _add_values(record: Record, values: Record) -> None:
-    """Add everything but a launch's identity, and no NaN over a value."""
+    """Add ``values`` to a record, without identity columns and NaN."""
     record |= {name: value for name, value in values.items() if name not in _IDENTITY and value == value}
 
 
 def launch_table(records: list[Record], gpu: str | None) -> pd.DataFrame:
-    """The kernel table: gpu, ``run``, ``kernel_index``, ``kernel_name``, the numbers (NaN where unknown), the rest.
+    """Return the kernel table: gpu, ``run``, ``kernel_index``, ``kernel_name``, numbers, other columns.
 
-    ``gpu`` replaces the device that the records name. ``blocks`` is the grid's size where no record counts it.
+    Unknown numbers are NaN. ``gpu`` overrides the device of the records. If no record counts ``blocks``, the size of
+    the grid is used.
     """
     frame = pd.DataFrame(records)
     frame["gpu"] = [_gpu_name(record.get("device", "")) for record in records] if gpu is None else gpu
@@ -104,18 +106,18 @@ def launch_table(records: list[Record], gpu: str | None) -> pd.DataFrame:
 
 
 def _gpu_name(device: str) -> str:
-    """``TITAN Xp (0)`` → ``TITAN Xp``; nothing for a bare number, which names no GPU."""
+    """Return ``TITAN Xp`` for ``TITAN Xp (0)``, and "" for a bare device number."""
     name = re.sub(r"\s*\(\d+\)$", "", device.strip())
     return "" if name.isdigit() else name
 
 
 def attach(launches: pd.DataFrame, options: Profiled) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
-    """(rows, kernels, notes): launch i of the kernels whose name matches ``kernel`` is that of line i of ``problems``.
+    """Return (rows, kernels, notes): the i-th launch that matches ``kernel`` belongs to line i of ``problems``.
 
-    ``problems`` must name the algorithm on every line (a ``prof-ops`` file). Every run must match; a row's time is the
-    median over runs, its kernel record that of the first. Kernels that do not match are left out: where an algorithm
-    launches several, ``kernel`` picks the main one, and the row's time is that kernel's alone. Raises `InputError`
-    where the counts differ, or a launch has no time.
+    ``problems`` must name the algorithm on every line (a ``prof-ops`` file). Every run must have one matching launch
+    per line. The time of a row is the median over runs; its kernel record comes from the first run. Other kernels are
+    skipped. If an algorithm launches several kernels, ``kernel`` selects the main one, and the row holds the time of
+    that kernel only. Raises `InputError` if the counts differ, or if a launch has no time.
     """
     problems = options.get("problems") or ""
     keys = _keys(problems, options.get("numbering", "enum"))
@@ -126,10 +128,10 @@ def attach(launches: pd.DataFrame, options: Profiled) -> tuple[pd.DataFrame, pd.
         remedy = "pick each problem's main kernel with --kernel PATTERN"
         raise InputError(f"{problems}: {imported.plural(len(keys), 'problem')}, but {launched}; {remedy}")
     if main["time_us"].isna().any():
-        raise InputError(f"{problems}: launches with metrics, but no times; add the log of a run without metrics")
+        raise InputError(f"{problems}: launches have metrics but no times; add the log of a run without metrics")
     gpu = str(main["gpu"].iloc[0])
     if not gpu:
-        raise InputError("the launches name no GPU; name it with --gpu")
+        raise InputError("the launches name no GPU; give it with --gpu")
     version = options.get("library_version", imported.UNKNOWN_VERSION)
     keys = keys.assign(**imported.cudnn_settings(gpu, version))[list(imported.KEY_COLUMNS)]
     times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))  # (runs, problems)
@@ -147,19 +149,19 @@ def attach(launches: pd.DataFrame, options: Profiled) -> tuple[pd.DataFrame, pd.
     repeated = rows.duplicated(list(imported.KEY_COLUMNS))
     notes = []
     if len(launches) > len(main):
-        notes.append(f"{imported.plural(len(launches) - len(main), 'launch')} of other kernels left out")
+        notes.append(f"{imported.plural(len(launches) - len(main), 'launch')} of other kernels skipped")
     if repeated.any():
-        notes.append(f"{imported.plural(int(repeated.sum()), 'repeated problem')} left out: the first counts")
+        notes.append(f"{imported.plural(int(repeated.sum()), 'repeated problem')} skipped: the first one counts")
     return rows[~repeated].reset_index(drop=True), kernels[~repeated].reset_index(drop=True), notes
 
 
 def _keys(problems: str | Path, numbering: str) -> pd.DataFrame:
-    """Sizes and algorithm of each listed problem."""
+    """Return the sizes and the algorithm of each listed problem."""
     algorithms = imported.algorithm_names(numbering)
     records = []
     for conv, algorithm in numbered_problems(read_lines(problems), problems):
         if algorithm is None:
-            raise InputError(f"{problems}: a line names no algorithm; give a ninth number (0–7) on every line")
+            raise InputError(f"{problems}: a line has no algorithm; give a ninth number (0–7) on every line")
         records.append({**imported.conv_sizes(conv), "algorithm": algorithms[algorithm]})
     return pd.DataFrame(records)
 

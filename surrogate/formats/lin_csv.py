@@ -1,8 +1,8 @@
-"""GEMM timings of the recommendation-model notebook (Lin et al.): ``fully_connected_forward.csv`` and the like.
+"""GEMM timings of the recommendation-model notebook (Lin et al.), such as ``fully_connected_forward.csv``.
 
-How to get one: run the notebook's GEMM benchmark under a profiler; columns kernel_name, kernel_runtime,
-batch_size, M, N, K, one row per kernel of a batch of (M × K)·(K × N) products. The runtimes carry no unit: µs
-are assumed and checked.
+How to get one: run the notebook's GEMM benchmark under a profiler. The columns are kernel_name, kernel_runtime,
+batch_size, M, N, K. A row is one kernel of a batch of (M × K)·(K × N) products. The file has no unit of time: µs are
+assumed and checked.
 """
 
 from io import StringIO
@@ -27,15 +27,15 @@ _LARGE_FLOPS = 1e10
 
 
 def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[ReadLimits]) -> Imported:
-    """Matrix products in fp32: a row per problem, the median of its kernels' times; other columns survive as text.
+    """Read matrix products in fp32: one row per problem with the median of its kernels' times.
 
-    Raises `InputError` naming file and line, and where the rates that follow from the times are impossible.
+    Other columns are kept as text. Raises `InputError` with file and line, and if a time means an impossible rate.
     """
     check_choice("time unit", time_unit, _UNITS_US)
     frames = [_frame(Path(path), _UNITS_US[time_unit], limits) for path in paths]
     kernels = pd.concat(frames, ignore_index=True)
     rows = family_rows(kernels.assign(operator="gemm", gpu=gpu, library="cublas", origin="lin_csv"))
-    return Imported(rows, candidates="listed", notes=(f"kernel_runtime taken as {time_unit}",))
+    return Imported(rows, candidates="listed", notes=(f"kernel_runtime is read in {time_unit}",))
 
 
 _TIME_UNIT = Option("Unit of lin-csv's kernel_runtime (default us).", choices=tuple(_UNITS_US))
@@ -50,20 +50,20 @@ def _frame(path: Path, unit_us: float, limits: ReadLimits) -> pd.DataFrame:
         if not isinstance(table.index, pd.RangeIndex):
             raise ValueError("line 2: more values than columns")
     except ValueError as error:  # a ParserError is one
-        raise InputError(f"{path}: not CSV ({error})") from None
+        raise InputError(f"{path} is not CSV ({error}); give the notebook's CSV file") from None
     missing = next((name for name in _COLUMNS if name not in table), None)
     if missing:
         needed = f"{', '.join(_COLUMNS)} are needed{nearest(missing, map(str, table))}"
         raise InputError(f"{path}: column {missing} is missing; {needed}")
     table = table[~(table.isna() | (table == "")).all(axis=1)]  # blank lines
     if table.empty:
-        raise InputError(f"{path}: no rows; {', '.join(_COLUMNS)} and a row per kernel are needed")
+        raise InputError(f"{path} has no rows; {', '.join(_COLUMNS)} and one row per kernel are needed")
     for column in _COLUMNS[1:]:
         values = pd.to_numeric(table[column], errors="coerce")
         wrong = ~(np.isfinite(values) & (values > 0))
         if wrong.any():
             line = int(table.index[wrong][0])  # the header is line 1
-            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; a number above 0 is due")
+            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; give a number above 0")
         if column == "kernel_runtime":
             table[column] = values * unit_us
         else:
@@ -76,13 +76,15 @@ def _frame(path: Path, unit_us: float, limits: ReadLimits) -> pd.DataFrame:
 
 
 def _check_rates(frame: pd.DataFrame, path: Path) -> None:
-    """Refuse times whose unit cannot be right, by the fastest row's rate, 2·batch·M·N·K / time.
+    """Refuse times in a wrong unit. The test is the rate of the fastest row, 2·batch·M·N·K / time.
 
-    No GPU to date does more than 5,000 TFLOP/s; and some product of 10 GFLOP or more reaches 0.02 TFLOP/s on any.
+    No GPU to date reaches 5,000 TFLOP/s. Every GPU reaches 0.02 TFLOP/s on some product of 10 GFLOP or more.
     """
     flops = 2.0 * frame[list(_SIZES)].astype(float).prod(axis=1)
     fastest = float((flops / frame["time_us"]).max()) / 1e6
     if fastest > _MAX_TFLOPS:
-        raise InputError(f"{path}: its times mean {fastest:,.0f} TFLOP/s; in ms? then --time-unit ms")
+        raise InputError(f"{path}: the times mean {fastest:,.0f} TFLOP/s; if they are in ms, give --time-unit ms")
     if flops.max() >= _LARGE_FLOPS and fastest < _MIN_TFLOPS:
-        raise InputError(f"{path}: its times mean {fastest:.2g} TFLOP/s at best; in ns? then --time-unit ns")
+        raise InputError(
+            f"{path}: the times mean {fastest:.2g} TFLOP/s at best; if they are in ns, give --time-unit ns"
+        )

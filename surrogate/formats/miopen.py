@@ -1,10 +1,10 @@
-"""MIOpen's find-db: per problem, the time and workspace of every solver that MIOpen found to apply.
+"""MIOpen's find-db: for each problem, the time and workspace of every applicable solver.
 
-How to get one: ROCm installs them as ``/opt/rocm/share/miopen/db/gfx*.fdb.txt`` (older releases and the
-source tree ship ``.fdb.txt.bz2`` in src/kernels); what a user's own tuning found lies in
-``~/.config/miopen/*.ufdb.txt``. Version 1 names one solver per algorithm, version 2 every solver. What
-is no measured 2-D problem is counted and left out: 3-D problems, also under a 2-D layout (gfx906), times
-of zero, solvers and algorithms unknown to MIOpen or here, sizes, types and layouts that no dataset takes.
+How to get one: ROCm installs them as ``/opt/rocm/share/miopen/db/gfx*.fdb.txt``. Older releases and the source tree
+ship ``.fdb.txt.bz2`` in src/kernels. A user's own tuning writes ``~/.config/miopen/*.ufdb.txt``. Version 1 names one
+solver per algorithm, version 2 every solver. Other entries than measured 2-D problems are counted and skipped: 3-D
+problems, also under a 2-D layout (gfx906); times of zero; solvers and algorithms that are unknown to MIOpen or to this
+package; sizes, types and layouts that a dataset cannot hold.
 """
 
 import math
@@ -31,35 +31,35 @@ _ALGORITHMS = frozenset(each.name for each in algorithms("miopen"))
 def read(
     paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[ReadLimits]
 ) -> Imported:
-    """Find-db files as dataset rows, one per (problem, solver); only listed solvers are known (``listed``).
+    """Read find-db files as dataset rows, one per (problem, solver). The candidates are ``listed``.
 
-    ``gpu`` where the file's name does not say it. ``library_version``: "find-db v1" or "find-db v2" unless given.
-    Raises `InputError` for a file without one readable record.
+    ``gpu`` is needed if the file's name has none. The default ``library_version`` is "find-db v1" or "find-db v2".
+    Raises `InputError` for a file without a readable record.
     """
     frames = []
     notes = list[str]()
     for path in map(Path, paths):
-        named, units = gpu_of_file(path)
-        if not (gpu or named):
-            raise InputError(f"{path}: its name tells no GPU (as gfx90a68.HIP.fdb.txt does); give --gpu")
+        gpu_in_name, units = gpu_of_file(path)
+        if not (gpu or gpu_in_name):
+            raise InputError(f"{path}: the file's name has no GPU (as gfx90a68.HIP.fdb.txt has); give --gpu")
         left_out = Counter[str]()
         backend = "OpenCL" if "opencl" in path.name.lower() else "HIP"
-        frame = _frame(path, left_out, limits).assign(gpu=gpu or named, backend=backend)
+        frame = _frame(path, left_out, limits).assign(gpu=gpu or gpu_in_name, backend=backend)
         if units is not None:
             frame["num_cu"] = units
         if library_version is not None:
             frame["library_version"] = library_version
-        frame = _lawful(frame, left_out)
+        frame = _valid_rows(frame, left_out)
         if frame.empty:
             reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items()) or "it is empty"
             raise InputError(f"{path}: no measured 2-D problem ({reasons}); a line looks like {_EXAMPLE}")
         frames.append(frame)
-        notes += [f"{path.name}: {count:,} left out: {why}" for why, count in left_out.items()]
+        notes += [f"{path.name}: {count:,} skipped: {why}" for why, count in left_out.items()]
     rows = pd.concat(frames, ignore_index=True)
     distinct = rows.drop_duplicates([*KEY_COLUMNS, "solver"], ignore_index=True)
     if len(distinct) < len(rows):
         repeated = plural(len(rows) - len(distinct), "repeated row")
-        notes.append(f"{repeated} left out: the first of a problem and solver counts")
+        notes.append(f"{repeated} skipped: the first row of a problem and solver counts")
     columns = [*KEY_COLUMNS, *(name for name in distinct if name not in KEY_COLUMNS)]
     return Imported(distinct[columns], candidates="listed", notes=tuple(notes))
 
@@ -67,8 +67,8 @@ def read(
 FORMAT = Format("miopen", "MIOpen find-db, versions 1 and 2, plain or .bz2", read)
 
 
-def _lawful(rows: pd.DataFrame, left_out: Counter[str]) -> pd.DataFrame:
-    """The rows that a dataset takes. The others are counted by the first rule that they break."""
+def _valid_rows(rows: pd.DataFrame, left_out: Counter[str]) -> pd.DataFrame:
+    """Return the rows that are valid in a dataset. The others are counted by the first rule that they break."""
     if rows.empty:
         return rows
     broken = {each.row: f"{each.column}: {each.rule}" for each in reversed(find_violations(normalise(rows, "find-db")))}
@@ -86,7 +86,7 @@ class _Candidate(NamedTuple):
 
 
 def _frame(path: Path, left_out: Counter[str], limits: ReadLimits) -> pd.DataFrame:
-    """The measured candidates of 2-D problems, in the file's order."""
+    """Return the measured candidates of 2-D problems, in the order of the file."""
     keys: list[Key] = []
     candidates: list[_Candidate] = []
     for _, line in read_lines(path, **limits):
@@ -111,7 +111,10 @@ def _frame(path: Path, left_out: Counter[str], limits: ReadLimits) -> pd.DataFra
 
 
 def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Candidate]:
-    """Version 1: ``algorithm:solver,ms,bytes,algorithm,kernel``; version 2: ``solver:ms,bytes,algorithm``."""
+    """Parse a line's entries.
+
+    Version 1 is ``algorithm:solver,ms,bytes,algorithm,kernel``; version 2 is ``solver:ms,bytes,algorithm``.
+    """
     readable = []
     for entry in values.split(";"):
         name, _, rest = entry.partition(":")
@@ -125,7 +128,7 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
             left_out["entries other than solver:ms,bytes,algorithm"] += 1
             continue
         algorithm = algorithm.rpartition("Algo")[2]
-        if not name or name.startswith("INVALID_SOLVER_ID"):  # MIOpen's own word for one that it does not know
+        if not name or name.startswith("INVALID_SOLVER_ID"):  # MIOpen's own mark of an unknown solver
             left_out["unknown solvers"] += 1
         elif algorithm not in _ALGORITHMS:
             left_out["unknown algorithms"] += 1
@@ -153,7 +156,7 @@ _THREE_D = re.compile(r"NC?DHWC?|\d+x\d+x\d+")
 
 
 class Key(NamedTuple):
-    """A 2-D problem by its *forward* sizes, in the order of `SIZE_COLUMNS`; ``casts`` are MIOpen's type conversions."""
+    """A 2-D problem: *forward* ``sizes`` in the order of `SIZE_COLUMNS`; ``casts`` are MIOpen's type conversions."""
 
     sizes: tuple[int, ...]
     out_h: int
@@ -166,11 +169,11 @@ class Key(NamedTuple):
 
 
 def parse_key(text: str) -> Key | None:
-    """The key, or None where ``text`` is no key of a 2-D problem.
+    """Return the key of a 2-D problem, or None for another text.
 
-    The line names the operation's own input first: for backward data and backward filter that is the forward *output*
-    (k, out h, out w), and the forward input stands where the output does otherwise. Source: MIOpen's
-    ProblemDescription::Serialize. A layout that input, filter and output share is named once.
+    The line names the operation's own input first. For backward data and backward filter, that is the forward *output*
+    (k, out h, out w); the forward input then has the place of the output. Source: MIOpen's
+    ProblemDescription::Serialize. If input, filter and output share a layout, it is named once.
     """
     match = _KEY.fullmatch(text)
     if not match:
@@ -199,14 +202,15 @@ _GPUS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 
 
 def gpu_of_file(path: str | Path) -> tuple[str, int | None]:
-    """(GPU, compute units), as in ``gfx90a68.HIP.fdb.txt`` → MI210 with 0x68 = 104; ("", None) where none is named.
+    """Return (GPU, compute units) of a file's name, or ("", None).
 
-    The units follow the architecture in hexadecimal, or in decimal after an underscore. Source: MIOpen's GetDbBasename.
+    ``gfx90a68.HIP.fdb.txt`` is the MI210 with 0x68 = 104 units. The units follow the architecture in hexadecimal, or in
+    decimal after an underscore. Source: MIOpen's GetDbBasename.
     """
     match = _GPU_NAME.search(Path(path).name)
     if not match:
         return "", None
     architecture = f"gfx{match[1].lower()}"
     units = int(match[2]) if match[2] else int(match[3], 16) if match[3] else None
-    shown = architecture if units is None else f"{architecture}_{units}"
-    return _GPUS.get(shown, shown), units
+    name = architecture if units is None else f"{architecture}_{units}"
+    return _GPUS.get(name, name), units

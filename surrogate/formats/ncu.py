@@ -1,4 +1,4 @@
-"""Nsight Compute's launches and counters: ``ncu --csv`` in both its formats, and ``.ncu-rep`` reports.
+"""Launches and counters of Nsight Compute: ``ncu --csv`` in both its formats, and ``.ncu-rep`` reports.
 
 How to get them:
 
@@ -8,8 +8,8 @@ How to get them:
     smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active PROGRAM
     LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw > FILE.csv
 
-The raw page has full digits; ``--page details`` is read too, with what it rounds. With a list of the problems that
-PROGRAM ran (--problems) the launches become dataset rows.
+The raw page has all digits. ``--page details`` is read, too, with its rounded numbers. If --problems lists the problems
+that PROGRAM ran, the launches become dataset rows.
 """
 
 import csv
@@ -48,15 +48,15 @@ METRICS = frozenset(
     [n for names in (*_NAMES.values(), *_BYTES.values()) for n in names]
     + [*(n for pair in _LIMITS for n in pair), *_SMS, _WAVES, *_DIMENSIONS.values()]
 )
-"""Every name that `kernel_numbers` looks at."""
+"""Every metric that `kernel_numbers` reads."""
 
 
 def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[int, ...] | None) -> dict[str, float]:
-    """The kernel table's numbers that ``metrics`` hold; what they lack is left out.
+    """Return the numbers of the kernel table that follow from ``metrics``.
 
-    Sectors follow from bytes (32 B each) where only those were counted. Blocks per launch come from ``grid``
-    or the launch's metrics; B_max from the occupancy limits times the SMs, else from the exact waves per SM
-    (the details page rounds them to two digits, and is not used); waves = ⌈blocks / B_max⌉.
+    If only bytes were counted, sectors are bytes / 32. Blocks per launch come from ``grid`` or the launch's metrics.
+    B_max is the occupancy limit times the number of SMs, or follows from the exact waves per SM. The details page
+    rounds the waves to two digits, so its number is not used. waves = ⌈blocks / B_max⌉.
     """
     numbers: dict[str, float] = {}
     for column, names in _NAMES.items():
@@ -68,8 +68,8 @@ def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[
         if column not in numbers and value is not None:
             numbers[column] = value / _SECTOR_BYTES
     for what, shape in (("grid", grid), ("block", block)):
-        for at, axis in enumerate("xyz"):
-            value = float(shape[at]) if shape else _first(metrics, (_DIMENSIONS[f"{what}_{axis}"],))
+        for index, axis in enumerate("xyz"):
+            value = float(shape[index]) if shape else _first(metrics, (_DIMENSIONS[f"{what}_{axis}"],))
             if value is not None:
                 numbers[f"{what}_{axis}"] = value
     if all(f"grid_{axis}" in numbers for axis in "xyz"):
@@ -81,7 +81,7 @@ def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[
 
 
 def _b_max(metrics: Metrics, blocks: float) -> float | None:
-    """Resident blocks of the whole GPU, or None."""
+    """Return the number of resident blocks of the whole GPU, or None."""
     limits = [_first(metrics, names) for names in _LIMITS]
     sms = _first(metrics, _SMS)
     if sms and all(limits):
@@ -91,7 +91,7 @@ def _b_max(metrics: Metrics, blocks: float) -> float | None:
 
 
 def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
-    """The first of ``names`` that was measured, in µs, bytes, percent or pieces."""
+    """Return the first of ``names`` that was measured, in µs, bytes, percent or a count."""
     for name in names:
         if name in metrics:
             unit, value = metrics[name]
@@ -107,10 +107,10 @@ def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
 def read(
     paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[Profiled]
 ) -> Imported:
-    """Reports, each file one run, as a kernel table, or with problems as dataset rows.
+    """Read reports as a kernel table, or with problems as dataset rows. Each file is one run.
 
     ``options`` as in `imported_launches`. Files of one-pass metric groups of the same program are joined: a run without
-    times adds its counters to the others. Raises `InputError` naming the file.
+    times adds its counters to the others. Raises `InputError` with the file.
     """
     timed = []
     counted = []
@@ -122,7 +122,7 @@ def read(
             export = _NcuExport(str(path), read_lines(path, max_bytes=max_bytes, progress=progress))
             records = export.records()
             if export.skipped:
-                notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
+                notes.append(f"{path.name}: {plural(export.skipped, 'line')} skipped that ncu did not print")
         (timed if any("time_us" in record for record in records) else counted).append(records)
     return imported_launches(timed, counted, [], notes, options)
 
@@ -147,7 +147,7 @@ class _Launch:
 
 
 class _NcuExport:
-    """``ncu --csv`` output: the long format (a row per metric) and the wide one (``--page raw``, a row per launch)."""
+    """Output of ``ncu --csv``: the long format (one row per metric), or ``--page raw`` (one row per launch)."""
 
     def __init__(self, name: str, lines: Iterable[tuple[int, str]]) -> None:
         self.name = name
@@ -176,13 +176,13 @@ class _NcuExport:
                     else:
                         self._add_launch(row, units or {})
         except csv.Error as error:
-            raise InputError(f"{self.name}: not CSV ({error}); export it with `ncu --csv`") from None
+            raise InputError(f"{self.name} is not CSV ({error}); export it with `ncu --csv`") from None
         if not self._launches:
-            what = "a header without launches" if self._tables else "no header with ID and Kernel Name"
+            what = "the table has no launches" if self._tables else "no header has ID and Kernel Name"
             raise InputError(f"{self.name}: {what}; export it with `ncu --import REPORT --csv --page raw`")
 
     def _content(self, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-        """The lines without ncu's own messages; one that explains an empty file is raised."""
+        """Yield the lines without ncu's own messages. Raises `InputError` for a message that explains an empty file."""
         for number, line in lines:
             if not line.startswith("=="):
                 yield line.replace("\0", "") + "\n"
@@ -192,7 +192,7 @@ class _NcuExport:
                 remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give the container"
                 raise InputError(f"{where}: ncu was not permitted to count; {remedy} CAP_SYS_ADMIN")
             if "Profiling is not supported on device" in line:
-                raise InputError(f"{where}: {line.strip('= ')[:120]}; take another GPU, or a newer ncu")
+                raise InputError(f"{where}: {line.strip('= ')[:120]}; use another GPU, or a newer ncu")
 
     def _launch(self, row: dict[str, str]) -> _Launch:
         key = (self._tables, row.get("Process ID", ""), row["ID"])
@@ -203,7 +203,7 @@ class _NcuExport:
         return self._launches[key]
 
     def _add_metric(self, row: dict[str, str]) -> None:
-        """Rows of rules have no metric's name. A label that two sections share counts where it is first."""
+        """Add a metric to its launch. Rows of rules name no metric. The first of two equal labels counts."""
         launch = self._launch(row)
         if row["Metric Name"]:
             launch.texts.setdefault(row["Metric Name"], (row.get("Metric Unit", ""), row.get("Metric Value", "")))
@@ -215,7 +215,7 @@ class _NcuExport:
             launch.facts["device"] = row[_DEVICE_NAME]
 
     def records(self) -> list[Record]:
-        """One record per profiled launch. Raises `InputError` for numbers of another locale."""
+        """Return one record per profiled launch. Raises `InputError` for numbers of another locale."""
         records = []
         for launch in self._launches.values():
             counted = {name: pair for name, pair in launch.texts.items() if name in METRICS}
@@ -229,7 +229,7 @@ class _NcuExport:
         return records
 
     def _number(self, name: str, text: str) -> float | None:
-        """A number with or without English thousands separators; None for a word or nothing."""
+        """Return a number with or without English thousands separators; None for a word or an empty text."""
         if _NUMBER.fullmatch(text):
             return float(text.replace(",", ""))
         if text[:1].isdigit():
@@ -238,7 +238,7 @@ class _NcuExport:
 
 
 def _belongs(cells: list[str], header: list[str]) -> bool:
-    """True for a row of the table. In the long format ncu leaves out the empty cells of rules at a row's end."""
+    """Return True for a row of the table. In the long format, ncu omits the empty cells at the end of a rule's row."""
     if "Metric Name" not in header:
         return len(cells) == len(header)
     return header.index("Metric Name") < len(cells) <= len(header) and cells[header.index("ID")].isdigit()
@@ -250,9 +250,9 @@ def _triple(row: dict[str, str], column: str) -> tuple[int, ...] | None:
 
 
 def read_report(path: Path) -> list[Record]:
-    """One record per launch of a ``.ncu-rep``, with full precision, through the module that Nsight Compute installs.
+    """Return one record per launch of a ``.ncu-rep``, in full precision, by the module that Nsight Compute installs.
 
-    Raises `InputError` where the module is missing or finds no launch.
+    Raises `InputError` if the module is missing, or if the report has no launch.
     """
     try:
         import ncu_report  # type: ignore[import-not-found]  # Nsight Compute's
@@ -263,11 +263,11 @@ def read_report(path: Path) -> list[Record]:
         context = ncu_report.load_report(str(path))
         ranges = [context.range_by_idx(index) for index in range(context.num_ranges())]
         records = [_record(r.action_by_idx(index)) for r in ranges for index in range(r.num_actions())]
-    except Exception as error:  # the module's errors are those of its C++ binding
+    except Exception as error:  # the C++ binding may raise any exception
         reason = str(error).splitlines()[:1]
-        raise InputError(f"{path}: not a readable report ({reason}); write it again with ncu -o") from None
+        raise InputError(f"{path} is not a readable report ({reason}); write it again with ncu -o") from None
     if not records:
-        raise InputError(f"{path}: holds no profiled kernel; profile again with ncu -o REPORT PROGRAM")
+        raise InputError(f"{path} has no profiled kernel; profile again with ncu -o REPORT PROGRAM")
     return records
 
 

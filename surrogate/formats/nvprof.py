@@ -1,18 +1,18 @@
-"""nvprof logs: launches with grids and times, and metrics, as CSV or as the aligned text.
+"""nvprof logs as CSV or aligned text: launches with grids and times, and metrics.
 
-How to get them (GPUs before compute capability 8.0). Times; run it several times, each file is one repeat:
+How to get them (GPUs before compute capability 8.0). For times, run this several times; each file is one repeat:
 
     nvprof --print-gpu-trace --csv --log-file trace.csv PROGRAM
 
-Counters:
+For counters:
 
     nvprof --print-gpu-trace --csv --log-file metrics.csv \\
         --metrics inst_fp_32,dram_read_transactions,dram_write_transactions \\
         --metrics single_precision_fu_utilization,dram_utilization,achieved_occupancy PROGRAM
 
-Without --csv the text is read as well. Both kinds in one call are joined launch by launch. With a list of the
-problems that PROGRAM ran (--problems) the launches become dataset rows. What `nvprof PROGRAM` prints on its own, a
-summary by kernel name, holds no launch: `seer trace kernels LOG` shows it.
+The aligned text without --csv is read, too. If one call gets both kinds, they are joined launch by launch. If
+--problems lists the problems that PROGRAM ran, the launches become dataset rows. Plain `nvprof PROGRAM` prints a
+summary by kernel name without launches; `seer trace kernels LOG` shows it.
 """
 
 import csv
@@ -37,15 +37,15 @@ _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PRO
 def read(
     paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[Profiled]
 ) -> Imported:
-    """Logs as a kernel table, or with problems as dataset rows; ``options`` as in `imported_launches`.
+    """Read logs as a kernel table, or with problems as dataset rows. ``options`` as in `imported_launches`.
 
-    Raises `InputError` naming file and line.
+    Raises `InputError` with file and line.
     """
     logs = [_Log(Path(path)).read(max_bytes, progress) for path in paths]
     for log in logs:
         if not (log.launches or log.metrics or log.averages):
-            what = "a summary by kernel name, without launches (see it with `seer trace kernels`)"
-            raise InputError(f"{log.path}: {what if log.has_summary else 'no launch and no metric'}; {_REMEDY}")
+            summary = "a summary by kernel name, without launches (`seer trace kernels` shows it)"
+            raise InputError(f"{log.path}: {summary if log.has_summary else 'no launch and no metric'}; {_REMEDY}")
     launches = [log.launches for log in logs if log.launches]
     metrics = [log.metrics for log in logs if log.metrics]
     averages = [record for log in logs for record in log.averages]
@@ -57,22 +57,22 @@ FORMAT = Format("nvprof", "nvprof logs: launches and metrics, CSV or text", read
 
 
 def is_summary(path: Path) -> bool:
-    """True for a log that begins with, or soon reaches, a summary by kernel name."""
+    """Return True if the first MiB of a log has a summary by kernel name."""
     with suppress(OSError), path.open("rb") as file:
         return b"Time(%)" in file.read(1 << 20)
     return False
 
 
 def read_summary(path: Path) -> list[Record]:
-    """What nvprof prints of each kernel, copy and API call: ``type``, name, ``time_pct`` of its type, times, calls."""
+    """Return a record per kernel, copy and API call: ``type``, name, ``time_pct`` of its type, times, calls."""
     return _Log(path).read(DEFAULT_MAX_BYTES, None).summary
 
 
 def own_database(path: Path) -> InputError:
-    """What to say of a file that ``nvprof -o`` wrote (SQLite)."""
+    """Return the error for a SQLite file of ``nvprof -o``."""
     return InputError(
-        f"{path}: nvprof's own database; `nvprof -i {path.name} --csv --log-file FILE` makes the summary of it that"
-        " `seer trace kernels` reads, with --print-gpu-trace the launches that `seer import nvprof` reads"
+        f"{path} is nvprof's own database; `nvprof -i {path.name} --csv --log-file FILE` writes the summary for"
+        " `seer trace kernels`, and with --print-gpu-trace the launches for `seer import nvprof`"
     )
 
 
@@ -88,7 +88,7 @@ _NO_METRICS = ("Device", "Context", "Stream", "Kernel", "Correlation_ID", "ID")
 
 @dataclass(slots=True)
 class _Table:
-    """The table that the reader is in: its kind, its column names, its units (by column), CSV or aligned text."""
+    """The current table of the reader: its kind, its column names, its units (by column), CSV or aligned text."""
 
     kind: Literal["trace", "metrics", "averages", "summary"]
     header: list[str]
@@ -101,7 +101,7 @@ class _Table:
 
 @dataclass(slots=True)
 class _Log:
-    """What a log holds: launches, metrics per launch, metrics averaged over a kernel's launches."""
+    """The content of a log: launches, metrics per launch, metrics averaged over a kernel's launches."""
 
     path: Path
     launches: list[Record] = field(default_factory=list)
@@ -115,12 +115,12 @@ class _Log:
 
     @property
     def notes(self) -> list[str]:
-        foreign = "left out that nvprof did not print"
-        counts = ((self.copies, "memory operation", "left out"), (self.skipped, "line", foreign))
+        foreign = "skipped that nvprof did not print"
+        counts = ((self.copies, "memory operation", "skipped"), (self.skipped, "line", foreign))
         return [f"{self.path.name}: {plural(count, what)} {outcome}" for count, what, outcome in counts if count]
 
     def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
-        """Take in all tables; lines between them (the program's own output) are skipped, and counted inside one."""
+        """Read all tables. The program's own output is skipped; its lines inside a table are counted."""
         table: _Table | None = None
         for number, line in read_lines(self.path, max_bytes=max_bytes, progress=progress):
             text = line.strip()
@@ -129,7 +129,7 @@ class _Log:
                 raise own_database(self.path)
             if text.startswith("=="):
                 _check_message(text, where)
-                if text.endswith(("API calls:", "Profiling result:")):  # nvprof before CUDA 9 names a type here
+                if text.endswith(("API calls:", "Profiling result:")):  # nvprof before CUDA 9 names the type here
                     self.type = "API calls" if "API" in text else GPU_ACTIVITIES
             elif not text:
                 table = table if table and table.is_csv else None
@@ -176,13 +176,13 @@ class _Log:
             self.skipped += not is_copy
             return
         if table.is_csv and "Duration" not in table.units:
-            raise InputError(f"{where}: the header has no row of units below it; print the log anew")
+            raise InputError(f"{where}: the row of units below the header is missing; write the log again")
 
         def quantity(name: str, scales: dict[str, float], unit: str = "") -> float:
             return scaled(row.get(name, ""), table.units.get(name, unit), scales, where)
 
         registers = count("Registers Per Thread", row.get("Registers Per Thread", ""), where)
-        # sizes are printed with five digits
+        # The log has five digits of a size.
         static, dynamic = (float(round(quantity(f"{kind} SMem", SIZE_BYTES, "B"))) for kind in ("Static", "Dynamic"))
         self.launches.append(
             {
@@ -199,7 +199,7 @@ class _Log:
         )
 
     def _summarise(self, table: _Table, row: dict[str, str], where: str) -> None:
-        """A name's line; only the first of a type tells the type in text."""
+        """Add a line of the summary. In text, only the first line of a type names the type."""
         self.type = row.get("Type") or self.type
         share = scaled(row["Time(%)"], "%", {"%": 1}, where)
         calls = count("Calls", row["Calls"], where)
@@ -216,7 +216,7 @@ class _Log:
             self.metrics.append(identity | values)
 
     def _average(self, table: _Table, row: dict[str, str], where: str) -> None:
-        """One metric of one kernel over its invocations; all of a kernel's metrics are gathered in one record."""
+        """Add a metric of a kernel, averaged over its invocations, to the record of the kernel."""
         kernel = kernel_name(row.get("Kernel", table.kernel))
         identity = {"kernel_name": kernel, "device": row.get("Device", table.device)}
         if not self.averages or not identity.items() <= self.averages[-1].items():
@@ -228,7 +228,7 @@ class _Log:
 def _check_message(text: str, where: str) -> None:
     if "ERR_NVGPUCTRPERM" in text or "permission to access" in text.lower():
         remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root"
-        raise InputError(f"{where}: nvprof was not permitted to count; {remedy}")
+        raise InputError(f"{where}: nvprof lacked the permission to count; {remedy}")
 
 
 def _cells(text: str) -> list[str]:
@@ -239,9 +239,9 @@ def _cells(text: str) -> list[str]:
 
 
 def _header(text: str) -> _Table | None:
-    """The table that ``text`` opens, or None."""
+    """Return the table whose header is ``text``, or None."""
     if "Name" not in text and "Kernel" not in text:
-        return None  # most lines: every header has one of these
+        return None  # a fast path for most lines: every header has one of these words
     is_csv = "," in text and ("Duration" in text or "Kernel" in text or "Time(%)" in text)
     header = [_TEXT_NAMES.get(name.strip(), name.strip()) for name in (_cells(text) if is_csv else _GAP.split(text))]
     names = set(header)
@@ -255,14 +255,14 @@ def _header(text: str) -> _Table | None:
 
 
 def _is_units(table: _Table, row: dict[str, str]) -> bool:
-    """True for the row of units that follows a CSV header."""
+    """Return True for the row of units after a CSV header."""
     if table.kind == "summary":
         return row["Time"] in TIME_US
     return row["Duration"] in TIME_US if table.kind == "trace" else not row.get("Kernel", "")
 
 
 def _caption(table: _Table, text: str) -> bool:
-    """Take in a text log's ``Device "…"`` or ``Kernel: …`` line, under which its metrics stand."""
+    """Store the ``Device "…"`` or ``Kernel: …`` line above the metrics of a text log. Return False for another line."""
     if text.startswith("Device "):
         table.device = text[7:].strip().strip('"')
     elif text.startswith("Kernel: "):
@@ -272,7 +272,7 @@ def _caption(table: _Table, text: str) -> bool:
     return True
 
 
-# Values as nvprof writes them: `466.21ms`, `1.1152KB`, `99.3%`, `199.4GB/s`, `Low (1)`.
+# Formats of nvprof's values: `466.21ms`, `1.1152KB`, `99.3%`, `199.4GB/s`, `Low (1)`.
 TIME_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 SIZE_BYTES = {"B": 1.0, "KB": 1024.0, "MB": 1024.0**2, "GB": 1024.0**3}
 """nvprof's sizes are binary; its rates are decimal."""
@@ -288,18 +288,18 @@ _COLUMNS = {
     "flops_sp_mul": "fmul_instructions",
     "flops_sp_fma": "ffma_instructions",
 }
-"""nvprof metric → kernel table column; other metrics keep their name, with their unit's suffix."""
+"""nvprof metric → kernel table column. Other metrics keep their name, with the suffix of their unit."""
 
 
 def count(name: str, text: str, where: str) -> int:
-    """A count that a log calls ``name``. Raises `InputError` unless it is a whole number."""
+    """Return the count ``name`` of a log. Raises `InputError` for a text that is not an integer."""
     return checked_int(where, name, int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else text, minimum=0)
 
 
 def metric(name: str, text: str, unit: str = "") -> tuple[str, float]:
-    """(column, value) of a metric; NaN where nvprof could not measure it (``<OVERFLOW>``, ``n/a``).
+    """Return (column, value) of a metric. The value is NaN if nvprof could not measure it (``<OVERFLOW>``, ``n/a``).
 
-    A level is taken as ten times its number in percent, achieved occupancy (a share) times 100 likewise.
+    In percent, a level is ten times its number, and the achieved occupancy (a share) is multiplied by 100.
     """
     column = _COLUMNS.get(name, name)
     percent = column if column.endswith("_pct") else f"{name}_pct"
@@ -318,15 +318,15 @@ def metric(name: str, text: str, unit: str = "") -> tuple[str, float]:
 
 
 def kernel_name(text: str) -> str:
-    """The name without the launch's number, ``name(args) [130]`` → ``name(args)``."""
+    """Return the name without the number of the launch: ``name(args) [130]`` → ``name(args)``."""
     return re.sub(r"\s*\[\d+\]$", "", text.strip())
 
 
 def scaled(text: str, unit: str, scales: dict[str, float], where: str) -> float:
-    """A time in µs or a size in bytes; ``unit`` is its column's, where the text has none."""
+    """Return a time in µs or a size in bytes. ``unit`` is the unit of the column, for a text without a unit."""
     match = _QUANTITY.fullmatch(text)
     scale = scales.get(match[2] or unit) if match else None
     if match is None or scale is None or not math.isfinite(float(match[1]) * scale):
-        came = f"{text} {unit}".strip()[:40]
-        raise InputError(f"{where}: {came!r}; a number with a unit of {', '.join(scales)} is needed")
+        value = f"{text} {unit}".strip()[:40]
+        raise InputError(f"{where}: the value is {value!r}; give a number with a unit of {', '.join(scales)}")
     return float(match[1]) * scale

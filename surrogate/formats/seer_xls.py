@@ -1,11 +1,10 @@
-"""SEER's Excel workbooks: kernel variants with counters, FFT times, pre/post kernels, algorithm picks, other
-operators.
+"""SEER's Excel workbooks: kernel variants with counters, FFT times, pre/post kernels, algorithm picks, other operators.
 
-How to get them: run the data collection of the public repository Vamix/seer-performance-model on an NVIDIA
-GPU with cuDNN 7 and nvprof (its two collection scripts, about a day on a Titan Xp); the workbooks lie in
-``data/profiled``. Or ask the paper's authors for theirs. Give all of one GPU's workbooks in one call: the
-main kernels of GEMM and WINOGRAD_NONFUSED lie in other workbooks than their pre/post kernels, and a row's
-time is the sum of both. The ``Other-ops-*`` workbooks go into a table of their own.
+How to get them: run the two collection scripts of the public repository Vamix/seer-performance-model on an NVIDIA GPU
+with cuDNN 7 and nvprof (about a day on a Titan Xp). They write the workbooks to ``data/profiled``. Or ask the paper's
+authors for theirs. Give all workbooks of one GPU in one call. The main kernels of GEMM and WINOGRAD_NONFUSED and their
+pre/post kernels are in different workbooks, and the time of a row is the sum of both. Import the ``Other-ops-*``
+workbooks into a separate table.
 """
 
 import io
@@ -38,9 +37,9 @@ _ORIGIN = "seer_xls"
 def read(
     paths: Paths, *, gpu: str, numbering: str = "enum", library_version: str = "7.x", **limits: Unpack[ReadLimits]
 ) -> imported.Imported:
-    """All workbooks of one GPU as dataset rows and a kernel table; ``Other-ops-*`` as rows of their families.
+    """Read all workbooks of one GPU as dataset rows and a kernel table, or ``Other-ops-*`` as rows of their families.
 
-    ``numbering``: how the files number algorithms 4 … 7, see `algorithm_names`. Raises `InputError` naming the file,
+    ``numbering`` is the files' numbering of algorithms 4 … 7, see `algorithm_names`. Raises `InputError` with file,
     sheet and row.
     """
     names = imported.algorithm_names(numbering)
@@ -48,7 +47,7 @@ def read(
     for path in map(Path, paths):
         sheets = read_sheets(path, **limits)
         if not sheets:
-            raise InputError(f"{path}: every sheet is empty; a SEER workbook has a header and measurements")
+            raise InputError(f"{path}: every sheet is empty; give a SEER workbook with a header and measurements")
         if path.stem.lower().startswith("other-ops"):
             content["other_ops"] += _other_ops_rows(path, sheets)
         elif _is_pick(sheets):
@@ -63,7 +62,7 @@ def read(
             content["variants"] += _variant_rows(path, sheets, names)
     if content["other_ops"]:
         if len(content) > 1:
-            raise InputError("Other-ops workbooks share no table with algorithms; import them apart")
+            raise InputError("Other-ops workbooks and algorithms cannot share a table; import them separately")
         return _other_ops(content["other_ops"], gpu, library_version)
     return _assemble(content, imported.cudnn_settings(gpu, library_version))
 
@@ -72,12 +71,12 @@ FORMAT = Format("seer-xls", "SEER's Excel workbooks", read)
 
 
 _Rows = list[dict[str, Any]]
-"""A row of a variant's workbook has ``problem`` (convolution, algorithm), ``time_us``, the sheet's ``part`` and
-``kernel``, what the workbook says of it."""
+"""Rows of a variant's workbook: ``problem`` (convolution, algorithm), ``time_us``, the sheet's ``part``, and the
+columns of ``kernel``."""
 
 
 def _other_ops(rows: list[dict[str, object]], gpu: str, library_version: str) -> imported.Imported:
-    """TensorFlow runs cuDNN for convolutions, and kernels of its own choice for the rest."""
+    """Return the rows of other operators. TensorFlow runs cuDNN for convolutions, and its own choice otherwise."""
     frame = pd.DataFrame(rows).assign(gpu=gpu, origin=_ORIGIN)
     is_conv = frame["operator"] == "conv"
     frame["library"] = is_conv.map({True: "cudnn", False: "tensorflow"})
@@ -86,34 +85,34 @@ def _other_ops(rows: list[dict[str, object]], gpu: str, library_version: str) ->
 
 
 def _assemble(content: Mapping[str, list[Any]], settings: dict[str, str]) -> imported.Imported:
-    """Variants and picks as rows, everything about kernels as kernels."""
+    """Return variants and picks as rows, and their kernels as a kernel table."""
     notes = content["notes"]
     kernels = _kernels(content, settings)
     rows = pd.concat([_variant_frame(content), pd.DataFrame(content["picks"])], ignore_index=True)
     if rows.empty:
-        notes.append("no main kernel's workbook among the files: a kernel table only")
+        notes.append("no workbook of a main kernel given: the result is a kernel table only")
         return imported.Imported(imported.no_rows(), kernels, notes=tuple(notes))
     distinct = rows.assign(**settings, origin=_ORIGIN).drop_duplicates(list(imported.KEY_COLUMNS), ignore_index=True)
     if len(distinct) < len(rows):
         repeated = imported.plural(len(rows) - len(distinct), "repeated measurement")
-        notes.append(f"{repeated} left out: the first of a key counts")
+        notes.append(f"{repeated} skipped: the first row of a key counts")
     variants, pre = ({row["problem"][1] for row in rows} for rows in (content["variants"], content["pre"]))
     without_pre = variants & set(_WITH_PRE) - pre
-    alone = "no pre/post workbook given, so its times are the main kernel's alone"
-    notes += [f"{name}: {alone}" for name in sorted(without_pre)]
+    main_only = "no pre/post workbook given, so its times are those of the main kernel"
+    notes += [f"{name}: {main_only}" for name in sorted(without_pre)]
     first = [*imported.KEY_COLUMNS, "status", "time_us"]
     return imported.Imported(distinct[[*first, *(c for c in distinct if c not in first)]], kernels, notes=tuple(notes))
 
 
 def _variant_frame(content: Mapping[str, _Rows]) -> pd.DataFrame:
-    """Rows of the main kernels; the time of a pre/post workbook joins that of its problem and algorithm."""
+    """Return the rows of the main kernels. The time in a pre/post workbook is added to its problem and algorithm."""
     pre_us = {row["problem"]: row["time_us"] for row in content["pre"]}
     rows = []
     for row in content["variants"]:
         ran = row["time_us"] > 0
         time_us = row["time_us"] + pre_us.get(row["problem"], 0.0) if ran else nan
-        known = {"status": "ok" if ran else "failed", "seer_part": row["part"], "time_us": time_us}
-        rows.append({**_columns(row), **known})
+        outcome = {"status": "ok" if ran else "failed", "seer_part": row["part"], "time_us": time_us}
+        rows.append({**_columns(row), **outcome})
     return pd.DataFrame(rows)
 
 
@@ -123,7 +122,7 @@ def _columns(row: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _kernels(content: Mapping[str, _Rows], settings: dict[str, str]) -> pd.DataFrame | None:
-    """Main kernels are kernel 0, the others kernel 1."""
+    """Return the kernel table. ``kernel_index`` is 0 for main kernels and 1 for the others."""
     indexed = [
         *((0, row) for row in content["variants"]),
         *((1, row) for row in (*content["classes"], *content["pre"])),
@@ -149,14 +148,14 @@ _LEVELS = 10
 def _variant_rows(
     path: Path, sheets: "tuple[Sheet, ...]", names: tuple[str, ...], *, holds_classes: bool = False
 ) -> _Rows:
-    """All rows of a workbook: sheets ``train`` and ``test``, or one sheet (Test-set-II's measured form).
+    """Return all rows of a workbook with the sheets ``train`` and ``test``, or with one sheet (Test-set-II's form).
 
-    ``names``: algorithm names by number. ``holds_classes``: the tenth column is a class and no time. Raises
-    `InputError` naming file, sheet and row.
+    ``names`` are the algorithm names by number. With ``holds_classes``, the tenth column is a class instead of a time.
+    Raises `InputError` with file, sheet and row.
     """
     wrong = [sheet.name for sheet in sheets if sheet.name.lower() not in ("train", "test")]
     if wrong and len(sheets) > 1:
-        raise InputError(f"{path}: sheet {wrong[0]!r}; a variant's workbook has the sheets train and test")
+        raise InputError(f"{path}: the sheet is named {wrong[0]!r}; a variant's workbook has the sheets train and test")
     match = _TILE.search(path.stem)
     tile = "" if not match else match[1] if "x" in match[1] else "x".join(match[1])  # 148 is Winograd's 1x4x8
     rows: _Rows = []
@@ -180,18 +179,18 @@ def _variant_rows(
                 kernel |= _counters(cells[10:], where)
             rows.append({"problem": (conv, algorithm), "time_us": time_us, "part": part, "kernel": kernel})
     if not rows:
-        raise InputError(f"{path}: no rows under its header; the sheets train and test hold the measurements")
+        raise InputError(f"{path}: no row below the header; give measurements in the sheets train and test")
     return rows
 
 
 def _counters(cells: list[float], where: str) -> dict[str, float]:
-    """Columns 11–18. Waves are computed anew, as the original does: ⌈launched blocks / B_max⌉."""
+    """Return columns 11–18. Waves are computed again, as in the original: ⌈launched blocks / B_max⌉."""
     instructions, reads, writes, b_max, blocks, _, fp32_level, dram_level = cells
     if b_max < 1 or blocks < 1:
         raise InputError(f"{where}: B_max {b_max:g} and {blocks:g} launched blocks; both must be at least 1")
     for name, level in (("fp32", fp32_level), ("dram", dram_level)):
         if not 0 <= level <= _LEVELS:
-            raise InputError(f"{where}: {name} utilisation {level:g}; nvprof's levels go from 0 to 10")
+            raise InputError(f"{where}: {name} utilisation is {level:g}; nvprof's levels go from 0 to 10")
     return {
         "blocks": blocks,
         "b_max": b_max,
@@ -210,18 +209,18 @@ _ALGORITHMS = 8
 
 
 def _is_pick(sheets: "tuple[Sheet, ...]") -> bool:
-    """True for the one sheet ``test`` with a time per algorithm: 16 columns, or 18 with the picks."""
+    """Return True for a single sheet ``test`` with a time per algorithm: 16 columns, or 18 with the picks."""
     if len(sheets) != 1 or sheets[0].name.lower() != "test":
         return False
     header = sheets[0].header
-    is_named = len(header) > _PROBLEM and "algo0" in re.sub("[ _]", "", header[_PROBLEM].lower())
-    return is_named or sheets[0].width == _PROBLEM + _ALGORITHMS
+    has_algorithms = len(header) > _PROBLEM and "algo0" in re.sub("[ _]", "", header[_PROBLEM].lower())
+    return has_algorithms or sheets[0].width == _PROBLEM + _ALGORITHMS
 
 
 def _pick_rows(sheet: "Sheet", names: tuple[str, ...]) -> tuple[list[dict[str, object]], list[str]]:
-    """One row per (problem, algorithm), and notes.
+    """Return one row per (problem, algorithm), and notes.
 
-    A time ≤ 0 is a failed algorithm. Column 18 is cuDNN's pick (−1: none). Times have a resolution of 0.01 ms.
+    A time ≤ 0 marks a failed algorithm. Column 18 is cuDNN's pick, or −1. Times have a resolution of 0.01 ms.
     """
     if sheet.width not in (16, 18):
         raise InputError(f"{sheet.path}, sheet {sheet.name!r}: {sheet.width} columns; a pick workbook has 16 or 18")
@@ -249,19 +248,19 @@ def _pick_rows(sheet: "Sheet", names: tuple[str, ...]) -> tuple[list[dict[str, o
                 }
             )
     if not rows:
-        raise InputError(f"{sheet.path}: no rows under its header; a row per problem is needed")
+        raise InputError(f"{sheet.path}: no row below the header; give one row per problem")
     notes = [f"{sheet.path.name}: times have a resolution of 0.01 ms"]
     if disagreeing:
         problems = imported.plural(disagreeing, "problem")
-        notes.append(f"{sheet.path.name}: in {problems} the stated best is not the least time; times count")
+        notes.append(f"{sheet.path.name}: in {problems} the stated best has not the shortest time; the times count")
     return rows, notes
 
 
 def _check_possible(conv: Conv, algorithm: str, where: str) -> None:
-    """Refuse a timed row that its algorithm cannot have run: the other numbering of 4 … 7 is then the likely cause.
+    """Refuse a timed row that its algorithm cannot run. The likely cause is the other numbering of 4 … 7.
 
-    Source: cuDNN API reference, cudnnConvolutionForward: Winograd 3×3 (non-fused also 5×5) stride 1, FFT stride 1 and
-    at most 256 padded elements a side.
+    Source: cuDNN API reference, cudnnConvolutionForward. Winograd needs a 3×3 filter (non-fused also 5×5) and stride 1.
+    FFT needs stride 1 and at most 256 padded elements per side.
     """
     filters = {"WINOGRAD": (3,), "WINOGRAD_NONFUSED": (3, 5)}
     wrong = (algorithm in filters and (conv.r not in filters[algorithm] or conv.stride_h != 1)) or (
@@ -269,24 +268,24 @@ def _check_possible(conv: Conv, algorithm: str, where: str) -> None:
     )
     if wrong:
         problem = f"filter {conv.r}, stride {conv.stride_h}, width {conv.h}, padding {conv.pad_h}"
-        remedy = "is it the other --numbering (enum, readme)?"
-        raise InputError(f"{where}: a time for {algorithm}, which cannot run {problem}; {remedy}")
+        remedy = "try the other --numbering (enum, readme)"
+        raise InputError(f"{where}: the row has a time for {algorithm}, which cannot run {problem}; {remedy}")
 
 
 # The ``Other-ops-*`` workbooks: pooling, 1×1 convolution, layout transform, convolution gradients in TensorFlow.
-# Columns after the first (an operator number, dropped): batch, C, W, K, out W, filter, stride, padding (both sides
-# together), forward time, input gradient or pool gradient, filter gradient, their sum, and the two ratios. Times in ms.
+# The first column (an operator number) is dropped. The others are: batch, C, W, K, out W, filter, stride, padding (sum
+# of both sides), forward time, input or pool gradient, filter gradient, their sum, the two ratios. Times are in ms.
 _OTHER_COLUMNS = {"maxpool": 10, "avgpool": 10, "conv_1x1": 9, "data_layout": 10, "layout": 9, "conv_grad": 14}
-"""Operator of a workbook → columns needed after the first one is dropped."""
+"""Operator of a workbook → number of columns after the dropped one."""
 _OTHER_TIME = 8
-"""Columns before the times."""
+"""Number of columns before the times."""
 
 
 def _other_ops_rows(path: Path, sheets: "tuple[Sheet, ...]") -> list[dict[str, object]]:
-    """What `family_rows` takes: a row per timed pass of each measurement.
+    """Return rows for `family_rows`: one per timed pass of each measurement.
 
     ``Other-ops-data_layout`` has no column to drop: the original writes it with the ten columns of a variant. Raises
-    `InputError` naming sheet and row.
+    `InputError` with sheet and row.
     """
     name = re.sub(r"^other-ops-?", "", path.stem, flags=re.IGNORECASE).lower()
     check_choice(f"{path}: operator", name, _OTHER_COLUMNS)
@@ -302,12 +301,12 @@ def _other_ops_rows(path: Path, sheets: "tuple[Sheet, ...]") -> list[dict[str, o
             except InputError as error:
                 raise InputError(f"{where}: {error}") from None
     if not rows:
-        raise InputError(f"{path}: no rows under its header; a row per measurement is needed")
+        raise InputError(f"{path}: no row below the header; give one row per measurement")
     return rows
 
 
 def _passes(name: str, cells: list[float]) -> Iterator[dict[str, object]]:
-    """Each pass of one measurement whose time is above 0; the forward pass must be."""
+    """Yield each pass of a measurement with a time above 0. Raises `InputError` if the forward pass has none."""
     n, c, w, k, _, r, stride, pad_total = cells[:_OTHER_TIME]
     if name in ("maxpool", "avgpool"):
         kind = name.replace("pool", "_pool")
@@ -325,38 +324,38 @@ def _passes(name: str, cells: list[float]) -> Iterator[dict[str, object]]:
         passes = [{"operator": "conv", "direction": direction, **conv} for direction in directions]
         times_ms = cells[_OTHER_TIME : _OTHER_TIME + len(passes)]
     if times_ms[0] <= 0:
-        raise InputError(f"time {times_ms[0]:g} ms; it must be above 0")
+        raise InputError(f"the time is {times_ms[0]:g} ms; give a time above 0")
     for row, time_ms in zip(passes, times_ms, strict=True):
         if time_ms > 0:
             yield {**row, "time_us": time_ms * 1000}
 
 
 def _pad(width: float, window: float, stride: float, total: float) -> float:
-    """Padding of a side that gives the output width which ``total``, the padding of both sides, gives.
+    """Return the symmetric padding of a side that gives the same output width as ``total``, the sum of both sides.
 
-    TensorFlow pads an odd total by one more on the right; symmetric padding reaches that width by the larger half or
-    the smaller one, but not where the window is even and the stride 1: `InputError`.
+    TensorFlow pads an odd total by one more on the right. Symmetric padding reaches the same width with the larger or
+    the smaller half. Raises `InputError` if neither does: an even window with stride 1.
     """
     if stride < 1:
-        raise InputError(f"stride {stride:g}; at least 1 is needed")
+        raise InputError(f"stride is {stride:g}; give at least 1")
     out = (width + total - window) // stride + 1
     for pad in (-(-total // 2), total // 2):
         if output_size(width, window, pad, stride, 1) == out:
             return pad
-    raise InputError(f"padding {total:g} in all; no equal padding of both sides gives the width {out:g}")
+    raise InputError(f"the total padding is {total:g}; no equal padding of both sides gives the width {out:g}")
 
 
 # Excel workbooks (.xls, .xlsx) as sheets of checked numbers under one header row.
 _XLS = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MAX_SHEETS = 256
 _MAX_ROWS, _MAX_COLUMNS = 1 << 16, 64
-"""Of an .xlsx sheet: the rows that .xls has, and more columns than any workbook of ours."""
+"""Maximum rows (as in .xls) and columns of an .xlsx sheet."""
 Row = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One sheet: its header's texts and its rows of cells (float, text, or None where empty), widths as they came."""
+    """One sheet: the texts of its header, and rows of cells (float, text, or None if empty) of any width."""
 
     path: Path
     name: str
@@ -365,11 +364,11 @@ class Sheet:
 
     @property
     def width(self) -> int:
-        """Columns of the widest row, header included."""
+        """Number of columns of the widest row, header included."""
         return max([len(self.header), *map(len, self.rows)])
 
     def numbers(self, columns: int) -> Iterator[tuple[str, list[float]]]:
-        """(where, the first ``columns`` cells as numbers) of each row. Raises `InputError` for a cell that is none."""
+        """Yield (place, the first ``columns`` cells as numbers) of each row. Raises `InputError` for another cell."""
         for index, row in enumerate(self.rows, 2):
             where = f"{self.path}, sheet {self.name!r}, row {index}"
             cells = (*row, *[None] * (columns - len(row)))[:columns]
@@ -377,21 +376,21 @@ class Sheet:
 
 
 def read_sheets(path: str | Path, **limits: Unpack[ReadLimits]) -> tuple[Sheet, ...]:
-    """All sheets of a workbook that are not empty. Raises `InputError` for anything that is no readable workbook."""
+    """Read all sheets of a workbook that are not empty. Raises `InputError` for another or a damaged file."""
     path = Path(path)
     data = read_bytes(path, **limits)
     if data[:8] != _XLS and data[:2] != b"PK":
-        raise InputError(f"{path}: begins with {data[:8]!r}; an Excel workbook (.xls or .xlsx) is needed")
+        raise InputError(f"{path}: the file begins with {data[:8]!r}; give an Excel workbook (.xls or .xlsx)")
     try:
         allowance = Allowance(path, len(data), limits.get("max_bytes", DEFAULT_MAX_BYTES))
         tables = _xls(data) if data[:8] == _XLS else _xlsx(data, allowance)
     except InputError:
         raise
     except ImportError as error:
-        raise InputError(f"{path}: needs the package {error.name}; pip install {error.name}") from None
-    except Exception as error:  # a damaged file makes the parsers raise whatever they trip over
+        raise InputError(f"{path}: reading it needs the package {error.name}; pip install {error.name}") from None
+    except Exception as error:  # a damaged file makes the parsers raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path}: damaged workbook ({reason}); save it again as .xls") from None
+        raise InputError(f"{path}: the workbook is damaged ({reason}); save it again as .xls") from None
     sheets = [_sheet(path, name, [_trimmed(row) for row in rows]) for name, rows in tables]
     return tuple(sheet for sheet in sheets if sheet.header)
 
@@ -406,12 +405,12 @@ def _xls(data: bytes) -> list[tuple[str, list[Sequence[object]]]]:
 def _xlsx(data: bytes, allowance: Allowance) -> list[tuple[str, list[Sequence[object]]]]:
     import openpyxl
 
-    # What openpyxl unpacks is not bounded: it gets the members as they are.
-    plain = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(plain, "w") as copy:
+    # openpyxl unpacks without a limit, so it gets an archive of unpacked members.
+    uncompressed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(uncompressed, "w") as copy:
         for name in archive.namelist():
             copy.writestr(name, unpacked(archive, name, allowance))
-    book = openpyxl.load_workbook(plain, read_only=True, data_only=True)
+    book = openpyxl.load_workbook(uncompressed, read_only=True, data_only=True)
     if len(book.worksheets) > _MAX_SHEETS:
         raise ValueError(f"{len(book.worksheets)} sheets, more than {_MAX_SHEETS}")
     return [
@@ -428,7 +427,7 @@ def _sheet(path: Path, name: str, rows: list[Row]) -> Sheet:
 
 
 def _trimmed(row: Sequence[object]) -> Row:
-    """The cells without the empty ones at the end."""
+    """Return the cells without the empty ones at the end."""
     cells = [None if cell == "" else cell for cell in row]
     while cells and cells[-1] is None:
         cells.pop()
@@ -441,6 +440,6 @@ def _number(cell: object, where: str, column: int) -> float:
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
-        shown = "empty" if cell is None else repr(cell)
-        raise InputError(f"{where}, column {column}: {shown}; a finite number is needed")
+        value_text = "empty" if cell is None else repr(cell)
+        raise InputError(f"{where}, column {column}: the cell is {value_text}; give a finite number")
     return value

@@ -1,14 +1,15 @@
 """Triton's autotuning caches: NAME.autotune.json, the time of every configuration of a kernel for one key.
 
 How to get them: set TRITON_CACHE_AUTOTUNING=1, or decorate with ``@triton.autotune(..., cache_results=True)``, and run
-the kernel on all problems of interest. Give the cache folder (~/.triton/cache, or TRITON_CACHE_DIR), which is searched
-with all below it, or the files. They do not tell the GPU: keep one folder for each, and give --gpu.
+the kernel on all problems of interest. Give the files, or the cache folder (~/.triton/cache, or TRITON_CACHE_DIR).
+Subfolders are searched, too. The files do not name the GPU: keep one folder per GPU, and give --gpu.
 
-A file's key is the values of the arguments that ``key=`` names, in that order, then the element types of all tensors.
-``--keys m,n,k`` names the values; without it they are key_0, key_1 …. Whole numbers become sizes, others settings; the
-element types become the settings dtype_0, dtype_1 … as they stand there (torch.float16). Parameters are the keyword
-arguments of a configuration with num_warps, num_stages, num_ctas, maxnreg and what else it has; where some are None,
-None is 0, or the values are texts. A time is the median; least and greatest are the 20 % and 80 % quantiles.
+The key of a file holds the values of the arguments in ``key=``, in their order, then the element types of all tensors.
+``--keys m,n,k`` names the values; the default names are key_0, key_1 …. Integers become sizes, other values become
+settings. The element types become the settings dtype_0, dtype_1 … unchanged (torch.float16). Parameters are the keyword
+arguments of a configuration, num_warps, num_stages, num_ctas, maxnreg and its other fields. If some values of a
+parameter are None, None is read as 0, or all its values as texts. The time is the median; the minimum and the maximum
+are the 20 % and 80 % quantiles.
 """
 
 import json
@@ -24,12 +25,12 @@ from surrogate.formats.imported import Imported
 from surrogate.formats.tuned import Outcome, TunedKernel, one_kernel, outcome, readable, tuned
 
 ENDING = ".autotune.json"
-_FAILED = "no time: it did not compile, or needs more than the GPU has"
+_FAILED = "no time: the configuration did not compile, or exceeds a limit of the GPU"
 _DTYPE = re.compile(r"(torch\.)?(u?int|b?float|bool|complex|fp)\w*")
 
 
 class _Tuning(NamedTuple):
-    """The content of a file: the key as texts, and how many of them stand before the element types at its end."""
+    """The content of a file. ``key`` ends with the element types; ``value_count`` values precede them."""
 
     path: Path
     key: list[str]
@@ -38,9 +39,9 @@ class _Tuning(NamedTuple):
 
 
 def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
-    """The configurations of one kernel; ``keys`` names the values of the key, ``name`` chooses among kernels.
+    """Read the configurations of one kernel. ``keys`` names the values of the key, ``name`` chooses among kernels.
 
-    Raises `InputError` naming the file.
+    Raises `InputError` with the file.
     """
     kernels = {file: file.name.removesuffix(".gz").removesuffix(ENDING) for file in _files(paths)}
     kernel = one_kernel(kernels.values(), name, paths[0])
@@ -74,7 +75,7 @@ FORMAT = Format("triton", "Triton's autotuning caches", read, own={"keys": _KEYS
 
 
 def _files(paths: Paths) -> list[Path]:
-    """The files themselves, and those in the folders."""
+    """Return the given files, and the cache files in the given folders."""
     folders = {path: path.rglob(f"*{ENDING}") if path.is_dir() else [path] for path in map(Path, paths)}
     files = [file for inside in folders.values() for file in sorted(inside)]
     if not files:
@@ -83,7 +84,7 @@ def _files(paths: Paths) -> list[Path]:
 
 
 def _tuning(path: Path, limits: ReadLimits) -> _Tuning:
-    """The content of a file. Raises `InputError`."""
+    """Read one file. Raises `InputError`."""
     timings = []
     with readable(path, f"give NAME{ENDING} of Triton's cache"):
         content = json.loads(read_bytes(path, **limits))

@@ -1,4 +1,4 @@
-"""Tables of tuned kernels: what the readers of tuners' files share, from times to rows and a described kernel."""
+"""Tables of tuned kernels. The readers of tuners' files share these steps from times to rows and a description."""
 
 import json
 import math
@@ -19,10 +19,10 @@ from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import Imported
 
 Outcome = tuple[dict[str, object], Mapping[str, Any]]
-"""A row but for its parameters, and the configuration, which is empty for a library's own kernel."""
+"""A row without its parameters, and the configuration. The configuration of a library's own kernel is empty."""
 _JOINED = {"status": "first", "time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "sum"}
 _JOINED |= {"reason": "first", "origin": "first"}
-"""Column → how repeated measurements become one."""
+"""Column → aggregation of repeated measurements."""
 
 
 def outcome(
@@ -34,9 +34,10 @@ def outcome(
     repeats: int = 1,
     reason: str = "no time",
 ) -> Outcome:
-    """A configuration's outcome on a ``problem`` (gpu, sizes, settings, library, origin), which may be without a time.
+    """Return the outcome of a configuration on a ``problem`` (gpu, sizes, settings, library, origin).
 
-    ``time_ms`` is a number, or what stands in its place: a text is the reason. ``spread_ms`` are times of its runs.
+    ``time_ms`` is a number, or a value that marks a failure. A text is the reason of the failure. ``spread_ms`` are
+    the times of single runs.
     """
     is_ok = is_time(time_ms)
     runs_ms = [*filter(is_time, spread_ms)] or [time_ms]
@@ -48,16 +49,16 @@ def outcome(
 
 
 def is_time(value: Any) -> TypeGuard[float]:
-    """True for a number above 0 that stands for no failure, as 1e20 does in older files."""
+    """Return True for a time above 0. Older files write 1e20 for a failure."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e20
 
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
-    """A kernel as its tuner's files describe it: its name, its problems' columns, the values of its parameters.
+    """A kernel as its tuner's files describe it: its name, the columns of its problems, the values of its parameters.
 
-    ``values`` (parameter → list, by file) may hold more than the measured ones; of ``conditions`` those are left out
-    that are no plain arithmetic.
+    ``values`` (parameter → list, one mapping per file) may hold values without a measurement. ``conditions`` that are
+    not plain arithmetic are skipped.
     """
 
     name: str
@@ -68,13 +69,13 @@ class TunedKernel:
 
 
 def tuned(kernel: TunedKernel, outcomes: Sequence[Outcome], where: str | Path, notes: Sequence[str] = ()) -> Imported:
-    """The table of one kernel: a row per problem and configuration, the median where it was measured several times.
+    """Return the table of one kernel: one row per problem and configuration, with the median of repeated times.
 
-    Raises `InputError`, which begins with ``where``.
+    Raises `InputError`. Its message begins with ``where``.
     """
     sizes, settings = kernel.sizes, kernel.settings
     if not any(configuration for _, configuration in outcomes):
-        raise InputError(f"{where}: holds no configuration; give the file of a finished or interrupted tuning run")
+        raise InputError(f"{where}: no configuration found; give the file of a finished or interrupted tuning run")
     notes = list(notes)
     columns: dict[str, pd.Series] = {}
     parameters: dict[str, tuple[Value, ...]] = {}
@@ -90,17 +91,17 @@ def tuned(kernel: TunedKernel, outcomes: Sequence[Outcome], where: str | Path, n
                 rows = [place for place, (_, configuration) in enumerate(outcomes) if configuration]
                 column = pd.Series(cells[: len(rows)], index=rows)
                 columns[parameter] = column if len(rows) == len(outcomes) else column.convert_dtypes()
-        # 2. The description, which refuses names that do not fit together.
+        # 2. The description. It refuses names that contradict each other.
         frame = pd.DataFrame([row for row, _ in outcomes])
         texts = {setting: tuple(sorted(frame[setting].unique())) for setting in settings}
-        numeric = [parameter for parameter, known in parameters.items() if not isinstance(known[0], str)]
+        numeric = [parameter for parameter, values in parameters.items() if not isinstance(values[0], str)]
         formulas = (
             None if kernel.conditions is None else _formulas(kernel.conditions, frozenset((*sizes, *numeric)), notes)
         )
         described = Description(identifier(kernel.name), tuple(sizes), parameters, texts, formulas)
     except (InputError, UnicodeEncodeError) as error:  # a JSON text may hold half a character
         raise InputError(f"{where}: {error}") from None
-    # 3. The rows: where a configuration ran once, its failures do not count.
+    # 3. The rows. If a configuration ran at least once, its failures do not count.
     frame = frame.assign(**columns)
     key = ["gpu", *sizes, *settings, *(name for name in ("library", "algorithm") if name in frame), *parameters]
     ran = frame.groupby(key, dropna=False)["time_us"].transform("count") > 0
@@ -110,23 +111,24 @@ def tuned(kernel: TunedKernel, outcomes: Sequence[Outcome], where: str | Path, n
 
 
 def identifier(name: str) -> str:
-    """A kernel's name as a description takes it, without templates and signs; none that is a built-in family's."""
+    """Return a kernel's name as an identifier that is not the name of a built-in family."""
     name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")[:60] or "kernel"
     return f"{name[:50]}_kernel" if FAMILIES.is_built_in(name) else f"k{name}" if name[0].isdigit() else name
 
 
-def one_kernel(names: Iterable[str], wanted: str | None, where: str | Path) -> str:
-    """The kernel that ``wanted`` chooses, or the only one. Raises `InputError` that lists the names."""
-    known = sorted({*names})
-    chosen = [name for name in known if wanted in (None, name, identifier(name))]
+def one_kernel(names: Iterable[str], requested: str | None, where: str | Path) -> str:
+    """Return the ``requested`` kernel, or the only one. Raises `InputError` that lists the names."""
+    available = sorted({*names})
+    chosen = [name for name in available if requested in (None, name, identifier(name))]
     if len(chosen) != 1:
-        raise InputError(f"{where}: a table is of one kernel; choose with --name: {', '.join(known)}")
+        message = f"{where}: a table holds one kernel, the files have {len(available)}; choose with --name:"
+        raise InputError(f"{message} {', '.join(available)}")
     return chosen[0]
 
 
 @contextmanager
 def readable(path: Path, remedy: str) -> Iterator[None]:
-    """What a file's content makes the reader raise becomes an `InputError`, which ends with ``remedy``."""
+    """Turn an error that a file's content causes into an `InputError` that ends with ``remedy``."""
     try:
         yield
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
@@ -136,26 +138,26 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
 
 
 def _of_one_type(cells: list[Any], name: str) -> tuple[list[Any], str]:
-    """Cells that have one type, and what was changed; none where all are None."""
+    """Return the cells converted to one type, and a note on the conversion. No cells are left if all are None."""
     kinds = {type(cell) for cell in cells}
     if kinds == {NoneType}:
         return [], "None everywhere, left out"
     if not kinds <= {bool, int, float, str, NoneType} or any(isinstance(c, int) and abs(c) > MAX_EXACT for c in cells):
-        raise InputError(f"parameter {name} has a value that is neither a number up to 2^53 nor a text, true or false")
+        raise InputError(f"parameter {name}: a value is neither a number up to 2^53 nor a text, true or false")
     if len(kinds) == 1 and kinds <= {str, bool}:
         return cells, ""
     if str in kinds or (NoneType in kinds and (bool in kinds or 0 in cells)):
-        return [str(cell) for cell in cells], "values of several types, taken as texts"
+        return [str(cell) for cell in cells], "values of several types are read as texts"
     kind = float if float in kinds else int
     return [kind(cell or 0) for cell in cells], "None is 0" if NoneType in kinds else ""
 
 
-def _formulas(texts: Sequence[str], known: frozenset[str], notes: list[str]) -> tuple[ElementwiseFormula, ...] | None:
-    """Conditions that are plain arithmetic; None where there are some and none is. ``notes`` gets the others."""
+def _formulas(texts: Sequence[str], names: frozenset[str], notes: list[str]) -> tuple[ElementwiseFormula, ...] | None:
+    """Return the conditions that are plain arithmetic; None if no condition is. The others are added to ``notes``."""
     formulas = []
     for text in texts:
         try:
-            formulas.append(ElementwiseFormula.parse(text, "condition", known))
+            formulas.append(ElementwiseFormula.parse(text, "condition", names))
         except InputError as error:
             notes.append(f"left out: {error}")
     return tuple(formulas) if formulas or not texts else None
