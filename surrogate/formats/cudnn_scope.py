@@ -53,7 +53,7 @@ def read(
         frames.append(frame)
         if len(rows) < len(parsed):
             left_out = plural(len(parsed) - len(rows), "benchmark")
-            notes.append(f"{path.name}: {left_out} skipped: not a convolution, or an aggregate")
+            notes.append(f"{path.name}: {left_out} left out: not a convolution, or an aggregate")
         if is_cut:
             complete = plural(len(rows), "complete benchmark")
             notes.append(f"{path.name}: the file ends within its last benchmark; {complete} read")

@@ -46,7 +46,7 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Re
         raise InputError(f"{paths[0]}: problems of {kernel} differ in their number of sizes; log one kernel a file")
     outcomes = [each for sizes, outcomes in measured if sizes is not None for each in outcomes]
     symbolic = sum(sizes is None for sizes, _ in measured)
-    notes = [f"{plural(symbolic, 'tuning')} with symbolic sizes skipped"] * bool(symbolic)
+    notes = [f"{plural(symbolic, 'tuning')} with symbolic sizes left out"] * bool(symbolic)
     return tuned(TunedKernel(kernel, next(iter(names), ())), outcomes, paths[0], notes)
 
 

@@ -149,9 +149,9 @@ def attach(launches: pd.DataFrame, options: Profiled) -> tuple[pd.DataFrame, pd.
     repeated = rows.duplicated(list(imported.KEY_COLUMNS))
     notes = []
     if len(launches) > len(main):
-        notes.append(f"{imported.plural(len(launches) - len(main), 'launch')} of other kernels skipped")
+        notes.append(f"{imported.plural(len(launches) - len(main), 'launch')} of other kernels left out")
     if repeated.any():
-        notes.append(f"{imported.plural(int(repeated.sum()), 'repeated problem')} skipped: the first one counts")
+        notes.append(f"{imported.plural(int(repeated.sum()), 'repeated problem')} left out: the first one counts")
     return rows[~repeated].reset_index(drop=True), kernels[~repeated].reset_index(drop=True), notes
 
 

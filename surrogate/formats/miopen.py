@@ -54,12 +54,12 @@ def read(
             reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items()) or "it is empty"
             raise InputError(f"{path}: no measured 2-D problem ({reasons}); a line looks like {_EXAMPLE}")
         frames.append(frame)
-        notes += [f"{path.name}: {count:,} skipped: {why}" for why, count in left_out.items()]
+        notes += [f"{path.name}: {count:,} left out: {why}" for why, count in left_out.items()]
     rows = pd.concat(frames, ignore_index=True)
     distinct = rows.drop_duplicates([*KEY_COLUMNS, "solver"], ignore_index=True)
     if len(distinct) < len(rows):
         repeated = plural(len(rows) - len(distinct), "repeated row")
-        notes.append(f"{repeated} skipped: the first row of a problem and solver counts")
+        notes.append(f"{repeated} left out: the first row of a problem and solver counts")
     columns = [*KEY_COLUMNS, *(name for name in distinct if name not in KEY_COLUMNS)]
     return Imported(distinct[columns], candidates="listed", notes=tuple(notes))
 

@@ -122,7 +122,7 @@ def read(
             export = _NcuExport(str(path), read_lines(path, max_bytes=max_bytes, progress=progress))
             records = export.records()
             if export.skipped:
-                notes.append(f"{path.name}: {plural(export.skipped, 'line')} skipped that ncu did not print")
+                notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
         (timed if any("time_us" in record for record in records) else counted).append(records)
     return imported_launches(timed, counted, [], notes, options)
 

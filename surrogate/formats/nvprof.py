@@ -115,8 +115,8 @@ class _Log:
 
     @property
     def notes(self) -> list[str]:
-        foreign = "skipped that nvprof did not print"
-        counts = ((self.copies, "memory operation", "skipped"), (self.skipped, "line", foreign))
+        foreign = "left out that nvprof did not print"
+        counts = ((self.copies, "memory operation", "left out"), (self.skipped, "line", foreign))
         return [f"{self.path.name}: {plural(count, what)} {outcome}" for count, what, outcome in counts if count]
 
     def read(self, max_bytes: int, progress: Progress | None) -> "_Log":

@@ -95,7 +95,7 @@ def _assemble(content: Mapping[str, list[Any]], settings: dict[str, str]) -> imp
     distinct = rows.assign(**settings, origin=_ORIGIN).drop_duplicates(list(imported.KEY_COLUMNS), ignore_index=True)
     if len(distinct) < len(rows):
         repeated = imported.plural(len(rows) - len(distinct), "repeated measurement")
-        notes.append(f"{repeated} skipped: the first row of a key counts")
+        notes.append(f"{repeated} left out: the first row of a key counts")
     variants, pre = ({row["problem"][1] for row in rows} for rows in (content["variants"], content["pre"]))
     without_pre = variants & set(_WITH_PRE) - pre
     main_only = "no pre/post workbook given, so its times are those of the main kernel"

@@ -109,7 +109,7 @@ def test_mistakes_are_named(refused, tmp_path: Path) -> None:
     gemm(tmp_path, "h100_sxm/gemm/vllm/1.0", m=[1], latency=[1.0])
     with refused("no table of family pool"):
         read(tmp_path, "pool")
-    with refused("--gpu v100: ", "h100-sxm"):
+    with refused("--gpu v100 has no table", "h100-sxm"):
         read(tmp_path, gpus=["v100"])
     (tmp_path / "a.whl").write_text("no wheel")
     with refused("a.whl: "):

@@ -61,7 +61,7 @@ def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-60])
     imported = FORMATS["cudnn-scope"].read([path])
     assert imported.rows["algorithm"].tolist() == ["GEMM"]
-    assert "cut short" in imported.notes[0]
+    assert "ends within" in imported.notes[0]
 
 
 @cases(__file__)

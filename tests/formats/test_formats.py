@@ -49,8 +49,8 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        (bz2.compress(b"a" * (18 << 20)), "no text file"),
-        (gzip.compress(b"hello" * 100, mtime=0)[:-12], "damaged archive"),
+        (bz2.compress(b"a" * (18 << 20)), "give a text file"),
+        (gzip.compress(b"hello" * 100, mtime=0)[:-12], "the archive is damaged"),
     ],
 )
 def test_files_without_lines_are_refused(tmp_path: Path, content: bytes, word: str) -> None:

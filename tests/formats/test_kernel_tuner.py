@@ -75,7 +75,7 @@ def test_t1_gives_conditions_that_every_row_keeps() -> None:
 
 
 def test_t4_is_the_cache_in_other_words(refused, tmp_path: Path) -> None:
-    with refused("T4.json: names no GPU; give it with --gpu"):
+    with refused("T4.json: the file names no GPU; give it with --gpu"):
         read(T4, T1)
     cache = read(CACHE, T1, gpu="a4000")
     results = read(T4, T1, gpu="a4000")
@@ -119,13 +119,13 @@ def test_files_of_several_sizes_and_devices_are_one_table(refused, tmp_path: Pat
     assert rows["repeats"].tolist()[:4] == [64, 64, 64, 0]
     unsized = save(tmp_path, problem_size="callable")
     assert kernel(read(unsized))["sizes"] == []
-    with refused("a.json: it tells no problem size"):
+    with refused("a.json: the file has no problem size"):
         read(CACHE, unsized)
 
 
 def test_several_kernels(refused, tmp_path: Path) -> None:
     other = save(tmp_path, kernel_name="conv<float, 4>")
-    with refused("of one kernel; choose with --name: conv<float, 4>, convolution_kernel"):
+    with refused("choose with --name: conv<float, 4>, convolution_kernel"):
         read(CACHE, other)
     for name in ("conv<float, 4>", "conv_float_4"):
         imported = read(CACHE, other, name=name)
@@ -154,7 +154,7 @@ def test_texts_and_missing_values_of_parameters(tmp_path: Path) -> None:
     }
     assert imported.rows["limit"].dtype == "int64" and imported.rows["scale"].dtype == "float64"
     assert imported.notes == (
-        "mixed: values of several types, taken as texts",
+        "mixed: values of several types are read as texts",
         "limit: None is 0",
         "off: None everywhere, left out",
     )
@@ -169,7 +169,7 @@ def test_conditions_that_are_no_arithmetic_are_left_out(tmp_path: Path) -> None:
     imported = read(CACHE, tmp_path / "T1.json")
     assert len(kernel(imported)["conditions"]) == 4 and len(imported.notes) == 3
     assert len(kernel(imported)["parameters"]["block_size_x"]) == 16
-    assert "block_size_x are no list" in imported.notes[0] and "no plain arithmetic" in imported.notes[1]
+    assert "block_size_x are not a list" in imported.notes[0] and "no plain arithmetic" in imported.notes[1]
 
 
 def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Path) -> None:
@@ -179,15 +179,15 @@ def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Pat
     path.write_text(text.removesuffix("}\n}\n") + ",")
     imported = read(path)
     assert imported.rows.drop(columns="origin").equals(read(CACHE).rows.drop(columns="origin"))
-    assert imported.notes == ("cut.json: cut off; its 7 whole configurations read",)
+    assert imported.notes == ("cut.json: the file is cut off; 7 complete configurations read",)
     paths = [tmp_path / f"{end}.json" for end in range(len(text) - 300, len(text) - 2)]
     for cut in paths:
         cut.write_text(text[: int(cut.stem)])
     imported = read(*paths)
-    assert {note.partition("its ")[2] for note in imported.notes} == {f"{n} whole configurations read" for n in (6, 7)}
+    assert {note.partition("off; ")[2] for note in imported.notes} == {f"{n} complete configurations read" for n in (6, 7)}
     assert len(imported.notes) == 298 and len(imported.rows) == 7
     path.write_text(text[: text.index('"16,1')])
-    with refused("holds no configuration"):
+    with refused("no configuration found"):
         read(path)
 
 
@@ -202,7 +202,7 @@ def test_files_that_do_not_fit_together_are_refused(refused, tmp_path: Path) -> 
     other = save(tmp_path, tune_params_keys=["a"], tune_params={"a": [1]}, cache={"1": entry})
     with refused("not all files have the parameters a, block_size_x"):
         read(CACHE, other)
-    with refused("T1.json", "1 T1 files, 0 others"):
+    with refused("T1.json", "1 T1 files and 0 others given"):
         read(T1)
     with refused("a.json", "not JSON"):
         other.write_text('{"cache')

@@ -33,7 +33,7 @@ def test_rows_of_the_gemm_family(tmp_path: Path) -> None:
 
 def test_the_unit_is_checked_against_what_a_gpu_can_do(refused, tmp_path: Path) -> None:
     in_ms, in_ns = ROW.replace("345.5", "0.3455"), "sgemm,345500000,1,2048,2048,2048"
-    with refused("TFLOP/s; in ms"):
+    with refused("TFLOP/s; if they are in ms"):
         read(tmp_path, HEADER, in_ms)
     with refused("in ns"):
         read(tmp_path, HEADER, in_ns)

@@ -106,7 +106,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             read(tmp_path, text, problems=listed, kernel=kernel)
     listed.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\n")
-    with refused("names no algorithm"):
+    with refused("a line has no algorithm"):
         read(tmp_path, TRACE, problems=listed, kernel="sgemm")
 
 

@@ -138,7 +138,7 @@ def test_unknown_numbering_mixed_kinds_and_no_workbook(tmp_path: Path) -> None:
     assert len(read(other).rows) == 1
     for paths, options, message in (
         ((main,), {"numbering": "enums"}, "did you mean enum"),
-        ((main, other), {}, "import them apart"),
+        ((main, other), {}, "import them separately"),
         ((text,), {}, "an Excel workbook"),
         ((main,), {"gpu": None}, "give gpu"),
     ):

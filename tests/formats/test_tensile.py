@@ -31,7 +31,7 @@ def save(folder: Path, content: str, name: str = "logic.yaml") -> Path:
 
 def test_percent_of_navi21s_peak(tmp_path: Path) -> None:
     imported = FORMATS["tensile"].read([save(tmp_path, NAVI21)])
-    assert imported.notes == ("1 row left out: percents below 0.05 are rounding",)
+    assert imported.notes == ("1 row left out: percents below 0.05 are rounded too coarsely",)
     first, second = imported.rows.to_dict("records")
     expected = KNOWN["test_percent_of_navi21s_peak"]["expected"]
     assert {name: first[name] for name in expected} == expected
@@ -52,7 +52,7 @@ def test_gflops_of_vega20_packed_and_in_a_folder(tmp_path: Path) -> None:
     assert rows.loc[3328, "time_us"] == pytest.approx(2 * 4288 * 3584 * 3328 / 9678.34e3)
     assert rows.loc[128, "time_us"] == pytest.approx(26.49, rel=1e-3)
     assert any("other.yaml: not as expected" in note for note in imported.notes)
-    assert "1 row left out: the speed is no number above 0" in imported.notes
+    assert "1 row left out: the speed is not a number above 0" in imported.notes
 
 
 def test_types_are_part_of_the_key(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_copies_and_faults_are_refused_in_one_line(tmp_path: Path, changes: dict
     assert "\n" not in str(refused.value)
 
 
-DAMAGED = [(b"\xc1", "no MessagePack"), (b"\x01", "not as expected"), (b"\x91" * 4000, "no MessagePack")]
+DAMAGED = [(b"\xc1", "is not MessagePack"), (b"\x01", "not as expected"), (b"\x91" * 4000, "is not MessagePack")]
 
 
 @pytest.mark.parametrize(("content", "reason"), DAMAGED)
@@ -115,7 +115,7 @@ def test_damaged_message_pack(tmp_path: Path, content: bytes, reason: str) -> No
 def test_percents_of_other_boards_are_the_data_sheets(tmp_path: Path) -> None:
     content = NAVI21.replace("navi21", "gfx1201").replace("gfx1030", "gfx1201")
     imported = FORMATS["tensile"].read([save(tmp_path, content)])
-    assert "3 rows hold percents, taken as of the data sheet's peak of rx-9070-xt" in imported.notes
+    assert "3 rows hold percents, read as percents of the datasheet peak of rx-9070-xt" in imported.notes
     # 195 TFLOP/s of its matrix units in fp16
     assert imported.rows["time_us"].iloc[0] == pytest.approx(2 * 768 * 128 * 256 / (0.10988 * 195e6), rel=1e-6)
 
@@ -126,4 +126,4 @@ def test_on_the_command_line(tmp_path: Path, seer: Callable[..., Outcome]) -> No
     assert run.code == 0 and "2 rows, candidates listed" in run.out
     assert read_dataset(out).frame["variant"].tolist() == ["TT", "TT"]
     refused = seer("import", "tensile", "-o", out)
-    assert refused.code == 2 and "name files or folders" in refused.err
+    assert refused.code == 2 and "give files or folders" in refused.err

@@ -93,7 +93,7 @@ def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> Non
 def test_one_table_has_one_kernel(refused, tmp_path: Path) -> None:
     save(tmp_path, [8])
     file = save(tmp_path, [8], name="softmax")
-    with refused("of one kernel; choose with --name: matmul_kernel, softmax"):
+    with refused("choose with --name: matmul_kernel, softmax"):
         read(tmp_path)
     with refused("with --name: matmul_kernel, softmax"):
         read(tmp_path, name="x")

@@ -28,7 +28,7 @@ def test_the_allowance_is_the_least_of_three_bounds(refused) -> None:
     assert Allowance("f", 10, 50_000).left == 50_000
     assert Allowance("f", 10, 10**9).left == 100_000
     assert Allowance("f", 5000, 10**9).left == 500_000
-    with refused("f: unpacks to over 100,000 bytes; 100 times its own size; unpack it first"):
+    with refused("f: the file unpacks to over 100,000 bytes; 100 times its own size; unpack it first"):
         Allowance("f", 10, 10**9).take(100_001)
     with refused("raise --max-bytes"):
         Allowance("f", 10, 1000).take(1001)
