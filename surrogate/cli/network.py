@@ -232,7 +232,7 @@ def _print_report(
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
     each = f"each of {shared_by} GPUs runs these layers; samples/s are of the whole replica of {shared_by} GPUs"
-    for line in filter(None, (time.headline(), time.parts(), each if shared_by > 1 else "")):
+    for line in filter(None, (time.headline(), time.breakdown(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     _section("per GPU", [_totals(time)])
     held = {name: _gib(size) for name, size in time.memory.items() if size}
@@ -264,7 +264,7 @@ def _print_report(
         f"GPUs{together}; a speedup is the ratio of expected times per sample, without an interval of its own",
         [_sweep(row) for row in gpus],
     )
-    counted = {"unsupported, in no sum": time.unsupported, "convolutions outside the training data": time.outside}
+    counted = {"unsupported, in no sum": time.unsupported, "convolutions outside the training data": time.outside_domain}
     lines = [f"{title}: {_counts(counts)}" for title, counts in counted.items() if counts]
     if time.ignored:
         commonest = _counts(dict(Counter(time.ignored).most_common(COMMONEST)))

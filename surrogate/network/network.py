@@ -1,5 +1,7 @@
-"""`Network`: what a model of a network does, as operators with sizes, whatever source it was read from; and
-`ReadOptions`: how it is read and run."""
+"""The common form of every network, `Network`: operators with sizes, whatever source it was read from.
+
+`ReadOptions` holds how a source is read and how the network runs.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -14,50 +16,56 @@ if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
 PART_3D = "3d"
-"""The part of an operator over three axes that is timed as one over two."""
+"""Last part of the name of an operator over three axes, which is timed as an operator over two."""
 TIME_FACTORS_3D = {"": 1.4, "bwd_data": 2.0}
-"""Direction (the others "") → how many times longer their kernels take than those over two axes. Source: half of
-KernelBench's 3-D programs on eleven GPUs, in the median (`experiments/small_networks.py`)."""
+"""Time of kernels over three axes / time of the same work over two, by direction ("": all others).
+
+Source: medians of half of KernelBench's 3-D programs on eleven GPUs (`experiments/small_networks.py`).
+"""
 INTERVAL_FACTOR_3D = 2.0
-"""What the intervals of such times are wider by: KernelBench's 3-D convolutions alone are off by 4.2 times at most in
-nine of ten passes of the half that is fitted, where those over two axes are by 2.1."""
-NOTE_3D = "3-D operators (…3d) are timed as 2-D kernels of the same work, their depth folded into batch and window"
+"""Factor by which the intervals of 3-D operators are wider.
+
+In nine of ten fitted passes, predictions of KernelBench's 3-D convolutions are off by at most 4.2 times; those of its
+2-D convolutions by at most 2.1 times.
+"""
+NOTE_3D = "3-D operators (…3d) are timed as 2-D kernels of the same work, with their depth in batch and window"
 TF32 = ("convolutions",)
-"""Which of fp32's ``products`` and ``convolutions`` run in TF32 where the GPU has it, by PyTorch's defaults."""
+"""The fp32 operations, of ``products`` and ``convolutions``, that PyTorch runs in TF32 by default if the GPU has it."""
 TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
-"""Element types of what torch trains, and of what its modules run in."""
+"""Element types in which torch trains and runs modules."""
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
-"""Servers of language models, each with kernels of its own."""
+"""Servers of language models with their own kernels → vendors of the GPUs that they support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How a source is read as a network, and how the network runs; None keeps the source's own, or the default.
+    """How a source is read as a network, and how the network runs; None keeps the source's own value or the default.
 
     Parameters
     ----------
     batch
-        First size of all inputs; of a language model, requests.
+        First size of all inputs; for a language model the number of requests.
     dims
         Other symbolic sizes of an .onnx or .pt2 file, by name.
     training
-        Whether a whole iteration is read: forward, backward, and the step of ``optimizer``.
+        Whether a whole iteration is read: forward pass, backward pass and the step of ``optimizer``.
     optimizer
-        One of `surrogate.network.memory.OPTIMIZERS` (adam).
+        One of `surrogate.network.memory.OPTIMIZERS` (default: adam).
     data_parallel
-        GPUs of one machine that train together, each with ``batch``.
+        Number of GPUs of one machine that train together, each with ``batch`` samples.
     dtype
-        Floating-point type in the place of the source's.
+        Floating-point type that replaces the source's types.
     amp
-        Type (fp16, bf16) of the autocast block that a module's forward pass runs in; its weights stay in fp32.
+        Type (fp16, bf16) of the autocast block around a module's forward pass; its weights stay in fp32.
     math, layout
-        Of every convolution.
+        Math type and layout of all convolutions.
     runtime, host
-        What launches the kernels: one of `surrogate.network.runtime.RUNTIMES` and `surrogate.network.runtime.HOSTS`.
+        Runtime and host that launch the kernels: one of `surrogate.network.runtime.RUNTIMES` and of
+        `surrogate.network.runtime.HOSTS`.
     prefill, decode
-        Of a language model's step: new tokens of each request, or tokens of context before one new token.
+        Kind of a language model's step: new tokens of each request, or tokens of context before one new token.
     tensor_parallel, expert_parallel, pipeline_parallel, routing, kv_dtype
-        Of a language model: those of a `surrogate.network.language.Deployment`.
+        Fields of a language model's `surrogate.network.language.Deployment`.
     """
 
     batch: int | None = None
@@ -84,7 +92,7 @@ DEFAULT_OPTIONS = ReadOptions()
 
 
 class IsDataclass(Protocol):
-    """What `dataclasses.replace` takes."""
+    """Any instance that `dataclasses.replace` takes."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -92,24 +100,38 @@ class IsDataclass(Protocol):
 Options = TypeVar("Options", bound=IsDataclass)
 
 
-def replace_fields(options: Options, named: Mapping[str, Any], *others: str, known: Collection[str] = ()) -> Options:
-    """``options`` with the fields that a caller gave by ``named``; None keeps a field.
+def replace_fields(
+    options: Options, changes: Mapping[str, Any], *other_names: str, allowed: Collection[str] = ()
+) -> Options:
+    """Return ``options`` with the fields in ``changes``; a change to None keeps the field.
 
-    Raises `InputError` for a name that is not ``known`` (without: no field), and names those and ``others``.
+    Raises `InputError` for a name that is not in ``allowed`` (by default all fields). The message lists these names and
+    ``other_names``.
     """
-    for name in named:
-        check_choice("parameter", name, (*others, *(known or (each.name for each in fields(options)))))
-    return replace(options, **{name: value for name, value in named.items() if value is not None})
+    for name in changes:
+        check_choice("parameter", name, (*other_names, *(allowed or (each.name for each in fields(options)))))
+    return replace(options, **{name: value for name, value in changes.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One operator of a network, as it stands in the model.
+    """One operator of a network, as the model has it.
 
-    ``operator`` is the model's own word for it; ``gradients`` says what a training iteration computes behind it (the
-    gradient of its `INPUT`, of its `WEIGHT`, or neither); ``parameters`` counts the weights it trains, of a
-    layer of the backward pass those whose gradients are complete behind it;
-    ``heuristic`` is the library's own pick of an algorithm, where the file says it.
+    Parameters
+    ----------
+    name
+        Name of the layer, unique in the network.
+    operator
+        The model's own name of the operator.
+    problem
+        What it computes: a problem of any family, or an operator of which only the memory traffic is known.
+    gradients
+        The gradients that a training iteration adds: of the `INPUT`, of the `WEIGHT`, of both or of none.
+    parameters
+        Number of weights that the layer trains. For a layer of the backward pass: the weights whose gradients are
+        complete after it.
+    heuristic
+        The library's own pick of an algorithm, if the file states it.
     """
 
     name: str
@@ -120,33 +142,50 @@ class Layer:
     heuristic: str | None = None
 
     @property
+    def is_3d(self) -> bool:
+        """Whether the operator works over three axes and is timed as one over two."""
+        return self.operator.endswith(f".{PART_3D}")
+
+    @property
     def time_factor(self) -> float:
-        """Than the kernel of ``work`` alone: of a convolution over three axes, which stands as one over two."""
-        if not (self.problem.HAS_ALGORITHMS and self.operator.endswith(f".{PART_3D}")):
+        """Time of the layer / time of its problem's kernel; it differs from 1 only for 3-D convolutions."""
+        if not (self.problem.HAS_ALGORITHMS and self.is_3d):
             return 1.0
         return TIME_FACTORS_3D.get(getattr(self.problem, "direction", ""), TIME_FACTORS_3D[""])
 
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """What a ``runtime`` on a kind of ``host`` takes to launch a pass's kernels, in µs, and before and behind them.
+    """The time that a ``runtime`` on a kind of ``host`` takes to launch the kernels of a pass, in µs.
 
-    ``within`` is the factor of their 90 % interval.
+    ``floor_us`` is the time before the first and after the last kernel. ``interval_factor`` is the factor of the 90 %
+    interval of both times.
     """
 
     runtime: str
     host: str
     launch_us: float
     floor_us: float
-    within: float
+    interval_factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Layers in the order of the model, and what stands beside them.
+    """The layers of a network in the order of the model, with its memory and what launches it.
 
-    ``ignored`` and ``unsupported`` count operators by name: the first cost nothing on a device (views, constants), the
-    second are unknown to this package or have no known sizes, and their time is in no sum.
+    Parameters
+    ----------
+    name
+        Name of the network.
+    layers
+        Its operators; an equal problem may occur several times.
+    batch
+        Samples of a pass; None if unknown.
+    training
+        Whether the layers are those of a training iteration.
+    ignored, unsupported
+        Number of operators by name. Ignored operators cost nothing on a device (views, constants). Unsupported
+        operators are unknown or lack sizes; no sum contains their time.
     """
 
     name: str
@@ -156,54 +195,54 @@ class Network:
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
     host: HostTime | None = None
-    """What launches the kernels; None where nothing is known of it."""
+    """Host that launches the kernels; None if unknown."""
     runtime: str = "eager"
-    """What does where nobody says: "compiled" of a module that `torch.compile` gave."""
+    """The default runtime: "compiled" for a module returned by `torch.compile`."""
     gap_us: float = 0.0
-    """Time between a kernel and the next one."""
+    """Time between two kernels, in µs."""
     forward_layers: int = 0
-    """Of a training iteration, how many layers the forward pass has; the backward pass follows."""
+    """Number of layers of a training iteration's forward pass; the backward pass follows them."""
     gpus: int = 1
-    """How many GPUs of a machine train together, each with this batch."""
+    """Number of GPUs of one machine that train together, each with this batch."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the whole."""
-    told: tuple[str, ...] = ()
-    """What the headline says of the time: that launches are not in it."""
+    """Notes for the reader about the whole network."""
+    headline_notes: tuple[str, ...] = ()
+    """Notes that the headline states, such as missing launches."""
     tf32: tuple[str, ...] = TF32
-    """What runs in TF32 where the GPU has it."""
+    """The fp32 operations that run in TF32 if the GPU has it."""
     keeps_math: bool = False
-    """True where the source gave the math types; else all problems run as PyTorch runs them on the GPU."""
+    """True if the source states the math types; else all problems run in PyTorch's default math on the GPU."""
     parameters: int | None = None
-    """Stored weights; None where the source does not say."""
+    """Stored weights; None if the source does not say."""
     weights_bytes: int | None = None
     activation_bytes: int | None = None
-    """Most bytes that inputs, activations and gradients take at once; None where the source has no tensors."""
+    """Peak of the bytes of inputs, activations and gradients; None if the source has no tensors."""
     gradient_bytes: int | None = None
-    """Of those, the gradients of weights."""
+    """Bytes of the weights' gradients, which `activation_bytes` contains."""
     rounding_bytes: int | None = None
-    """What an allocator keeps beyond tensors."""
+    """Bytes that an allocator adds by rounding."""
     state_bytes: int = 0
-    """KV cache, or what the optimizer keeps."""
+    """Bytes of the KV cache or of the optimizer's state."""
 
     @property
     def convs(self) -> "tuple[Conv, ...]":
-        """Every problem that algorithms are chosen for, in order; one that occurs twice stands twice."""
+        """All problems with a choice of algorithms, in order and with repetitions."""
         return cast("tuple[Conv, ...]", tuple(layer.problem for layer in self.layers if layer.problem.HAS_ALGORITHMS))
 
 
-def element_type(name: str, value: object, known: Collection[str]) -> str | None:
-    """The element type that ``name`` is given, by any name that people call it (``torch.bfloat16``); None for none.
+def element_type(name: str, value: object, allowed: Collection[str]) -> str | None:
+    """Return the package's name of an element type, from any common name (``torch.bfloat16``); None for None.
 
-    Raises `InputError` for one that is not ``known``.
+    Raises `InputError` if it is not one of ``allowed``; ``name`` is the option's name.
     """
     word = None if value is None else setting("dtype", value)
     if word is not None:
-        check_choice(name, word, known)
+        check_choice(name, word, allowed)
     return word
 
 
 class Tally:
-    """Collects layers while a model is read; names of layers become distinct, the rest is counted by name."""
+    """A collection of layers while a model is read; it makes names unique and counts all other operators by name."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
@@ -212,15 +251,15 @@ class Tally:
         self._seen: Counter[str] = Counter()
 
     def add(self, layers: Iterable[Layer]) -> None:
-        """Append layers; the second of one name becomes ``name#2``."""
+        """Append layers; the second layer of one name becomes ``name#2``."""
         for layer in layers:
             self._seen[layer.name] += 1
             count = self._seen[layer.name]
             self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
 
-    def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
-        """Everything collected; ``held`` are the fields on memory."""
-        folded = any(layer.operator.endswith(f".{PART_3D}") for layer in self.layers)
+    def network(self, name: str, batch: int | None, training: bool = False, **memory: Any) -> Network:
+        """Return everything collected as a network; ``memory`` are its fields on memory."""
+        has_3d = any(layer.is_3d for layer in self.layers)
         return Network(
             name=name,
             layers=tuple(self.layers),
@@ -228,13 +267,13 @@ class Tally:
             training=training,
             ignored=dict(self.ignored),
             unsupported=dict(self.unsupported),
-            notes=(NOTE_3D,) if folded else (),
-            **held,
+            notes=(NOTE_3D,) if has_3d else (),
+            **memory,
         )
 
 
 def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
-    """Every problem that algorithms are chosen for (a convolution) under another math type or layout."""
+    """Return the network with another math type or layout for every problem with a choice of algorithms."""
     chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
     if not chosen:
         return network

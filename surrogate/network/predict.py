@@ -1,4 +1,4 @@
-"""A network's time: every distinct problem predicted once, the best feasible candidate taken, layers summed."""
+"""Predict a network's time: predict each distinct problem once, take the fastest feasible candidate, sum the layers."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, PART_3D, Layer, Network
+from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 from surrogate.network.training import exchange
@@ -25,31 +25,39 @@ if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
 
 MAX_BATCH = 2**24
-"""Where the search for the largest batch ends."""
+"""Upper end of the search for the largest batch."""
 SUSTAINED = 0.94
-"""Share of a tensor peak that long products reach where nothing else limits them. Source: fp8 products on H20, whose
-units are held down, in zksainx/pipeweave's table (median 0.93 of those over 4096 × 4096 × 2048, best 0.95)."""
+"""Share of the tensor peak that long products reach if nothing else limits them.
+
+Source: fp8 products on H20, whose tensor units the vendor limits, in zksainx/pipeweave's table. Of the products over
+4096 × 4096 × 2048 the median reaches 0.93, the best 0.95.
+"""
 OUT_OF_LIMITS = "no algorithm within the limits"
-SAVES = ("WINOGRAD", "FFT")
-"""Of whose algorithms the arithmetic is less than a convolution's."""
-GEFORCE_PIPE = 520.0
-"""Most half-precision operations a clock on an SM of GeForce boards, whose units are held down, and no others'."""
+FEWER_FLOPS = ("WINOGRAD", "FFT")
+"""Parts of the names of algorithms that need fewer operations than the direct convolution."""
+GEFORCE_FLOP_PER_CLOCK = 520.0
+"""Maximum of half-precision operations per clock on an SM of a GeForce board; the vendor limits its tensor units.
+
+All other boards do more.
+"""
 GEFORCE_SUSTAINED = 1.05
-"""The same share of theirs, which run above the specified clock. Source: timm's transformers on RTX 3090 and 4090, half
-of their families."""
+"""Share of the tensor peak that GeForce boards reach; they run above the datasheet clock.
+
+Source: timm's transformers on RTX 3090 and 4090, half of their families.
+"""
 
 
 class AlgorithmLimits(TypedDict, total=False):
-    """What a caller allows: bytes of workspace, and whether two runs must give the same bits."""
+    """The caller's limits: bytes of workspace, and whether two runs must give the same bits."""
 
     workspace_limit: int | None
     deterministic: bool
 
 
 class ProblemTime(NamedTuple):
-    """What a problem takes on the GPU, in µs with its 90 % interval and that one's half width in log time.
+    """A problem's time on the GPU in µs, its 90 % interval and the interval's half width in log time.
 
-    ``estimate`` is that of the chosen algorithm, None where there is nothing to choose.
+    ``estimate`` is the estimate of the chosen algorithm; it is None for a problem that has no choice of algorithms.
     """
 
     time_us: float
@@ -62,11 +70,23 @@ class ProblemTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Predictors:
-    """What predicts on ``gpu``: ``algorithms`` ranks those of problems that have several (None: of such problems
-    nothing is known), ``kernels`` times everything else.
+    """The predictors of a GPU.
 
-    `selections` and `answers` are the only places that ask them. ``paper``: a fitted seer-paper, whose trees tell the
-    classes of the problems that it knows; None: they go by the roofline.
+    Parameters
+    ----------
+    gpu
+        The GPU.
+    algorithms
+        Ranks the algorithms of problems that have several; None: such problems cannot be predicted.
+    kernels
+        Predicts the time of every other problem.
+    paper
+        A fitted seer-paper; its trees give the classes of the problems that it was trained for. None: the roofline
+        gives all classes.
+    utilization
+        Share of the GPU's memory that a network may use.
+
+    Only `selections` and `answers` call the two predictors.
     """
 
     gpu: Gpu
@@ -74,70 +94,91 @@ class Predictors:
     kernels: "Predictor"
     paper: "SeerPaper | None" = None
     utilization: float = 1.0
-    """Share of the GPU's memory that a network may take."""
+    """Share of the GPU's memory that a network may use."""
 
     def selections(
-        self, problems: Iterable[NetworkProblem], **allowed: Unpack[AlgorithmLimits]
+        self, problems: Iterable[NetworkProblem], **limits: Unpack[AlgorithmLimits]
     ) -> dict[NetworkProblem, Selection]:
-        """Problem → its algorithms, ranked and within the limits, of those problems that have several."""
-        several = [problem for problem in problems if problem.HAS_ALGORITHMS]
-        if self.algorithms is None or not several:
+        """Return the ranked algorithms within the limits for each problem that has several algorithms."""
+        with_algorithms = [problem for problem in problems if problem.HAS_ALGORITHMS]
+        if self.algorithms is None or not with_algorithms:
             return {}
-        return dict(zip(several, self.algorithms.select_many(several, **allowed), strict=True))
+        return dict(zip(with_algorithms, self.algorithms.select_many(with_algorithms, **limits), strict=True))
 
     def answers(
         self, problems: Iterable[NetworkProblem], selections: Mapping[NetworkProblem, Selection]
     ) -> dict[NetworkProblem, ProblemTime]:
-        """Problem → the best of its selection, or its own kernel's time; what nothing can run is left out."""
-        alone = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
-        kernels = self.kernels.kernel_times(alone) if alone else []
+        """Return each problem's time: the best algorithm of its selection, or its own kernel's time.
+
+        Problems that no candidate can run are left out.
+        """
+        single = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
+        kernels = self.kernels.kernel_times(single) if single else []
         return {
-            **{problem: _chosen(choice.estimates[0]) for problem, choice in selections.items() if choice.estimates},
-            **{problem: self._of_kernel(problem, kernel) for problem, kernel in zip(alone, kernels, strict=True)},
+            **{problem: _best_time(choice.estimates[0]) for problem, choice in selections.items() if choice.estimates},
+            **{problem: self._kernel_time(problem, kernel) for problem, kernel in zip(single, kernels, strict=True)},
         }
 
-    def _of_kernel(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
-        """The kernel's time; by a specification no shorter than `SUSTAINED` of the peak and the board's power allow."""
-        longer = 1.0
+    def _kernel_time(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
+        """Return the kernel's time; without measurements at least the time at the peak's sustained share."""
+        factor = 1.0
         if kernel.source in UNMEASURED and problem.uses_tensor_cores:
             peak = peak_tflops(self.gpu, problem.dtype, True) * sustained_share(self.gpu)
-            longer = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
-        time_us, lower_us, upper_us = (longer * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
+            factor = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
+        time_us, lower_us, upper_us = (factor * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
         return ProblemTime(time_us, lower_us, upper_us, half_width=log(upper_us / time_us), source=kernel.source)
 
-    def time(self, network: Network, **allowed: Unpack[AlgorithmLimits]) -> NetworkTime:
-        """Predicted times of the network's layers.
+    def time(self, network: Network, **limits: Unpack[AlgorithmLimits]) -> NetworkTime:
+        """Predict the times of the network's layers.
 
-        A problem that no algorithm can run within the limits is counted as unsupported, by the reason, and so is a
-        product of a type whose units the GPU lacks. Raises `InputError` where it lacks those of all products.
+        Parameters
+        ----------
+        network
+            The network.
+        limits
+            ``workspace_limit`` in bytes and ``deterministic``, as in `AlgorithmLimits`.
+
+        Returns
+        -------
+        NetworkTime
+            A layer is counted as unsupported, with the reason, if no algorithm can run its problem within the limits,
+            or if the GPU lacks the units for the element type of its product.
+
+        Raises
+        ------
+        InputError
+            If the GPU lacks the units for most of the network's multiply-adds.
         """
         problems = dict.fromkeys(layer.problem for layer in network.layers)
         runs = {
-            work: work if network.keeps_math else with_default_math(work, self.gpu, network.tf32) for work in problems
+            problem: problem if network.keeps_math else with_default_math(problem, self.gpu, network.tf32)
+            for problem in problems
         }
         distinct = dict.fromkeys(runs.values())
-        selections = self.selections(distinct, **allowed)
+        selections = self.selections(distinct, **limits)
         answers = self.answers(distinct, selections)
-        lacks = self._missing_units(network, runs, answers)
+        missing = self._missing_units(network, runs, answers)
         classes = self._classes(selections)
-        # Everything about a distinct problem is worked out once; its layers differ in their names alone.
-        of_problem = {
+        # Each distinct problem is predicted once; its layers differ only in their names.
+        predicted = {
             problem: self._problem_time(problem, run, answers[run], classes.get(run), network.gap_us)
             for problem, run in runs.items()
-            if run in answers and run not in lacks
+            if run in answers and run not in missing
         }
-        min_us = {work: min_kernel_us(runs[work], self.gpu, time.algorithm) for work, time in of_problem.items()}
+        min_us = {
+            problem: min_kernel_us(runs[problem], self.gpu, time.algorithm) for problem, time in predicted.items()
+        }
         arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
         fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
-        by_layer = [(layer, of_problem.get(layer.problem)) for layer in network.layers]
+        layer_times = [(layer, predicted.get(layer.problem)) for layer in network.layers]
         times = tuple(
-            _layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in by_layer if time
+            _layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in layer_times if time
         )
-        kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in by_layer]
+        kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in layer_times]
         unsupported = Counter(network.unsupported)
         unsupported.update(
-            f"{layer.operator} ({lacks.get(runs[layer.problem], OUT_OF_LIMITS)})"
-            for layer, time in by_layer
+            f"{layer.operator} ({missing.get(runs[layer.problem], OUT_OF_LIMITS)})"
+            for layer, time in layer_times
             if not time
         )
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
@@ -151,13 +192,13 @@ class Predictors:
             ignored=network.ignored,
             unsupported=dict(unsupported),
             heuristic=_heuristic(network, choices),
-            outside=Counter(reason for reason in reasons if reason),
+            outside_domain=Counter(reason for reason in reasons if reason),
             parameters=network.parameters,
             multiply_adds=sum(layer.problem.multiply_adds for layer in network.layers),
             memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
-            notes=(*network.notes, *self._notes(selections, answers), *self._link(network.gpus)),
-            told=(*network.told, fp32) if fp32 else network.told,
+            notes=(*network.notes, *self._notes(selections, answers), *self._link_notes(network.gpus)),
+            headline_notes=(*network.headline_notes, fp32) if fp32 else network.headline_notes,
             host_time=network.host,
             exchange=exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
         )
@@ -165,31 +206,31 @@ class Predictors:
     def _notes(
         self, selections: Iterable[NetworkProblem], answers: Mapping[NetworkProblem, ProblemTime]
     ) -> Iterator[str]:
-        """Floors; and which convolutions were measured on this GPU, if some of the network's were on others alone."""
-        if floors := [work for work, answer in answers.items() if answer.source == FLOOR]:
-            yield f"{floor_note(floors)}; these times are too long, and `seer serving` takes other frameworks'"
+        """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""
+        if floors := [problem for problem, answer in answers.items() if answer.source == FLOOR]:
+            yield f"{floor_note(floors)}; `seer serving` takes other frameworks' kernels instead"
         part = self.algorithms.bundle.parts.get(DEFAULT_FAMILY) if self.algorithms else None
         measured = {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
         others = {_setting(run) for run in selections if run in answers and answers[run].source in UNMEASURED}
         if measured and others:
             own, other = (", ".join(sorted(map(" ".join, settings))) for settings in (measured, others))
             yield (
-                f"convolutions measured on {self.gpu.name}: {own}; not {other}: their times go by other GPUs', and"
-                " the wide interval is theirs"
+                f"convolutions measured on {self.gpu.name}: {own}; not {other}: their times come from"
+                " other GPUs and have wider intervals"
             )
 
-    def _link(self, gpus: int) -> Iterator[str]:
-        """What the GPUs that train together exchange their gradients over."""
+    def _link_notes(self, gpus: int) -> Iterator[str]:
+        """Yield a note on the link over which the GPUs exchange gradients."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
             source = self.kernels.kernel_times([with_default_math(all_reduce(2**22, gpus, "fp32"), self.gpu)])[0].source
-            told = "its data sheet" if source in UNMEASURED else "all-reduces that were measured"
-            name = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
-            yield f"gradients cross {name}, {gbs:g} GB/s in each direction; their times go by {told}"
+            evidence = "the datasheet" if source in UNMEASURED else "measured all-reduces"
+            link = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
+            yield f"gradients cross {link}, {gbs:g} GB/s in each direction; their times come from {evidence}"
 
-    def _messages_us(self, works: Sequence[NetworkProblem]) -> list[tuple[float, float, float]]:
-        """Of each problem its time and the ends of its interval, in µs."""
-        runs = [with_default_math(work, self.gpu) for work in works]
+    def _messages_us(self, problems: Sequence[NetworkProblem]) -> list[tuple[float, float, float]]:
+        """Return each problem's time and the two ends of its interval, in µs."""
+        runs = [with_default_math(problem, self.gpu) for problem in problems]
         answers = self.answers(dict.fromkeys(runs), {})
         return [(answers[run].time_us, answers[run].lower_us, answers[run].upper_us) for run in runs]
 
@@ -199,9 +240,9 @@ class Predictors:
         runs: Mapping[NetworkProblem, NetworkProblem],
         answers: Mapping[NetworkProblem, ProblemTime],
     ) -> dict[NetworkProblem, str]:
-        """Product that nobody measured → which units of its type the GPU lacks.
+        """Return, for each unmeasured product, which units for its element type the GPU lacks.
 
-        Raises `InputError` where most of the network's multiply-adds are theirs.
+        Raises `InputError` if these products do most of the network's multiply-adds.
         """
         sizes: Counter[NetworkProblem] = Counter()
         for layer in network.layers:
@@ -210,21 +251,22 @@ class Predictors:
                 sizes[run] += run.multiply_adds
         unknown = [problem for problem in sizes if answers[problem].source == ROOFLINE]
         reasons = {problem: missing_units(self.gpu, problem.dtype, problem.math) for problem in unknown}
-        lacks: dict[NetworkProblem, str] = {problem: reason for problem, reason in reasons.items() if reason}
-        if 2 * sum(sizes[problem] for problem in lacks) > sizes.total():
-            first = next(iter(lacks))
+        missing: dict[NetworkProblem, str] = {problem: reason for problem, reason in reasons.items() if reason}
+        if 2 * sum(sizes[problem] for problem in missing) > sizes.total():
+            first = next(iter(missing))
             instead = "fp16 (--amp fp16, --dtype fp16)" if first.dtype == "bf16" else "another --dtype"
             raise InputError(
-                f"{network.name}: {lacks[first]} for products in {first.dtype}; give {instead}, or another --gpu"
+                f"{network.name}: {missing[first]} for products in {first.dtype}; give {instead}, or another --gpu"
             )
-        return lacks
+        return missing
 
     def _problem_time(
-        self, problem: NetworkProblem, run: NetworkProblem, answer: ProblemTime, known: str | None, gap_us: float
+        self, problem: NetworkProblem, run: NetworkProblem, answer: ProblemTime, paper_class: str | None, gap_us: float
     ) -> LayerTime:
-        """The time of a layer without its name: ``run`` is the problem as PyTorch runs it, ``known`` its class.
+        """Return the time of a layer without its name.
 
-        A kernel's class is that of the arithmetic which the source states.
+        ``run`` is the problem in the math type that PyTorch runs; ``paper_class`` is its class by the paper's trees, if
+        any. A kernel's class by the roofline is computed from the arithmetic that the source states.
         """
         estimate = answer.estimate
         algorithm = estimate.candidate if estimate else None
@@ -240,12 +282,12 @@ class Predictors:
             workspace_bytes=int(estimate.workspace_bytes) if estimate else 0,
             flops=problem.flops,
             bytes=problem.dram_bytes,
-            bound=bound if known is None else known,
+            bound=bound if paper_class is None else paper_class,
             source=answer.source,
         )
 
     def _classes(self, selections: Mapping[NetworkProblem, Selection]) -> dict[NetworkProblem, str]:
-        """Problem → the class of its pick by the paper's trees, "" where they tell none; empty without them."""
+        """Return the class of each pick by the paper's trees, "" if they give none; without trees an empty dict."""
         picks = {problem: choice for problem, choice in selections.items() if choice.estimates}
         if self.paper is None or not picks:
             return {}
@@ -266,65 +308,83 @@ class Predictors:
 
 
 def _layer_time(layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
-    """A layer's time from that of its problem; no lower end is before ``min_us``, unless the time itself is."""
-    within = INTERVAL_FACTOR_3D if layer.operator.endswith(f".{PART_3D}") else 1.0
-    time = time.longer(layer.time_factor, within)
+    """Return a layer's time; its lower end is at least ``min_us``, unless the time itself is shorter."""
+    interval_factor = INTERVAL_FACTOR_3D if layer.is_3d else 1.0
+    time = time.scaled(layer.time_factor, interval_factor)
     lower_us = max(time.lower_us, min_us) if min_us < time.time_us else time.lower_us
     return replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us)
 
 
-def _setting(work: NetworkProblem) -> tuple[str, ...]:
-    """Direction, types and layout of a convolution, as `surrogate.uncertainty.domain.SettingKey` has them."""
-    return tuple(getattr(work, name) for name in family_of(work).setting_names)
+def _setting(problem: NetworkProblem) -> tuple[str, ...]:
+    """Return a convolution's direction, types and layout, as `surrogate.uncertainty.domain.SettingKey` has them."""
+    return tuple(getattr(problem, name) for name in family_of(problem).setting_names)
 
 
-def _chosen(best: Estimate) -> ProblemTime:
-    """The time of the best algorithm."""
+def _best_time(best: Estimate) -> ProblemTime:
+    """Return the time of the best algorithm."""
     return ProblemTime(
         best.time_us, best.lower_us, best.upper_us, half_width=best.half_width, source=best.source, estimate=best
     )
 
 
-def min_kernel_us(work: NetworkProblem, gpu: Gpu, algorithm: str | None = None) -> float:
-    """What the GPU's peaks allow, in µs: all operations, save by an ``algorithm`` with fewer, and weights beyond L2.
+def min_kernel_us(problem: NetworkProblem, gpu: Gpu, algorithm: str | None = None) -> float:
+    """Return the shortest time in µs that the GPU's peaks allow: all operations, and the weights that exceed L2.
 
-    Other bytes set no bound: what a kernel wrote may lie in L2 for the next one, and a compiler leaves kernels out
-    (passes of timm's networks were measured that are shorter than such bounds).
+    The operations do not count if ``algorithm`` needs fewer than a direct convolution. Other bytes give no bound: one
+    kernel's result may still be in L2 for the next kernel, and a compiler removes kernels. Some measured passes of
+    timm's networks are shorter than such bounds.
     """
-    saves = algorithm is not None and any(word in algorithm.upper() for word in SAVES)
-    peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
-    weight_bytes = work.weight_bytes if isinstance(work, Operator) else 0
-    return float(roofline_us(0 if saves else work.flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
+    has_fewer_flops = algorithm is not None and any(word in algorithm.upper() for word in FEWER_FLOPS)
+    peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
+    weight_bytes = problem.weight_bytes if isinstance(problem, Operator) else 0
+    flops = 0 if has_fewer_flops else problem.flops
+    return float(roofline_us(flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
 
 
 def sustained_share(gpu: Gpu) -> float:
-    """What long products reach of a tensor peak: no more than `SUSTAINED`, nor than the board's power allows."""
-    at_peak = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops  # watts
-    if at_peak:
-        return min(SUSTAINED, gpu.board_watts / at_peak)
-    pipe = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
-    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < pipe <= GEFORCE_PIPE else SUSTAINED
+    """Return the share of the tensor peak that long products reach; `SUSTAINED` and the board's power limit it."""
+    peak_watts = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops
+    if peak_watts:
+        return min(SUSTAINED, gpu.board_watts / peak_watts)
+    flop_per_clock = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
+    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < flop_per_clock <= GEFORCE_FLOP_PER_CLOCK else SUSTAINED
 
 
-def sustained_us(work: NetworkProblem, gpu: Gpu) -> float:
-    """The roofline time of a problem at the rates that long kernels reach on the GPU, in µs.
+def sustained_us(problem: NetworkProblem, gpu: Gpu) -> float:
+    """Return the roofline time of a problem in µs, at the rates that long kernels reach on the GPU.
 
-    The board's power counts in 16 bits, of which the energy of a FLOP is known: H100 SXM's kernels in TF32 reach 93 %
-    of that peak (VGG13's training), where its 700 W would allow 74 %.
+    The power limit applies only to 16-bit types, for which the energy of a FLOP is known. In TF32, H100 SXM's kernels
+    reach 93 % of the peak (training of VGG13); its 700 W would allow 74 %.
     """
-    if isinstance(work, Operator) and (work.dtype == "fp32" or not work.uses_tensor_cores):  # AMD's units for fp32, too
-        return float(work.roofline_us(gpu))
-    peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
-    limited = gpu if work.dtype in HALF else replace(gpu, tensor_pj_per_flop=0.0)
-    peak = peak * sustained_share(limited) if work.uses_tensor_cores else gpu.sustained_tflops(peak)
-    return float(roofline_us(work.flops, int(work.dram_bytes), peak, gpu.dram_share * gpu.dram_gbs))
+    # This also holds for fp32 on AMD's matrix units.
+    if isinstance(problem, Operator) and (problem.dtype == "fp32" or not problem.uses_tensor_cores):
+        return float(problem.roofline_us(gpu))
+    peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores)
+    power_limited = gpu if problem.dtype in HALF else replace(gpu, tensor_pj_per_flop=0.0)
+    peak = peak * sustained_share(power_limited) if problem.uses_tensor_cores else gpu.sustained_tflops(peak)
+    return float(roofline_us(problem.flops, int(problem.dram_bytes), peak, gpu.dram_share * gpu.dram_gbs))
 
 
 def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | None = None) -> Predictors:
-    """Predictors for a GPU by name; algorithms by the ``bundle`` in a folder, or by the one shipped for the GPU.
+    """Load the predictors of a GPU.
 
-    ``library`` narrows everything else to the kernels of one framework. Raises `InputError` for an unknown
-    GPU or library, a framework that does not run on the GPU, or a damaged bundle.
+    Parameters
+    ----------
+    gpu
+        A GPU by registry name or alias.
+    bundle
+        A folder with a bundle that predicts convolutions; None: the shipped bundle of the GPU.
+    library
+        A framework or library; all other problems are then predicted from its kernels alone.
+
+    Returns
+    -------
+    Predictors
+
+    Raises
+    ------
+    InputError
+        If the GPU or the library is unknown, the framework does not run on the GPU, or the bundle is damaged.
     """
     from surrogate.prediction.shipped import load, load_operators
 
@@ -334,50 +394,53 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
             f"{library} does not run on {device.name}; give --library {' or '.join(frameworks_on(device))}"
         )
     algorithms = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
-    part = algorithms.bundle.parts.get(DEFAULT_FAMILY)  # the paper's; of some GPUs it was never measured
+    part = algorithms.bundle.parts.get(DEFAULT_FAMILY)  # None if the GPU's convolutions were never measured
     paper = cast("SeerPaper", part.model) if part and part.fitted.name == "seer-paper" else None
     return Predictors(device, algorithms, load_operators(device.name, library), paper)
 
 
-def floor_note(works: Iterable[NetworkProblem]) -> str:
-    """Of what kernels a framework's table has only the floor of the harness that timed them."""
-    kernels = ", ".join(dict.fromkeys(f"{work.kind} {work.dtype}" for work in works))
-    return f"what was measured of the framework's {kernels} kernels is mostly its benchmark's launch overhead"
+def floor_note(problems: Iterable[NetworkProblem]) -> str:
+    """Return a note with the framework's kernels whose measured times are mostly the harness floor."""
+    kernels = ", ".join(dict.fromkeys(f"{problem.kind} {problem.dtype}" for problem in problems))
+    return f"the measured times of the framework's {kernels} kernels are mostly its benchmark's launch overhead"
 
 
 def frameworks_on(device: Gpu) -> list[str]:
-    """Those of `FRAMEWORKS` that run on the GPU."""
-    return [name for name, makers in FRAMEWORKS.items() if device.vendor in makers]
+    """Return the names of the `FRAMEWORKS` that run on the GPU."""
+    return [name for name, vendors in FRAMEWORKS.items() if device.vendor in vendors]
 
 
 def fastest_framework(network: Network, gpu: str) -> str:
-    """The framework whose kernels are expected to run the network fastest, of those most of them known."""
+    """Return the framework with the fastest predicted kernels for the network.
+
+    Frameworks with fewer unmeasured kernels are preferred.
+    """
     times = {name: load_predictors(gpu, library=name).time(network) for name in frameworks_on(gpu_named(gpu))}
     unknown = {name: sum(layer.source == ROOFLINE for layer in time.layers) for name, time in times.items()}
     return min(times, key=lambda name: (unknown[name], times[name].total_us))
 
 
-def largest_batch(read: Callable[[int], Network], predictors: Predictors, **allowed: Unpack[AlgorithmLimits]) -> int:
-    """The largest batch that fits the GPU's memory; ``read`` gives the network at a batch.
+def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limits: Unpack[AlgorithmLimits]) -> int:
+    """Return the largest batch that fits the GPU's memory; ``read`` returns the network at a batch.
 
-    Raises `InputError` where not even one sample fits, or the source's memory does not grow with the batch.
+    Raises `InputError` if not even one sample fits, or if the network's memory does not grow with the batch.
     """
-    fits = 0  # the largest batch that is known to fit, and `fails` the smallest that does not
-    fails = MAX_BATCH
+    fits = 0  # the largest batch that fits
+    fails = MAX_BATCH  # the smallest batch that does not fit
     while fails - fits > 1:
         batch = min(2 * fits or 1, (fits + fails) // 2)
-        if predictors.time(read(batch), **allowed).fits:
+        if predictors.time(read(batch), **limits).fits:
             fits = batch
         else:
             fails = batch
     if fits in (0, MAX_BATCH - 1):
-        wrong = "not even one sample fits" if not fits else f"all batches up to {MAX_BATCH - 1} fit"
-        raise InputError(f"--max-batch: {wrong} on {predictors.gpu.name}; leave it out to see what holds memory")
+        reason = "not even one sample fits" if not fits else f"all batches up to {MAX_BATCH - 1} fit"
+        raise InputError(f"--max-batch: {reason} on {predictors.gpu.name}; leave it out to see what holds memory")
     return fits
 
 
 def _heuristic(network: Network, choices: Mapping[NetworkProblem, Selection]) -> dict[str, float]:
-    """The library's own picks, where the file names any; a problem counts as often as the network has it."""
+    """Return the times of the library's own picks, if the file names any; each layer counts once."""
     picks = [(layer.problem, layer.heuristic) for layer in network.layers if layer.problem.HAS_ALGORITHMS]
     if not any(pick for _, pick in picks):
         return {}

@@ -1,4 +1,4 @@
-"""Any model of a network → `Network`, by what the source looks like."""
+"""Read any model of a network as a `Network`; the form of the source decides the reader."""
 
 import re
 from dataclasses import replace
@@ -14,42 +14,44 @@ from surrogate.network.network import Layer, Network, ReadOptions, Tally, elemen
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import require_data_parallel
 
-FILES = (".onnx", ".pt2")
-TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
+MODEL_SUFFIXES = (".onnx", ".pt2")
+TABLE_SUFFIXES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
 MAX_ROWS = 100_000
-"""Most layers of a table."""
-SPREAD = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "routing", "kv_dtype")
-"""Options that say how a language model is spread over GPUs; the first three are numbers of them."""
-OF_LANGUAGE = ("prefill", "decode", *SPREAD)
-NOT_OF_LANGUAGE = ("training", "optimizer", "dims", "amp", "runtime", "host")
+"""Maximum number of layers in a table."""
+PARALLEL_OPTIONS = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "routing", "kv_dtype")
+"""Options that distribute a language model over GPUs; the first three are numbers of GPUs."""
+LANGUAGE_OPTIONS = ("prefill", "decode", *PARALLEL_OPTIONS)
+NON_LANGUAGE_OPTIONS = ("training", "optimizer", "dims", "amp", "runtime", "host")
 NORM_NOTE = (
-    "convolutions without norms: a file exported in eval mode holds batch norms as part of them; if yours has some,"
-    " their time in training is missing, so give module:callable"
+    "the file has convolutions but no norms: an export in eval mode folds batch norms into convolutions; if the"
+    " network has batch norms, their time in training is missing, so give module:callable"
 )
-ALONE = "kernels alone, without launches"
-MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+NO_LAUNCHES_NOTE = "without launches"
+MODULE_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def read_network(source: str | Path, options: ReadOptions | None = None, **named: Any) -> Network:
-    """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
+def read_network(source: str | Path, options: ReadOptions | None = None, **overrides: Any) -> Network:
+    """Read a network from a file, a table of problems, ``module:callable``, or by its name.
 
     Parameters
     ----------
     source
-        The file, ``module:callable`` or ``x.py:callable``, or the name of a network that ships without its weights or
-        of a language model's configuration (`surrogate.bundled.NETWORKS`).
+        An ``.onnx`` or ``.pt2`` file, a table of problems, ``module:callable`` or ``x.py:callable``, or a language
+        model's ``config.json``; or the name of a shipped network without weights or of a shipped configuration of a
+        language model (`surrogate.bundled.NETWORKS`).
     options
         How the source is read and run.
-    named
-        Fields of `ReadOptions` by name, as in ``batch=8``; they replace those of ``options``.
+    overrides
+        Fields of `ReadOptions` by name, such as ``batch=8``; they replace those of ``options``.
 
     Returns
     -------
     Network
-        One forward pass; with ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its
-        forward pass. Of a language model's ``config.json`` one step of ``batch`` requests on one of the GPUs that share
-        it. Modules and .pt2 files are launched by PyTorch, eager on a usual host, unless ``runtime`` and ``host`` say
-        otherwise; .onnx files have launches only if one of the two is given, tables and language models never.
+        One forward pass; with ``training`` a whole iteration: for a module as autograd runs it, for a file derived from
+        its forward pass. For a language model's ``config.json`` it is one step of ``batch`` requests on one of its
+        GPUs. PyTorch launches modules and .pt2 files, by default in eager mode on a usual host; ``runtime`` and
+        ``host`` change this. An .onnx file has launches only if one of the two is given. Tables and language models
+        have no launches.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **named
         If the source cannot be read, or an option does not fit it.
     """
     text = str(source)
-    options = _checked(text, replace_fields(options or ReadOptions(), named))
+    options = _checked_options(text, replace_fields(options or ReadOptions(), overrides))
     path = Path(source)
     if text in NETWORKS and not path.exists():
         path = NETWORKS[text]
@@ -67,24 +69,24 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **named
     kind = path.suffix.lower()
     if kind == ".json":
         return _language_step(text, path, options)
-    _require_fitting(text, kind, options)
-    network = _read(text, path, options)
+    _check_options_fit(text, kind, options)
+    network = _read_source(text, path, options)
     is_table = network.keeps_math
     network = with_options(network, options)
     if is_table and (options.host or options.runtime not in (None, "compiled")):
-        wrong = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
-        raise InputError(f"{text}: {wrong}: a table of problems has kernels alone; leave it out")
+        option = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
+        raise InputError(f"{text}: {option} does not apply: a table of problems has no launches; leave it out")
     if is_table:
-        return replace(fuse_layers(network) if options.runtime else network, told=(ALONE,))
+        return replace(fuse_layers(network) if options.runtime else network, headline_notes=(NO_LAUNCHES_NOTE,))
     if kind == ".onnx" and not (options.runtime or options.host):
-        return replace(network, told=(f"{ALONE}; --runtime eager adds them",))
+        return replace(network, headline_notes=(f"{NO_LAUNCHES_NOTE}; --runtime eager adds them",))
     return with_runtime(network, options.runtime, options.host)
 
 
-def _checked(source: str, options: ReadOptions) -> ReadOptions:
-    """The options with the names of element types that are used here. Raises `InputError` for values of no meaning."""
+def _checked_options(source: str, options: ReadOptions) -> ReadOptions:
+    """Return the options with normalised element types. Raises `InputError` for invalid values."""
     dtype, amp = element_type("dtype", options.dtype, ELEMENTS), element_type("amp", options.amp, HALF)
-    counts = {name: getattr(options, name) for name in ("prefill", "decode", *SPREAD[:3])}
+    counts = {name: getattr(options, name) for name in ("prefill", "decode", *PARALLEL_OPTIONS[:3])}
     for name, size in {"batch": options.batch, **(options.dims or {}), **counts}.items():
         if size is not None:
             checked_int(source, name, size, maximum=MAX_INT32)
@@ -93,100 +95,103 @@ def _checked(source: str, options: ReadOptions) -> ReadOptions:
 
 
 def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
-    """The step of a language model. Raises `InputError` for options that its server's steps do not have."""
+    """Read the step of a language model. Raises `InputError` for options that such a step does not have."""
     from surrogate.network.language import Deployment
     from surrogate.network.language_step import read_language
 
-    if wrong := next((name.removesuffix("s") for name in NOT_OF_LANGUAGE if getattr(options, name)), None):
-        raise InputError(f"{source}: a language model's step has no --{wrong}; its server's CUDA graph runs it")
-    given = {name: value for name in ("dtype", *SPREAD) if (value := getattr(options, name)) is not None}
-    deployment = Deployment(**given)
+    if option := next((name.removesuffix("s") for name in NON_LANGUAGE_OPTIONS if getattr(options, name)), None):
+        raise InputError(
+            f"{source}: --{option} does not apply to a language model's step, which a CUDA graph runs; leave it out"
+        )
+    fields = {name: value for name in ("dtype", *PARALLEL_OPTIONS) if (value := getattr(options, name)) is not None}
+    deployment = Deployment(**fields)
     return read_language(
         path, prefill=options.prefill, decode=options.decode, batch=options.batch, deployment=deployment
     )
 
 
-def _require_fitting(source: str, kind: str, options: ReadOptions) -> None:
-    """Raise `InputError` for options that do not fit one another, or a ``source`` (its name ends in ``kind``) that is
-    no language model."""
+def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:
+    """Raise `InputError` if options contradict one another, or do not fit a source with the suffix ``kind``."""
     dtype, amp = options.dtype, options.amp
     is_module = _is_module(source)
-    given = next((name for name in OF_LANGUAGE if getattr(options, name) is not None), None)
+    language_option = next((name for name in LANGUAGE_OPTIONS if getattr(options, name) is not None), None)
     if options.optimizer and not options.training:
-        raise InputError(f"{source}: --optimizer {options.optimizer} ends an iteration; add --training")
+        raise InputError(f"{source}: --optimizer {options.optimizer} needs a training iteration; add --training")
     if amp and dtype:
-        raise InputError("--amp keeps weights in fp32, --dtype does not; leave out one of them")
+        raise InputError("--amp keeps weights in fp32, and --dtype changes them; leave out one of the two")
     if amp and not is_module:
         raise InputError(
-            f"{source}: --amp runs a module's own code under autocast, which a file no longer holds; give"
-            f" module:callable or x.py:callable, or --dtype {amp} for all layers and weights in {amp}"
+            f"{source}: --amp needs a module's code, and a file does not contain it; give module:callable or"
+            f" x.py:callable, or --dtype {amp} for all layers and weights in {amp}"
         )
-    if given or dtype in QUANTISED:
-        of_language = f"--{given.replace('_', '-')}" if given else f"--dtype {dtype}"
-        raise InputError(f"{source}: {of_language} is for language models; give the model's config.json")
+    if language_option or dtype in QUANTISED:
+        option = f"--{language_option.replace('_', '-')}" if language_option else f"--dtype {dtype}"
+        raise InputError(f"{source}: {option} is for language models; give the model's config.json")
     if dtype == "int8" and (options.training or is_module):
-        raise InputError(f"{source}: --dtype int8: torch neither trains nor multiplies in it; give fp16 or bf16")
-    if options.dims and kind not in FILES:
-        raise InputError(f"{source}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
+        raise InputError(
+            f"{source}: --dtype int8 is not possible: torch neither trains nor multiplies in int8; give fp16 or bf16"
+        )
+    if options.dims and kind not in MODEL_SUFFIXES:
+        raise InputError(
+            f"{source}: --dim sets sizes of .onnx and .pt2 files, and this source is neither; leave it out"
+        )
 
 
-def _read(source: str, path: Path, options: ReadOptions) -> Network:
-    """The forward pass of a file or a table, or what a module runs. Raises `InputError` for what is neither."""
+def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
+    """Read the forward pass of a file or table, or run a module. Raises `InputError` for any other source."""
     kind = path.suffix.lower()
-    if kind in FILES:
+    if kind in MODEL_SUFFIXES:
         from surrogate.network.exported import read_exported
         from surrogate.network.onnx_file import read_onnx
 
         network = (read_onnx if kind == ".onnx" else read_exported)(path, options)
-        normed = any("norm" in layer.problem.kind for layer in network.layers)
-        is_folded = options.training and source not in NETWORKS and network.convs and not normed
-        return replace(network, notes=(*network.notes, NORM_NOTE)) if is_folded else network
+        has_norms = any("norm" in layer.problem.kind for layer in network.layers)
+        lacks_norms = options.training and source not in NETWORKS and network.convs and not has_norms
+        return replace(network, notes=(*network.notes, NORM_NOTE)) if lacks_norms else network
     if _is_module(source):
         from surrogate.network.torch_module import read_module
 
         return read_module(source, options)
-    if kind not in TABLES and path.is_file() and _is_binary(path):
-        raise InputError(
-            f"{source}: a binary file whose name does not say what it is; give it the ending .onnx, .pt2 or .parquet"
-        )
-    if kind in TABLES or path.is_file():
-        return read_table_of_problems(path, options)
-    what = "a folder" if path.is_dir() else "no such file"
+    if kind not in TABLE_SUFFIXES and path.is_file() and _is_binary(path):
+        raise InputError(f"{source}: a binary file of unknown type; give it the ending .onnx, .pt2 or .parquet")
+    if kind in TABLE_SUFFIXES or path.is_file():
+        return read_problem_table(path, options)
+    problem = "a folder" if path.is_dir() else "no such file"
     raise InputError(
-        f"{source}: {what}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
-        f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}{_alike(path)}"
+        f"{source}: {problem}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
+        f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}{_suggestion(path)}"
     )
 
 
-def _alike(path: Path) -> str:
-    """The shipped name, or the file beside ``path`` (``x.py:callable``, too), that is nearly called that."""
+def _suggestion(path: Path) -> str:
+    """Return a hint with the shipped network, or the file in the same folder, whose name is most similar."""
     path = Path(str(path).partition(":")[0])
-    beside = path.parent.iterdir() if path.parent.is_dir() else ()
-    return nearest(path.name, [*NETWORKS, *(each.name for each in beside)], count=1)
+    siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+    return nearest(path.name, [*NETWORKS, *(each.name for each in siblings)], count=1)
 
 
 def _is_module(source: str) -> bool:
-    """Whether it has the form ``module:callable``, and no file that name, or that of a file ``x.py``."""
+    """Return whether the source is ``module:callable`` and no file of this name, or names an existing ``x.py``."""
     if source.partition(":")[0].endswith(".py"):
         return Path(source.partition(":")[0]).is_file()
-    return MODULE.fullmatch(source) is not None and not Path(source).exists()
+    return MODULE_SOURCE.fullmatch(source) is not None and not Path(source).exists()
 
 
-def read_table_of_problems(path: Path, options: ReadOptions) -> Network:
-    """Every line or row of a list of problems a layer, in order; equal rows are equal layers.
+def read_problem_table(path: Path, options: ReadOptions) -> Network:
+    """Read a list of problems as a network: each row is a layer, and equal rows are equal layers.
 
-    Other operators are counted as unsupported, by name. Under ``training`` every layer but the first has both
-    gradients. Raises `InputError` for a table of measurements: it has a row per algorithm, not per layer.
+    Unknown operators are counted as unsupported, by name. With ``training``, every layer but the first has both
+    gradients. Raises `InputError` for a table of measurements, which has a row per algorithm and not per layer.
     """
     from surrogate.dataset.problem_list import read_list
 
     rows = read_list(path)
     if len(rows) > MAX_ROWS:
-        raise InputError(f"{path}: {len(rows)} problems; tables up to {MAX_ROWS} are read as a network")
-    measured = [row.problem for row in rows if row.algorithm is not None]
-    if len(set(measured)) < len(measured):
+        raise InputError(f"{path}: {len(rows)} problems; a table read as a network has at most {MAX_ROWS}")
+    measurements = [row.problem for row in rows if row.algorithm is not None]
+    if len(set(measurements)) < len(measurements):
         raise InputError(
-            f"{path}: a row per algorithm is no list of layers; keep one row per layer and drop the column algorithm"
+            f"{path}: it has a row per algorithm, not per layer; keep one row per layer and drop the column algorithm"
         )
     tally = Tally()
     for row in rows:
@@ -194,7 +199,7 @@ def read_table_of_problems(path: Path, options: ReadOptions) -> Network:
             tally.unsupported[row.operator] += 1
         elif isinstance(row.problem, DescribedProblem):
             raise InputError(
-                f"{path}: {row.where}: {row.problem.kind} is a described kernel; ask `seer predict --bundle`"
+                f"{path}: {row.where}: {row.problem.kind} is a described kernel; use `seer predict --bundle`"
             )
         else:
             layer = _layer(row.name or row.where, row.problem, options, bool(tally.layers))
@@ -203,14 +208,16 @@ def read_table_of_problems(path: Path, options: ReadOptions) -> Network:
                 layer = replace(layer, problem=layer.problem.at_batch(samples, options.batch) or layer.problem)
             tally.add([replace(layer, heuristic=row.heuristic)])
     if not tally.layers:
-        raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
+        raise InputError(
+            f"{path}: no row has a problem; give the columns n, c, h, k and r, or one problem as text per row"
+        )
     batches = {layer.problem.samples for layer in tally.layers} - {None}
     network = tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
     return replace(network, keeps_math=True)
 
 
 def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool) -> Layer:
-    """The layer in the wanted element type; in training with its gradients, also of the input if ``inner``."""
+    """Return a layer in the requested type; in training with its gradients, the input's only if ``inner``."""
     dtype = options.dtype
     if dtype is not None and dtype != problem.dtype:
         problem = replace(problem, dtype=dtype, math=family_of(problem).default_math(dtype))
@@ -222,9 +229,9 @@ def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether the file begins with what no text holds."""
+    """Return whether the file begins with bytes that no text contains."""
     try:
         with path.open("rb") as file:
             return re.search(rb"[\x00-\x08\x0e-\x1a]", file.read(4096)) is not None
     except OSError:
-        return False  # the reader says why
+        return False  # the reader reports the reason

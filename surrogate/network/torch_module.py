@@ -205,7 +205,7 @@ def time_module(
         If torch is missing, the module fails, or the GPU or an option is unknown.
     """
     name = type(module).__name__
-    options = replace_fields(DEFAULT_OPTIONS, named, known=OPTIONS)
+    options = replace_fields(DEFAULT_OPTIONS, named, allowed=OPTIONS)
     require_data_parallel(name, options.data_parallel, training=options.training)
     if options.batch is not None:
         checked_int(name, "batch", options.batch, maximum=MAX_INT32)

@@ -40,7 +40,7 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
     """For people, and for pipes."""
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle)
     text = seer(*words).out
-    assert all(part in text for part in ("coverage 100.0 %", "by type", "algorithms", "compute-bound", "kernels alone"))
+    assert all(part in text for part in ("coverage 100.0 %", "by type", "algorithms", "compute-bound", "without launches"))
     assert text.count("forward: ") == 2 and "18 further layers: --csv" in text
     rows = list(csv.DictReader(io.StringIO(seer(*words, "--csv").out)))
     assert len(rows) == 68
@@ -82,7 +82,7 @@ def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: 
     done = seer("network", path, "--gpu", "t4", "--bundle", bundle)
     assert done.code == 1
     assert "unsupported, in no sum: my.ops.Magic ×1" in done.out
-    assert "time not known" in done.out and "0.000 ms" not in done.out
+    assert "time unknown" in done.out and "0.000 ms" not in done.out
 
 
 def test_a_bundle_without_backward_says_so(seer: Seer, graph: Path, forward_bundle: Path) -> None:

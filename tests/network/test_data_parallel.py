@@ -63,7 +63,7 @@ def test_a_tied_weights_gradient_waits_for_its_last_use() -> None:
 def test_the_verdict_names_what_takes_longest() -> None:
     time = load_predictors("t4").time(read_network("vgg16", batch=1, training=True, data_parallel=8, runtime="eager"))
     assert time.exchange and time.exchange.all_reduce_us > time.kernels_us
-    assert time.parts().startswith("the gradients' all-reduce bounds it")
+    assert time.breakdown().startswith("the gradients' all-reduce bounds it")
 
 
 @pytest.mark.parametrize("settings", [{"data_parallel": 9, "training": True}, {"data_parallel": 2}])

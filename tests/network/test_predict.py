@@ -159,7 +159,7 @@ def test_limits(predictors: Callable[..., Predictors]) -> None:
     assert [layer.name for layer in limited.layers] == ["r"]
     assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}
     assert limited.coverage == 0.5
-    assert limited.outside == {"dtype fp64 was never measured": 1}
+    assert limited.outside_domain == {"dtype fp64 was never measured": 1}
 
 
 def test_bounds_known_answers() -> None:

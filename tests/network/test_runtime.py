@@ -34,7 +34,7 @@ def test_a_pass_takes_the_longer_one_of_kernels_and_launches() -> None:
     large = replace(NETWORK, layers=(Layer("large", "op", gemm(8192, 8192, 8192)),))
     time = predictors.time(with_runtime(large, "eager"))
     assert time.host_time and time.total_us == pytest.approx(time.kernels_us + time.host_time.floor_us)
-    assert "launches bound it" in small.parts() and "kernels bound it" in time.parts()
+    assert "launches bound it" in small.breakdown() and "kernels bound it" in time.breakdown()
 
 
 def test_a_faster_host_and_a_graph_take_less(refused) -> None:

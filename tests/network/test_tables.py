@@ -61,7 +61,7 @@ def test_training_from_a_table(tmp_path: Path) -> None:
     [
         ("n,c,h,w\n1,2,3,4\n", "add a column operator, or the sizes of a conv, n, c, h, k, r"),
         ("n,c,h,k,r,algorithm\n1,2,3,4,1,GEMM\n1,2,3,4,1,FFT\n", "row per algorithm"),
-        ("n,c,h,k,r,op\n1,2,3,,,RELU\n", "no row holds"),
+        ("n,c,h,k,r,op\n1,2,3,,,RELU\n", "no row has"),
     ],
 )
 def test_tables_that_are_no_networks(tmp_path: Path, text: str, said: str) -> None:
@@ -81,7 +81,7 @@ def test_what_a_source_can_be(refused, tmp_path: Path) -> None:
     for wrong, right in ((tmp_path / "vits.py:build", "vit_s.py"), ("resnet5", "resnet50")):
         with refused(f"did you mean {right}?"):
             read_network(wrong)
-    with refused("--dim names sizes of .onnx"):
+    with refused("--dim sets sizes of .onnx"):
         read_network(tmp_path / "net.csv", dims={"h": 3})
 
 
