@@ -127,6 +127,6 @@ def _show(results: dict[str, Any], form: Form, page: Path | None = None) -> None
     from surrogate.report.summary import terminal_summary
 
     if form:
-        show(results["choice_rows"], form, whole=results)
+        show(results["choice_rows"], form, json_value=results)
     else:
         click.echo(terminal_summary(results) + (f"\n\n{page}" if page else ""))

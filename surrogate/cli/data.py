@@ -16,11 +16,11 @@ from surrogate.cli.options import (
     option,
     output_option,
     output_options,
-    said,
+    print_written,
     show,
 )
 from surrogate.features.errors import InputError, row_number
-from surrogate.report.tables import plain, to_csv, wrapped
+from surrogate.report.tables import format_value, to_csv, wrapped
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
@@ -95,7 +95,7 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
     for path, records in described.items():
         first = records[0]
         shared = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
-        facts = ", ".join(f"{name} {plain(first[name])}" for name in shared)
+        facts = ", ".join(f"{name} {format_value(first[name])}" for name in shared)
         click.echo(wrapped(f"{path}: {facts}", WIDTH, INDENT))
         counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in records]
         show(counts)
@@ -141,7 +141,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
         result = merged(parts)
     described = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
     write_dataset(result.frame, output, **described)
-    said(output, f"{output}: {len(result)} rows")
+    print_written(output, f"{output}: {len(result)} rows")
 
 
 @click.command()
@@ -191,7 +191,7 @@ def _describe(described: "Description", output: Path | None) -> None:
         return
     write_text(output, described.to_toml())
     columns = f"sizes {', '.join(described.sizes) or 'none'}; parameters {', '.join(described.parameters)}"
-    said(output, f"{output}: {described.name}: {columns}")
+    print_written(output, f"{output}: {described.name}: {columns}")
 
 
 @click.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, GPU, PATH, combined, limit_options, option, output_option, said
+from surrogate.cli.options import COUNT, GPU, PATH, combined, limit_options, option, output_option, print_written
 from surrogate.cli.problem import Options, setting_options, settings_of
 from surrogate.features.errors import InputError
 
@@ -91,7 +91,7 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     else:
         text = export(picks, form)
     write_text(output, text)
-    said(output, _summary(output, picks, len(left_out) + len(picks.left_out), size))
+    print_written(output, _summary(output, picks, len(left_out) + len(picks.left_out), size))
     sys.exit(1 if left_out or picks.left_out else 0)
 
 

@@ -43,7 +43,7 @@ def command(name: str | None, form: Form) -> None:
         answers = _answers(gpu(name))
         records = [{"field": key, "value": value} for key, value in _flat(facts, answers).items()]
         if form:
-            show(records, form, whole=facts | {"answers": answers})
+            show(records, form, json_value=facts | {"answers": answers})
         else:
             _print_facts(facts, answers)
         return
@@ -58,7 +58,7 @@ def command(name: str | None, form: Form) -> None:
     table = Table([*(_row(board, answers) for board, answers in boards), *unseen.values()], notes=[NOTE])
     records = [_flat(board.to_dict(), answers) for board, answers in boards]
     whole = [board.to_dict() | {"answers": answers} for board, answers in boards]
-    show(records, form, whole=whole, table=table)
+    show(records, form, json_value=whole, table=table)
 
 
 def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> None:

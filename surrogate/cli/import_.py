@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, PATH, WordChoice, option, output_option, said
+from surrogate.cli.options import COUNT, PATH, WordChoice, option, output_option, print_written
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -78,7 +78,7 @@ def command(
         for note in imported.notes:
             click.echo(f"note: {note}", err=True)
     for line in written:
-        said(output, line)
+        print_written(output, line)
 
 
 def _write(imported: Imported, output: Path) -> list[str]:

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from surrogate.cli.options import PATH, Form, output_options, rows_options, show
-from surrogate.report.tables import FactTable, Format, Table, plain, ratio, terminal_width, whole
+from surrogate.report.tables import FactTable, Format, Table, format_value, ratio, terminal_width, format_count
 
 FORMATS: dict[str, Format] = {
-    "rows": whole,
-    "shapes": whole,
+    "rows": format_count,
+    "shapes": format_count,
     "median_ape": "{:.1%}".format,
     "p90_ape": "{:.1%}".format,
     "slowdown": ratio,
@@ -59,7 +59,7 @@ def command(bundle: str, form: Form) -> None:
         records = [record for family in index["parts"] for record in _family_records(index, family)]
         facts = _facts(index["card"])
     if form:
-        show(records, form, whole=index)
+        show(records, form, json_value=index)
         return
     click.echo(FactTable(facts).text(terminal_width() or 80))
     click.echo()
@@ -115,7 +115,7 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         "calibrated": [f"{gpu} from {row['problems']} problems" for gpu, row in card.get("calibration", {}).items()],
         "licences": [notice.rstrip(".") for notice in card["licence_notices"]],
     }
-    return [(name, plain(value)) for name, value in pairs.items() if value]
+    return [(name, format_value(value)) for name, value in pairs.items() if value]
 
 
 @click.command()

@@ -224,7 +224,7 @@ def _show(
     beside = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
     types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
     rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
-    show(rows, form, whole={**time.to_dict(), **beside, **types})
+    show(rows, form, json_value={**time.to_dict(), **beside, **types})
 
 
 def _print_report(

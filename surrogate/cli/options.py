@@ -356,7 +356,7 @@ def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Cal
     return option("-o --output", text, kind, required=required)
 
 
-def said(output: Path, text: str) -> None:
+def print_written(output: Path, text: str) -> None:
     """Print a line about what was written; on standard error where standard output is what was written."""
     click.echo(text, err=output == STDOUT)
 
@@ -378,11 +378,11 @@ def output_options(function: Function) -> Function:
 
 
 def show(
-    records: Sequence[Mapping[str, object]], form: Form = "", *, whole: object = None, table: Table | None = None
+    records: Sequence[Mapping[str, object]], form: Form = "", *, json_value: object = None, table: Table | None = None
 ) -> None:
-    """Print ``records`` as JSON (``whole`` in their place, if given), as CSV, or as ``table`` for people."""
+    """Print ``records`` as JSON (``json_value`` in their place, if given), as CSV, or as ``table`` for people."""
     if form == "json":
-        click.echo(to_json(records if whole is None else whole))
+        click.echo(to_json(records if json_value is None else json_value))
     elif form == "csv":
         click.echo(to_csv(records), nl=False)
     else:

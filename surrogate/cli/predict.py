@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, Form, option, output_option, output_options, said, show
+from surrogate.cli.options import PATH, Form, option, output_option, output_options, print_written, show
 from surrogate.cli.problem import FLAGS, Options, open_predictor, problem_options, read_problem, settings_of, with_notes
 from surrogate.features.errors import InputError, RowError
 
@@ -46,13 +46,13 @@ def command(
         asked, predictor = read_problem(problem, options)
         predicted = predictor.predict(asked, algorithm, library_version=options["library_version"])
         whole = with_notes(predicted.to_dict(), options["gpu"])
-        show([whole], form, whole=whole, table=predicted.table())
+        show([whole], form, json_value=whole, table=predicted.table())
         return
     if problem or output is None:
         raise InputError("--data TABLE needs -o OUT (.parquet, .csv, .json; - prints CSV), and no PROBLEM beside it")
     if form:
         raise InputError("--json and --csv go with one PROBLEM; a table is written as -o OUT.json or -o OUT.csv")
-    said(output, _predict_table(data, output, algorithm, options))
+    print_written(output, _predict_table(data, output, algorithm, options))
 
 
 def _predict_table(data: Path, output: Path, algorithm: str | None, options: Options) -> str:

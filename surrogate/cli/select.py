@@ -61,7 +61,7 @@ def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
         )
     records = [candidate.to_dict() for candidate in selection.candidates]
     whole = with_notes(selection.to_dict(), options["gpu"])
-    show(records, form, whole=whole, table=selection.table())
+    show(records, form, json_value=whole, table=selection.table())
     sys.exit(0 if selection.estimates else 1)
 
 

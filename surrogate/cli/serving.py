@@ -99,7 +99,7 @@ def command(config: Path, html: Path | None, form: Form, **asked: Any) -> None:
 
         write_text(html, serving_page(serving))
     answer = serving.to_dict()
-    show(answer["rows"], form, whole=answer, table=serving.table())
+    show(answer["rows"], form, json_value=answer, table=serving.table())
     if form and serving.verdict:  # a table has it among its notes
         click.echo(serving.verdict, err=True)
     if not serving.fits or (any(serving.targets) and not serving.best):

@@ -70,7 +70,7 @@ def command(
         {"setting": name, "best": value, "stored": stored[name], "importance": result.importance.get(name)}
         for name, value in result.params.items()
     ]
-    show(records, form, whole=result.to_dict())
+    show(records, form, json_value=result.to_dict())
     if not form:
         click.echo(_summary(result))
         if output is not None:

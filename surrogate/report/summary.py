@@ -17,7 +17,7 @@ from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report import tables
-from surrogate.report.tables import Cell, FactTable, Table, change, percent, plain, to_csv, whole
+from surrogate.report.tables import Cell, FactTable, Table, change, percent, format_value, to_csv, format_count
 
 SCHEMA = 2
 """Newest version of `results.json` that is read. 1: paired differences are log ratios; 2: they are relative."""
@@ -369,7 +369,7 @@ def settings(results: Results) -> list[tuple[str, str]]:
 
 def _said(value: object) -> str:
     """A value of the results as text: a count has its thousands separated."""
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else format_value(value)
 
 
 _TablesOf = Callable[Concatenate[Results, P], list[Table]]
@@ -473,7 +473,7 @@ def _across(
         cells = {row["model"]: _figure_cell(row, figure, row["model"] == best) for row in rows}
         size = {what: max((count(row, counted) for row in rows), default=0)}
         records.append({"GPU" if key == "gpu" else key: part, **size, **{model: cells.get(model) for model in models}})
-    formats = {what: whole, **dict.fromkeys(models, form)}
+    formats = {what: format_count, **dict.fromkeys(models, form)}
     return [Table(records, formats, f"{title} by {TEXTS['parts'][key]}", best_mark="*")] if records else []
 
 

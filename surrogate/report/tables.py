@@ -1,6 +1,6 @@
 """The one writer of tables: aligned text for a terminal or a pipe, CSV, JSON and HTML.
 
-A table is a list of records, column name → value. The values stay numbers; a formatter per column (`plain` where there
+A table is a list of records, column name → value. The values stay numbers; a formatter per column (`format_value` where there
 is none) says how they read, and numbers stand to the right because they are numbers. Only the standard library is
 imported here, because commands that must answer at once print tables.
 """
@@ -43,7 +43,7 @@ LONGEST_WORD = 40
 Format = Callable[[Any], str]
 
 
-def plain(value: object) -> str:
+def format_value(value: object) -> str:
     """Any value: four significant digits, no exponent from 1e-4 to 1e9; yes or no; lists and mappings joined."""
     if value is None or value != value:
         return UNKNOWN
@@ -52,13 +52,13 @@ def plain(value: object) -> str:
     if isinstance(value, Real) and not isinstance(value, Integral):
         return f"{float(value):.0f}" if 1e4 <= abs(float(value)) < 1e9 else f"{float(value):.4g}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(plain, value))
+        return ", ".join(map(format_value, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key} {plain(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
     return str(value).replace("\n", " ")
 
 
-def whole(value: float) -> str:
+def format_count(value: float) -> str:
     """A count, with thousands separated."""
     return f"{value:,.0f}"
 
@@ -214,7 +214,7 @@ class Table:
         return [_cell(record.get(column)) for record in self.records]
 
     def _texts(self, column: str, best_mark: str = "") -> list[str]:
-        form = self.formats.get(column, plain)
+        form = self.formats.get(column, format_value)
         return [
             UNKNOWN if value is None or value != value else form(value) + best_mark * best
             for value, _, best in self._cells(column)

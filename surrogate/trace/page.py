@@ -12,7 +12,7 @@ from markupsafe import Markup
 from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
-from surrogate.report.tables import FactTable, Table, interval_us, plain
+from surrogate.report.tables import FactTable, Table, interval_us, format_value
 from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
 from surrogate.trace.findings import find_all, format_findings
@@ -60,7 +60,7 @@ def trace_page(profile: Profile) -> str:
         Section("What-ifs", _what_ifs(profile) if facts["bound"] else []),
         Section("Roofline", [], [Figure("roofline", roofline, caption)] if roofline else []),
         *(Section(title, [table.table(MAX_LINES)]) for title, table in tables.items()),
-        Section("Summary", [FactTable([(key, plain(value)) for key, value in facts.items()])]),
+        Section("Summary", [FactTable([(key, format_value(value)) for key, value in facts.items()])]),
     ]
     return page(str(facts["trace"]), sections, kicker="profile of a trace", answer=_answer(facts))
 
@@ -85,7 +85,7 @@ def _what_ifs(profile: Profile) -> list[Table]:
         ends = [end / 1e3 for end in (answer.low_us, answer.high_us) if end is not None]
         interval = interval_us((ends[0], ends[1]), between=" to ") if ends else "–"
         times = {"before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3, "interval_ms": interval}
-        gain = {"throughput": f"{plain(answer.speedup)}×", "bound after": answer.to_dict()["bound_after"]}
+        gain = {"throughput": f"{format_value(answer.speedup)}×", "bound after": answer.to_dict()["bound_after"]}
         about = {"help": MODELS[answer.name].help, "assumes": answer.assumes}
         rows.append({"what-if": answer.name, **times, **gain, **about})
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
@@ -98,8 +98,8 @@ def _answer(facts: Row) -> str:
     gpu = facts["gpu"] or "unknown device"
     device = f"the trace {NO_DEVICE}"
     if busy is not None:
-        device = f"the device ({gpu}) was busy {plain(busy)} % of the iterations' time"
-    times = f"{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
+        device = f"the device ({gpu}) was busy {format_value(busy)} % of the iterations' time"
+    times = f"{format_value(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
     return ".\n".join(filter(None, [headline(facts), times]))
 
 
@@ -186,7 +186,7 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
         for peak, ridge in zip(peaks, ridges, strict=True):
             axis.loglog([lowest, ridge, highest], [lowest * dram / 1e3, peak, peak], color=INK)
             side = "bottom" if peak == peaks[0] else "top"
-            axis.annotate(f"{units[peak]} {plain(peak)}", (highest, peak), ha="right", va=side)
+            axis.annotate(f"{units[peak]} {format_value(peak)}", (highest, peak), ha="right", va=side)
         axis.scatter(intensities, rates, [20 + 20 * row["time_pct"] for row in dots], color=BLUE, alpha=0.6)
         axis.set_xlabel("FLOP per DRAM byte")
         axis.set_ylabel("TFLOP/s")

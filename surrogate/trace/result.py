@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from surrogate.collect.device import demangled
 from surrogate.features.kernels import word_rank
-from surrogate.report.tables import Table, TableResult, plain, shortened
+from surrogate.report.tables import Table, TableResult, format_value, shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,8 +73,8 @@ class ResultTable(TableResult):
         return replace(self, rows=self.rows[:count])
 
     def _shown(self, value: object) -> str:
-        """Whole numbers from 1,000 with thousands separated, short names; the rest as `plain` has it."""
-        text = plain(value)
+        """Whole numbers from 1,000 with thousands separated, short names; the rest as `format_value` has it."""
+        text = format_value(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and 1e3 <= abs(value) < 1e15:
             text = f"{value:,.0f}"
         return text.replace(name := text.lstrip(), self.short.get(name, name))

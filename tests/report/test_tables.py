@@ -25,7 +25,7 @@ WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size
     ("form", "cases"),
     [
         (
-            tables.plain,
+            tables.format_value,
             {
                 None: "–",
                 math.nan: "–",
@@ -39,7 +39,7 @@ WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size
                 np.float32(0.5): "0.5",
             },
         ),
-        (tables.whole, {1000: "1,000", 3.0: "3"}),
+        (tables.format_count, {1000: "1,000", 3.0: "3"}),
         (tables.binary_size, {0: "0", 64 * 2**20: "64.0 MiB", 1180: "1.2 KiB"}),
         (
             tables.interval_us,

@@ -79,7 +79,7 @@ def command(
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
     table = shared.columns_of(rows, COLUMNS, title=result.table().title)
-    show(rows, form, whole=result.to_dict(), table=table)
+    show(rows, form, json_value=result.to_dict(), table=table)
     if form:
         return
     for title, parts in (
@@ -104,7 +104,7 @@ def _show_ranks(
         ranks.overheads.save(save_overheads)
     columns = [name for name in ranks.ranks.rows[0] if name != "trace"]
     table = shared.columns_of(ranks.ranks.rows, columns, title=ranks.ranks.title)
-    show(ranks.ranks.rows, form, whole=ranks.to_dict(), table=table)
+    show(ranks.ranks.rows, form, json_value=ranks.to_dict(), table=table)
     if not form:
         click.echo(f"\n{ranks.collectives.title}")
         show(ranks.collectives.top(top).rows)

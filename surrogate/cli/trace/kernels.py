@@ -117,4 +117,4 @@ def diff(
             return "".join(short.get(part, part) for part in _BETWEEN_NAMES.split(both))
 
         table = replace(table, formats={"kernel": shown}, widest=shared.PIPE_WIDTH)
-    show(rows, form, whole=asdict(compared) | {"rows": rows}, table=table)
+    show(rows, form, json_value=asdict(compared) | {"rows": rows}, table=table)

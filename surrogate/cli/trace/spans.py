@@ -49,7 +49,7 @@ def command(
     table = merged.rows(level).top(out.top)
     levels = experiment.rows()
     whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, out.form, whole=whole, table=shared.for_people(table, COLUMNS))
+    show(table.rows, out.form, json_value=whole, table=shared.for_people(table, COLUMNS))
     if not out.form:
         click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
         show(levels.rows)

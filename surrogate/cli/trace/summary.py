@@ -132,7 +132,7 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -
     }
     if (head := tables.headline(facts)) and not form:
         click.echo(wrapped(f"{head}\n", terminal_width()))
-    show([facts], form, whole=whole, table=about)
+    show([facts], form, json_value=whole, table=about)
     if not form:
         click.echo()
         show(figures.records, table=figures)
@@ -159,7 +159,7 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
     narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
     table = shared.columns_of([*rows, *compared.spread()], narrow, title=compared.title, references=2)
     findings = [found] if found else []
-    show(rows, out.form, whole=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table)
+    show(rows, out.form, json_value=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table)
     if compared.collectives and not out.form:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)

@@ -13,7 +13,7 @@ import click
 from surrogate.cli import trace as shared
 from surrogate.cli.options import COUNT, GPU, OUT, Form, option, output_options, show
 from surrogate.features.errors import InputError
-from surrogate.report.tables import interval_us, plain
+from surrogate.report.tables import interval_us, format_value
 
 if TYPE_CHECKING:
     from surrogate.trace.whatif import WhatIf
@@ -171,14 +171,14 @@ def _cells(row: Mapping[str, object]) -> dict[str, str]:
         high_us = row[high]
         if isinstance(low_us, float) and isinstance(high_us, float):
             return interval_us((low_us, high_us))
-        return plain(None)
+        return format_value(None)
 
-    cells = {"name": str(row["name"]), **{name: plain(row[name]) for name in ("baseline_us", "predicted_us")}}
+    cells = {"name": str(row["name"]), **{name: format_value(row[name]) for name in ("baseline_us", "predicted_us")}}
     speedup = row["speedup"]
-    cells |= {"throughput": plain(None) if speedup is None else f"{plain(speedup)}×"}
+    cells |= {"throughput": format_value(None) if speedup is None else f"{format_value(speedup)}×"}
     cells |= {"interval_us": ends("low_us", "high_us")}
     for name in ("device_us", "samples_per_s", "bound"):
-        cells[name] = " → ".join(plain(row[f"{name}_{when}"]) for when in ("before", "after"))
+        cells[name] = " → ".join(format_value(row[f"{name}_{when}"]) for when in ("before", "after"))
     return cells | {"interval_device_us": ends("device_low_us", "device_high_us")}
 
 
@@ -209,7 +209,7 @@ def simulate(file: Path, form: Form, part: shared.TracePart) -> None:
     path_us = {**path.by_kind_us, "waiting": path.waiting_us}
     whole = {"iterations": rows, "coverage": coverage, "critical_path_us": path_us}
     whole["serialised_pct"] = serial if serial == serial else None
-    show(rows, form, whole=whole)
+    show(rows, form, json_value=whole)
     if form:
         return
     attached = "{attached_pct:.4g} % of {device_tasks:,} device tasks follow a launch".format_map(coverage)
