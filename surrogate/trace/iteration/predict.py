@@ -1,4 +1,4 @@
-"""From a trace to iteration times: overheads, device times, the walk of the iterations through both clocks."""
+"""Predict iteration times from a trace: overheads, device times, and the iterations on a host and a device clock."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu, gpus
-from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.prediction.shipped import load_operators, shipped
 from surrogate.report.tables import Table, TableResult
@@ -38,21 +38,33 @@ from surrogate.trace.iteration.times import DeviceTimes, collectives
 from surrogate.trace.profiling import NO_DEVICE, gpu_of, invalid_reason
 
 KERNEL_GAP_US = 1.0
-"""Between two activities of a stream. Source: Lin et al. (HiPC 2022)."""
+"""The gap between two activities of a stream, in µs. Source: Lin et al. (HiPC 2022)."""
 KERNEL_TAIL_US = 5.0
-"""Added to every kernel's time. Source: the same."""
+"""The time in µs that is added to every kernel. Source: Lin et al. (HiPC 2022)."""
 QUEUE = 1024
-"""Launches that CUDA queues on a stream before the next call waits."""
+"""The number of launches that CUDA queues on a stream before the next call waits."""
 
 
 @dataclass(slots=True)
 class StreamClocks:
-    """Clocks in µs since the start: ``host_us`` per thread, ``device_us`` per stream, ``collective_us`` of collectives.
+    """The clocks of a walk in µs since its start: one per host thread, one per stream, one for collectives.
 
-    ``time_us`` are the activities' times, ``stream`` and ``collective`` their streams and whether they are collectives.
-    With ``event_us`` the host also pays for being traced, as much per event. Loading takes ``loading`` times as long as
-    it did. ``latest_us`` are the times at which the
-    last of several ranks reaches each collective, ``reached_us`` those at which this one does, in their order.
+    Attributes
+    ----------
+    overheads
+        Host overheads T1 to T5.
+    time_us, stream, collective
+        For every device activity its time, its stream, and whether it is a collective.
+    event_us
+        The profiler's cost per traced event, paid by the host; 0 without profiling.
+    loading
+        The factor on the recorded time of loading data.
+    host_us, device_us, collective_us
+        The clocks of the threads, of the streams, and of the collectives.
+    latest_us
+        The times at which the last of several ranks reaches each collective.
+    reached_us
+        The times at which this rank reaches each collective, in order.
     """
 
     overheads: Overheads
@@ -85,34 +97,38 @@ class StreamClocks:
 
     @property
     def now_us(self) -> float:
-        """max(host, device)."""
+        """The latest clock of host and device."""
         return max(self.host_now_us, self.device_now_us)
 
     def run(self, units: Iterable[Unit]) -> None:
-        """Walk ``units`` in their order."""
+        """Advance the clocks by ``units``, in their order."""
         for unit in units:
             self.step(unit)
 
     def alone_us(self, unit: Unit, overheads: Overheads) -> float:
-        """The host's time of one unit from clocks at 0 on a device without gaps and tails."""
+        """Return the host's time of one unit, with clocks that start at 0 and a device without gaps and tails."""
         clocks = StreamClocks(overheads, self.time_us, self.stream, self.collective, gap_us=0.0, tail_us=0.0)
         clocks.step(unit)
         return clocks.host_now_us
 
     def step(self, unit: Unit) -> None:
-        """One unit: cpu += T1 + T2, per launch T4 with T5 between, + T3; without a launch T1 + its own time."""
+        """Advance the clocks by one unit.
+
+        The host's clock grows by T1 + T2, by T4 for each launch with T5 between launches, and by T3. A unit without a
+        launch adds T1 and its own time.
+        """
         thread = unit.thread
-        giver = handed_over(unit, self._ends_ns)
+        previous_thread = handed_over(unit, self._ends_ns)
         cpu = self.host_us.get(thread, 0.0)
-        if giver is not None:
-            cpu = max(cpu, self.host_us[giver]) + self.overheads.us("handover", "")
+        if previous_thread is not None:
+            cpu = max(cpu, self.host_us[previous_thread]) + self.overheads.us("handover", "")
         else:
-            sibling = self._parents.get(thread, unit.parent) == unit.parent
-            cpu += self.overheads.us("t1" if sibling else "edge", unit.name) + self.event_us * sibling
+            is_neighbour = self._parents.get(thread, unit.parent) == unit.parent
+            cpu += self.overheads.us("t1" if is_neighbour else "edge", unit.name) + self.event_us * is_neighbour
         self._parents[thread] = unit.parent
         self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), unit.end_ns)
         if unit.is_input:
-            # Loading data is an input of the model like the kernels' times.
+            # The time of loading data is an input of the model, like the kernels' times.
             self.host_us[thread] = cpu + self.loading * unit.time_us
         else:
             self.host_us[thread] = self._operator(unit, cpu)
@@ -139,7 +155,7 @@ class StreamClocks:
         return cpu + (us("t3", name, finer) + self.event_us * parts.last[1] if count else 0.0)
 
     def _launch(self, thread: int, action: Action, cpu: float) -> float:
-        """The host after a launch call; its activities run on their streams."""
+        """Return the host's clock after a launch call, and run the call's activities on their streams."""
         call_us = self.overheads.us("t4", action.name)
         ready = cpu + call_us
         end = 0.0
@@ -147,7 +163,7 @@ class StreamClocks:
             stream = self.stream[row]
             time_us = float(self.time_us[row])
             if self.collective[row]:
-                # In order with the collective before it, whose results compute may use from here on.
+                # Collectives run in order. From here on, compute may use the results of the one before.
                 self._join_collectives()
                 compute = max(self.device_us.values(), default=0.0)
                 start = max(self.collective_us + self.gap_us, compute + self.gap_us, ready)
@@ -164,15 +180,15 @@ class StreamClocks:
         return max(ready, end) if action.joins else ready
 
     def _queue(self, stream: int, cpu: float, end: float) -> float:
-        """The host waits for the oldest of `QUEUE` launches that have not ended."""
+        """Return the host's clock after it has waited for the oldest of `QUEUE` unfinished launches."""
         queue = self._queued.setdefault(stream, deque())
         queue.append(end)
         return max(cpu, queue.popleft()) if len(queue) > QUEUE else cpu
 
     def _wait(self, thread: int, action: Action, cpu: float, collective: bool) -> float:
-        """The host after a synchronising call; a wait between streams moves no host clock."""
+        """Return the host's clock after a synchronising call. A wait between streams changes no host clock."""
         if action.kind == events.WAIT_CALL:
-            # Where an operator issues a collective, the collectives' stream waits for compute, not compute for it.
+            # If an operator issues a collective, the collectives' stream waits for compute, not the reverse.
             if not collective:
                 self._join_collectives()
                 latest = max(self.device_us.values(), default=0.0)
@@ -184,7 +200,7 @@ class StreamClocks:
         return max(cpu, self.device_us.get(stream, self.collective_us))
 
     def _join_collectives(self) -> None:
-        """Compute goes on when the collectives have ended."""
+        """Let compute continue when the collectives have ended."""
         for stream, clock in self.device_us.items():
             self.device_us[stream] = max(clock, self.collective_us)
 
@@ -192,7 +208,7 @@ class StreamClocks:
 def clocks_for(
     trace: Trace, overheads: Overheads, time_us: NDArray[np.float64], *, traced: bool = False
 ) -> StreamClocks:
-    """Clocks at 0 for ``trace``'s activities with these times; ``traced``: the host pays for the profiler."""
+    """Return clocks at 0 for the activities of ``trace``. If ``traced``, the host pays the profiler's cost."""
     stream = trace.activities.stream.tolist()
     is_collective = collectives(trace).tolist()
     return StreamClocks(overheads, time_us, stream, is_collective, EVENT_US if traced else 0.0)
@@ -203,17 +219,34 @@ SOURCES = ("measured", "surrogate")
 
 @dataclass(frozen=True, slots=True)
 class IterationTime:
-    """One iteration, times in µs.
+    """The times of one iteration, in µs.
 
-    ``predicted_us`` runs from the host's start of the iteration to its end, as ``measured_us`` does, behind the
-    iterations before it and with the profiler's own cost; ``unprofiled_us`` without that cost; ``alone_us`` is
-    max(host, device) with both clocks at 0 at its start and without that cost, the published formula. ``host_us`` is
-    the host's part of ``alone_us``, ``device_us`` the sum of the activities' times. ``error_pct`` compares predicted
-    with measured, None where the GPU or the batch is another.
-
-    ``coverage`` is the share of device time that was not lacking,
-    ``host_coverage`` the share of host work with overheads of its own name. ``untraced_us`` is what the T1 rule leaves
-    out: gaps between siblings above 200 µs. ``input_us`` is input loading, as measured, in proportion to the batch.
+    Attributes
+    ----------
+    index, label
+        The iteration's number and name in the trace.
+    measured_us
+        Host time from the start to the end of the iteration, as recorded.
+    predicted_us
+        The same as predicted, after the iterations before it, with the profiler's cost.
+    error_pct
+        Error of ``predicted_us`` against ``measured_us``; None if the GPU or the batch differs from the trace's.
+    unprofiled_us
+        ``predicted_us`` without the profiler's cost.
+    alone_us
+        max(host, device) with both clocks at 0 at its start and without the profiler's cost: the published formula.
+    host_us
+        The host's part of ``alone_us``.
+    device_us, measured_device_us
+        Sum of the activities' times, as used for the prediction and as recorded.
+    input_us
+        Time of loading input: as measured, in proportion to the batch.
+    untraced_us
+        Gaps above 200 µs between neighbouring operators, which T1 does not count.
+    coverage
+        Share of device time for which no prediction is missing.
+    host_coverage
+        Share of host units with overheads of their own name.
     """
 
     index: int
@@ -234,7 +267,7 @@ class IterationTime:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """An outermost operator, means per iteration: ``host_us`` as modelled, times of its activities, their sources."""
+    """An outermost operator: host time as modelled, times of its activities and their sources; means per iteration."""
 
     operator: str
     calls: float
@@ -247,7 +280,25 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IterationTimes(TableResult):
-    """Iterations of one trace; ``gpu`` and ``batch`` as predicted for (None where unknown), ``times`` their source."""
+    """The iteration times of one trace.
+
+    Attributes
+    ----------
+    trace
+        The trace's file.
+    gpu, batch
+        The GPU and the batch size of the prediction; None if unknown.
+    times
+        Source of the kernel times: ``measured`` or ``surrogate``.
+    iterations, operators
+        A row per iteration, and one per outermost operator.
+    unknown
+        Operators whose times could not be predicted.
+    overheads
+        Host overheads of the prediction.
+    notes
+        Remarks for the user.
+    """
 
     trace: str
     gpu: str | None
@@ -267,31 +318,31 @@ class IterationTimes(TableResult):
 
     @property
     def coverage(self) -> float:
-        """The share of device time that was not lacking, over all iterations."""
-        whole = sum(part.device_us for part in self)
-        if not whole:
+        """The share of device time for which no prediction is missing, over all iterations."""
+        total_us = sum(part.device_us for part in self)
+        if not total_us:
             return min(part.coverage for part in self)
-        return sum(part.device_us * part.coverage for part in self) / whole
+        return sum(part.device_us * part.coverage for part in self) / total_us
 
     @property
     def error_geomean_pct(self) -> float | None:
-        """Geometric mean of the absolute errors in %, each at least 0.01 %; None where nothing is comparable."""
+        """Geometric mean of the absolute errors in %, each at least 0.01 %; None if nothing is comparable."""
         errors = [abs(part.error_pct) for part in self if part.error_pct is not None]
         return exp(sum(log(max(error, 0.01)) for error in errors) / len(errors)) if errors else None
 
     def table(self) -> Table:
-        """The iterations as titled rows, and what was kept as measured."""
-        where = ", ".join([self.gpu or "unknown GPU", *([f"batch {self.batch}"] if self.batch else [])])
-        lines = [
-            f"kept as measured: {entry.operator}, {entry.count} activities, {entry.time_us:.1f} µs in the trace: lacks"
-            f" {entry.lacks}"
+        """Return the iterations as a titled table, with a note for every operator that was kept as measured."""
+        target = ", ".join([self.gpu or "unknown GPU", *([f"batch {self.batch}"] if self.batch else [])])
+        kept = [
+            f"kept as measured: {entry.operator}, {entry.count} activities, {entry.time_us:.1f} µs in the trace;"
+            f" missing: {entry.lacks}"
             for entry in self.unknown
         ]
-        title = f"Iterations on {where}, {self.times} times"
-        return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *lines))
+        title = f"Iterations on {target}, {self.times} times"
+        return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *kept))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `overheads` by their sources alone."""
+        """Return JSON values. Of `overheads` only the sources are included."""
         facts = ("trace", "gpu", "batch", "times", "coverage", "error_geomean_pct")
         values = {name: getattr(self, name) for name in facts}
         rows = {"iterations": self.iterations, "operators": self.operators, "unknown": self.unknown}
@@ -299,16 +350,32 @@ class IterationTimes(TableResult):
         return values | {"overheads": {"sources": list(self.overheads.sources)}, "notes": list(self.notes)}
 
     def to_frame(self) -> Any:
-        """One row per iteration as a pandas DataFrame."""
+        """Return a pandas DataFrame with one row per iteration."""
         import pandas as pd
 
         return pd.DataFrame([asdict(part) for part in self])
 
 
 def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
-    """Times of the iterations of ``trace``, or of that one alone; ``settings`` are those of `walk_of`.
+    """Return the times of all iterations of a trace, or of one iteration.
 
-    Raises `InputError` like it, and for an iteration that is not there.
+    Parameters
+    ----------
+    trace : Trace, str or Path
+        A trace, or the file or name of one.
+    iteration : int, optional
+        Index of the only iteration to return.
+    **settings
+        Options of `walk_of`.
+
+    Returns
+    -------
+    IterationTimes
+
+    Raises
+    ------
+    InputError
+        If `walk_of` raises it, or if the trace has no such iteration.
     """
     return walk_of(as_trace(trace), **settings).result(iteration)
 
@@ -323,34 +390,54 @@ def walk_of(
     leave_one_out: bool = False,
     bundle: str | Path | Predictors | None = None,
 ) -> "Walk":
-    """The iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.), ready to be walked.
+    """Return the iterations of ``trace`` with host overheads and kernel times, ready to be walked (Lin et al.).
 
-    ``times``: ``measured`` (the trace's) or ``surrogate``; by default the surrogate's where ``gpu`` or ``batch`` is
-    another than the trace's. ``overheads`` come from the trace itself unless given; with ``leave_one_out`` those of an
-    iteration come from the other ones. Predictors are those shipped for the GPU, convolutions by ``bundle``, or given
-    in its place; collectives go by the laws of given overheads. The host stays the traced one, whatever the GPU.
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    times : {"measured", "surrogate"}, optional
+        Source of the kernel times. By default the surrogate's if ``gpu`` or ``batch`` differs from the trace's, else
+        the measured ones.
+    gpu : str, optional
+        The target GPU; by default the GPU of the trace. The host stays the recorded one.
+    batch : int, optional
+        The target batch size; by default that of the trace.
+    overheads : Overheads, optional
+        Host overheads and collective models; by default measured in the trace itself.
+    leave_one_out : bool
+        Whether the overheads of each iteration come from the other iterations.
+    bundle : path or Predictors, optional
+        The bundle that predicts convolutions, or predictors that replace the shipped ones.
 
-    Raises `InputError` for an unknown GPU or source, a batch without shapes to rescale, measured times of another GPU
-    or batch, and a trace without host work or without a device's.
+    Returns
+    -------
+    Walk
+
+    Raises
+    ------
+    InputError
+        If the GPU or the source is unknown, the batch cannot be changed because no operator has a shape, measured times
+        are requested for another GPU or batch, or the trace has no work of the host or of a device.
     """
     if not len(trace.activities):
         raise InputError(f"{trace.source}: {NO_DEVICE}")
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
         raise InputError(f"{trace.source}: holds no operators or launches, so there is no iteration to walk")
-    overheads_of, shown = _overheads(work, trace.source, overheads, leave_one_out)
+    overheads_of, kept = _overheads(work, trace.source, overheads, leave_one_out)
     device = trace.streams[int(trace.activities.stream[0])].device
-    here = gpu_of(trace, device)
-    there = gpu_named(gpu) if gpu else here
+    own_gpu = gpu_of(trace, device)
+    target_gpu = gpu_by_name(gpu) if gpu else own_gpu
     old = batch_size(trace)
-    is_other_gpu = there is not None and (here is None or there.name != here.name) and gpu is not None
+    is_other_gpu = target_gpu is not None and (own_gpu is None or target_gpu.name != own_gpu.name) and gpu is not None
     rescaled = batch is not None and batch != old
     changed = is_other_gpu or rescaled
-    if changed and (why := invalid_reason(trace)):
-        raise InputError(why)
+    if changed and (reason := invalid_reason(trace)):
+        raise InputError(reason)
     check_choice("times", times or "measured", SOURCES)
     if times == "measured" and changed:
-        raise InputError("measured times are of the trace's own GPU and batch; use the surrogate's")
+        raise InputError("measured times hold for the trace's own GPU and batch only; use the surrogate's")
     source = times or ("surrogate" if changed else "measured")
     if rescaled and old is None:
         raise InputError(
@@ -359,13 +446,13 @@ def walk_of(
         )
     device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
-        given = isinstance(bundle, Predictors)
-        by = bundle if given else predictors_for(trace, there, bundle)
-        base = predictors_for(trace, here, bundle) if changed and here and not given else None
+        has_predictors = isinstance(bundle, Predictors)
+        by = bundle if has_predictors else predictors_for(trace, target_gpu, bundle)
+        base = predictors_for(trace, own_gpu, bundle) if changed and own_gpu and not has_predictors else None
         new = (batch if rescaled else old) or 1
-        device_times = kernel_times.predicted_times(trace, by, old or 1, new, shown.collective_models, base)
-    named = there.name if there else trace.device_name(device) or None
-    facts = {"gpu": named, "batch": batch if batch is not None else old, "times": source, "overheads": shown}
+        device_times = kernel_times.predicted_times(trace, by, old or 1, new, kept.collective_models, base)
+    gpu_name = target_gpu.name if target_gpu else trace.device_name(device) or None
+    facts = {"gpu": gpu_name, "batch": batch if batch is not None else old, "times": source, "overheads": kept}
     loading = batch / old if batch and old else 1.0
     return Walk(trace, work, device_times, overheads_of, not changed, facts, loading=loading)
 
@@ -373,15 +460,15 @@ def walk_of(
 def _overheads(
     work: HostWork, source: str, overheads: Overheads | None, leave_one_out: bool
 ) -> tuple[list[Overheads], Overheads]:
-    """Those of every iteration, and those to keep."""
+    """Return the overheads of every iteration, and the overheads to keep in the result."""
     if overheads is not None and leave_one_out:
-        raise InputError("overheads were given, so none come from other iterations; leave one out")
+        raise InputError("overheads are given and also requested from the other iterations; choose one of the two")
     own_overheads = measure_overheads(work, source) if overheads is None else overheads
     count = len(work.iterations)
     if not leave_one_out:
         return [own_overheads] * count, own_overheads
     if count < 2:
-        raise InputError("the trace has one iteration, so none is left to take the overheads from")
+        raise InputError("the trace has one iteration; overheads of other iterations need two")
     others = [
         measure_overheads(work, source, [other for other in range(count) if other != position])
         for position in range(count)
@@ -390,22 +477,23 @@ def _overheads(
 
 
 def predictors_for(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
-    """The predictors of a GPU; those of convolutions only where the trace has some with shapes.
+    """Return the predictors of a GPU. A model of convolutions is included only if the trace has convolutions with
+    shapes.
 
-    Where the chip was measured on another board, with memory as fast, that one stands for it.
+    If the same chip was measured on another board with equal memory bandwidth, that board's predictors are used.
     """
     if device is None:
-        raise InputError("the trace does not name a known GPU; say which one with --gpu")
+        raise InputError("the trace does not name a registered GPU; name it with --gpu")
     measured = {name for part in shipped() for name in part.gpus}
-    alike = [board for board in gpus() if board.name in measured and _chip(board) == _chip(device)]
-    device = device if device.name in measured or not alike else alike[0]
+    same_chip = [board for board in gpus() if board.name in measured and _chip(board) == _chip(device)]
+    device = device if device.name in measured or not same_chip else same_chip[0]
     if any("convolution" in name for name in trace.names) and (trace.ranges.shapes >= 0).any():
         return load_predictors(device.name, bundle)
     return Predictors(device, None, load_operators(device.name))
 
 
 def _chip(board: Gpu) -> tuple[str, int, float, float, float]:
-    """What tells a chip and its clock from others, and its bandwidth to 10 GB/s."""
+    """Return the properties that identify a chip and its clock, and its bandwidth rounded to 10 GB/s."""
     return board.architecture, board.sms, board.boost_mhz, board.fp16_tensor_tflops, round(board.dram_gbs, -1)
 
 
@@ -415,24 +503,24 @@ def _notes(walk: "Walk") -> tuple[str, ...]:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not walk.comparable:
         notes.append(
-            "the host is the traced one, by overheads T1 to T5, and loads data in proportion to the batch; whatif"
-            " replays it as recorded, so that its steps differ by the error of T1 to T5"
+            "the host is the traced one, modelled by overheads T1 to T5; loading data scales with the batch; whatif"
+            " replays the host as recorded, so its steps differ by the error of T1 to T5"
         )
     if walk.times.parts:
-        notes.append("what could not be predicted follows kernels of its name, or copies")
-    apart = np.flatnonzero(kernel_times.collectives(trace))
-    if not walk.latest_us and any(walk.times.source[row] != kernel_times.MEASURED for row in apart.tolist()):
-        notes.append("predicted collectives hold no wait for other ranks; give the traces of all ranks together")
+        notes.append("activities that could not be predicted change like kernels of the same name, or like copies")
+    collective_rows = np.flatnonzero(kernel_times.collectives(trace))
+    if not walk.latest_us and any(walk.times.source[row] != kernel_times.MEASURED for row in collective_rows.tolist()):
+        notes.append("predicted collectives contain no wait for other ranks; give the traces of all ranks together")
     return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Iterations of a trace through both clocks; ``comparable`` where they are those that were measured.
+    """The iterations of a trace on both clocks.
 
-    ``facts`` are fields of the result, ``loading`` is the new batch over the traced one. ``latest_us``: when the last
-    rank reaches each collective, with the profiler's cost (True) and without it, of a trace that is one of several
-    ranks.
+    ``comparable`` is True if the predicted iterations are those that were measured. ``facts`` are fields of the result,
+    ``loading`` is the new batch divided by the recorded one. If the trace is one of several ranks, ``latest_us`` are
+    the times at which the last rank reaches each collective, with the profiler's cost (True) and without it (False).
     """
 
     trace: Trace
@@ -445,7 +533,7 @@ class Walk:
     loading: float = 1.0
 
     def result(self, iteration: int | None = None) -> IterationTimes:
-        """All iterations, or that one. Raises `InputError` for one that is not there."""
+        """Return the times of all iterations, or of one. Raises `InputError` if the trace has no such iteration."""
         count = len(self.work.iterations)
         if iteration is not None and not 0 <= iteration < count:
             raise InputError(f"iteration {iteration} is not in the trace; it has {count}, from 0 on")
@@ -463,16 +551,19 @@ class Walk:
         return [unit for position in chosen for unit in self.work.by_iteration[position]]
 
     def activities(self, chosen: Sequence[int]) -> frozenset[int]:
-        """Rows of the device activities that the iterations of ``chosen`` launch."""
+        """Return the rows of the device activities that the iterations in ``chosen`` launch."""
         return frozenset(row for unit in self._units(chosen) for row in unit.activities)
 
     def rows(self, chosen: Sequence[int]) -> tuple[IterationTime, ...]:
-        """The iterations of ``chosen`` (positions), walked behind those before them."""
-        traced, plain = self.in_sequence(traced=True)[0], self.in_sequence(traced=False)[0]
-        return tuple(self._row(i, traced[i], plain[i]) for i in chosen)
+        """Return the times of the iterations in ``chosen`` (positions), each after the iterations before it."""
+        traced, unprofiled = self.in_sequence(traced=True)[0], self.in_sequence(traced=False)[0]
+        return tuple(self._row(i, traced[i], unprofiled[i]) for i in chosen)
 
     def in_sequence(self, *, traced: bool) -> tuple[list[float], StreamClocks]:
-        """Host time of every iteration; in a trace that is one iteration, until the device ends too. The clocks."""
+        """Return the host time of every iteration, and the clocks at the end.
+
+        If the whole trace is one iteration, its time ends when the device ends.
+        """
         clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
         clocks.latest_us = self.latest_us.get(traced, ())
         clocks.loading = self.loading
@@ -494,11 +585,11 @@ class Walk:
         rows = [row for unit in units for row in unit.activities]
         device = self.times.time_us[rows]
         busy = float(device.sum())
-        # Where nothing is lacking, measured times are what was asked for; else they are what the surrogate left.
-        unpredicted = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
-        known = sum(unit.is_input or overheads.has_samples(unit.name) for unit in units)
+        # If no prediction is missing, measured times were requested; else they replace missing predictions.
+        is_missing = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
+        with_samples = sum(unit.is_input or overheads.has_samples(unit.name) for unit in units)
         measured_us, device_us = iteration.time_us, self.trace.activities.time_us
-        known_us = float(device[~np.array(unpredicted, np.bool_)].sum())
+        predicted_device_us = float(device[~np.array(is_missing, np.bool_)].sum())
         return IterationTime(
             index=iteration.index,
             label=iteration.label,
@@ -512,17 +603,17 @@ class Walk:
             measured_device_us=float(device_us[rows].sum()),
             input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input),
             untraced_us=_untraced_us(units),
-            coverage=known_us / busy if busy else 1.0,
-            host_coverage=known / len(units) if units else 1.0,
+            coverage=predicted_device_us / busy if busy else 1.0,
+            host_coverage=with_samples / len(units) if units else 1.0,
         )
 
     def operators(self, chosen: Sequence[int]) -> tuple[OperatorRow, ...]:
-        """Means over the iterations of ``chosen``, the most device time first, then the most host time."""
+        """Return means over the iterations in ``chosen``, sorted by device time, then host time, longest first."""
         # Per operator: calls, launches, host time, measured and predicted device time.
         sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(5))
         sources: dict[str, dict[str, None]] = defaultdict(dict)
         measured, predicted = self.trace.activities.time_us, self.times.time_us
-        # A device that takes no time leaves the host's own T1 to T5.
+        # With device times of 0 only the host's T1 to T5 remain.
         idle = clocks_for(self.trace, self.overheads_of[0], np.zeros_like(predicted))
         for unit in self._units(chosen):
             rows = unit.activities
@@ -544,7 +635,7 @@ def _untraced_us(units: Sequence[Unit]) -> float:
         before = last.get(unit.thread)
         others = max((other.end_ns for other in last.values()), default=0)
         if before is not None and before.parent == unit.parent:
-            gap = unit.start_ns - max(before.end_ns, others)  # another thread's work is no gap
+            gap = unit.start_ns - max(before.end_ns, others)  # work of another thread is not a gap
             total += gap if gap > NEIGHBOUR_GAP_US[1] * 1e3 else 0
         last[unit.thread] = unit
     return total / 1e3

@@ -191,7 +191,7 @@ def test_errors(refused, trace, read, make_trace):
         iteration_times(trace, times="measured", batch=16)
     with refused("one iteration"):
         iteration_times(read(make_trace(steps=1), "one.json"), leave_one_out=True)
-    with refused("leave one out"):
+    with refused("choose one"):
         iteration_times(trace, overheads=iteration_times(trace).overheads, leave_one_out=True)
     with refused("no operators or launches"):
         iteration_times(read({"traceEvents": [KERNEL]}, "kernel.json"))
@@ -201,7 +201,7 @@ def test_errors(refused, trace, read, make_trace):
     bare.pop("deviceProperties")
     with refused("batch size is not known"):
         iteration_times(read(bare, "bare.json"), batch=4)
-    with refused("does not name a known GPU"):
+    with refused("does not name a registered GPU"):
         iteration_times(read(bare, "bare.json"), times="surrogate")
 
 
