@@ -1,9 +1,9 @@
-"""Arithmetic that serves a Python number and a NumPy array alike: helpers, the check of whole numbers, and formulas.
+"""Arithmetic on a Python number or a NumPy array: helper functions, a check of integers, and formulas.
 
-A scalar stays a plain Python number (a NumPy scalar operation costs twenty times as much), an array stays an array.
-`ElementwiseFormula` is plain arithmetic over names. It is parsed, never executed. It knows numbers, names,
-+ - * / // % **, comparisons, ``and``, ``or``, ``not``, and the functions of `FUNCTIONS`. Formulas are
-computed in float64; a division by 0 gives infinity or NaN.
+A number stays a plain Python number, because a NumPy scalar operation costs twenty times as much. An array stays an
+array. `ElementwiseFormula` is arithmetic over names. It is parsed, never executed. It knows numbers, names, + - * / //
+% **, comparisons, ``and``, ``or``, ``not``, and the functions of `FUNCTIONS`. Formulas are computed in float64; a
+division by 0 gives infinity or NaN.
 """
 
 import ast
@@ -20,60 +20,61 @@ import numpy as np
 from .errors import InputError, RowError, nearest
 
 Number = Any
-"""A Python int or float, or a NumPy array of them; every argument of one call has the same shape or is a scalar."""
+"""A Python int or float, or a NumPy array. All arrays of one call have the same shape."""
 
 
 def ceil_div(a: Number, b: Number) -> Number:
-    """The smallest whole number of ``b`` that covers ``a``: ⌈a / b⌉."""
+    """Return ⌈a / b⌉, the smallest number of ``b`` that covers ``a``."""
     return -(-a // b)
 
 
 def round_up(a: Number, multiple: Number) -> Number:
-    """``a`` rounded up to a multiple of ``multiple``."""
+    """Return ``a``, rounded up to a multiple of ``multiple``."""
     return ceil_div(a, multiple) * multiple
 
 
 def where(condition: Number, yes: Number, no: Number) -> Number:
-    """``yes`` where ``condition`` holds, else ``no``; with arrays both sides have been computed."""
+    """Return ``yes`` where ``condition`` is true, else ``no``. The caller has computed both."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, yes, no)
     return yes if condition else no
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger of the two, element by element."""
+    """Return the larger of two numbers, element by element."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.maximum(a, b)
     return a if a >= b else b
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller of the two, element by element."""
+    """Return the smaller of two numbers, element by element."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.minimum(a, b)
     return a if a <= b else b
 
 
 def log2_for(x: Number) -> Callable[[Any], Any]:
-    """`log2` for what is of the same kind as ``x``, decided once: the choice costs more than a number's logarithm."""
+    """Return the `log2` for numbers or for arrays, as ``x`` is. The check of the type costs more than a logarithm."""
     return np.log2 if isinstance(x, np.ndarray) else math.log2
 
 
 def log2(x: Number) -> Number:
-    """Base-2 logarithm of a positive number."""
+    """Return the base-2 logarithm of a positive number."""
     return np.log2(x) if isinstance(x, np.ndarray) else math.log2(x)
 
 
 MAX_EXACT = 2**53
-"""Sizes stay exact in float64, which the feature table and the formulas with rates use."""
+"""The largest size: float64, which features and formulas use, represents all integers up to it."""
 MAX_INT32 = 2**31 - 1
-"""Sizes of convolutions, batches and language models: cuDNN's descriptors hold int32."""
+"""The largest size of convolutions, batches and language models: cuDNN's descriptors hold int32."""
 
 
 def checked_int(kind: str, name: str, value: Any, minimum: int = 1, maximum: int = MAX_EXACT) -> Any:
-    """``value`` as a Python int, or an int64 array, from ``minimum`` to ``maximum``; `InputError` where it is none.
+    """Return ``value`` as a Python int or an int64 array.
 
-    ``kind`` begins the message: the operator, file or option that the number belongs to.
+    Raises `InputError` if it is not a whole number from ``minimum`` to ``maximum``; the message begins with ``kind``:
+    the operator, file or option of the number.
     """
     if isinstance(value, np.ndarray):
         return _whole_array(kind, name, value, minimum, maximum)
@@ -82,7 +83,7 @@ def checked_int(kind: str, name: str, value: Any, minimum: int = 1, maximum: int
     except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or isinstance(value, bool) or number != value or not minimum <= number <= maximum:
-        raise InputError(f"{kind}: {name} is {repr(value)[:40]}; a whole number from {minimum} to {maximum} is needed")
+        raise InputError(f"{kind}: {name} is {repr(value)[:40]}; give a whole number from {minimum} to {maximum}")
     return number
 
 
@@ -90,17 +91,17 @@ def _whole_array(kind: str, name: str, values: np.ndarray, minimum: int, maximum
     if values.dtype.kind not in "iuf":
         for position, value in enumerate(values.ravel().tolist()):
             if isinstance(value, bool) or not isinstance(value, Real):
-                raise RowError(kind, position, f"{name} is {repr(value)[:40]}; a whole number is needed")
+                raise RowError(kind, position, f"{name} is {repr(value)[:40]}; give a whole number")
         values = values.astype(np.float64)
     wrong = ~((values >= minimum) & (values <= maximum) & (values == np.floor(values)))
     if wrong.any():
-        needed = f"a whole number from {minimum} to {maximum} is needed"
-        raise RowError(kind, int(np.flatnonzero(wrong)[0]), f"{name} is {values[wrong][0]}; {needed}")
+        remedy = f"give a whole number from {minimum} to {maximum}"
+        raise RowError(kind, int(np.flatnonzero(wrong)[0]), f"{name} is {values[wrong][0]}; {remedy}")
     return values.astype(np.int64)
 
 
 MAX_CHARACTERS = 2000
-"""Longest formula: its tree is then shallow enough for any recursion."""
+"""Maximum length of a formula. It bounds the depth of the recursion over the formula's tree."""
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
     "min": (lambda *values: reduce(np.minimum, values), 2, 8),
     "max": (lambda *values: reduce(np.maximum, values), 2, 8),
@@ -108,7 +109,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
     "floor": (np.floor, 1, 1),
     "log2": (np.log2, 1, 1),
 }
-"""Name → what it computes, and how many arguments it takes at least and at most."""
+"""Name → the function, and its minimum and maximum numbers of arguments."""
 _OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
@@ -135,7 +136,7 @@ _Compute = Callable[[_Values], Any]
 
 @dataclass(frozen=True, slots=True)
 class ElementwiseFormula:
-    """A formula over ``names``; two of one ``text`` are equal."""
+    """A formula over ``names``. Two formulas of the same ``text`` are equal."""
 
     text: str
     names: frozenset[str] = field(compare=False)
@@ -143,7 +144,10 @@ class ElementwiseFormula:
 
     @classmethod
     def parse(cls, text: str, where: str, available: Mapping[str, Any] | frozenset[str]) -> "ElementwiseFormula":
-        """The formula of a text over ``available`` names; ``where`` begins the message of an `InputError`."""
+        """Return the formula in ``text``; it may use the ``available`` names.
+
+        Raises `InputError`, which begins with ``where``, if the text is no formula or uses another name.
+        """
         if len(text) > MAX_CHARACTERS:
             raise InputError(f"{where}: {len(text)} characters; a formula has at most {MAX_CHARACTERS}")
         try:
@@ -155,16 +159,16 @@ class ElementwiseFormula:
         return cls(text, frozenset(names), compute)
 
     def value(self, values: _Values) -> Number:
-        """Its value where every name has one: a float, or a float64 array as long as the arrays among ``values``."""
+        """Return the formula's value: a float, or a float64 array if there are arrays among ``values``."""
         with np.errstate(all="ignore"):
             result = self._compute(values)
         return np.asarray(result, dtype=np.float64) if np.ndim(result) else float(result)
 
 
 def _computed(node: ast.expr, where: str, available: frozenset[str], names: set[str]) -> _Compute:
-    """The function of the names' values that a node stands for; ``names`` gets those that it asks for.
+    """Return a function that computes a node from the values of names; the node's names are added to ``names``.
 
-    Raises `InputError` for an unknown name and for anything that is no arithmetic.
+    Raises `InputError` for an unknown name and for anything but arithmetic.
     """
 
     def inner(child: ast.expr) -> _Compute:
@@ -176,9 +180,8 @@ def _computed(node: ast.expr, where: str, available: frozenset[str], names: set[
             return lambda values: constant
         case ast.Name(id=name):
             if name not in available:
-                raise InputError(
-                    f"{where} asks for {name}; known: {', '.join(sorted(available))}{nearest(name, available)}"
-                )
+                listed = ", ".join(sorted(available))
+                raise InputError(f"{where} uses {name}, which is unknown; known: {listed}{nearest(name, available)}")
             names.add(name)
             return lambda values: np.asarray(values[name], dtype=np.float64)
         case ast.UnaryOp() if type(node.op) in _OPERATIONS:
@@ -207,6 +210,6 @@ def _computed(node: ast.expr, where: str, available: frozenset[str], names: set[
                 raise InputError(f"{where}: {name} takes {minimum}{f' to {maximum}' * (maximum > minimum)} arguments")
             return lambda values: function(*(argument(values) for argument in arguments))
     raise InputError(
-        f"{where}: {ast.unparse(node)!r} is no plain arithmetic; known are numbers, names, + - * / // % **,"
+        f"{where}: {ast.unparse(node)!r} is no arithmetic; use numbers, names, + - * / // % **,"
         f" comparisons, and, or, not, {', '.join(FUNCTIONS)}"
     )

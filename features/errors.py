@@ -1,6 +1,6 @@
-"""The one error a user's input can cause, the nearest-match hint that goes with a name, and the check of a user's file.
+"""Errors that a user's input can cause: the error class, hints at the nearest names, and checks of files.
 
-A file must be a regular one: a pipe without a writer waits for ever, a device may never end.
+A file must be regular: a pipe without a writer waits for ever, and a device may never end.
 """
 
 import difflib
@@ -17,10 +17,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 LONGEST_MESSAGE = 1000
-"""Characters of a message; a damaged file may hold a name of megabytes, and messages repeat names."""
+"""Maximum characters of a message. Messages repeat names, and a damaged file may hold a name of megabytes."""
 _END = 250
 _LONGEST_NAME, _MAX_NAMES = 200, 2000
-"""Bounds within which a name is compared: a damaged table may have a million columns."""
+"""Bounds within which names are compared. A damaged table may have a million columns."""
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
 _PARAMETERS = {
     "ttft": "ttft_ms",
@@ -30,20 +30,26 @@ _PARAMETERS = {
     "csv": "to_frame()",
     "json": "to_dict()",
 }
-"""Option → what it is in Python, where that is not its name with underscores."""
+"""Option → its Python parameter, if that is not the option's name with underscores."""
 
 
 def as_parameters(text: str) -> str:
-    """``text`` with Python's parameters (``data_parallel``) in the place of options; commands in backquotes stay."""
+    """Return ``text`` with each option replaced by its Python parameter (``data_parallel``); commands in backquotes
+    stay."""
     return _OPTION.sub(lambda m: _PARAMETERS.get(m[1], m[1].replace("-", "_")) if m[1] else m[0], text)
 
 
 class InputError(ValueError):
-    """Bad input: one line that says what came, the rule, and the remedy. The command line prints it and exits 2.
+    """A user's input is wrong. The message says in one line what came, the rule, and the remedy.
 
-    A message is one line of printable characters whatever the input holds: others are escaped, as in ``\\n``, and from
-    the middle of one longer than `LONGEST_MESSAGE` characters a piece is left out (its end tells the remedy). Options
-    that it names are Python's parameters, unless the command line runs.
+    The command line prints the message and exits with 2. A message names Python's parameters, or the options if the
+    command line runs (see `naming_options`). It is one line of printable characters: other characters are escaped, as
+    in ``\\n``. A message longer than `LONGEST_MESSAGE` loses its middle, since its end states the remedy.
+
+    Parameters
+    ----------
+    message : str
+        One line: what came, the rule, the remedy.
     """
 
     names_options = False
@@ -58,16 +64,16 @@ class InputError(ValueError):
 
 
 FIRST_LINES = {".csv": 2, ".tsv": 2, ".jsonl": 1}
-"""Ending of a text file → the line that its first row stands in; rows of other tables are counted from 1."""
+"""Ending of a text file → the line that holds its first row. Rows of other tables are counted from 1."""
 
 
 def row_number(source: object, position: int) -> int:
-    """The number of the row at ``position`` (from 0) for a person who looks into the table ``source``."""
+    """Return the number by which a person finds the row at ``position`` (from 0) in the table ``source``."""
     return position + FIRST_LINES.get(PurePath(str(source)).suffix.lower(), 1)
 
 
 class RowError(InputError):
-    """Bad input in the row at ``position`` (from 0) of the table ``source``, as ``mm.csv: line 17: …``."""
+    """A row of a table is wrong: the message begins with the table and the row, as in ``mm.csv: line 17: …``."""
 
     def __init__(self, source: object, position: int, text: str) -> None:
         word = "line" if PurePath(str(source)).suffix.lower() in FIRST_LINES else "row"
@@ -78,7 +84,7 @@ class RowError(InputError):
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Within it, errors name the command line's options."""
+    """Let errors name the command line's options inside the context."""
     before = InputError.names_options
     InputError.names_options = True
     try:
@@ -88,8 +94,10 @@ def naming_options() -> Iterator[None]:
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
-    """``; did you mean …?`` with the closest of ``names``, else those that begin with ``name``; nothing when none is as
-    close as ``cutoff`` (0 to 1)."""
+    """Return ``; did you mean …?`` with the closest of ``names``, or an empty text.
+
+    ``cutoff`` (0 to 1) is the least similarity. If no name is that similar, names that begin with ``name`` are offered.
+    """
     if len(name) > _LONGEST_NAME:
         return ""
     by_lower = {candidate.lower(): candidate for candidate in islice(names, _MAX_NAMES)}
@@ -110,10 +118,10 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a de
 
 
 def require_regular(path: str | Path, *, streams: bool = False) -> None:
-    """Raise `InputError` where ``path`` is a pipe, a socket or a device; with ``streams`` this process's own may pass.
+    """Raise `InputError` if ``path`` is a pipe, a socket or a device.
 
-    Those are ``/dev/stdin`` and what a shell passes for ``<(…)``: they have a writer. A missing file and a folder are
-    left to the reader, which says what it wants in their place.
+    With ``streams`` this process's own streams pass: ``/dev/stdin``, and the path that a shell passes for ``<(…)``.
+    They have a writer. Missing files and folders pass, too: the reader that opens them reports the error.
     """
     path = Path(path)
     try:
@@ -124,33 +132,33 @@ def require_regular(path: str | Path, *, streams: bool = False) -> None:
         raise InputError(f"{str(path)!r} is no file's name; give the path of a file") from None
     kind = _KINDS.get(stat.S_IFMT(mode), "")
     if kind and not (streams and kind == "a pipe" and (path == STDIN or path.parent in STREAM_FOLDERS)):
-        raise InputError(f"{path}: is {kind}, no regular file; save what it gives to a file first")
+        raise InputError(f"{path}: is {kind}, no regular file; save its content to a file first")
 
 
 def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> bytes:
-    """The content of a regular file (see `require_regular`) of at most ``max_bytes``.
+    """Return the content of a regular file (see `require_regular`) of at most ``max_bytes``.
 
-    Raises `InputError` for a larger one, and the `OSError` of opening or reading it.
+    Raises `InputError` for a larger file, and the `OSError` of opening or reading it.
     """
     require_regular(path, streams=streams)
     with Path(path).open("rb") as file:
         if os.fstat(file.fileno()).st_size <= max_bytes:
-            content = file.read(max_bytes + 1)  # a file can grow, and a stream tells no size
+            content = file.read(max_bytes + 1)  # a file can grow, and a stream has no size
             if len(content) <= max_bytes:
                 return content
-    raise InputError(f"{path}: larger than {max_bytes:,} bytes, the most that such a file may have; check the path")
+    raise InputError(f"{path}: larger than {max_bytes:,} bytes, the maximum for such a file; check the path")
 
 
 def read_table(name: str) -> dict[str, Any]:
-    """The content of a TOML table of this package, by its path below it."""
-    import tomllib  # `seer --help` reads none
+    """Return the content of a TOML table of this package; ``name`` is its path below the package."""
+    import tomllib  # imported late: `seer --help` reads no table
 
     return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
 @contextmanager
 def one_line_errors(source: str) -> Iterator[None]:
-    """What the user's own code raises becomes an `InputError` of one line: ``source``, the error's notes, the error."""
+    """Turn every exception of the user's own code into an `InputError` of one line: ``source``, notes and the error."""
     try:
         yield
     except InputError:
@@ -163,11 +171,11 @@ def one_line_errors(source: str) -> Iterator[None]:
 
 
 def imported_callable(source: str, contract: str) -> Callable[..., object]:
-    """The callable that ``module:callable`` names, or a file ``x.py:callable``; modules of the current folder count.
+    """Return the callable that ``module:callable`` or ``file.py:callable`` names; modules of the current folder count.
 
-    Of ``x.py`` alone it is the only public function that the file defines. The user's module is imported on purpose, as
-    ``python -m`` would: its code runs. Raises `InputError`, with ``contract`` as the remedy, where there is none or
-    importing it fails.
+    ``file.py`` without a name means the only public function of the file. The user's module is imported on purpose, as
+    ``python -m`` would do it: its code runs. Raises `InputError`, with ``contract`` as the remedy, if there is no such
+    callable or if the import fails.
     """
     module, _, name = source.partition(":")
     folder = Path.cwd()
@@ -200,7 +208,7 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
 
 
 def _only_function(source: str, module: object) -> str:
-    """The name of the one public function that a module defines. Raises `InputError` for none, and for several."""
+    """Return the name of the only public function that a module defines. Raises `InputError` for none or several."""
     names = _functions(module)
     if len(names) != 1:
         listed = f"has {', '.join(names)}" if names else "defines no function"
@@ -209,7 +217,7 @@ def _only_function(source: str, module: object) -> str:
 
 
 def _functions(module: object) -> list[str]:
-    """Names of the public functions that a module defines."""
+    """Return the names of the public functions that a module defines."""
     return [
         name
         for name, value in vars(module).items()

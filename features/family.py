@@ -1,7 +1,7 @@
-"""`Family`: everything that one kind of kernel contributes; the rest of the project asks a family and names none.
+"""`Family`: the declaration of one kind of kernel. The rest of the project asks a family and names no family itself.
 
-A family says which sizes and settings its problems have, which columns a model sees, what decides whether a candidate
-runs a problem, and which problems are one shape. Every formula serves one problem of numbers and a table of arrays.
+A family declares the sizes and settings of its problems and the columns that a model sees. It also decides which
+candidates support a problem, and which problems have the same shape. Each formula serves numbers as well as arrays.
 """
 
 from abc import ABC, abstractmethod
@@ -18,16 +18,16 @@ from .problem import HALF, Size
 from .roofline import MACHINE_NAMES
 
 DECLARED = read_table("families/families.toml")
-"""Family → what it declares beside its formulas: names of columns, batch, strata and so on."""
+"""Family → its declarations besides formulas: names of columns, batch, strata and so on."""
 DEFAULT_ALGORITHM = "default"
-"""The algorithm of a kernel among which nothing can be chosen."""
+"""The algorithm's name if a kernel has only one."""
 
 
 P = TypeVar("P")
 
 
 class Candidate(NamedTuple):
-    """What a library offers for a problem. ``deterministic``: two runs give the same bits."""
+    """An implementation that a library offers for a problem. ``deterministic``: two runs give the same bits."""
 
     algorithm: str
     deterministic: bool = True
@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
 
 
 class ProblemTerms(NamedTuple):
-    """Columns of a problem on a machine, the roofline time in µs, and what `Formula.candidate` goes on with."""
+    """The columns of a problem on a machine, its roofline time in µs, and the input of `Formula.candidate`."""
 
     values: tuple[Number, ...]
     roofline_us: Number
@@ -43,11 +43,12 @@ class ProblemTerms(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A family's physics in one setting on one GPU.
+    """The formulas of a family in one setting on one GPU.
 
-    ``constant`` are the columns that no problem changes, in the order of `Family.constant_names`; ``problem`` gives the
-    `ProblemTerms` of a problem of numbers or arrays; ``candidate`` the columns `Family.candidate_names` of a mechanism
-    on it (of a described kernel: of configurations), and its workspace in bytes.
+    ``constant`` holds the columns that are equal for all problems, in the order of `Family.constant_names`. ``problem``
+    returns the `ProblemTerms` of a problem of numbers or arrays. ``candidate`` returns the columns
+    `Family.candidate_names` of a mechanism on that problem, and its workspace in bytes; for a described kernel it takes
+    configurations in place of a mechanism.
     """
 
     constant: tuple[float, ...]
@@ -56,27 +57,28 @@ class Formula(NamedTuple):
 
 
 class Family(ABC, Generic[P]):
-    """One kind of kernel, with problems of type ``P``. Instances are constants; `families.FAMILIES` has all."""
+    """One kind of kernel, with problems of type ``P``. Instances are constants; `families.FAMILIES` holds all."""
 
     name: str
     kinds: Mapping[str, type[P]]
-    """Kind of problem → the class of its problems."""
+    """Kind of problem → class of the problems."""
     sizes: tuple[Size, ...]
     settings: Mapping[str, tuple[str, ...]]
-    """Text columns that, with GPU and sizes, make a problem → their known values (empty: any)."""
+    """Text columns of a problem besides its GPU and its sizes → their registered values (empty: any value)."""
     setting_defaults: Mapping[str, str]
     setting_meanings: Mapping[str, str] = MappingProxyType({})
-    """Settings that no table of columns explains → what they say."""
+    """Setting → its meaning, for settings that the tables of columns do not explain."""
     batch: tuple[str, ...]
-    """Sizes that a shape leaves out: folds hold out all batches of a shape together."""
+    """Sizes that are not part of a shape: folds hold out all batches of a shape together."""
     strata: tuple[str, ...]
-    """Kinds of problems that are reported apart."""
+    """Groups of problems that reports list separately."""
     primary: str = "all"
-    """The grouping of problems that the primary figure is taken over."""
+    """The grouping of problems that the primary figure covers."""
     candidate_key: tuple[str, ...]
-    """Columns that, with the library, name a candidate to a model."""
+    """Columns that, with the library, identify a candidate for a model."""
     dimension_names: tuple[str, ...]
-    """Those of ``problem_names`` and ``constant_names`` that are raw sizes and settings: a model without physics."""
+    """The raw sizes and settings among ``problem_names`` and ``constant_names``: the columns of a model without
+    physics."""
     problem_names: tuple[str, ...]
     candidate_names: tuple[str, ...] = ()
     distance_units: Mapping[str, float] = MappingProxyType(
@@ -84,34 +86,41 @@ class Family(ABC, Generic[P]):
     )
     """Column → the difference between two problems that counts as one unit of distance."""
     lines: tuple[Mapping[str, int], ...] = ()
-    """Directions in the logarithms of the sizes, as size → exponent, along which times change smoothly.
+    """Directions along which times change smoothly and are interpolated: size → exponent, in the logarithms of the
+    sizes.
 
-    Every one changes the shape, and its first exponent is 1. Times between measured ones are interpolated along them.
+    Each direction changes the shape, and its first exponent is 1.
     """
     grid_sizes: tuple[str, ...] = ()
-    """Sizes that tables measure at a few values; between two of them a time is interpolated from both."""
+    """Sizes that tables measure at a few values only. A time between two values is interpolated from both."""
     scaled: tuple[tuple[str, ...], ...] = ()
-    """Sizes that may be scaled for a new problem of the kind; one factor scales all names of an entry."""
+    """Sizes that may be scaled to make a new problem of the kind; one factor scales all sizes of an entry."""
     parameter_names: tuple[str, ...] = ()
-    """Parameters of a configuration, where candidates are configurations of a described kernel: columns of a table,
-    whose values a candidate's ``solver`` names; `Formula.candidate` then takes them as an array."""
-    own_roofline: str = ""
-    """The candidate column that holds log2(candidate's roofline / problem's roofline); empty where there is none."""
-    has_call_cost: bool = True
-    """True where times hold a call's fixed cost that no term of the family describes."""
-    call_cost_by_gpu: bool = False
-    """True if the base of the trees holds the cost of a call on each GPU, not one for all GPUs.
+    """Parameters of a configuration, if candidates are configurations of a described kernel.
 
-    With GPUs left out of 40,000 rows of the public tables, matrix products are 15.5 % off in the median with a cost for
-    each GPU, and 17.7 % with one for all. The other families do not lose by one for all."""
+    They are columns of a table. A candidate's ``solver`` names their values, and `Formula.candidate` takes them as an
+    array.
+    """
+    own_roofline: str = ""
+    """The candidate column that holds log2(candidate's roofline / problem's roofline); empty if there is none."""
+    has_call_cost: bool = True
+    """True if times include a constant call cost that no term of the family describes."""
+    call_cost_by_gpu: bool = False
+    """True if the base of the trees has a call cost for each GPU, not one for all GPUs.
+
+    The reason is the median error of matrix products on held-out GPUs, with 40,000 rows of the public tables. It is
+    15.5 % with a call cost for each GPU and 17.7 % with one for all. The other families do not lose accuracy with one
+    for all.
+    """
     tensor_core_mechanism: str = ""
-    """The mechanism whose times `TensorCoreLaw` gives from a GPU's specification; empty where it describes none."""
+    """The mechanism that `TensorCoreModel` times from a GPU's datasheet; empty if there is none."""
     tiled_kinds: tuple[str, ...] = ()
-    """Kinds of problems whose times `TiledProductLaw` gives from the specification of AMD's GPUs."""
+    """Kinds of problems that `TiledProductModel` times from the datasheets of AMD's GPUs."""
     half_types_share_algorithms: bool = True
-    """True where libraries run fp16 and bf16 by the same kernels, so that times of one stand for the other."""
+    """True if libraries run fp16 and bf16 with the same kernels, so that times of one type serve as times of the other.
+    """
     version: int = 1
-    """Raised whenever a column, the order or a formula changes; bundles carry it."""
+    """The version of the columns. It is raised when a column, the order or a formula changes, and bundles store it."""
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -130,89 +139,93 @@ class Family(ABC, Generic[P]):
 
     @property
     def counted_names(self) -> tuple[str, ...]:
-        """Size columns whose product no count of work exceeds by much: a table's rows keep it in the range of int64."""
+        """Size columns that multiply the work. A check of their product keeps counts of work within int64."""
         return tuple(size.name for size in self.sizes if size.counts)
 
     @property
     def problem_key(self) -> tuple[str, ...]:
-        """Columns whose values name one problem on one device: what candidates are compared on."""
+        """Columns that identify a problem on a GPU. Candidates are compared if these columns are equal."""
         return ("gpu", *self.setting_names, *self.size_names)
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """Columns whose values name one row of a table; ``solver`` joins them where the table has it."""
+        """Columns that identify a row of a table; ``solver`` is added if the table has it."""
         return ("gpu", "library", "library_version", *self.setting_names, *self.size_names, "algorithm")
 
     @property
     def groupings(self) -> tuple[str, ...]:
-        """What a report has rows for: everything, the primary grouping, and each stratum."""
+        """The groupings that a report has rows for: all problems, the primary grouping, and each stratum."""
         return tuple(dict.fromkeys(("all", self.primary, *self.strata)))
 
     @property
     def constant_names(self) -> tuple[str, ...]:
-        """Columns that only the setting and the GPU decide: the family's own, then the machine's."""
+        """Columns that depend only on the setting and the GPU: the family's own, then the machine's."""
         return (*self.setting_columns, *MACHINE_NAMES)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Every column that a model may see, in the order of `formula`'s parts."""
+        """All columns that a model may see, in the order of `formula`'s parts."""
         return (*self.problem_names, *self.candidate_names, *self.constant_names)
 
     setting_columns: tuple[str, ...] = ()
     """Numeric columns of the setting, such as the item size."""
 
-    def whole_text(self, problem: str) -> str:
-        """The text of a problem, with the kind that it may leave out."""
+    def full_text(self, problem: str) -> str:
+        """Return a problem's text with the kind that may be left out."""
         return problem
 
     @abstractmethod
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> P:
-        """The problem of one of its kinds whose sizes a text gives. Raises `InputError` for what cannot be read."""
+        """Return the problem of a kind whose text after the colon is ``body``. Raises `InputError` if it is not
+        readable."""
 
     @abstractmethod
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> P:
-        """The problem of these sizes (numbers, or int64 arrays of one length) in a setting. Raises `InputError`."""
+        """Return the problem of the given sizes (numbers, or int64 arrays of one length) in a setting. Raises
+        `InputError`."""
 
     @abstractmethod
     def setting_of(self, problem: P) -> tuple[str, ...]:
-        """Values of `setting_names` of a problem."""
+        """Return a problem's values of `setting_names`."""
 
     @abstractmethod
     def sizes_of(self, problem: P) -> tuple[Number, ...]:
-        """Values of `size_names` of a problem."""
+        """Return a problem's values of `size_names`."""
 
     @abstractmethod
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
-        """The physics of a setting on a GPU."""
+        """Return the formulas of a setting on a GPU."""
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
-        """True where a kernel is one pass over memory: its times tell a call's fixed cost from the kernel's own."""
+        """Return True if a kernel is one pass over memory: its times then separate the call cost from the kernel's
+        time."""
         return False
 
     @abstractmethod
     def stratum(self, problem: P) -> np.ndarray:
-        """(rows,) the stratum of each problem of an array problem."""
+        """Return (rows,) the stratum of each problem of an array problem."""
 
     def kernel_group(self, problem: P) -> np.ndarray:
-        """(rows,) a name for problems that run kernels of their own: those of one name may share a simple fit."""
+        """Return (rows,) the group of each problem. Problems of one group run the same kernels and may share a simple
+        fit."""
         return self.stratum(problem)
 
     def in_grouping(self, stratum: np.ndarray, grouping: str) -> np.ndarray:
-        """(rows,) True where a problem of that stratum belongs to one of `groupings`."""
+        """Return (rows,) True where a problem of that stratum belongs to one of `groupings`."""
         return np.full(len(stratum), True) if grouping == "all" else stratum == grouping
 
     def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
-        """What the registry knows of a library, in its order; empty where only measurements tell."""
+        """Return the library's registered candidates, in order; empty if only measurements list them."""
         return ()
 
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
-        """How a candidate works, as far as `Formula.candidate` distinguishes."""
+        """Return how a candidate works, in the terms of `Formula.candidate`."""
         return ""
 
     def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
-        """The math type that PyTorch runs by default: tensor cores for half precision, where the GPU has them.
+        """Return PyTorch's default math type: tensor cores for half precision if the GPU has them.
 
-        None: no GPU is chosen yet; then they count as there, and what else a GPU may have (TF32) as missing.
+        If ``gpu`` is None, tensor cores for half precision are assumed and optional units (TF32) are not.
         """
         units: dict[str, float] = dict.fromkeys(HALF, 1.0)
         if gpu is not None:
@@ -220,17 +233,17 @@ class Family(ABC, Generic[P]):
         return "tensor_op" if units.get(dtype) else "fma"
 
     def has_tensor_kernels(self, mechanism: str) -> bool:
-        """False for a mechanism whose kernels use no tensor cores whatever the math type allows."""
+        """Return False if the mechanism's kernels use no tensor cores, whatever the math type allows."""
         return True
 
     def traits(self, problem: P) -> tuple[Number, ...]:
-        """What of the sizes decides whether a candidate runs a problem; numbers, or arrays as the problem is."""
+        """Return the properties of the sizes that decide support: numbers, or arrays for an array problem."""
         return ()
 
     def refusal(self, library: str, setting: tuple[str, ...], algorithm: str, problem: P, gpu_name: str) -> str | None:
-        """Why the library's documentation rules a candidate out for one problem, None where it does not."""
+        """Return the reason why the library's documentation excludes a candidate for one problem, or None."""
         return None
 
     def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
-        """(column, rows that break the rule, the rule): sizes that do not fit one another. Rows (rows,) in range."""
+        """Return (column, rows that break the rule, rule) for sizes that do not fit one another."""
         return []

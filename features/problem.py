@@ -1,4 +1,4 @@
-"""What every problem declares: its sizes, its element types and settings, and what a whole network asks of it."""
+"""Declarations of a problem: its sizes, element types and settings, and its properties in a network."""
 
 import re
 from collections import namedtuple
@@ -13,24 +13,24 @@ import numpy as np
 from .errors import read_table
 
 AS_OTHER = cast(int, None)
-"""The default of a size that follows another."""
+"""The default of a size that follows another size."""
 STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
 PADDING: dict[str, Any] = {"minimum": 0, "counts": False, "per_doubling": 0.25}
-"""What sizes of a window, or of a filter, have in common."""
+"""Declarations that the sizes of windows and filters share."""
 MAX_DIGITS = 10
-"""Of a size in a problem's text."""
+"""Maximum digits of a size in a problem's text."""
 Declared = TypeVar("Declared")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One whole-number column of a problem: its meaning and unit, its least value, and the value where it is absent.
+    """The declaration of an integer column: its meaning and unit, its minimum, and its default.
 
-    Written as ``m: Annotated[int, Size("rows of the result")]``; `declared_sizes` fills in ``name`` and ``default``.
-    ``follows`` names the size whose value stands where this one is not given; ``default`` is that name, or a number;
-    None: the size must be given. ``counts`` is False for a size that multiplies no work, such as a padding.
-    ``per_doubling`` is the distance between two problems of which one has twice the size (see
-    `surrogate.uncertainty.domain`).
+    It is written as ``m: Annotated[int, Size("rows of the result")]``; `declared_sizes` fills in ``name`` and
+    ``default``. If the size is not given, it takes the value of the size ``follows``. ``default`` is that size's name
+    or a number; None means that the size must be given. ``counts`` is False for a size that multiplies no work, such as
+    a padding. ``per_doubling`` is the distance between two problems if the size of one is twice the size of the other
+    (see `surrogate.uncertainty.domain`).
     """
 
     meaning: str
@@ -45,14 +45,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class SettingField:
-    """The declaration of a text that an operator has beside the common ones: ``phase: Annotated[str, Setting(…)]``."""
+    """The declaration of an operator's own text setting: ``phase: Annotated[str, SettingField(…)]``."""
 
     meaning: str
 
 
 @lru_cache(maxsize=1024)
 def declared_sizes(cls: type) -> tuple[Size, ...]:
-    """The sizes that a dataclass declares, in the order of its fields."""
+    """Return the sizes that a dataclass declares, in the order of its fields."""
     sizes = []
     for field in fields(cls):
         size = _declaration(field.type, Size)
@@ -64,7 +64,7 @@ def declared_sizes(cls: type) -> tuple[Size, ...]:
 
 @lru_cache(maxsize=1024)
 def followers(cls: type) -> tuple[tuple[str, int | None, str], ...]:
-    """Of every size that may be left out for another one's value: its name, what stands where it is, and the other."""
+    """Return (size, value that means "not given", followed size) for each size that follows another one."""
     return tuple(
         (size.name, cls.__dataclass_fields__[size.name].default, size.follows)
         for size in declared_sizes(cls)
@@ -73,7 +73,7 @@ def followers(cls: type) -> tuple[tuple[str, int | None, str], ...]:
 
 
 def fill_followers(problem: object) -> None:
-    """Give every size of a problem under construction that was left out the value of the size that it follows."""
+    """Set each size that was not given to the value of the size that it follows, in a problem under construction."""
     for name, absent, followed in followers(type(problem)):
         value = getattr(problem, name)
         if value is None or (type(value) is int and value == absent):
@@ -82,7 +82,7 @@ def fill_followers(problem: object) -> None:
 
 @lru_cache(maxsize=1024)
 def declared_settings(cls: type) -> dict[str, str]:
-    """Setting that a dataclass has → its meaning, empty where it is one that all operators have."""
+    """Return setting → meaning; the meaning of a setting that all operators have is empty."""
     settings = {}
     for field in fields(cls):
         declared = _declaration(field.type, SettingField)
@@ -92,9 +92,9 @@ def declared_settings(cls: type) -> dict[str, str]:
 
 
 def read_sizes(text: str, pattern: str, names: Mapping[str, str] = MappingProxyType({})) -> tuple[dict[str, int], str]:
-    """Size → its value for the (name, digits) pairs that ``text`` begins with, and the rest that cannot be read.
+    """Return size → value from the (name, digits) pairs that ``text`` begins with, and the unreadable rest.
 
-    ``pattern`` matches one pair; ``names``: what a name in a text stands for, where that is not itself.
+    ``pattern`` matches one pair. ``names`` maps a name in the text to a size, if they differ.
     """
     sizes: dict[str, int] = {}
     position = 0
@@ -108,9 +108,9 @@ def read_sizes(text: str, pattern: str, names: Mapping[str, str] = MappingProxyT
 
 
 def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:
-    """The sizes of all ``classes``, each once: one that a class lacks is 0 there.
+    """Return the sizes of all ``classes``, each once. A size that a class lacks is 0 for that class.
 
-    A size that several classes declare has one meaning, since it is one column. Raises `TypeError` otherwise.
+    A size is one column, so it must have one meaning. Raises `TypeError` if classes declare different meanings.
     """
     declared = [{size.name: size for size in declared_sizes(cls)} for cls in classes]
     sizes = {}
@@ -126,92 +126,95 @@ def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:
     return tuple(sizes.values())
 
 
-def _declaration(annotation: object, wanted: type[Declared]) -> Declared | None:
-    """The ``wanted`` declaration in ``Annotated[…, declaration]``, or None."""
+def _declaration(annotation: object, declaration: type[Declared]) -> Declared | None:
+    """Return the declaration of type ``declaration`` in ``Annotated[…, declaration]``, or None."""
     if get_origin(annotation) is not Annotated:
         return None
-    return next((part for part in get_args(annotation) if isinstance(part, wanted)), None)
+    return next((part for part in get_args(annotation) if isinstance(part, declaration)), None)
 
 
 INPUT = "input"
 WEIGHT = "weight"
-"""What a gradient is taken of."""
+"""The tensor that a gradient belongs to."""
 STREAMED = "streamed"
-"""The kind of a pass over memory of which only the traffic is known; it is of no family."""
+"""The kind of a pass over memory with known traffic only. It belongs to no family."""
 Gradients = tuple[tuple[str, Any], ...]
-"""Parts of a backward pass: a name and the problem that it computes."""
+"""Parts of a backward pass: name and problem."""
 
 
 class InNetwork:
-    """A problem as a layer computes it: its batch, its weights, and what its backward pass launches."""
+    """A problem as a layer: its batch, its weights, and the kernels of its backward pass."""
 
     __slots__ = ()
 
     HAS_ALGORITHMS: ClassVar[bool] = False
-    """True where a library offers several algorithms, each with a workspace of its own, and one is to be chosen."""
+    """True if a library offers several algorithms, each with its own workspace, and one must be chosen."""
     GRADIENT: ClassVar[tuple[str, ...]] = ()
-    """The kinds of operators, of the same sizes, that compute the gradient of its input; none where that passes through
-    as it is. `STREAMED` reads the input and the result's gradient and writes the input's."""
+    """The kinds of operators, of the same sizes, that compute the input's gradient.
+
+    It is empty if the gradient passes through unchanged. `STREAMED` reads the input and the result's gradient and
+    writes the input's gradient.
+    """
     WEIGHT_GRADIENT: ClassVar[str] = ""
-    """The kind, of the same sizes, that computes the gradient of weights that it adds; empty where it adds none."""
+    """The kind, of the same sizes, that computes the gradient of added weights; empty if the operator adds none."""
     UPDATES_WEIGHTS: ClassVar[bool] = False
-    """True where the gradient's kernel changes the weights that it touches itself: no optimizer's step follows."""
+    """True if the gradient's kernel updates the weights itself, so that no step of an optimizer follows."""
     IN_TRAINING: ClassVar[str] = ""
-    """The kind, of the same sizes, that runs in its place in training; empty where it runs itself."""
+    """The kind, of the same sizes, that replaces the operator in training; empty if the operator runs itself."""
 
     @property
     def samples(self) -> int | None:
-        """The size that is the network's batch; None where no size is that for certain."""
+        """The size that is the network's batch; None if no size certainly is."""
         return None
 
     @property
     def weights(self) -> int:
-        """Elements of the weights that it multiplies by; 0 where it has none."""
+        """Number of weights that the operator multiplies by; 0 if it has none."""
         return 0
 
     @property
     def multiply_adds(self) -> int:
-        """Its part of a network's multiply-adds, which count convolutions, products and attention."""
+        """The problem's share of a network's multiply-adds, which count convolutions, products and attention."""
         return 0
 
     @property
     def is_gradient(self) -> bool:
-        """True where the problem itself says that it is a gradient: such a one has no backward pass."""
+        """True if the problem's own settings make it a gradient, which has no backward pass."""
         return False
 
     def at_batch(self, old: int, new: int) -> Self | None:
-        """The problem at batch ``new`` where its batch is ``old``, or several times that.
+        """Return the problem at batch ``new`` if its batch is ``old`` or a multiple of it.
 
-        None where several sizes may be the batch. Raises `InputError` for a size out of range.
+        Returns None if several sizes may be the batch. Raises `InputError` for a size out of range.
         """
         return None
 
     def gradients(self, of: str) -> Gradients:
-        """The parts of the backward pass that give the gradient of its `INPUT` or its `WEIGHT`."""
+        """Return the parts of the backward pass that compute the gradient of the `INPUT` or the `WEIGHT`."""
         return ()
 
     def fallbacks(self) -> tuple[Any, ...]:
-        """The problem itself, then those whose measurements may stand in for its own, nearest first."""
+        """Return the problem itself, then problems whose measurements may replace its own, nearest first."""
         return (self,)
 
 
 TABLE: dict[str, Any] = read_table("problem.toml")
 SIZE_COLUMNS: tuple[str, ...] = (*TABLE["sizes"],)
-"""The problem columns of a dataset, in order."""
+"""The size columns of a convolution, in order."""
 FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")
-"""What else of a problem the formulas read: bytes of an element, and booleans."""
+"""Further inputs of the formulas: bytes of an element, and booleans."""
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 DTYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
-"""Element type whose values all take the same bytes → bytes per element."""
+"""Element type with one size for all values → bytes per element."""
 HALF = ("fp16", "bf16")
-"""Half precision."""
+"""The half-precision types."""
 
 
 class Element(NamedTuple):
-    """What values of an arithmetic cost: bytes of an activation, of a weight and of an output value, scales included.
+    """The bytes that values of an element type take, scales included: an activation, a weight, an output.
 
-    ``unit`` names the tensor-core peak that its products reach: ``bf16``, ``fp8``, ``fp4`` or ``int8``; empty for the
-    element types of `DTYPES`, which `surrogate.features.roofline` treats one by one.
+    ``unit`` names the tensor-core peak that its products reach: ``bf16``, ``fp8``, ``fp4`` or ``int8``. It is empty for
+    the element types of `DTYPES`, which have rules of their own in `surrogate.features.roofline`.
     """
 
     activation_bytes: float
@@ -221,31 +224,37 @@ class Element(NamedTuple):
 
 
 QUANTISED: dict[str, Element] = {name: Element(*row) for name, row in TABLE["quantised"].items()}
-"""Arithmetic on quantised values: E4M3 with one scale per tensor (fp8); with an fp32 scale per 128 activations and per
-128 × 128 weights (fp8_block, as DeepSeek-V3 does); 4 bits with an fp8 scale per 16 (nvfp4); weights alone quantised
-(int8_wo, int4_wo, w4a16_mxfp4: products run at bf16's peak); SmoothQuant's W8A8 (int8_sq); 4-bit weights with 8-bit
-activations, whose products run at fp8's peak. Outputs are bf16 or fp16."""
+"""Quantised element types; outputs are bf16 or fp16.
+
+- fp8: E4M3 with one scale per tensor.
+- fp8_block: E4M3 with an fp32 scale per 128 activations and per 128 × 128 weights, as in DeepSeek-V3.
+- nvfp4: 4 bits with an fp8 scale per 16 values.
+- int8_wo, int4_wo, w4a16_mxfp4: only weights are quantised; products run at bf16's peak.
+- int8_sq: SmoothQuant's W8A8.
+- w4a8_mxfp4_mxfp8, w4afp8: 4-bit weights with 8-bit activations; products run at fp8's peak.
+"""
 ELEMENTS: dict[str, Element] = {**{name: Element(size, size, size) for name, size in DTYPES.items()}, **QUANTISED}
-"""Every element type that an operator may name."""
+"""All element types of operators."""
 DTYPE_ALIASES: dict[str, str] = TABLE["dtype_aliases"]
-"""What people call an element type, such as PyTorch's names of them → its name here."""
+"""Other name of an element type, such as PyTorch's → its name here."""
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
-"""cudnnMathType_t, by the field's short names; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""
+"""Short names of cudnnMathType_t; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""
 LAYOUTS = ("NCHW", "NHWC")
 LAYOUT_ALIASES = {"channels_last": "NHWC", "nhwc": "NHWC", "nchw": "NCHW"}
 
 
 def setting(name: str, value: object) -> str:
-    """A setting's value by its name here, whatever people call it: ``torch.float16``, ``half``, ``channels_last``."""
+    """Return a setting's value by its name here; aliases such as ``torch.float16``, ``half``, ``channels_last`` are
+    known."""
     text = str(value).removeprefix("torch.")
     aliases = DTYPE_ALIASES if name.endswith("dtype") else LAYOUT_ALIASES if name == "layout" else {}
     return aliases.get(text.lower(), text)
 
 
 def may_use_tensor_cores(dtype: str, math: str) -> bool:
-    """True where the math type lets matrix units run (fp32 data: only TF32, or AMD's fp32 units, under ``default``).
+    """Return True if the math type allows tensor cores. fp32 data: only TF32, or AMD's fp32 units, under ``default``.
 
-    Quantised values have no other arithmetic.
+    Quantised values always use them, since they have no other arithmetic.
     """
     if dtype in QUANTISED:
         return True
@@ -253,16 +262,16 @@ def may_use_tensor_cores(dtype: str, math: str) -> bool:
 
 
 Problem = Any
-"""What every formula of a convolution reads: a `Conv` of numbers, `ConvColumns` of arrays, or either with its sizes.
+"""The input of a convolution's formulas: a `Conv` of numbers, `ConvColumns` of arrays, or either with derived sizes.
 
 ``n`` … ``groups`` are the sizes of `SIZE_COLUMNS`; ``itemsize`` is in bytes; flags are booleans.
 """
 
 
 class ConvColumns(namedtuple("ConvColumns", (*SIZE_COLUMNS, *FLAGS))):
-    """Columns of many problems: int64 sizes of one length, and flags derived from the text columns.
+    """Columns of many convolutions: int64 sizes of one length, and flags derived from the text columns.
 
-    Sizes are widened to int64 before any product, so narrow integer columns cannot overflow.
+    Sizes are converted to int64 before any product, so narrow integer columns cannot overflow.
     """
 
     __slots__ = ()
@@ -277,7 +286,8 @@ class ConvColumns(namedtuple("ConvColumns", (*SIZE_COLUMNS, *FLAGS))):
         layout: Any = "NCHW",
         direction: Any = "fwd",
     ) -> "ConvColumns":
-        """Columns from 14 sequences of sizes in the order of `SIZE_COLUMNS` and four text columns (or constants)."""
+        """Return columns from 14 sequences of sizes, in the order of `SIZE_COLUMNS`, and four text columns or
+        constants."""
         columns = [np.asarray(size).astype(np.int64) for size in sizes]
         length = len(columns[0])
 

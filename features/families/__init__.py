@@ -1,6 +1,6 @@
-"""The families of kernels and their operators: by name, by problem, and by the text that names a problem.
+"""The families of kernels and their operators, by name, by problem, and by a problem's text.
 
-Every file of this folder that declares a family or an operator is found here by itself (README.md says how to add one).
+Each file of this folder that declares a family or an operator is found automatically (README.md: how to add one).
 """
 
 import importlib
@@ -18,21 +18,21 @@ from .operator import OPERATORS, Operator, operator_class
 from .operator_family import FamilyDeclaration, OperatorFamily
 
 _ORDER = ("gemm", "rowwise", "pool", "embedding", "transfer", "attention", "moe")
-"""Files in the order of reports and of a table's columns; any other stands behind them."""
+"""The order of families in reports and of columns in tables; other files follow."""
 DEFAULT_FAMILY = CONV.name
-"""The family of a table that names none, and of a problem whose text has no prefix."""
+"""The family of tables without a ``family`` column, and of problem texts without a prefix."""
 KIND_ALIASES = {"matmul": "gemm", "mm": "gemm", "sdpa": "attention", "flash_attention": "attention", "conv2d": "conv"}
-"""What people call a kind of problem → its name here, where no described kernel has that name."""
+"""Other name of a kind of problem → its name here, unless a described kernel has that name."""
 NetworkProblem = Conv | Operator
-"""A problem of a built-in family, of numbers: what networks and traces consist of."""
+"""A problem, of numbers, of a built-in family: a layer of a network or a kernel of a trace."""
 AnyProblem = NetworkProblem | DescribedProblem
-"""A problem of any family, of numbers."""
+"""A problem, of numbers, of any family."""
 
 
 class Families(dict[str, Family]):
-    """Families by name, in the order of reports; and the kinds of problems, each of which has one family.
+    """The families by name, in the order of reports. Each kind of problem belongs to one family.
 
-    Raises `TypeError` for two families of one name, and for a kind that two families have.
+    Raises `TypeError` if two families have the same name or the same kind of problem.
     """
 
     def __init__(self, families: list[Family]) -> None:
@@ -43,20 +43,36 @@ class Families(dict[str, Family]):
             raise TypeError("a family's name, or a kind of problem, is declared twice")
 
     def is_built_in(self, name: str) -> bool:
-        """True for the name of a family, or kind of problem, that no description may take."""
+        """Return True if a built-in family or kind of problem has the name, which no description may take."""
         return name in self or name in self.of_kind
 
     def from_description(self, description: Description) -> DescribedFamily:
-        """The family of a described kernel. It is not found by its name: two kernels of one process may share that.
+        """Return the family of a described kernel. It is not registered: two kernels of a process may have the same
+        name.
 
-        Raises `InputError` for the name of a family or kind that is built in.
+        Raises `InputError` if a built-in family or kind has the name.
         """
         if self.is_built_in(description.name):
             raise InputError(f"kernel {description.name}: a family of that name is built in; give another name")
         return DescribedFamily(description)
 
     def by_name(self, name: str) -> Family:
-        """The family of that name, or of that kind of problem. Raises `InputError` with the nearest names."""
+        """Return a registered family. `surrogate.features.families.family` is this method.
+
+        Parameters
+        ----------
+        name : str
+            The name of a family, or of a kind of problem.
+
+        Returns
+        -------
+        Family
+
+        Raises
+        ------
+        InputError
+            If there is no such family; the message suggests the nearest names.
+        """
         family = self.get(name) or self.get(self.of_kind.get(name, ""))
         if family is None:
             hint = nearest(name, [*self, *self.of_kind])
@@ -64,7 +80,7 @@ class Families(dict[str, Family]):
         return family
 
     def of(self, problem: object) -> Family:
-        """The family of a problem of numbers or arrays. Raises `InputError` for what is no problem."""
+        """Return the family of a problem of numbers or arrays. Raises `InputError` if ``problem`` is no problem."""
         if isinstance(problem, DescribedProblem):
             return problem.family
         kind = getattr(problem, "kind", None)
@@ -73,11 +89,25 @@ class Families(dict[str, Family]):
         return self[self.of_kind[kind]]
 
     def parse(self, text: str, own: Family | None = None, /, **settings: str) -> AnyProblem:
-        """The problem that a text names: ``n32c256h14k256r3``, flags, or ``softmax:n32c1000`` with a kind's name.
+        """Return the problem that a text describes. `surrogate.features.families.parse_problem` is this method.
 
-        ``settings``: dtype, math and the family's others, by any name that people call their values; those of another
-        family are refused. The name of a described family is its own where ``own`` is one, whatever people call by it.
-        Raises `InputError`.
+        Parameters
+        ----------
+        text : str
+            ``n32c256h14k256r3``, flags as MIOpenDriver has them, or a kind and sizes, as in ``softmax:n32c1000``.
+        own : Family, optional
+            The family of a described kernel. The text must then begin with its name.
+        **settings : str
+            The dtype, the math and other settings of the family, by their names or aliases.
+
+        Returns
+        -------
+        Conv, Operator or DescribedProblem
+
+        Raises
+        ------
+        InputError
+            If the text is not readable, a size is missing or out of range, or the family does not have a setting.
         """
         kind, colon, body = text.strip().partition(":")
         settings = {name: setting(name, value) for name, value in settings.items()}
@@ -104,7 +134,7 @@ class Families(dict[str, Family]):
 
 
 def _declared() -> list[Family]:
-    """`CONV`, then a family for every `FamilyDeclaration` in a file of this folder, with the operators that name it."""
+    """Return `CONV`, then one family for each `FamilyDeclaration` in this folder, with the operators that name it."""
     files = [module.name for module in pkgutil.iter_modules(__path__)]
     modules = [importlib.import_module(f"{__name__}.{name}") for name in dict.fromkeys([*_ORDER, *files])]
     values = {id(value): value for module in modules for value in vars(module).values()}
@@ -126,9 +156,23 @@ parse_problem = FAMILIES.parse
 
 
 def operator(kind: str, **sizes: Any) -> Operator:
-    """An operator by kind and named sizes, as in ``operator("softmax", n=32, c=1000)``.
+    """Return an operator by its kind and its sizes, as in ``operator("softmax", n=32, c=1000)``.
 
-    Raises `InputError` for an unknown kind, and for missing, unknown or bad sizes.
+    Parameters
+    ----------
+    kind : str
+        A key of `OPERATORS`, such as ``"gemm"``.
+    **sizes : int or str
+        Sizes (integers, or int64 arrays of one length) and settings of the kind.
+
+    Returns
+    -------
+    Operator
+
+    Raises
+    ------
+    InputError
+        If the kind is unknown, or a size is missing, unknown or out of range.
     """
     cls = operator_class(kind)
     try:

@@ -120,8 +120,8 @@ class DescribedFamily(Family[DescribedProblem]):
         """A problem as people write it."""
         return str(DescribedProblem(self, (8,) * len(self.sizes)))
 
-    def whole_text(self, problem: str) -> str:
-        """As `Family.whole_text`: a bundle of this kernel alone need not be told its name."""
+    def full_text(self, problem: str) -> str:
+        """As `Family.full_text`: a bundle of this kernel alone need not be told its name."""
         return problem if ":" in problem else f"{self.name}:{problem if problem != self.name else ''}"
 
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> DescribedProblem:

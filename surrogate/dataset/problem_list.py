@@ -94,7 +94,7 @@ def required(family: Family) -> tuple[str, ...]:
 
 def problem_of(text: str, own: Family | None, stated: Mapping[str, str], settings: Mapping[str, str]) -> AnyProblem:
     """Return the problem of a text, with the ``settings`` of its family that are not ``stated``."""
-    text = own.whole_text(text) if own else text
+    text = own.full_text(text) if own else text
     problem = parse_problem(text, own, **stated)
     further = unstated_settings(family_of(problem), stated, settings)
     return parse_problem(text, own, **further, **stated) if further else problem

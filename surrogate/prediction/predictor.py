@@ -81,7 +81,7 @@ class Predictor:
         if described and isinstance(problem, DescribedProblem):
             problem = described.as_own(problem)
         if isinstance(problem, str):
-            parsed = parse_problem(described.whole_text(problem) if described else problem, described, **settings)
+            parsed = parse_problem(described.full_text(problem) if described else problem, described, **settings)
         elif settings:
             if foreign := [name for name in settings if not hasattr(problem, name)]:
                 raise InputError(f"{', '.join(foreign)} is no setting of {problem.kind}; leave it out")

@@ -169,7 +169,7 @@ def test_conditions_that_are_no_arithmetic_are_left_out(tmp_path: Path) -> None:
     imported = read(CACHE, tmp_path / "T1.json")
     assert len(kernel(imported)["conditions"]) == 4 and len(imported.notes) == 3
     assert len(kernel(imported)["parameters"]["block_size_x"]) == 16
-    assert "block_size_x are not a list" in imported.notes[0] and "no plain arithmetic" in imported.notes[1]
+    assert "block_size_x are not a list" in imported.notes[0] and "no arithmetic" in imported.notes[1]
 
 
 def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.predict({"n": [1], "c": [1]}), "h, k, r"),
         (lambda p, f: p.predict(BAD | {"n": [1.5]}), "row 1: n is 1.5"),
         (lambda p, f: p.predict(BAD | {"n": [0]}), "from 1 to"),
-        (lambda p, f: p.predict(BAD | {"n": ["x"]}), "row 1: n is 'x'; a whole number"),
+        (lambda p, f: p.predict(BAD | {"n": ["x"]}), "row 1: n is 'x'; give a whole number"),
         (lambda p, f: p.predict(BAD | {"groups": [3]}), "divide"),
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),
         (lambda p, f: p.predict(3), "int"),
