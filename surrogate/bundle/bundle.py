@@ -208,7 +208,7 @@ class Bundle:
             raise InputError(f"the bundle knows no {family.name}; {known}: give another bundle or another library")
         return self._part_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
 
-    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> FamilyModel:
+    def _part_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         """The part of a family that the bundle knows; a subclass may hold several of one family."""
         return self.parts[name]
 

@@ -1,8 +1,8 @@
-"""Time only the most promising algorithms: the model ranks, the device decides among the first few, a cache recalls.
+"""Measure only the most promising algorithms: the model ranks, and the device decides among the first few.
 
-The k best predictions are measured; if one does not run, the next in the ranking takes its place. Measured times are
-kept between runs in SQLite, keyed by the device's name, its library and version, and the problem with its settings, and
-are not measured again; several processes may write.
+The k candidates with the shortest predictions are measured. If one does not run, the next in the ranking is measured.
+Measured times are stored in SQLite and are not measured again. The key is the device, its library and version, and the
+problem with its settings. Several processes may write.
 """
 
 import logging
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ENVIRONMENT_VARIABLE = "SEER_CACHE"
 FILE_NAME = "tuning.sqlite"
 TIMEOUT_S = 30.0
-"""How long a writer waits for the others."""
+"""Maximum time that a writer waits for other writers."""
 _CREATE = """CREATE TABLE IF NOT EXISTS tunings (
     gpu TEXT, library TEXT, library_version TEXT, problem TEXT, algorithm TEXT,
     status TEXT NOT NULL, time_us REAL, workspace_bytes INTEGER, deterministic INTEGER, reason TEXT NOT NULL,
@@ -43,7 +43,7 @@ _log = logging.getLogger("surrogate")
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What one measurement gave: ``time_us`` is the median of the repeats, None where the algorithm did not run."""
+    """The result of one measurement; ``time_us`` is the median of the repeats, or None if the algorithm did not run."""
 
     status: str
     time_us: float | None = None
@@ -53,7 +53,7 @@ class Tuning:
 
     @classmethod
     def of(cls, measured: "Measurement") -> Self:
-        """The part of a measurement that is kept."""
+        """Return the part of a measurement that is stored."""
         from surrogate.collect.device import summarise
 
         time_us = summarise(measured.times_us)["time_us"]
@@ -62,9 +62,9 @@ class Tuning:
 
 
 class TuningCache:
-    """Measurements by device, problem and algorithm; ``path`` None: in memory.
+    """Stored measurements by device, problem and algorithm; they are in memory if ``path`` is None.
 
-    Where the file cannot be used, one warning says so and the measurements stay in memory.
+    If the file cannot be used, one warning is logged and the measurements stay in memory.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -85,15 +85,12 @@ class TuningCache:
 
     def _give_up(self, error: Exception) -> None:
         _log.warning(
-            "seer: %s: measurements are not kept (%s); %s names another file for them",
-            self.path,
-            error,
-            ENVIRONMENT_VARIABLE,
+            "seer: %s: measurements are not stored (%s); set %s to another file", self.path, error, ENVIRONMENT_VARIABLE
         )
         self._open(":memory:")
 
     def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, Tuning]:
-        """Return algorithm → what is known of it on this device and problem, by other processes, too."""
+        """Return algorithm → stored measurement on this device and problem; other processes may have written it."""
         key = canonical(device.gpu), device.library, device.library_version, setting_line(problem)
         try:
             rows = self._connection.execute(_SELECT, key).fetchall()
@@ -106,9 +103,9 @@ class TuningCache:
         }
 
     def put(self, device: "DeviceInfo", problem: AnyProblem, algorithm: str, tuning: Tuning) -> None:
-        """Keep one measurement; the latest of a key counts."""
-        where = canonical(device.gpu), device.library, device.library_version
-        row = (*where, setting_line(problem), algorithm, *astuple(tuning))
+        """Store one measurement. It replaces an older one of the same key."""
+        key = canonical(device.gpu), device.library, device.library_version
+        row = (*key, setting_line(problem), algorithm, *astuple(tuning))
         statement = f"INSERT OR REPLACE INTO tunings VALUES ({', '.join('?' * len(row))})"
         try:
             self._connection.execute(statement, row)
@@ -118,10 +115,13 @@ class TuningCache:
 
 
 def default_path() -> Path:
-    """The user's cache: the file that ``SEER_CACHE`` names (or one in the folder that it names), else one in
-    ``XDG_CACHE_HOME`` if that is absolute, else in ``~/.cache`` (XDG base directory specification)."""
-    if named := os.environ.get(ENVIRONMENT_VARIABLE):
-        return Path(named) / FILE_NAME if Path(named).is_dir() else Path(named)
+    """Return the path of the user's cache.
+
+    It is the file that ``SEER_CACHE`` names, or a file in the folder that it names. Without it, the file is in
+    ``XDG_CACHE_HOME`` if that path is absolute, else in ``~/.cache`` (XDG base directories).
+    """
+    if path := os.environ.get(ENVIRONMENT_VARIABLE):
+        return Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     shared = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(shared) if shared.startswith("/") else Path("~/.cache").expanduser()
     return base / "seer-surrogate" / FILE_NAME
@@ -129,10 +129,10 @@ def default_path() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One algorithm that was tried: its predicted time, then the measured one or, where it did not run, the reason.
+    """One tried algorithm: its predicted time, and its measured time or the reason why it did not run.
 
-    ``predicted_us`` is None for one that was measured earlier and that the ranking does not hold; workspace and
-    determinism are as the device said, None where it did not.
+    ``predicted_us`` is None for an algorithm that was measured earlier and is not in the ranking. Workspace and
+    determinism are the device's statements, or None without one.
     """
 
     algorithm: str
@@ -144,16 +144,30 @@ class Attempt:
     deterministic: bool | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Field name → value."""
+        """Return field name → value."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
 class AutotuneResult:
-    """The fastest algorithm measured; ``algorithm`` and ``time_us`` are None where none ran.
+    """The fastest measured algorithm of a problem.
 
-    ``source``: ``measured`` now, or ``cache`` where an earlier measurement won. ``cost_ms`` is the wall-clock time that
-    measuring took, warm-up included.
+    Attributes
+    ----------
+    problem : str
+        The problem with its setting, in one line.
+    gpu, library, library_version : str
+        The measured device.
+    algorithm : str or None
+        The fastest algorithm; None if no algorithm ran.
+    time_us : float or None
+        Its measured time in µs; None if no algorithm ran.
+    source : str
+        ``measured`` if it was measured now, ``cache`` if an earlier measurement won.
+    tried : tuple of Attempt
+        All tried algorithms, in order.
+    cost_ms : float
+        Wall-clock time of the measurements in ms, with warm-up.
     """
 
     problem: str
@@ -167,12 +181,12 @@ class AutotuneResult:
     cost_ms: float
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values."""
+        """Return the result as JSON values."""
         values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         return values | {"tried": [attempt.to_dict() for attempt in self.tried]}
 
     def to_frame(self) -> "pd.DataFrame":
-        """What was tried as a pandas table, in the order tried."""
+        """Return the tried algorithms as a pandas table, in order."""
         import pandas as pd
 
         return pd.DataFrame([attempt.to_dict() for attempt in self.tried], columns=list(Attempt.__slots__))
@@ -197,33 +211,58 @@ def autotune(
     deterministic: bool = False,
     cache: TuningCache | str | Path | None = None,
 ) -> AutotuneResult:
-    """The fastest of the ``k`` best predictions, by measurement.
+    """Measure the ``k`` candidates with the shortest predicted times and return the fastest.
 
-    ``device``: a name that `surrogate.collect.open_device` knows (opened for this call), or an open device.
-    ``predictor`` ranks; by default the shipped bundle for the device. ``workspace_limit`` in bytes, or as in ``64MiB``.
-    ``cache``: a cache, the path of one, or None for the user's own; what it holds is not measured again, and any
-    algorithm in it that the limits allow may win. Raises `InputError` for k < 1, a device that cannot be had or is
-    lost, no bundle for it, or a predictor that ranks for another GPU.
+    Parameters
+    ----------
+    problem
+        A problem, or its text.
+    device
+        An open device, or a name for `surrogate.collect.open_device`, which is opened for this call.
+    k
+        Number of algorithms to measure.
+    predictor
+        The predictor that ranks; by default the one of the shipped bundle for the device.
+    workspace_limit
+        Maximum workspace in bytes, or a text such as ``64MiB``.
+    deterministic
+        Whether only deterministic algorithms are allowed.
+    cache
+        A cache, its path, or None for the user's cache. Its algorithms are not measured again, and any of them may win
+        if the limits allow it.
+
+    Returns
+    -------
+    AutotuneResult
+        The fastest algorithm, and all that were tried.
+
+    Raises
+    ------
+    InputError
+        If ``k`` is less than 1, if the device cannot be opened or is lost, if no bundle ranks for it, or if the
+        predictor ranks for another GPU.
     """
     from surrogate.collect.device import DeviceLostError
     from surrogate.collect.open_device import open_device
 
     if k < 1:
-        raise InputError(f"k is {k}; at least one algorithm must be measured")
+        raise InputError(f"k is {k}; give 1 or more algorithms to measure")
     problem = parse_problem(problem) if isinstance(problem, str) else problem
     limits = Limits.of(workspace_limit, deterministic)
     opened = open_device(device) if isinstance(device, str) else device
     try:
         info = opened.device_info()
-        kept = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
+        tuning_cache = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
         ranking = (predictor or _shipped(info)).select(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
         )
         _check_device(ranking, info)
-        tried, cost_ms = _search(problem, opened, info, cache=kept, limits=limits, ranking=ranking.candidates, k=k)
+        tried, cost_ms = _search(
+            problem, opened, info, cache=tuning_cache, limits=limits, ranking=ranking.candidates, k=k
+        )
     except DeviceLostError as error:
         raise InputError(
-            f"the device was lost ({error}); what was measured before is kept, try again in a new process"
+            f"the device was lost ({error}); earlier measurements are stored, try again in a new process"
         ) from None
     finally:
         if isinstance(device, str):
@@ -253,9 +292,10 @@ def _search(
     ranking: Sequence[Ranked],
     k: int,
 ) -> tuple[list[Attempt], float]:
-    """Down the ranking until ``k`` algorithms ran, then whatever else the cache knows; and what measuring took in ms.
+    """Return the attempts down the ranking until ``k`` algorithms ran, the cached ones, and the measuring time in ms.
 
-    A lost device costs one algorithm, for a worker process starts afresh; twice in a row it is gone.
+    If the device is lost, the algorithm fails and a new worker process goes on. If it is lost twice in a row, the error
+    is raised.
     """
     from surrogate.collect.device import DeviceLostError, RepeatPolicy
 
@@ -271,8 +311,7 @@ def _search(
         if name in tunings:
             tried.append(_attempt(name, predicted_us, tunings.pop(name), limits, cached=True))
         elif name not in offered:
-            reason = f"{info.library} offers no such algorithm here"
-            tried.append(Attempt(name, predicted_us, reason=reason))
+            tried.append(Attempt(name, predicted_us, reason=f"{info.library} offers no such algorithm here"))
         else:
             began = time.perf_counter()
             try:
@@ -284,15 +323,15 @@ def _search(
                 tuning = Tuning("failed", reason=f"the device was lost ({error})")
                 lost = True
             cost_ms += 1e3 * (time.perf_counter() - began)
-            if tuning.status != "failed":  # a fault may be gone the next time
+            if tuning.status != "failed":  # a failure may not happen again
                 cache.put(info, problem, name, tuning)
             tried.append(_attempt(name, predicted_us, tuning, limits, cached=False))
-    more = [_attempt(name, predicted.get(name), tuning, limits, cached=True) for name, tuning in tunings.items()]
-    return [*tried, *(attempt for attempt in more if attempt.measured_us is not None)], cost_ms
+    cached = [_attempt(name, predicted.get(name), tuning, limits, cached=True) for name, tuning in tunings.items()]
+    return [*tried, *(attempt for attempt in cached if attempt.measured_us is not None)], cost_ms
 
 
 def _attempt(name: str, predicted_us: float | None, tuning: Tuning, limits: Limits, *, cached: bool) -> Attempt:
-    """What is known of an algorithm, with the reason where it did not run or the limits refuse it."""
+    """Return the attempt, with the reason if the algorithm did not run or the limits refuse it."""
     if tuning.time_us is None:
         reason = tuning.reason or tuning.status
     else:
@@ -305,28 +344,28 @@ def _attempt(name: str, predicted_us: float | None, tuning: Tuning, limits: Limi
 
 
 def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Limits) -> Selection:
-    """A selection without limits, measured where ``attempts`` say so, then within ``limits``.
+    """Return a selection with the measured times of ``attempts``, within ``limits``. The selection has no limits yet.
 
-    Algorithms that did not run are excluded with the reason; those that ran although the selection excludes them join.
-    Measured ones come first where they include the most promising prediction and none that was not measured has its
-    whole interval below them; else all stand in the order of their times, since what was measured may be what other
-    limits had left.
+    Algorithms that did not run are excluded with the reason. Algorithms that ran although the selection excludes them
+    are added. Measured algorithms come first if they include the fastest prediction and no other algorithm's whole
+    interval lies below them. Otherwise all algorithms are in the order of their times, because other limits may have
+    decided which were measured.
     """
     tried = {attempt.algorithm: attempt for attempt in attempts}
     ran = {name: attempt for name, attempt in tried.items() if attempt.measured_us is not None}
     refused = {name: attempt.reason for name, attempt in tried.items() if name not in ran}
     remaining = [e for e in selection.estimates if e.candidate.solver or e.candidate.algorithm not in refused]
-    known = {estimate.candidate.algorithm for estimate in remaining}
+    ranked = {estimate.candidate.algorithm for estimate in remaining}
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
-    joined = [
+    added = [
         _measured_estimate(Estimate.around(CandidateSetting("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
         for name, attempt in ran.items()
-        if name not in known and attempt.workspace_bytes is not None
+        if name not in ranked and attempt.workspace_bytes is not None
     ]
     reasons = {excluded.algorithm: excluded.reason for excluded in selection.excluded} | refused
-    for estimate in joined:
+    for estimate in added:
         reasons.pop(estimate.candidate.algorithm, None)
-    merged = [*estimates, *joined]
+    merged = [*estimates, *added]
     allowed = [e for e in merged if limits.refusal(e.workspace_bytes, e.candidate.deterministic) is None]
     promising = next((estimate for estimate in allowed if estimate in estimates), None)
     quickest_us = min((estimate.time_us for estimate in allowed if estimate.source == MEASURED), default=inf)
@@ -338,7 +377,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
 
 
 def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estimate:
-    """The estimate with its measurement, where there is one; a time of algorithms says nothing about solvers."""
+    """Return the estimate with its measurement, if there is one. Times of algorithms do not apply to solvers."""
     candidate = estimate.candidate
     attempt = ran.get(candidate.algorithm)
     if attempt is None or attempt.measured_us is None or candidate.solver:
@@ -350,19 +389,19 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
 
 
 def _check_device(ranking: Selection, info: "DeviceInfo") -> None:
-    """Times of one GPU are none of another's; CPUs, each with a name of its own, stand in for one another."""
+    """Raise `InputError` if the ranking is for another GPU or library than the device. CPUs may differ in name."""
     gpu = getattr(ranking, "gpu", None)
     library = getattr(ranking, "library", info.library)
     if library != info.library or (gpu not in (None, canonical(info.gpu)) and library != "reference"):
-        cpu = "the CPU is measured: leave --gpu out and give a CPU run's --bundle"
+        cpu = "leave --gpu out and give the --bundle of a CPU run"
         raise InputError(
-            f"the device is {info.gpu} with {info.library}, the algorithms are ranked for {gpu} with {library};"
-            f" {cpu if info.library == 'reference' else 'name what is measured'}"
+            f"the device is {info.gpu} with {info.library}, but the algorithms are ranked for {gpu} with {library};"
+            f" {cpu if info.library == 'reference' else 'name the measured GPU and library'}"
         )
 
 
 def _shipped(info: "DeviceInfo") -> Predictor:
-    """The predictor of a shipped bundle for the device."""
+    """Return the predictor of a shipped bundle for the device."""
     from surrogate.prediction.shipped import load
 
     try:

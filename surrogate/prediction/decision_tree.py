@@ -1,8 +1,8 @@
-"""A decision tree over whole numbers that says which candidate to run: learned from a table of costs, in numpy.
+"""A decision tree over integers that chooses a candidate, learned in numpy from a table of costs.
 
-``columns`` (problems, columns) are whole numbers: sizes, and 0 or 1 for what is no number. ``cost`` (problems,
-candidates) is log(time of the candidate / time of the problem's best), infinite where the candidate does not run. A
-leaf's candidate is the one that fails for the fewest of its problems, of several the one with the least cost in sum.
+``columns`` (problems, columns) are integers: sizes, and 0 or 1 for settings. ``cost`` (problems, candidates) is
+log(time of the candidate / time of the problem's best), or infinite if the candidate does not run. A leaf's candidate
+fails for the fewest problems of the leaf. If several do, the one with the smallest total cost is taken.
 """
 
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ from typing import NamedTuple
 import numpy as np
 
 FAILURE = 1e6
-"""What counts as the cost of a candidate that does not run: more than all other costs of a table in sum."""
+"""Cost of a candidate that does not run. It exceeds the sum of all other costs of a table."""
 MIN_GAIN = 1e-6
-"""Of a split, in log time summed over problems: less is rounding."""
+"""Minimum gain of a split, in log time summed over problems. A smaller gain is rounding."""
 MAX_PAIRS = 48
-"""Splits after which a further one is looked for at once, evenly drawn; alone every split is tried."""
+"""Number of first splits, evenly drawn, that are tried together with a second split. Single splits are all tried."""
 MAX_DEPTH = 60
-"""Branches on the way to a leaf: Python refuses more than 100 levels of indentation."""
+"""Maximum number of branches above a leaf. Python refuses more than 100 levels of indentation."""
 FOLDS = 5
 TIE = 1e-9
-"""Weight of a candidate's own cost beside what it adds to others."""
+"""Weight of a candidate's total cost, which breaks ties between candidates that add equally much."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """``candidate`` (its column of the costs) is run for all problems that come here, of the listed ones ``rows``."""
+    """A leaf: its ``candidate`` (column of the costs), and ``rows``, the training problems that reach it."""
 
     candidate: int
     rows: np.ndarray
@@ -35,7 +35,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch:
-    """Problems whose ``column`` is at most ``threshold`` go on at ``low``, others at ``high``."""
+    """A branch: a problem goes to ``low`` if its ``column`` is at most ``threshold``, else to ``high``."""
 
     column: int
     threshold: int
@@ -47,24 +47,27 @@ Node = Leaf | Branch
 
 
 class Slowdown(NamedTuple):
-    """``factor``: geometric mean of time / best time over the problems that the choice runs (NaN: none); ``failures``
-    counts the others."""
+    """The slowdown of a choice over problems.
+
+    ``factor`` is the geometric mean of time / best time over the problems that the choice runs (NaN if it runs none).
+    ``failures`` is the number of the other problems.
+    """
 
     factor: float
     failures: int
 
     @classmethod
     def of(cls, cost: np.ndarray, choice: np.ndarray) -> "Slowdown":
-        """Of one candidate for each problem, ``choice`` (problems,)."""
+        """Return the slowdown of one candidate per problem, ``choice`` (problems,)."""
         own = cost[np.arange(len(cost)), choice]
         runs = np.isfinite(own)
         return cls(exp(own[runs].mean()) if runs.any() else nan, int((~runs).sum()))
 
 
 class _Split(NamedTuple):
-    """Rows whose column is at most ``lower`` are parted from those that have ``upper`` or more.
+    """A split between rows whose column is at most ``lower`` and rows whose column is at least ``upper``.
 
-    ``gain`` is the loss that it saves.
+    ``gain`` is the cost that the split saves.
     """
 
     gain: float
@@ -74,27 +77,27 @@ class _Split(NamedTuple):
 
 
 def learn(columns: np.ndarray, cost: np.ndarray, leaves: int) -> Node:
-    """The tree, of at most ``leaves`` leaves, which are split one after the other where that saves most.
+    """Return a tree with at most ``leaves`` leaves; each step splits the leaf with the largest gain.
 
-    More leaves never cost more on the problems that it is learned from: the same splits come first.
+    More leaves never cost more on the training problems, because the first splits are the same.
     """
     finite = np.where(np.isfinite(cost), cost, FAILURE)
-    # Nodes are numbered as in a heap: those below node i are 2i and 2i + 1.
-    known = {1: _leaf(finite, np.arange(len(cost)))}
+    # Nodes are numbered as in a heap: the children of node i are 2i and 2i + 1.
+    leaf_at = {1: _leaf(finite, np.arange(len(cost)))}
     splits: dict[int, _Split] = {}
-    waiting = {1: _best_split(columns, finite, known[1].rows)}
-    tree: Node = known[1]
+    waiting = {1: _best_split(columns, finite, leaf_at[1].rows)}
+    tree: Node = leaf_at[1]
     while waiting:
         node = max(waiting, key=lambda node: waiting[node].gain)
         split = splits[node] = waiting.pop(node)
         if split.gain <= MIN_GAIN:
             break
-        is_low = columns[known[node].rows, split.column] <= split.lower
+        is_low = columns[leaf_at[node].rows, split.column] <= split.lower
         for child, part in ((2 * node, is_low), (2 * node + 1, ~is_low)):
-            known[child] = _leaf(finite, known[node].rows[part])
+            leaf_at[child] = _leaf(finite, leaf_at[node].rows[part])
             if child.bit_length() <= MAX_DEPTH:
-                waiting[child] = _best_split(columns, finite, known[child].rows)
-        grown = _merged(1, splits, known)
+                waiting[child] = _best_split(columns, finite, leaf_at[child].rows)
+        grown = _merged(1, splits, leaf_at)
         if len(leaves_of(grown)) > leaves:
             break
         tree = grown
@@ -105,24 +108,25 @@ def _leaf(finite: np.ndarray, rows: np.ndarray) -> Leaf:
     return Leaf(int(finite[rows].sum(axis=0).argmin()), rows)
 
 
-def _merged(node: int, splits: dict[int, _Split], known: dict[int, Leaf]) -> Node:
-    """The tree from a node on; two leaves with one candidate become one."""
+def _merged(node: int, splits: dict[int, _Split], leaf_at: dict[int, Leaf]) -> Node:
+    """Return the tree below a node; two leaves with the same candidate become one leaf."""
     if node not in splits:
-        return known[node]
-    low, high = (_merged(child, splits, known) for child in (2 * node, 2 * node + 1))
+        return leaf_at[node]
+    low, high = (_merged(child, splits, leaf_at) for child in (2 * node, 2 * node + 1))
     if isinstance(low, Leaf) and isinstance(high, Leaf) and low.candidate == high.candidate:
-        return Leaf(low.candidate, known[node].rows)
+        return Leaf(low.candidate, leaf_at[node].rows)
     split = splits[node]
     return Branch(split.column, threshold_between(split.lower, split.upper), low, high)
 
 
 def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _Split:
-    """The split of some rows that gains most, alone or, counted as half, with a further one: an interval needs two.
+    """Return the split of the rows with the largest gain.
 
-    Where neither gains anything, though no candidate serves all rows best, the middle one comes last of all.
+    A split is valued alone, or by half its gain together with a second split, because an interval needs two splits. If
+    no split gains anything and no candidate is best for all rows, the middle split is returned with a minimal gain.
     """
     options = list(_splits(columns, finite, rows))
-    # Of equal gains the first column's is taken, whatever rounding did.
+    # If gains are equal up to rounding, the first column wins.
     best = max(options, key=lambda option: round(option.gain, 6), default=_Split(0.0))
     for option in options[:: -(-len(options) // MAX_PAIRS)] if options else ():
         is_low = columns[rows, option.column] <= option.lower
@@ -139,13 +143,13 @@ def _max_gain(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> floa
 
 
 def _splits(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> Iterator[_Split]:
-    """Every split of some rows; none of rows that one candidate serves best."""
+    """Yield every split of the rows; no split if one candidate is best for all rows."""
     loss = finite[rows].sum(axis=0).min()
     for column in range(columns.shape[1]) if loss > MIN_GAIN else ():
         order = rows[columns[rows, column].argsort(kind="stable")]
         values = columns[order, column]
         ends = np.flatnonzero(values[1:] > values[:-1])
-        # (rows, candidates) cost of the first 1, 2, … rows in sum; behind each end the values differ.
+        # (rows, candidates) total cost of the first 1, 2, … rows. The column's value changes after each end.
         sums = finite[order].cumsum(axis=0)
         gains = loss - sums[ends].min(axis=1) - (sums[-1] - sums[ends]).min(axis=1)
         for end, gain in zip(ends.tolist(), gains.tolist(), strict=True):
@@ -153,9 +157,9 @@ def _splits(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> Iterat
 
 
 def threshold_between(lower: int, upper: int) -> int:
-    """A whole number from ``lower`` to below ``upper`` that reads well: few binary digits, about their geometric mean.
+    """Return an integer from ``lower`` to below ``upper`` with few binary digits, near their geometric mean.
 
-    Strictly between where there is such a number: between 512 and 1024 it is 768.
+    It is strictly between them if such an integer exists: between 512 and 1024 it is 768.
     """
     middle = min(max(isqrt(max(lower, 1) * upper), lower), upper - 1)
     for digits in range(1, middle.bit_length() + 1):
@@ -167,12 +171,12 @@ def threshold_between(lower: int, upper: int) -> int:
 
 
 def leaves_of(node: Node) -> list[Leaf]:
-    """The leaves from left to right: what is at most a threshold comes first."""
+    """Return the leaves from left to right: the side up to a threshold comes first."""
     return [node] if isinstance(node, Leaf) else [*leaves_of(node.low), *leaves_of(node.high)]
 
 
 def choices(node: Node, columns: np.ndarray) -> np.ndarray:
-    """(problems,) the candidate of each problem."""
+    """Return the candidate of each problem, (problems,)."""
     if isinstance(node, Leaf):
         return np.full(len(columns), node.candidate)
     is_low = columns[:, node.column] <= node.threshold
@@ -180,9 +184,9 @@ def choices(node: Node, columns: np.ndarray) -> np.ndarray:
 
 
 def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, leaves: int) -> Slowdown | None:
-    """Of trees that never saw a problem's ``shape`` (problems,): of `FOLDS` parts of the shapes each is left out once.
+    """Return the slowdown on held-out shapes: each of `FOLDS` parts of the shapes is left out once.
 
-    None where all problems have one shape.
+    ``shape`` (problems,) is each problem's shape. Returns None if all problems have one shape.
     """
     _, code = np.unique(shape, return_inverse=True)
     count = int(code.max()) + 1
@@ -191,15 +195,17 @@ def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, 
     fold = (np.random.default_rng(0).permutation(count) % FOLDS)[code]
     chosen = np.empty(len(cost), dtype=np.int64)
     for number in np.unique(fold):
-        held = fold == number
-        chosen[held] = choices(learn(columns[~held], cost[~held], leaves), columns[held])
+        holdout = fold == number
+        chosen[holdout] = choices(learn(columns[~holdout], cost[~holdout], leaves), columns[holdout])
     return Slowdown.of(cost, chosen)
 
 
 def complementing(cost: np.ndarray, first: int, count: int) -> list[int]:
-    """Up to ``count`` candidates, ``first`` and those that lower the cost of the best of all most, one after another.
+    """Return up to ``count`` candidates: ``first``, then one after another the candidate that adds most.
 
-    ``cost`` (problems, candidates); what runs for no problem is left out. What adds nothing comes by its own cost.
+    A candidate adds what it lowers the cost of the best chosen one, over all problems of ``cost`` (problems,
+    candidates). Candidates that add equally much are ordered by their total cost. A candidate that runs for no problem
+    is left out.
     """
     finite = np.where(np.isfinite(cost), cost, FAILURE)
     runs = np.isfinite(cost).any(axis=0)

@@ -1,4 +1,4 @@
-"""Bundles that ship with the package, found by the GPU they serve; and `load`, `predict`, `select` by a GPU's name."""
+"""The bundles that ship with the package, found by GPU; and `load`, `predict` and `select` by a GPU's name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,18 +21,19 @@ from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictio
 from surrogate.prediction.sources.datasheet import shipped_product_models
 from surrogate.uncertainty.intervals import UnseenGpu
 
-ENOUGH_ROWS = 1000
-"""Of one of AMD's boards: fewer are one benchmark's, which foretells other products worse than it claims."""
+MIN_AMD_ROWS = 1000
+"""Minimum rows of an AMD board. Fewer rows come from one benchmark, which predicts other products worse than
+claimed."""
 AMD = frozenset({"amd"})
 
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """One folder: the registry names of the GPUs it was fitted on, their vendors, its libraries, families and size."""
+    """A shipped bundle: its folder, and the GPUs (registry names), vendors, libraries and families that it covers."""
 
     path: Path
     families: Mapping[str, frozenset[str]]
-    """Family → the element types that it was measured with."""
+    """Family → element types in its training data."""
     gpus: frozenset[str]
     vendors: frozenset[str]
     libraries: frozenset[str]
@@ -42,31 +43,31 @@ class Shipped:
     unseen: Mapping[str, UnseenGpu]
 
     def evidence(self, family: str, gpu_name: str) -> dict[str, object]:
-        """What the bundle knows of a family on a GPU: rows measured there, and how far off times are expected to be.
+        """Return the evidence for a family on a GPU: the measured rows there, and the expected errors of times.
 
-        ``median_ape`` |predicted / measured − 1| on held-out shapes of all its GPUs, ``factor_90`` what nine in ten
-        times are off by at most on this one; where it was never measured (``source`` datasheet) both are of
-        GPUs left out.
-        ``dtypes`` are the element types measured there, which alone the figures are of.
+        ``median_ape`` is the median of |predicted / measured − 1| on held-out shapes of all GPUs of the bundle.
+        ``factor_90`` is the factor that 90 % of the times on this GPU stay within. If the GPU was not measured
+        (``source`` datasheet), both figures are of held-out GPUs. ``dtypes`` are the element types measured on the GPU,
+        to which the figures apply.
         """
-        known, unseen = self.held_out[family], self.unseen[family]
-        # Boards like those that the law of matrix products was fitted to are answered by it.
-        by_law = shipped_product_models() if self.gpus <= {*shipped_product_models().fitted_on} else None
-        unseen = by_law.by_kind[""] if by_law else unseen.by_kind[unseen.kind(gpu(gpu_name).line, "")]
-        interval = next((row for row in known["intervals"] if row.get("gpu") == gpu_name), None)
+        holdout, unseen = self.held_out[family], self.unseen[family]
+        # The analytical model of matrix products covers boards that are similar to those that it was fitted to.
+        products = shipped_product_models() if self.gpus <= {*shipped_product_models().fitted_on} else None
+        unseen = products.by_kind[""] if products else unseen.by_kind[unseen.kind(gpu(gpu_name).line, "")]
+        interval = next((row for row in holdout["intervals"] if row.get("gpu") == gpu_name), None)
         return {
             "bundle": self.path.name,
             "rows": interval["rows"] if interval else 0,
             "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name),
             "source": MODEL if interval else DATASHEET,
-            "median_ape": known["time"]["median_ape"] if interval else unseen.median_ape,
+            "median_ape": holdout["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else exp(unseen.half_width),
         }
 
 
 @cache
 def shipped() -> tuple[Shipped, ...]:
-    """All bundles that ship with the package, in the order of their names."""
+    """Return all bundles that ship with the package, in the order of their names."""
     bundles = []
     for file in sorted(bundled.FOLDER.glob(f"*/{INDEX}")):
         index = stored_index(file.parent)[1]
@@ -90,48 +91,48 @@ def shipped() -> tuple[Shipped, ...]:
 
 
 def bundle_for(device: Gpu, library: str | None = None) -> Path:
-    """The shipped bundle fitted on this GPU with most rows, else the vendor's that was fitted on most GPUs.
+    """Return the shipped bundle with most rows on this GPU, else the vendor's bundle that was fitted on most GPUs.
 
-    Raises `InputError` where none serves the GPU or the library.
+    Raises `InputError` if no bundle covers the GPU or the library.
     """
-    known = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
-    fitting = [b for b in known if library is None or library in b.libraries]
-    wanted_library = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
+    with_family = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
+    fitting = [b for b in with_family if library is None or library in b.libraries]
+    vendor_library = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
     own = [b for b in fitting if device.name in b.gpus]
-    serving = own or [b for b in fitting if device.vendor in b.vendors and wanted_library in b.libraries]
-    if serving:
-        return max(serving, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
-    wanted = f"{device.name} with {library}" if library else device.name
-    listed = sorted({name for b in known for name in b.gpus})
+    covering = own or [b for b in fitting if device.vendor in b.vendors and vendor_library in b.libraries]
+    if covering:
+        return max(covering, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
+    place = f"{device.name} with {library}" if library else device.name
+    listed = sorted({name for b in with_family for name in b.gpus})
     raise InputError(
-        f"no bundle for {wanted} ships with the package; "
-        + (f"shipped: {', '.join(listed)}; " if listed else "none ships with this installation; ")
+        f"no bundle for {place} ships with the package; "
+        + (f"shipped: {', '.join(listed)}; " if listed else "this installation ships no bundle; ")
         + "train one with `seer train DATA -o BUNDLE` and give its path"
     )
 
 
 def answering(device: Gpu) -> dict[str, Shipped]:
-    """Family → the shipped bundle that answers for it on a GPU."""
-    answers = {name: _serving(name, {}, device.name) for bundle in shipped() for name in bundle.families}
+    """Return family → shipped bundle that covers it on a GPU."""
+    answers = {name: _covering(name, {}, device.name) for bundle in shipped() for name in bundle.families}
     answers.pop(DEFAULT_FAMILY, None)
     try:
         path = bundle_for(device)
     except InputError:
         return answers
-    serving = next(bundle for bundle in shipped() if bundle.path == path)
-    return dict.fromkeys(serving.families, serving) | {k: v for k, v in answers.items() if k not in serving.families}
+    own = next(bundle for bundle in shipped() if bundle.path == path)
+    return dict.fromkeys(own.families, own) | {k: v for k, v in answers.items() if k not in own.families}
 
 
 def is_path(text: str | Path) -> bool:
-    """True for a `Path`, for text with a separator, and for the name of a folder that holds a bundle."""
+    """Return whether it is a `Path`, a text with a separator, or the name of a folder that holds a bundle."""
     return isinstance(text, Path) or "/" in text or "\\" in text or (Path(text) / "bundle.json").is_file()
 
 
 def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
-    """The folder that a path or a GPU's name means; what exists is a path, whatever else its name may be.
+    """Return the bundle's folder for a path or a GPU's name. A name of an existing file or folder is a path.
 
-    Of a GPU's bundles it is that of convolutions, or the one that answers ``problem``. Raises `InputError` where there
-    is neither such a folder nor such a GPU.
+    For a GPU it is the bundle of convolutions, or the one that covers ``problem``. Raises `InputError` if there is
+    neither such a folder nor such a GPU.
     """
     if is_path(text) or Path(text).exists():
         return Path(text)
@@ -139,88 +140,106 @@ def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
         device = gpu(str(text))
     except InputError as error:
         raise InputError(
-            f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
+            f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU of that name: {error}"
         ) from None
     family = family_of(problem).name if problem else DEFAULT_FAMILY
     if family != DEFAULT_FAMILY and any(family in bundle.families for bundle in shipped()):
-        named = {"operator": getattr(problem, "kind", ""), "dtype": getattr(problem, "dtype", "")}
-        return _serving(family, named, device.name).path
+        settings = {"operator": getattr(problem, "kind", ""), "dtype": getattr(problem, "dtype", "")}
+        return _covering(family, settings, device.name).path
     return bundle_for(device)
 
 
 def as_bundle(bundle: object) -> Bundle:
-    """The bundle that a caller means: itself, a predictor's, the one in a folder, or the one that ships for a GPU."""
+    """Return a bundle from a `Bundle`, a predictor, a folder, or a GPU's name (its shipped bundle)."""
     if isinstance(bundle, str | Path):
         return load_bundle(bundle_path(bundle))
     bundle = bundle.bundle if isinstance(bundle, Predictor) else bundle
     if not isinstance(bundle, Bundle):
-        raise InputError(f"a {type(bundle).__name__} is no bundle; give a Bundle, its folder, or a GPU's name")
+        raise InputError(f"a {type(bundle).__name__} is not a bundle; give a Bundle, its folder, or a GPU's name")
     return bundle
 
 
 def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = None) -> Predictor:
-    """A predictor for a GPU (its name or a `Gpu`), from the bundle that ships for it; or from a `Bundle` or its folder.
+    """Return a predictor for a GPU, or for a bundle.
 
-    A GPU that no shipped bundle was fitted on is answered by its vendor's from its specification, with wider intervals
-    and ``source`` ``datasheet``. ``gpu`` says which one is asked about where a path is given; ``library`` narrows the
-    candidates. Raises `InputError` for an unknown or ambiguous GPU, or a bad bundle.
+    A GPU that no shipped bundle was fitted on uses its vendor's bundle and its datasheet. Its answers have wider
+    intervals and the ``source`` ``datasheet``.
+
+    Parameters
+    ----------
+    gpu_or_path
+        A GPU (its name or a `Gpu`), whose shipped bundle is loaded; or a `Bundle`, or the path of its folder.
+    gpu
+        Name of the GPU to predict for, if a bundle or a path is given.
+    library
+        Library whose candidates compete; None means all of them.
+
+    Returns
+    -------
+    Predictor
+        The predictor for this GPU.
+
+    Raises
+    ------
+    InputError
+        If the GPU is unknown or ambiguous, or if the bundle cannot be read.
     """
     name = gpu_or_path.name if isinstance(gpu_or_path, Gpu) else gpu_or_path
     if not isinstance(name, str) or is_path(name):
         return Predictor(as_bundle(name), gpu=gpu, library=library)
     if gpu is not None:
-        raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
+        raise InputError(f"two GPUs are named, {name!r} and {gpu!r}; give gpu= only with a bundle's path")
     device = _found(name)
     try:
         bundle = _load(bundle_for(device, library))
-    except InputError:  # a GPU or a library of which other kernels than convolutions were measured
-        others = [known for known in shipped() if DEFAULT_FAMILY not in known.families]
+    except InputError:  # convolutions were not measured on the GPU or with the library, but other kernels may have been
+        others = [bundle for bundle in shipped() if DEFAULT_FAMILY not in bundle.families]
         if not any(library in b.libraries if library else device.name in b.gpus for b in others):
             raise
         bundle = Bundle({})
     return Predictor(_joined(bundle), gpu=name, library=library)
 
 
-def _serving(family: str, named: Mapping[str, str], gpu_name: str) -> Shipped:
-    """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any; where
-    neither operator nor type is ``named``, one measured on the GPU.
+def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shipped:
+    """Return the shipped bundle with a family: measured with the type on the GPU, else with the type, else any.
 
-    One of AMD's boards alone answers for these, and of the kinds that a law carries to others of them, unless another
-    measured the kind and type on the GPU on `ENOUGH_ROWS`; for other vendors it never does.
+    If ``settings`` hold neither operator nor type, it is a bundle that was measured on the GPU. A bundle with AMD
+    boards only covers AMD GPUs, for the operators that an analytical model transfers between boards. Another bundle is preferred
+    if it has the operator and type on the GPU with at least `MIN_AMD_ROWS` rows.
     """
     bundles = [bundle for bundle in shipped() if family in bundle.families]
     own = [bundle for bundle in bundles if bundle.vendors == AMD]
     bundles = [bundle for bundle in bundles if bundle not in own]
-    dtype, kind = named.get("dtype", ""), named.get("operator", "")
+    dtype, kind = settings.get("dtype", ""), settings.get("operator", "")
     is_tiled = kind in FAMILIES[family].tiled_kinds or not kind
     if own and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
         parts = [_load(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus]
-        settings = [key for part in parts for key in part.domain.settings if key.gpu == gpu_name]
+        measured_keys = [key for part in parts for key in part.domain.settings if key.gpu == gpu_name]
         rows = sum(count for part in parts for key, count in part.row_counts.items() if key.gpu == gpu_name)
-        is_measured = not kind or any(key.values[:2] == (kind, dtype) for key in settings)
-        if rows < ENOUGH_ROWS or not is_measured:
+        is_measured = not kind or any(key.values[:2] == (kind, dtype) for key in measured_keys)
+        if rows < MIN_AMD_ROWS or not is_measured:
             return own[-1]
     measured = [bundle for bundle in bundles if gpu_name in bundle.gpus]
-    like = [[b for b in some if dtype in b.families[family]] for some in (measured, bundles)]
-    return next(some for some in (*like, measured if not dtype else [], bundles) if some)[-1]
+    with_type = [[b for b in group if dtype in b.families[family]] for group in (measured, bundles)]
+    return next(group for group in (*with_type, measured if not dtype else [], bundles) if group)[-1]
 
 
 class ShippedParts(Mapping[str, FamilyModel]):
-    """Family → its part: those of the bundle that serves a GPU, and of other shipped bundles for the families it lacks.
+    """Family → its model: from the bundle of a GPU, and from other shipped bundles for the families that it lacks.
 
-    A bundle is read when its part is first asked for.
+    A bundle is read when its part is first needed.
     """
 
     def __init__(self, parts: Mapping[str, FamilyModel]) -> None:
         self._parts = parts
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
-        self._names = dict.fromkeys([*parts, *others])  # convolutions are answered for the bundle's own GPUs alone
+        self._names = dict.fromkeys([*parts, *others])  # convolutions come from the GPU's own bundle only
 
-    def part(self, family: str, named: Mapping[str, str], gpu_name: str) -> FamilyModel:
-        """The part for problems of these settings on a GPU. Raises `KeyError` for a family that none has."""
+    def part(self, family: str, settings: Mapping[str, str], gpu_name: str) -> FamilyModel:
+        """Return the model for problems of these settings on a GPU. Raises `KeyError` if no bundle has the family."""
         if family in self._parts or family not in self._names:
             return self._parts[family]
-        return _load(_serving(family, named, gpu_name).path).parts[family]
+        return _load(_covering(family, settings, gpu_name).path).parts[family]
 
     def __getitem__(self, family: str) -> FamilyModel:
         return self.part(family, {}, "")
@@ -234,16 +253,16 @@ class ShippedParts(Mapping[str, FamilyModel]):
 
 @dataclass(frozen=True, repr=False)
 class ShippedBundle(Bundle):
-    """A bundle with the families of the others that ship, of which several may know the same one."""
+    """A bundle extended by the families of the other shipped bundles. Several bundles may have the same family."""
 
     parts: ShippedParts
 
-    def _part_for(self, name: str, named: Mapping[str, str], gpu: str) -> FamilyModel:
-        return self.parts.part(name, named, gpu)
+    def _part_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
+        return self.parts.part(name, settings, gpu)
 
 
 def _joined(bundle: Bundle) -> ShippedBundle:
-    """The bundle with the families of the others that ship."""
+    """Return the bundle extended by the families of the other shipped bundles."""
     launches = bundle.launches or {key: launch for other in shipped() for key, launch in other.launches.items()}
     parts = ShippedParts(bundle.parts)
     return ShippedBundle(parts, bundle.candidate, launches=launches, devices=bundle.devices, card=bundle.card)
@@ -255,11 +274,11 @@ def _load(folder: Path) -> Bundle:
 
 
 def load_operators(name: str, library: str | None = None) -> Predictor:
-    """A predictor of everything but convolutions on a GPU by name, by what ships; rooflines alone where nothing does.
+    """Return a predictor of all operators but convolutions on a GPU by name, from the shipped bundles.
 
-    ``library`` narrows the kernels to one framework's. A GPU that was never measured is taken as if its tensor units
-    were not held down; the caller sees to it that no time is shorter than its own peak allows. Raises `InputError` for
-    an unknown GPU or library.
+    An operator that no bundle covers gets its roofline time. ``library`` limits the kernels to one framework. For an
+    unmeasured GPU the caps of its tensor units are ignored; the caller must limit times by the GPU's own peak. Raises
+    `InputError` for an unknown GPU or library.
     """
     device = _found(name)
     devices = {device.name: uncapped(device)} if all(device.name not in b.gpus for b in shipped()) else {}
@@ -267,16 +286,16 @@ def load_operators(name: str, library: str | None = None) -> Predictor:
 
 
 def _found(name: str) -> Gpu:
-    """The registry's GPU of that name; the error also says that a folder may be given."""
+    """Return the registered GPU of that name; the error also mentions bundle folders."""
     try:
         return gpu(name)
     except InputError as error:
-        raise InputError(f"{error}; and there is no bundle folder of that name") from None
+        raise InputError(f"{error}; and no bundle folder has that name") from None
 
 
 @lru_cache(maxsize=16)
 def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
-    """``user_gpus`` is part of the key: the user's file adds GPUs."""
+    """Return a loaded predictor. ``user_gpus`` is part of the cache key, because the user's file adds GPUs."""
     return load(name, library=library)
 
 
@@ -289,11 +308,57 @@ def predict(
     library_version: str | None = None,
     **settings: str,
 ) -> Prediction | list[Prediction] | Predictions:
-    """`Predictor.predict` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
+    """Predict times with the bundle of a GPU, which is loaded once.
+
+    Parameters
+    ----------
+    problem
+        A problem, its text, a list of them, or a table, as in `Predictor.predict`.
+    gpu
+        Name of the GPU whose shipped bundle is used, or the path of a bundle.
+    algorithm
+        Name of the candidate; None means the fastest one.
+    library, library_version
+        Library and version to predict for; None means all libraries, and each one's newest version.
+    **settings
+        Settings of the problem, such as ``dtype`` or ``math``.
+
+    Returns
+    -------
+    Prediction, list of Prediction, or Predictions
+        For a problem, a list, or a table.
+
+    Raises
+    ------
+    InputError
+        If the problem, the GPU or the bundle cannot be read, or if no candidate is feasible.
+    """
     predictor = _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, ""))
     return predictor.predict(problem, algorithm, library_version=library_version, **settings)
 
 
 def select(problem: object, *, gpu: str, library: str | None = None, **limits: Any) -> Any:
-    """`Predictor.select` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
+    """Rank the candidates of a problem with the bundle of a GPU, which is loaded once.
+
+    Parameters
+    ----------
+    problem
+        A problem, its text, a list of them, or a table, as in `Predictor.select`.
+    gpu
+        Name of the GPU whose shipped bundle is used, or the path of a bundle.
+    library
+        Library whose candidates compete; None means all of them.
+    **limits
+        ``workspace_limit``, ``deterministic``, ``top``, ``library_version`` and settings, as in `Predictor.select`.
+
+    Returns
+    -------
+    Selection or list of Selection
+        The ranked candidates.
+
+    Raises
+    ------
+    InputError
+        If the problem, the GPU, the bundle or a limit cannot be read.
+    """
     return _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, "")).select(problem, **limits)

@@ -58,7 +58,7 @@ def test_none_for_a_vendor_or_library(refused, shelf: Path) -> None:
 def test_an_empty_shelf_says_so(refused, shelf: Path) -> None:
     shutil.rmtree(shelf / "nvidia")
     shutil.rmtree(shelf / "other")
-    with refused("none ships with this installation"):
+    with refused("this installation ships no bundle"):
         bundle_for(gpu("v100"))
 
 
