@@ -163,7 +163,7 @@ def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str
         return f"{out}: nothing was measured, its times could not be trusted ({', '.join(failed)}); see seer doctor", 1
     minutes = options["minutes"] or CAMPAIGN_MINUTES
     with _progress() as progress:
-        settings = {"seed": options["seed"], "shapes": options["sample"], "tell": click.echo, "progress": progress}
+        settings = {"seed": options["seed"], "shapes": options["sample"], "echo": click.echo, "progress": progress}
         fit, verdict = run_campaign(Campaign(out, name, minutes, **settings), device, checks)
     return f"{out}: {verdict}; README.md tells of it, the same command goes on", int(not fit)
 

@@ -1,8 +1,8 @@
-"""The campaign: every slice within its share of the time, then the tables, the verdict and a page that tells of it.
+"""The campaign: measure every slice within its share of the time, then write the tables, the verdict and a page.
 
-Its folder holds a log per slice, ``campaign.json`` with what every slice did, ``convolutions.parquet`` with its
-kernels, ``operators.parquet``, and the page, ``README.md``, which says whether the tables are fit to be published. The
-same command goes on with all of it.
+The folder holds a log per slice, ``campaign.json`` with the report of every slice, ``convolutions.parquet`` with its
+kernels, ``operators.parquet``, and the page ``README.md``, which states whether the tables can be published. The same
+command continues an interrupted campaign.
 """
 
 import json
@@ -34,7 +34,7 @@ from surrogate.features.conv import parse
 from surrogate.features.errors import InputError
 
 MIN_CUPTI_SHARE = 0.99
-"""Share of the times that must be CUPTI's: events hold launch gaps, and a table of both is neither."""
+"""Least share of times that CUPTI must have taken. CUDA events include launch gaps, so a table must not mix them."""
 
 
 PAGE = Template(Path(__file__).with_suffix(".md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
@@ -42,7 +42,7 @@ PAGE = Template(Path(__file__).with_suffix(".md.j2").read_text(encoding="utf-8")
 
 
 def table_faults(table: Dataset) -> list[str]:
-    """What is wrong with a table of times, in whole phrases. A CPU's times are the wall clock's and are accepted."""
+    """Return the faults of a table of times, one sentence each. Wall-clock times of a CPU are accepted."""
     ok = table.frame[table.frame["status"] == "ok"]
     if ok.empty:
         reasons = table.frame["reason"].dropna()
@@ -56,9 +56,9 @@ def table_faults(table: Dataset) -> list[str]:
         why = f" ({reasons.iloc[0]})" if len(reasons) else ""
         faults.append(f"CUPTI took {share:.1%} of {len(ok)} times, {MIN_CUPTI_SHARE:.0%} are needed{why}")
     family = set(table.frame.get("family", ["conv"]))
-    seen = len(table.kernels) if table.kernels is not None else 0
-    if family == {"conv"} and not seen:
-        faults.append("no kernel was seen")
+    kernels = len(table.kernels) if table.kernels is not None else 0
+    if family == {"conv"} and not kernels:
+        faults.append("no kernel was recorded")
     counted, joined = (int(table.metadata.get(f"counted_kernels{end}", 0)) for end in ("", "_joined"))
     if joined < counted:
         faults.append(f"{counted - joined} of {counted} counted kernels belong to no measured one")
@@ -66,13 +66,13 @@ def table_faults(table: Dataset) -> list[str]:
 
 
 def publishing_command(gpu: str) -> str:
-    """What publishes the folder as a data set of its own."""
+    """Return the command that publishes the folder as a dataset."""
     name = "-".join(re.findall(r"[a-z0-9]+", gpu.lower()))
     return f"hf upload YOUR-NAME/seer-{name} . --repo-type dataset"
 
 
 def verdict(device_name: str, faults: Sequence[str], uncounted: Sequence[str]) -> str:
-    """Whether the times are fit to be published, and whether counters are missing beside them, in a line."""
+    """Return one line that states whether the times can be published, and whether counters are missing."""
     if faults:
         return f"not fit to be published: {'; '.join(faults)}"
     counters = f"; counters are incomplete: {'; '.join(uncounted)}" if uncounted else ""
@@ -80,14 +80,14 @@ def verdict(device_name: str, faults: Sequence[str], uncounted: Sequence[str]) -
 
 
 def page(conclusion: str, lines: Sequence[str], tables: Mapping[str, Dataset], checks: Sequence[Check]) -> str:
-    """The page as Markdown: the verdict ``conclusion``, what was measured on what, and how to use and publish it."""
+    """Return the page as Markdown: the verdict ``conclusion``, the device, the tables, and how to publish them."""
     device = next((table.metadata["runs"][0]["device"] for table in tables.values()), {})
     library = {device["library"]: device["library_version"]} if device else {}
     facts = {**library, **device.get("versions", {}), **device.get("properties", {})}
     return PAGE.render(
         conclusion=conclusion[0].upper() + conclusion[1:] + ".",
         device=device,
-        tables=[(name, _described(table)) for name, table in tables.items()],
+        tables=[(name, _table_summary(table)) for name, table in tables.items()],
         lines=lines,
         facts=[(name, value) for name, value in facts.items() if not isinstance(value, Mapping)],
         checks=[(check.name, check.status, check.value) for check in checks],
@@ -95,7 +95,7 @@ def page(conclusion: str, lines: Sequence[str], tables: Mapping[str, Dataset], c
     )
 
 
-def _described(table: Dataset) -> str:
+def _table_summary(table: Dataset) -> str:
     frame = table.frame
     ok = frame[frame["status"] == "ok"]
     counts = ", ".join(f"{count} {status}" for status, count in frame["status"].value_counts().items())
@@ -103,29 +103,29 @@ def _described(table: Dataset) -> str:
     parts += [f"{share:.1%} timed by {timer}" for timer, share in ok["timer"].value_counts(normalize=True).items()]
     doubted = (ok["timer"] == "cupti") & ok["reason"].notna()
     if doubted.any():
-        parts.append(f"CUPTI's labels miss launches of {doubted.mean():.1%}, which the cache's flushes split")
+        parts.append(f"CUPTI's labels miss launches of {doubted.mean():.1%}; cache flushes separate them")
     if table.kernels is not None and len(table.kernels):
         parts.append(f"{len(table.kernels)} kernels")
         parts.append(f"{table.metadata.get('counted_kernels_joined', 0)} of them counted")
     drifts = [anchor["drift"] for anchor in table.metadata.get("anchors", ())]
     if drifts:
         parts.append(f"repeated problems differ by {median(drifts):.1%} in the median")
-    for column, text in (("slow_clock", "at a low clock"), ("throttled", "while the clock was held down")):
+    for column, text in (("slow_clock", "at a low clock"), ("throttled", "while the clock was throttled")):
         if column in frame:
             parts.append(f"{frame[column].mean():.1%} {text}")
     return "; ".join(parts)
 
 
 WRITING_SHARE = 0.05
-"""Share of the time kept for the tables."""
+"""Share of the time that is reserved for writing the tables."""
 STATE = "campaign.json"
 FP32 = "fp32 fma NCHW fwd"
-"""The settings of a slice that names none."""
+"""The default settings of a slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One slice: a run of its own, with its own log. Its fields are explained in `campaign.toml`."""
+    """One slice of a campaign: a run with its own log. `campaign.toml` explains the fields."""
 
     number: int
     title: str
@@ -137,12 +137,12 @@ class Slice:
 
     @property
     def log_name(self) -> str:
-        """The name of the slice's log."""
+        """Return the name of the slice's log."""
         return f"slice-{self.number}.jsonl"
 
     @property
     def table(self) -> str:
-        """The name of the table that its rows go into."""
+        """Return the name of the table for its rows."""
         return "operators.parquet" if self.source == "operators" else "convolutions.parquet"
 
 
@@ -159,24 +159,24 @@ SLICES: Mapping[int, Slice] = {
 
 
 def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -> CollectionPlan:
-    """The plan of a slice; ``problems`` replaces its number of shapes. Equal arguments give equal plans."""
+    """Return the plan of a slice; ``problems`` replaces its number of shapes. Equal arguments give equal plans."""
     count = slice_.problems if problems is None else problems
-    anchors: list[PlannedProblem] = []  # none of its own: the plan's problems serve
+    anchors: list[PlannedProblem] = []  # empty: the plan takes anchors from its own problems
     if slice_.source == "mixture":
         shapes, anchors = mixture(count, seed, caps)
     else:
         support = [PlannedProblem(parse(text), "support") for text in _TABLE["support"]]
         sources = {"support": lambda: support, "grid": lambda: grid_problems(ALL), "networks": network_problems}
-        within = unique(each for each in sources[slice_.source]() if not caps.reason(each.conv))
-        shapes = in_hash_order(within, seed)
+        admitted = unique(each for each in sources[slice_.source]() if not caps.reason(each.conv))
+        shapes = in_hash_order(admitted, seed)
         shapes = shapes[:count] if count else shapes
-    described = f"slice {slice_.number}: {slice_.title}"
-    return build_plan(shapes, description=described, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
+    description = f"slice {slice_.number}: {slice_.title}"
+    return build_plan(shapes, description=description, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
 
 
 @dataclass(slots=True)
 class SliceReport:
-    """What a slice has done in all its calls, and what went wrong in the last; ``notes``: why counters are missing."""
+    """The totals of a slice over all calls, and the failure of the last call. ``notes``: why counters are missing."""
 
     number: int
     title: str
@@ -191,11 +191,11 @@ class SliceReport:
 
     @property
     def finished(self) -> bool:
-        """True where every problem is done; what is left to count does not matter."""
+        """Return True if every problem is measured, whether or not its counters are taken."""
         return 0 < self.planned == self.done
 
     def line(self) -> str:
-        """One line for a person."""
+        """Return the report as one line of text."""
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items()))
         text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems; {counts or 'nothing'}"
         counted = f"{self.counted} kernels counted" if self.counted else ""
@@ -204,22 +204,22 @@ class SliceReport:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Where to write, for how long, on what. ``shapes`` replaces every slice's own number: small for a rehearsal."""
+    """The options of a campaign. ``shapes`` replaces every slice's number of shapes: a small number for a rehearsal."""
 
     out: Path
     device_name: str
     minutes: float
     seed: int = 0
     shapes: int | None = None
-    tell: Callable[[str], None] = print
+    echo: Callable[[str], None] = print
     progress: Progress | None = None
     clock: Callable[[], float] = time.monotonic
 
 
 def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = ()) -> tuple[bool, str]:
-    """Measure, count, write; returns whether the result is trustworthy, and the verdict in a line.
+    """Measure and count all slices, and write the tables. Return whether the times can be trusted, and the verdict.
 
-    What fails ends its slice alone. Raises `InputError` where the folder cannot be used.
+    A failure ends only its slice. Raises `InputError` if the folder cannot be used.
     """
     out = campaign.out
     clock = campaign.clock
@@ -236,7 +236,7 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
         seconds = allotted_seconds({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
         _slice(SLICES[number], campaign, device, seconds, report)
         report.seconds += clock() - began_s
-        campaign.tell(report.line())
+        campaign.echo(report.line())
         write_text(out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n")
     faults = [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
     tables = _tables(out, faults)
@@ -245,12 +245,15 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
     write_text(out / "README.md", page(conclusion, [report.line() for report in reports.values()], tables, checks))
     if campaign.device_name == "cudnn" and not faults:
         gpu = tables["convolutions.parquet"].frame["gpu"].iloc[0]
-        campaign.tell(f"to publish: cd {out} && {publishing_command(gpu)}")
+        campaign.echo(f"to publish: cd {out} && {publishing_command(gpu)}")
     return not faults, conclusion
 
 
 def allotted_seconds(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
-    """Slice → its part of ``seconds``, in proportion to what it lacks of its share of all time, spent and to come."""
+    """Return slice → its part of ``seconds``, in proportion to the time that its share of the total time still lacks.
+
+    The total time is ``seconds`` and all ``spent`` time together.
+    """
     seconds = max(seconds, 0.0)
     share_s = (seconds + sum(spent.values())) / sum(shares.values())
     lacking = {number: max(shares[number] * share_s - spent[number], 0.0) for number in shares}
@@ -259,10 +262,10 @@ def allotted_seconds(shares: Mapping[int, float], spent: Mapping[int, float], se
 
 
 def _reports(out: Path) -> dict[int, SliceReport]:
-    """The reports that earlier calls left in the folder; empty ones where there are none."""
+    """Return the reports of earlier calls from the folder; empty reports for slices without one."""
     try:
-        held = json.loads((out / STATE).read_text(encoding="utf-8"))
-        earlier = {values["number"]: SliceReport(**values) for values in held}
+        stored = json.loads((out / STATE).read_text(encoding="utf-8"))
+        earlier = {values["number"]: SliceReport(**values) for values in stored}
     except FileNotFoundError:
         earlier = {}
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -271,23 +274,25 @@ def _reports(out: Path) -> dict[int, SliceReport]:
 
 
 def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
-    """Continue one slice for ``seconds``, and write what it did to ``report``."""
+    """Continue one slice for ``seconds``, and add its results to ``report``."""
     report.stopped, report.failed = "", False
     path = campaign.out / slice_.log_name
     end_s = campaign.clock() + seconds * (1.0 - slice_.counters_share)
     limits = {"progress": campaign.progress, "clock": campaign.clock}
     try:
         if slice_.source == "operators" and campaign.device_name != "cudnn":
-            report.stopped = "left out: only a GPU measures other operators"
+            report.stopped = "left out: other operators need a GPU"
         elif slice_.source == "operators":
             device.close()  # the operators need the GPU's memory
             operators = sample_operators(campaign.shapes or slice_.problems, campaign.seed)
             with closing(open_operators(campaign.device_name)) as operator_device:
-                _take(report, collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits))
+                _add_outcome(
+                    report, collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits)
+                )
         else:
             plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
             with RunLog(path, header_for(plan, device)) as log:
-                _take(report, run(plan, device, log, minutes=(end_s - campaign.clock()) / 60.0, **limits))
+                _add_outcome(report, run(plan, device, log, minutes=(end_s - campaign.clock()) / 60.0, **limits))
                 if slice_.counters_share:
                     device.close()
                     _count(log, seconds * slice_.counters_share, campaign.seed, report)
@@ -295,14 +300,14 @@ def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, re
         report.stopped, report.failed = one_line(error), True
 
 
-def _take(report: SliceReport, outcome: Outcome) -> None:
+def _add_outcome(report: SliceReport, outcome: Outcome) -> None:
     report.done, report.planned, report.stopped = outcome.problems_done, outcome.problems_total, outcome.stopped
     report.failed = bool(outcome.stopped) and not outcome.time_up
     report.measured = dict(Counter(report.measured) + outcome.statuses)
 
 
 def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
-    """Count where that is allowed; the notes of earlier calls stay where they counted something."""
+    """Take counters if this is allowed. Notes of earlier calls stay if those calls took counters."""
     try:
         counted = collect_counters(log, seconds, seed)
         number = len(counted.kernels)
@@ -315,7 +320,7 @@ def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
 
 
 def _tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
-    """File name → the table written to it; the reasons for tables that are missing go to ``faults``."""
+    """Write the tables and return file name → table. Reasons for missing tables are added to ``faults``."""
     tables: dict[str, Dataset] = {}
     for name in ("convolutions.parquet", "operators.parquet"):
         logs = [out / slice_.log_name for slice_ in SLICES.values() if slice_.table == name]

@@ -1,10 +1,9 @@
-"""Hardware counters of a few (problem, algorithm) pairs: the runs under Nsight Compute, its files joined to the pairs.
+"""Hardware counters of a few (problem, algorithm) pairs: run them under Nsight Compute, and join its files to the pairs.
 
-The counters come in groups of one pass each, so that no kernel is replayed and nothing is saved and
-restored. Names and passes are those that CUPTI's host library tells of each chip (12.9). Never ask for
-``sm__throughput``: alone it takes eight.
-Commands are argument lists; no shell ever sees them. A launch belongs to the pair whose marker was launched last before
-it.
+The counters form groups of one pass each, so no kernel is replayed and no memory is saved and restored. Names and
+numbers of passes of each chip are from CUPTI's host library (12.9). Never request ``sm__throughput``: it needs eight
+passes. Commands are argument lists and never pass through a shell. A launch belongs to the pair with the last marker
+before it.
 """
 
 import hashlib
@@ -38,34 +37,34 @@ from surrogate.formats import ncu
 from surrogate.formats.imported import Imported
 
 MAX_PAIRS = 30_000
-"""Markers carry a pair's number in their grid; more than this would cost more than the pairs themselves."""
+"""Largest number of pairs. A marker's grid holds its pair's number, and larger grids cost more than the pairs."""
 MARKER = "seer_marker"
-"""The empty kernel that is launched before each pair, with grid x = the pair's number + 1."""
+"""An empty kernel, launched before each pair with grid x = the pair's number + 1."""
 SETTINGS = ("direction", "dtype", "math", "layout")
 KEY = (*SETTINGS, *SIZE_COLUMNS, "algorithm", "kernel_index")
-"""What a counted kernel is joined by."""
+"""The key by which the passes of a kernel are joined."""
 _IGNORED = ("gpu", "run", "kernel_index", "start_us", "stream", "cc", "device")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One problem run by one algorithm."""
+    """One problem with one algorithm."""
 
     conv: Conv
     algorithm: str
 
     @property
     def key(self) -> str:
-        """Names the pair in one line; also its NVTX range."""
+        """Return the pair as one line, which is also the name of its NVTX range."""
         return f"{problem_key(self.conv)} {self.algorithm}"
 
 
 Stratum = tuple[str, int, int, bool, int]
-"""What pairs are spread over: algorithm, filter, stride, whether there are groups, decade of FLOPs."""
+"""A stratum of pairs: algorithm, filter, stride, whether the convolution has groups, decade of FLOPs."""
 
 
 def measured_pairs(records: Iterable[Entry]) -> list[Pair]:
-    """The pairs that a run's records show as ok, each once, in their order."""
+    """Return the pairs with an ok measurement in a run's records, each once, in order."""
     pairs: dict[str, Pair] = {}
     for record in records:
         if record["kind"] == "measure" and record["result"]["status"] == "ok":
@@ -75,10 +74,10 @@ def measured_pairs(records: Iterable[Entry]) -> list[Pair]:
 
 
 def stratified(pairs: Sequence[Pair], count: int, seed: int = 0) -> list[Pair]:
-    """Up to ``count`` pairs, and never more than `MAX_PAIRS`, spread evenly over the strata.
+    """Return up to ``count`` pairs, and at most `MAX_PAIRS`, spread evenly over the strata.
 
-    Whole rounds over the strata: each gives its next pair (in a random order that ``seed`` draws) until there
-    are enough, so that a rare algorithm is counted as often as a common one.
+    In each round every stratum gives its next pair, in a random order by ``seed``, until there are enough. So a rare
+    algorithm is counted as often as a common one.
     """
     strata: dict[Stratum, list[Pair]] = {}
     for pair in sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed} {pair.key}".encode()).digest()):
@@ -88,32 +87,32 @@ def stratified(pairs: Sequence[Pair], count: int, seed: int = 0) -> list[Pair]:
 
 
 def stratum(pair: Pair) -> Stratum:
-    """The stratum of a pair; filters of 7 and more are alike, and strides of 2 and more."""
+    """Return the stratum of a pair. Filters from 7 on share a stratum, and so do strides from 2 on."""
     conv = pair.conv
     decade = int(math.log10(max(conv.flops, 1)))
     return pair.algorithm, min(conv.r, 7), min(conv.stride_h, 2), conv.groups > 1, decade
 
 
 def write_pairs(pairs: Sequence[Pair], path: Path) -> None:
-    """The list for the child: one JSON object a line, in order."""
+    """Write the pairs for the child process, one JSON object a line, in order."""
     lines = [json.dumps({"conv": pair.conv.to_dict(), "algorithm": pair.algorithm}) for pair in pairs]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The inverse of `write_pairs`."""
+    """Return the pairs of a file that `write_pairs` wrote."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [Pair(Conv(**row["conv"]), row["algorithm"]) for row in rows]
 
 
 def assign_launches(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
-    """A row per kernel of one profiled run, with `KEY`, ``kernel_name`` and its numbers.
+    """Return a row per kernel of one profiled run, with `KEY`, ``kernel_name`` and its counters.
 
-    ``imported``: what `surrogate.formats` reads, its launches in order. A launch before the first marker, or after a
-    marker that names no pair, is left out. ``kernel_index`` counts a pair's kernels from 0.
+    ``imported`` holds the launches in order, as `surrogate.formats` reads them. A launch before the first marker, or
+    after a marker without a pair, is left out. ``kernel_index`` counts a pair's kernels from 0.
     """
     launches = imported.kernels
-    assert launches is not None  # a profiler's file without a launch is refused by its reader
+    assert launches is not None  # the reader refuses a profiler's file without launches
     is_marker = launches["kernel_name"].str.startswith(MARKER)
     numbers = (launches["grid_x"].where(is_marker) - 1).ffill()
     is_owned = ~is_marker & (numbers < len(pairs))
@@ -126,15 +125,15 @@ def assign_launches(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
 
 
 def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]]:
-    """One row per kernel with the counters of all passes; a value that an earlier pass has stays.
+    """Return a row per kernel with the counters of all passes, and notes. Values of earlier passes take precedence.
 
-    Rows join by `KEY` and only where the kernel names agree: a pass in which cuDNN ran other kernels, or which
-    was cut short, adds nothing for them, and the notes tell how many.
+    Rows join by `KEY` if their kernel names agree. A pass in which cuDNN ran other kernels, or which was cut, adds
+    nothing for these kernels; the notes state their number.
     """
     joined = passes[0].set_index([*KEY, "kernel_name"])
     notes: list[str] = []
-    for number, other in enumerate(passes[1:], 2):
-        extra = other.set_index([*KEY, "kernel_name"])
+    for number, table in enumerate(passes[1:], 2):
+        extra = table.set_index([*KEY, "kernel_name"])
         missed = int((~joined.index.isin(extra.index)).sum())
         if missed:
             notes.append(f"pass {number} counted nothing for {missed} of {len(joined)} kernels")
@@ -146,15 +145,15 @@ _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 LAUNCH = tuple(_TABLE["launch"])
 """Nsight Compute's metrics of the launch's shape."""
 GROUPS = {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}
-"""Group → Nsight Compute's metrics that every chip has."""
+"""Group → Nsight Compute's metrics that exist on every chip."""
 
 DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 WITHOUT_DRAM_COUNTERS = (8.7, 10.1, 11.0, 12.1)
-"""Compute capabilities whose memory is the CPU's: GA10B, GB10B, GB20B."""
+"""Compute capabilities of chips that share the CPU's memory: GA10B, GB10B, GB20B."""
 
 
 def metric_groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
-    """Group → the metrics of a chip. Volta and Turing need two passes for the DRAM's share: a group of its own."""
+    """Return group → metrics of a chip. On Volta and Turing the DRAM's share needs two passes and so its own group."""
     if compute_capability in WITHOUT_DRAM_COUNTERS:
         return GROUPS
     ways = ("op_read", "op_write") if compute_capability >= 12.0 else ("read", "write")
@@ -165,23 +164,23 @@ def metric_groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
 
 
 NCU_FROM = 7.0
-"""The first compute capability that Nsight Compute counts on."""
+"""The lowest compute capability that Nsight Compute supports."""
 PERMISSION_MARKS = ("ERR_NVGPUCTRPERM", "not permitted to count", "permission to access")
 PERMISSION_REMEDY = (
     "counters need permission: load the driver with NVreg_RestrictProfilingToAdminUsers=0,"
     " or give the container CAP_SYS_ADMIN"
 )
 START_S = 15.0
-"""What a pass takes beside the child's own loop: the profiler's start, the libraries, the report's writing."""
+"""Seconds of a pass outside the child's loop: start of the profiler, loading of libraries, writing of the report."""
 GRACE_S = 20.0
-"""How far all passes together may exceed their time before they are stopped."""
+"""Seconds by which all passes together may exceed their time before they are stopped."""
 EXPORT_S = 120.0
 MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One run of the program under the profiler: its command, the report that it leaves, what prints that as CSV."""
+    """One run of the program under the profiler: its command, its report, and the command that exports it as CSV."""
 
     group: str
     command: tuple[str, ...]
@@ -191,49 +190,49 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class NsightCompute:
-    """Nsight Compute as found on this machine, and the compute capability of the GPU to count on."""
+    """The Nsight Compute of this machine, and the compute capability of the GPU."""
 
     path: str
     compute_capability: float = 9.0
 
     def passes(self, program: Sequence[str], folder: Path) -> tuple[Pass, ...]:
-        """The runs of ``program`` that count everything, with their reports in ``folder``."""
-        made = []
+        """Return the runs of ``program`` that take all counters, with their reports in ``folder``."""
+        passes = []
         for group, metrics in metric_groups(self.compute_capability).items():
             report = folder / f"group-{group}.ncu-rep"
             names = ",".join(dict.fromkeys((*metrics, *LAUNCH)))
             options = (*_TABLE["ncu_options"], "--metrics", names, "--export", str(report))
-            # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
+            # Base units would be rounded to two decimals. So the export keeps ncu's units, and the reader scales them.
             page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
             export = (self.path, "--import", str(report), *page)
-            made.append(Pass(group, (self.path, *options, *program), report, export))
-        return tuple(made)
+            passes.append(Pass(group, (self.path, *options, *program), report, export))
+        return tuple(passes)
 
 
 def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> NsightCompute:
-    """Nsight Compute. Raises `InputError` if it is missing, or if the GPU is older than those it counts on."""
+    """Return Nsight Compute. Raises `InputError` if it is missing, or if it does not support so old a GPU."""
     if compute_capability < NCU_FROM:
-        too_old = f"Nsight Compute counts from compute capability {NCU_FROM} on, this GPU has {compute_capability}"
-        raise InputError(f"{too_old}; run nvprof yourself, `seer import nvprof --how` says how")
+        too_old = f"Nsight Compute needs compute capability {NCU_FROM} or newer, this GPU has {compute_capability}"
+        raise InputError(f"{too_old}; run nvprof yourself, `seer import nvprof --how` explains it")
     path = which("ncu")
     if not path:
-        raise InputError("ncu is not on the PATH; install Nsight Compute, or collect times alone")
+        raise InputError("ncu is not on the PATH; install Nsight Compute, or leave --counters out")
     return NsightCompute(path, compute_capability)
 
 
 def environment() -> dict[str, str]:
-    """The child's environment: the C locale, so that numbers have points and no thousands separators."""
+    """Return the child's environment, with the C locale: numbers have decimal points and no thousands separators."""
     return {**os.environ, "LC_ALL": "C", "PYTHONUNBUFFERED": "1"}
 
 
 def permission_denied(text: str) -> bool:
-    """True where a profiler's output says that counting is not permitted."""
+    """Return True if a profiler's output states that counting is not permitted."""
     return any(mark.lower() in text.lower() for mark in PERMISSION_MARKS)
 
 
 @dataclass(frozen=True, slots=True)
 class CounterResult:
-    """What counting gave: a row per kernel (empty without permission), and why anything is missing."""
+    """The result of counting: a row per kernel (empty without permission), and notes on missing counters."""
 
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: tuple[str, ...] = ()
@@ -241,7 +240,7 @@ class CounterResult:
 
 
 def program_for(pairs_file: Path, seconds: float) -> list[str]:
-    """The command of the profiled child."""
+    """Return the command of the profiled child process."""
     return [sys.executable, "-m", "surrogate.collect.cudnn.profiled_program", str(pairs_file), str(seconds)]
 
 
@@ -253,10 +252,10 @@ def count_pairs(
     seconds: float,
     program: Callable[[Path, float], Sequence[str]] = program_for,
 ) -> CounterResult:
-    """Counters of ``pairs`` within about ``seconds``; the profiler's files stay in ``folder``.
+    """Return counters of ``pairs`` within about ``seconds``. The profiler's files stay in ``folder``.
 
-    Without permission to count, the result is empty with the remedy in its notes: times alone remain. A pass
-    that fails otherwise is told in the notes, and the others count.
+    Without permission to count, the result is empty, and its notes state the remedy. Any other failure of a pass
+    becomes a note, and the other passes still count.
     """
     began_s = time.monotonic()
     pairs_file = folder / "pairs.jsonl"
@@ -287,15 +286,15 @@ def count_pairs(
 
 
 def _run(profiled: Pass, timeout_s: float) -> str:
-    """Run one pass; returns what went wrong in one line, or "". An earlier try's output is removed first.
+    """Run one pass and return its failure in one line, or "". The output of an earlier try is removed first.
 
-    Raises `PermissionError` where the profiler says that it may not count.
+    Raises `PermissionError` if the profiler states that it is not permitted to count.
     """
     profiled.report.unlink(missing_ok=True)
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     text = {"env": environment(), "text": True, "errors": "replace"}
     try:
-        # a process group of its own, so that the profiler's child can be stopped with it: it holds the GPU
+        # In its own process group the profiler can be stopped with its child, which holds the GPU.
         child = subprocess.Popen(profiled.command, start_new_session=True, **streams, **text)
     except OSError as error:
         return f"{profiled.command[0]} did not start ({error.strerror})"
@@ -315,14 +314,14 @@ def _run(profiled: Pass, timeout_s: float) -> str:
 
 
 def _stop(child: "subprocess.Popen[str]") -> None:
-    """Kill the profiler and what it started."""
+    """Kill the profiler and its child processes."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.communicate()
 
 
 def _read_report(profiled: Pass) -> Imported:
-    """Nsight Compute's report by its CSV, whose raw page has full digits and mangled names."""
+    """Return Nsight Compute's report, read from its CSV export: the raw page has all digits and mangled names."""
     if not profiled.report.exists():
         raise InputError(f"{profiled.report.name} was not written")
     exported = profiled.report.with_suffix(".csv")
@@ -336,22 +335,22 @@ def _read_report(profiled: Pass) -> Imported:
 
 
 PAIRS_PER_SECOND = 4.0
-"""Pairs that a second of counting is given; the profiled child stops by itself where they are too many."""
+"""Pairs planned per second of counting. If they are too many, the profiled child stops by itself."""
 
 
 def collect_counters(run: RunLog, seconds: float | None = None, seed: int = 0) -> CounterResult:
-    """Count a stratified part of the log's pairs, as many as ``seconds`` allow (None: all), and log their kernels.
+    """Take counters of a stratified part of the log's pairs, and add them to the log.
 
-    The device must be closed: the profiled program needs the GPU's memory. Raises `InputError` where the device is no
-    GPU or its profiler is missing.
+    ``seconds`` limits the number of pairs (None: all). The device must be closed, because the profiled program needs
+    the GPU's memory. Raises `InputError` if the device is no GPU, or if its profiler is missing.
     """
     properties = run.header.device.properties
     if "compute_capability" not in properties:
-        raise InputError(f"{run.header.device.gpu} is no GPU, there is nothing to count; give --device cudnn")
+        raise InputError(f"{run.header.device.gpu} is no GPU and has no counters; give --device cudnn")
     tool = find_tool(float(properties["compute_capability"]))
     records = read_log(run.path).records
-    held = {(record["problem"], record["algorithm"]) for record in records if record["kind"] == "counters"}
-    pairs = [pair for pair in measured_pairs(records) if (problem_key(pair.conv), pair.algorithm) not in held]
+    counted_keys = {(record["problem"], record["algorithm"]) for record in records if record["kind"] == "counters"}
+    pairs = [pair for pair in measured_pairs(records) if (problem_key(pair.conv), pair.algorithm) not in counted_keys]
     if not pairs:
         return CounterResult()
     seconds = seconds or max(60.0, len(pairs) / PAIRS_PER_SECOND)
@@ -364,7 +363,7 @@ def collect_counters(run: RunLog, seconds: float | None = None, seed: int = 0) -
 
 
 def _append(run: RunLog, counted: CounterResult) -> None:
-    """A record per pair: its kernels in launch order, each with its name and its numbers."""
+    """Add a record per pair to the log: its kernels in launch order, each with its name and counters."""
     problem = list(KEY[:-2])
     groups: Any = counted.kernels.groupby([*problem, "algorithm"], sort=False)
     for (*values, algorithm), kernels in groups:

@@ -1,8 +1,8 @@
-"""cuDNN's own ranking for a GPU that is not there: the graph heuristic over a described device.
+"""cuDNN's own ranking for a GPU that is not installed: the graph API's heuristic for a described device.
 
-NVIDIA's ``nvidia-cudnn-frontend`` asks libcudnn 9.11 to 9.26 for it, without a driver (the extra ``heuristic``). It is
-the graph API's heuristic, not ``cudnnGetConvolution…Algorithm_v7``: FFT and non-fused Winograd engines are invisible.
-Plans on tensor cores (TF32) are left out of an fp32 problem's ranking under ``fma`` math.
+NVIDIA's ``nvidia-cudnn-frontend`` gets the ranking from libcudnn 9.11 to 9.26 without a driver (the extra
+``heuristic``). It is the heuristic of the graph API, not ``cudnnGetConvolution…Algorithm_v7``, so it has no FFT and no
+non-fused Winograd engines. The ranking of an fp32 problem under ``fma`` math has no plans on tensor cores (TF32).
 """
 
 import json
@@ -23,25 +23,28 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 
 LIBRARY = "cudnn-graph"
-"""The library's name in a dataset: its candidates are other ones than those of the legacy functions."""
+"""The library's name in a dataset. Its candidates differ from the algorithms of the legacy functions."""
 FIRST_VERSION = 90800
-"""The first cuDNN that takes a described device."""
+"""The first cuDNN version that accepts a described device."""
 MODE = "A"
-KEPT = 8
-"""Plans of a ranking that are kept; rankings hold up to about 40, mostly one engine with other knobs."""
+MAX_PLANS = 8
+"""Plans of a ranking that are kept. A ranking has up to about 40 plans, mostly one engine with other knobs."""
 DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}
 """Element type → its name in `cudnn.data_type`."""
 SHARED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-"""Properties that all described devices share."""
+"""Properties with the same value for all described devices."""
 
 
 class HeuristicDevice:
     """cuDNN's heuristic for one described GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
-        """Raises `InputError` if cuDNN or its frontend is missing or too old, or if cuDNN cannot describe ``gpu``."""
+        """Describe ``gpu`` to cuDNN.
+
+        Raises `InputError` if cuDNN or its frontend is missing or too old, or if cuDNN cannot describe ``gpu``.
+        """
         self.gpu = gpu
-        description = properties_json(gpu)  # refuses a GPU that cuDNN cannot know before it is looked for
+        description = properties_json(gpu)  # refuses an impossible GPU before cuDNN is loaded
         self._version = _library().version
         try:
             cudnn: Any = import_module("cudnn")
@@ -56,23 +59,23 @@ class HeuristicDevice:
             raise InputError(f"{cannot}; {HEURISTIC_REMEDY}") from None
 
     def device_info(self) -> DeviceInfo:
-        """For a run's header: no time was taken, and by which mode was ranked."""
+        """Return the GPU, cuDNN's version, and the mode of the ranking; no time is taken."""
         facts = {"deviceless": True, "heuristic_mode": MODE}
         return DeviceInfo(self.gpu.name, LIBRARY, self._version, {"cudnn": self._version}, facts)
 
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """The first `KEPT` plans that ``conv``'s math allows, best first; empty where cuDNN has none.
+        """Return the first `MAX_PLANS` plans that the math of ``conv`` allows, best first; empty if cuDNN has none.
 
-        An engine is named by its number. A plan that cuDNN ranks but refuses to finalise is left out.
+        An engine's name has its number. A plan that cuDNN ranks but cannot finalise is left out.
         """
         notes = self._cudnn.numerical_note
         try:
             graph = self._graph(conv)
-        except self._refusals:  # nothing ranked: cuDNN supports the problem in no engine
+        except self._refusals:  # no engine of cuDNN supports the problem
             return ()
         if (conv.dtype, conv.math) == ("fp32", "fma"):
             graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
-        ranked = list(islice(self._buildable(graph, range(graph.get_execution_plan_count())), KEPT))
+        ranked = list(islice(self._buildable(graph, range(graph.get_execution_plan_count())), MAX_PLANS))
         workspaces = [int(graph.get_workspace_size_plan_at_index(at)) for at in ranked]
         # The frontend does not list the notes of a plan, but it refuses plans that have a deselected note.
         graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
@@ -83,7 +86,7 @@ class HeuristicDevice:
         )
 
     def _buildable(self, graph: Any, plans: Iterable[int]) -> Iterator[int]:
-        """Yield each of ``plans`` that cuDNN finalises and no deselected note refuses."""
+        """Yield each of ``plans`` that cuDNN can finalise and that has no deselected note."""
         for at in plans:
             try:
                 graph.build_plan_at_index(at)
@@ -95,11 +98,11 @@ class HeuristicDevice:
         """Do nothing: the frontend's objects free themselves."""
 
     def _graph(self, conv: Conv) -> Any:
-        """The graph of ``conv`` with its plans ranked.
+        """Return the graph of ``conv`` with its plans ranked.
 
-        Raises one of `_refusals` if cuDNN refuses the problem, `InputError` for an element type it is not asked in.
+        Raises one of `_refusals` if cuDNN refuses the problem, and `InputError` for an unsupported element type.
         """
-        data_type(conv.dtype)  # refuses an element type that cuDNN is not asked in
+        data_type(conv.dtype)  # refuses an unsupported element type
         types = self._cudnn.data_type
         dtype = getattr(types, DTYPES[conv.dtype])
         compute = types.DOUBLE if conv.dtype == "fp64" else types.FLOAT
@@ -135,25 +138,26 @@ OPERATIONS = {
 
 
 def _strides(sizes: tuple[int, ...], layout: str) -> list[int]:
-    """Of a packed tensor; fewer filter channels than the input has are what tells cuDNN of groups."""
+    """Return the strides of a packed tensor. cuDNN infers groups if the filter has fewer channels than the input."""
     _, c, h, w = sizes
     return [c * h * w, 1, c * w, c] if layout == "NHWC" else [c * h * w, h * w, w, 1]
 
 
 def _engine(graph: Any, plan: int) -> str:
-    """``engine:25`` of the plan ``eng25_k2=2_k3=0``."""
+    """Return the engine of a plan: ``engine:25`` for ``eng25_k2=2_k3=0``."""
     return "engine:" + re.findall(r"\d+", graph.get_plan_name_at_index(plan))[0]
 
 
 def properties_json(gpu: Gpu) -> str:
-    """The JSON that cuDNN asks for, from the GPU's specification.
+    """Return the JSON that cuDNN needs, from the GPU's datasheet.
 
-    The memory clock stands in for the bandwidth of a 5,120-bit interface at two transfers a clock (the
-    registry holds the bandwidth alone). Raises `InputError` for a GPU that is not NVIDIA's, or too old.
+    The registry has no memory clock, only the bandwidth. So the memory clock is computed from the bandwidth of a
+    5,120-bit interface with two transfers per clock. Raises `InputError` for a GPU that is not NVIDIA's, or too old.
     """
     if gpu.vendor != "nvidia" or gpu.compute_capability not in LIMITS:
-        known = ", ".join(map(str, LIMITS))
-        raise InputError(f"GPU {gpu.name} cannot be described to cuDNN 9; NVIDIA's of compute capability {known} can")
+        supported = ", ".join(map(str, LIMITS))
+        rule = f"it needs an NVIDIA GPU of compute capability {supported}"
+        raise InputError(f"GPU {gpu.name} cannot be described to cuDNN 9; {rule}")
     limits = LIMITS[gpu.compute_capability]
     memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
     return json.dumps(
@@ -186,5 +190,5 @@ def _library() -> Library:
         reason = str(error).split(";")[0]
         raise InputError(f"the heuristic needs cuDNN: {reason}; {HEURISTIC_REMEDY}") from None
     if library.version_number < FIRST_VERSION:
-        raise InputError(f"cuDNN {library.version} cannot rank for a GPU that is not there; {HEURISTIC_REMEDY}")
+        raise InputError(f"cuDNN {library.version} cannot rank for a described GPU; {HEURISTIC_REMEDY}")
     return library

@@ -1,7 +1,7 @@
-"""What of the measuring chain works on this machine, part by part, each with the remedy for what does not.
+"""Check each part of the measuring chain on this machine, and state a remedy for each fault.
 
-The device is asked what only it can tell (`Device.device_info`, one measurement). Where it does not open, its parts are
-tried one by one in this process, so that the first that is missing is named.
+If the device opens, its `Device.device_info` and one measurement are checked. Otherwise its parts are tried one by one
+in this process, so that the first missing part is reported.
 """
 
 import ctypes
@@ -27,14 +27,14 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 
 OK, NOTE, FAILED = "ok", "note", "failed"
-"""A part's status. What failed makes measurements untrustworthy; what is noted does not."""
+"""A part's status. If a part failed, measurements cannot be trusted; a note has no such effect."""
 PROBLEM = Conv(n=32, c=256, h=28, k=256, r=3, pad_h=1)
 ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
-"""Timed once: 30 GFLOP, so that the GPU is at work when its clock is asked for."""
+"""The timed convolution has 30 GFLOP, so the GPU is busy when its clock is read."""
 FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4
-"""Relative errors that fp32 FMA stays below, which excludes TF32 (about 3e-4); Winograd's larger tiles lose digits."""
+"""Bounds of the relative errors of fp32 FMA. They exclude TF32 (about 3e-4). Winograd's larger tiles lose digits."""
 LOW_CLOCK = 0.6
-"""A clock under load below this share of the highest is noted."""
+"""A clock under load below this share of the highest clock gets a note."""
 MIN_DISK_BYTES = 1 << 30
 COUNT_SECONDS = 60.0
 REMEDIES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ SYS_ADMIN = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part: its name, its status, what was found, and the remedy."""
+    """The check of one part: its name, its status, the finding, and the remedy."""
 
     name: str
     status: str
@@ -54,22 +54,24 @@ class Check:
 
     @classmethod
     def of(cls, name: str, wrong: object, value: str, remedy: str, status: str = FAILED) -> Self:
-        """``status`` with its remedy where something is wrong, else ok without."""
+        """Return a check with ``status`` and ``remedy`` if ``wrong`` is true, else an ok check without a remedy."""
         return cls(name, status, value, remedy) if wrong else cls(name, OK, value)
 
 
 def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]:
-    """Every part in order; ``quick`` leaves out the profiler's trial run. ``folder`` is where a run would write.
+    """Return the checks of all parts in order.
 
-    The device is closed where the profiler needs the GPU; it opens again at its next call.
+    ``quick`` leaves out the profiler's trial run. ``folder`` is the folder of the planned run. The device is closed
+    when the profiler needs the GPU, and opens again at its next call.
     """
     checks = [driver()]
     try:
         info = device.device_info()
     except (InputError, DeviceLostError) as error:
         checks += _parts()
-        known = any(str(error) == check.value for check in checks)
-        checks.append(Check("device", FAILED, "does not open" if known else str(error), "mend what failed above first"))
+        is_reported = any(str(error) == check.value for check in checks)
+        value = "does not open" if is_reported else str(error)
+        checks.append(Check("device", FAILED, value, "mend what failed above first"))
     else:
         checks += [*_board(info), *_software(info), *_measured(device, info), *_sharing(info)]
         checks.append(_counters(device, info, quick))
@@ -77,32 +79,33 @@ def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]
 
 
 def driver() -> Check:
-    """NVIDIA's driver by its own library, which needs no other package."""
+    """Return the check of NVIDIA's driver, by the driver's own library, without any package."""
     for name in DRIVERS:
         with suppress(OSError):
             library = ctypes.CDLL(name)
             number = ctypes.c_int()
             code = library.cuInit(0)
             library.cuDriverGetVersion(ctypes.byref(number))
-            speaks = f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
+            version = f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
             if code:
                 why = "sees no GPU" if code == NO_GPU_ERROR else f"does not start (CUDA error {code})"
-                return Check("driver", FAILED, f"{speaks}, {why}", REMEDIES["driver"])
-            return Check("driver", OK, speaks)
-    return Check("driver", FAILED, f"{DRIVERS[0]} is not there", REMEDIES["driver"])
+                return Check("driver", FAILED, f"{version}, {why}", REMEDIES["driver"])
+            return Check("driver", OK, version)
+    return Check("driver", FAILED, f"{DRIVERS[0]} is not installed", REMEDIES["driver"])
 
 
 def wrong_arithmetic(errors: Mapping[str, Mapping[str, float | None]]) -> list[str]:
-    """The algorithms whose fp32 FMA errs more than FMA can, or is not finite, each with its error."""
+    """Return the algorithms with an error above that of fp32 FMA, or without a finite error, each with its error."""
     limits = {name: WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR for name in errors.get("fma", {})}
     return [f"{name} {error}" for name, error in errors.get("fma", {}).items() if not (error or 1.0) < limits[name]]
 
 
 def _parts() -> Iterator[Check]:
-    """The packages that the device is made of, each tried by itself."""
-    held = find_spec("cupy")
+    """Yield a check of each package that the device needs."""
+    is_installed = find_spec("cupy")
     remedy = REMEDIES["packages"]
-    yield Check.of("runtime", not held, "CuPy is installed" if held else "CuPy is not installed", remedy)
+    value = "CuPy is installed" if is_installed else "CuPy is not installed"
+    yield Check.of("runtime", not is_installed, value, remedy)
     try:
         library = Library.load()
         yield Check("cudnn", OK, f"{library.version} at {library.path}")
@@ -115,8 +118,8 @@ def _parts() -> Iterator[Check]:
 
 
 def _board(info: DeviceInfo) -> Iterator[Check]:
-    known = info.properties
-    value = f"{info.gpu}, compute capability {known.get('compute_capability')}, {known.get('sms')} SMs"
+    properties = info.properties
+    value = f"{info.gpu}, compute capability {properties.get('compute_capability')}, {properties.get('sms')} SMs"
     try:
         yield Check("gpu", OK, f"{value}; {gpu(info.gpu).name}")
     except InputError:
@@ -124,24 +127,24 @@ def _board(info: DeviceInfo) -> Iterator[Check]:
 
 
 def _software(info: DeviceInfo) -> Iterator[Check]:
-    known = info.properties
+    properties = info.properties
     versions = info.versions
-    speaks = versions.get("cuda_driver", "?")
+    driver_cuda = versions.get("cuda_driver", "?")
     yield Check("runtime", OK, f"CUDA {versions.get('cuda_runtime', '?')}, CuPy {versions.get('cupy', '?')}")
     numbers = [int(part) for part in info.library_version.split(".")]
-    too_new = numbers >= FIRST_WITHOUT_VOLTA and float(known.get("compute_capability", 9.0)) < 7.5
-    yield Check.of("cudnn", too_new, f"{info.library_version} at {known.get('library_path')}", OLDER_CUDNN)
-    why = known.get("cupti_missing")
-    if not why and (unlabelled := known.get("cupti_unlabelled")):
+    too_new = numbers >= FIRST_WITHOUT_VOLTA and float(properties.get("compute_capability", 9.0)) < 7.5
+    yield Check.of("cudnn", too_new, f"{info.library_version} at {properties.get('library_path')}", OLDER_CUDNN)
+    why = properties.get("cupti_missing")
+    if not why and (unlabelled := properties.get("cupti_unlabelled")):
         value = f"opens, but labels no launch by the {' and the '.join(unlabelled)} API"
         yield Check("cupti", NOTE, value, REMEDIES["unlabelled"])
     else:
-        yield Check.of("cupti", why, why or "opens", _cupti_remedy(speaks))
+        yield Check.of("cupti", why, why or "opens", _cupti_remedy(driver_cuda))
 
 
-def _cupti_remedy(speaks: str) -> str:
-    """The packages that fit a driver for CUDA ``speaks``: CUPTI may be older than it, not newer."""
-    major, _, minor = speaks.partition(".")
+def _cupti_remedy(driver_cuda: str) -> str:
+    """Return the packages for a driver of CUDA ``driver_cuda``: CUPTI may be older than the driver, but not newer."""
+    major, _, minor = driver_cuda.partition(".")
     if major == "13" and minor.isdecimal():
         below = f"<13.{int(minor) + 1}"
         return f"pip install 'cupti-python>=13,{below}' 'nvidia-cuda-cupti{below}'; end other profilers"
@@ -149,7 +152,7 @@ def _cupti_remedy(speaks: str) -> str:
 
 
 def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
-    """One convolution timed, and what that shows: kernels, names, arithmetic, the clock under load."""
+    """Time one convolution, and yield its checks: kernels, names, arithmetic, the clock under load."""
     try:
         result = device.measure(PROBLEM, ALGORITHM, POLICY)
     except DeviceLostError as error:
@@ -161,48 +164,48 @@ def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
     rate = f"{PROBLEM.flops / time_us / 1e6:.1f} TFLOP/s"
     yield Check("convolution", OK, f"{PROBLEM} by {ALGORITHM} in {time_us:.1f} µs by {result.timer}, {rate}")
     names = [demangled(kernel.kernel_name) for kernel in result.kernels]
-    value = f"{len(names)} seen" if names else f"none ({result.reason or 'CUPTI is missing'})"
+    value = f"{len(names)} recorded" if names else f"none ({result.reason or 'CUPTI is missing'})"
     yield Check.of("kernels", not names, value, "end other profilers, and see cupti above")
     if names:
         mangled = any(name.startswith("_Z") for name in names)
         yield Check.of("names", mangled, ", ".join(name[:60] for name in names), REMEDIES["names"], NOTE)
     wrong = wrong_arithmetic(info.properties.get("relative_errors", {}))
-    value = f"FMA errs more than FMA can: {', '.join(wrong)}" if wrong else "fp32 FMA is FMA"
+    value = f"the errors are too large for FMA: {', '.join(wrong)}" if wrong else "fp32 FMA is FMA"
     yield Check.of("arithmetic", wrong, value, "unset NVIDIA_TF32_OVERRIDE")
     yield _clock(result, info.properties)
 
 
-def _clock(result: Measurement, known: Mapping[str, Any]) -> Check:
-    """The clock while the convolution ran."""
-    clock, highest = result.sm_clock_mhz, known.get("max_sm_clock_mhz")
+def _clock(result: Measurement, properties: Mapping[str, Any]) -> Check:
+    """Return the check of the clock while the convolution ran."""
+    clock, highest = result.sm_clock_mhz, properties.get("max_sm_clock_mhz")
     if clock is None or not highest:
-        return Check("clocks", NOTE, "NVML does not tell them", "pip install nvidia-ml-py")
-    held = throttled(result.throttle_reasons)
-    value = f"{clock:.0f} of {highest:.0f} MHz under load" + (", held down" if held else "")
-    return Check.of("clocks", held or clock < LOW_CLOCK * highest, value, REMEDIES["clocks"], NOTE)
+        return Check("clocks", NOTE, "NVML does not report them", "pip install nvidia-ml-py")
+    is_throttled = throttled(result.throttle_reasons)
+    value = f"{clock:.0f} of {highest:.0f} MHz under load" + (", throttled" if is_throttled else "")
+    return Check.of("clocks", is_throttled or clock < LOW_CLOCK * highest, value, REMEDIES["clocks"], NOTE)
 
 
 def _sharing(info: DeviceInfo) -> Iterator[Check]:
-    """The board's state that changes times; a question that NVML does not answer has no line."""
-    known = info.properties
-    limit, default = known.get("power_limit_w"), known.get("default_power_limit_w")
+    """Yield checks of the board's settings that change times; a setting that NVML does not report has no check."""
+    properties = info.properties
+    limit, default = properties.get("power_limit_w"), properties.get("default_power_limit_w")
     if limit and default:
-        remedy = f"nvidia-smi -pl {default:.0f} as root, or say in the data that it was lowered"
+        remedy = f"nvidia-smi -pl {default:.0f} as root, or state in the data that it was lowered"
         yield Check.of("power", limit < default, f"limit {limit:.0f} W, {default:.0f} W by default", remedy, NOTE)
     for name, status in (("ecc", OK), ("mig", NOTE), ("mps", FAILED)):
-        if name in known:
-            yield Check.of(name, known[name], "on" if known[name] else "off", REMEDIES[name], status)
-    if "other_processes" in known:
-        others = known["other_processes"]
+        if name in properties:
+            yield Check.of(name, properties[name], "on" if properties[name] else "off", REMEDIES[name], status)
+    if "other_processes" in properties:
+        others = properties["other_processes"]
         yield Check.of("processes", others, f"{others} others on this GPU", REMEDIES["processes"])
 
 
 def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
-    """Whether a profiler may count: by the driver's settings, or by counting one convolution."""
+    """Return the check of the profiler's permission, by the driver's settings or by counting one convolution."""
     try:
         tool = find_tool(float(info.properties.get("compute_capability", 9.0)))
     except InputError as error:
-        return Check("counters", NOTE, str(error), "times alone are measured")
+        return Check("counters", NOTE, str(error), "only times are measured")
     if quick:
         return Check.of("counters", counting_denied(), f"by {tool.path}, not tried", PERMISSION_REMEDY, NOTE)
     device.close()
@@ -210,14 +213,14 @@ def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
         counted = count_pairs([Pair(PROBLEM, ALGORITHM)], tool, Path(folder), seconds=COUNT_SECONDS)
     if len(counted.kernels):
         return Check("counters", OK, f"{len(counted.kernels)} kernels counted by {tool.path}")
-    remedy = PERMISSION_REMEDY if not counted.permitted else "times alone are measured"
+    remedy = PERMISSION_REMEDY if not counted.permitted else "only times are measured"
     return Check("counters", NOTE, f"{tool.path} counted nothing: {'; '.join(counted.notes)}", remedy)
 
 
 def counting_denied(parameters: Path = PARAMETERS, status: Path = STATUS) -> bool:
-    """True where the driver keeps hardware counters for administrators and this process has no such right.
+    """Return True if the driver reserves hardware counters for administrators, and this process is none.
 
-    False where either is not told, as in many containers: only counting itself then shows.
+    Return False if one of the two is unknown, as in many containers. Then only counting itself shows it.
     """
     try:
         if "RmProfilingAdminOnly: 1" not in parameters.read_text():
@@ -229,6 +232,6 @@ def counting_denied(parameters: Path = PARAMETERS, status: Path = STATUS) -> boo
 
 
 def _disk(folder: Path) -> Check:
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
-    free = shutil.disk_usage(there).free
-    return Check.of("disk", free < MIN_DISK_BYTES, f"{free / 1e9:.1f} GB free in {there}", "make room")
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+    free = shutil.disk_usage(existing).free
+    return Check.of("disk", free < MIN_DISK_BYTES, f"{free / 1e9:.1f} GB free in {existing}", "free some space")

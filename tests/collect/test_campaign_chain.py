@@ -50,7 +50,7 @@ def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
     for name, value in variables.items():
         chain.setenv(f"FAKE_{name}", value)
     device, told = InProcess(), []
-    fit, said = run_campaign(Campaign(tmp_path / "run", "cudnn", 10.0, shapes=2, tell=told.append), device)
+    fit, said = run_campaign(Campaign(tmp_path / "run", "cudnn", 10.0, shapes=2, echo=told.append), device)
     device.close()
     assert fit is not bool(fault) and [line[:7] for line in told[:2]] == ["slice 5", "slice 6"]
     if fault:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from surrogate.collect.cudnn_heuristic import KEPT, OPERATIONS, HeuristicDevice, properties_json
+from surrogate.collect.cudnn_heuristic import MAX_PLANS, OPERATIONS, HeuristicDevice, properties_json
 from surrogate.collect.device import DeviceLostError, HeuristicEntry
 from surrogate.collect.doctor import driver
 from surrogate.collect.open_device import open_ranking
@@ -40,7 +40,7 @@ def test_fma_math_admits_no_tensor_cores_in_fp32(device, dtype, math, engines):
     """Of nine plans eight are kept."""
     ranking = device.heuristic(replace(CONV, dtype=dtype, math=math))
     assert [choice.algorithm for choice in ranking] == [f"engine:{number}" for number in engines]
-    assert len(ranking) <= KEPT
+    assert len(ranking) <= MAX_PLANS
 
 
 def test_a_problem_that_no_engine_takes_has_an_empty_ranking(device, chain):
@@ -141,7 +141,7 @@ def test_the_real_library_ranks():
     if driver().status != "ok" and not any(choice.status == "ok" for choice in ranking):
         pytest.skip("this cuDNN ranks nothing without a driver")
     assert ranking and ranking[0].status == "ok"
-    assert len(ranking) <= KEPT and not any(choice.status != "ok" for choice in ranking)
+    assert len(ranking) <= MAX_PLANS and not any(choice.status != "ok" for choice in ranking)
     workspaces = {choice.algorithm: choice.workspace_bytes for choice in ranking}
     im2col_bytes = 32 * 256 * 3 * 3 * 14 * 14 * 4
     assert workspaces.get("engine:0", 0) == 0 and workspaces.get("engine:2", im2col_bytes) == im2col_bytes

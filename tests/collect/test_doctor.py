@@ -64,7 +64,7 @@ def test_a_machine_without_a_gpu_is_told_part_by_part(seer, monkeypatch):
     monkeypatch.setattr(doctor, "DRIVERS", ("no-such-driver.so",))
     result = seer("doctor")
     assert result.code == 1 and "Traceback" not in result.err
-    assert "failed driver      no-such-driver.so is not there\n" in result.out and "--gpus all" in result.out
+    assert "failed driver      no-such-driver.so is not installed\n" in result.out and "--gpus all" in result.out
     assert "failed cudnn " in result.out and "failed device " in result.out and "\nok     disk " in result.out
 
 

@@ -119,7 +119,7 @@ def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record
     rows.to_parquet(tmp_path / "rows.parquet")
     checked = seer("data", "check", tmp_path / "rows.parquet")
     assert checked.code == 0
-    assert f"4 of {(rows.status == 'ok').sum()} times were taken while the clock was held down" in checked.err
+    assert f"4 of {(rows.status == 'ok').sum()} times were taken while the clock was throttled" in checked.err
 
 
 def test_kernels_are_keyed_like_rows(make_plan, record):

@@ -44,7 +44,7 @@ def start(tmp_path, gpu):
     def start(checks=(), **settings):
         told = []
         settings = {"minutes": 60.0, "shapes": 8, "clock": lambda: gpu.now_s, **settings}
-        fit, verdict = run_campaign(Campaign(tmp_path / "RUN", "cudnn", tell=told.append, **settings), gpu, checks)
+        fit, verdict = run_campaign(Campaign(tmp_path / "RUN", "cudnn", echo=told.append, **settings), gpu, checks)
         assert fit == verdict.startswith("fit to be published")
         return verdict, told
 

@@ -18,7 +18,9 @@ SMALL = 1 << 18
 def test_samples_are_distinct_within_bytes_and_readable_again(seed, count):
     operators = sample_operators(count, seed, SMALL)
     assert len(set(operators)) == count and operators == sample_operators(count, seed, SMALL)
-    assert all(MIN_BYTES <= operand_bytes(one) <= SMALL and parse_operator(operator_key(one)) == one for one in operators)
+    assert all(
+        MIN_BYTES <= operand_bytes(one) <= SMALL and parse_operator(operator_key(one)) == one for one in operators
+    )
 
 
 def test_bytes_hold_every_tensor_once():
