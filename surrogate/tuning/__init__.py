@@ -1,7 +1,8 @@
 """One sequential search over a kernel's configurations, and its hooks for Triton, Kernel Tuner and Optuna.
 
-``Tuner`` asks and tells; ``perf_model`` prunes the configurations of a `triton.autotune`; ``kernel_tuner`` is a
-strategy of Kernel Tuner, and ``Sampler`` a sampler of Optuna's. None of these packages is needed by another's hook.
+``Tuner`` proposes configurations and receives their times. ``perf_model`` prunes the configurations of a
+`triton.autotune`. ``kernel_tuner`` is a strategy for Kernel Tuner, and ``Sampler`` is a sampler for Optuna. Each hook
+needs only its own package.
 """
 
 import lazy_loader

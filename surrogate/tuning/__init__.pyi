@@ -1,4 +1,4 @@
-"""Public names and where they are defined: each is imported when it is first asked for."""
+"""Public names; each is imported when it is first used."""
 
 from . import kernel_tuner as kernel_tuner
 from .optuna_sampler import Sampler as Sampler

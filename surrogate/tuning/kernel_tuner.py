@@ -1,8 +1,13 @@
 """A strategy of Kernel Tuner: ``tune_kernel(…, strategy=surrogate.tuning.kernel_tuner, strategy_options={…})``.
 
-Options beside ``max_fevals`` and ``time_limit``: ``bundle``, a folder that knows the kernel (without it the search
-begins from nothing), ``gpu`` (by default the device's name), ``problem`` (sizes, where the bundle knows several),
-``seed`` and ``log``. Kernel Tuner's own rules for a strategy hold; it is imported when `tune` is called.
+Its options, in addition to ``max_fevals`` and ``time_limit``, are:
+
+- ``bundle``: the folder of a bundle for the kernel. Without it, the search has no prior.
+- ``gpu``: the name of a GPU, by default the device's name.
+- ``problem``: the sizes, needed if the bundle measured several problems.
+- ``seed`` and ``log``: as in `surrogate.tuning.Tuner`.
+
+Kernel Tuner's rules for strategies apply. Kernel Tuner is imported when `tune` is called.
 """
 
 from math import isfinite
@@ -14,37 +19,55 @@ from surrogate.tuning.tuner import Tuner
 
 
 def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
-    """Measure configurations of ``searchspace`` by ``runner`` until the budget or the space is spent: all results."""
+    """Measure configurations until the budget is spent or all are measured, and return the results.
+
+    Parameters
+    ----------
+    searchspace, runner, tuning_options
+        Kernel Tuner's search space, runner and options of a strategy.
+
+    Returns
+    -------
+    list of dict
+        Kernel Tuner's results, one for each measured configuration.
+
+    Raises
+    ------
+    InputError
+        If an option is unknown, or if the bundle's kernel lacks a parameter of the search space.
+    """
     from kernel_tuner.strategies.common import CostFunc
     from kernel_tuner.util import StopCriterionReached
 
     options = tuning_options.strategy_options
     if unknown := [name for name in options if name not in OPTIONS]:
         hint = nearest(unknown[0], OPTIONS)
-        raise InputError(f"strategy_options has no {unknown[0]}; known: {', '.join(OPTIONS)}{hint}")
+        raise InputError(f"strategy_options has no {unknown[0]}; give one of {', '.join(OPTIONS)}{hint}")
     names = list(searchspace.tune_params)
     space = [dict(zip(names, values, strict=True)) for values in searchspace.list]
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)
     source = options.get("bundle") or cold_description(getattr(runner.kernel_options, "kernel_name", "kernel"), space)
-    named = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
+    gpu = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
     tuner = Tuner(
         source,
-        str(named),
+        str(gpu),
         options.get("problem"),
         seed=options.get("seed", 0),
         log=options.get("log"),
         configurations=space,
     )
-    # What a bundle's kernel calls a configuration may lack parameters that follow from the others, such as block sizes.
-    whole = {tuner.place(each): each for each in space}
-    if len(whole) < len(space):
-        further = ", ".join(name for name in names if name not in tuner.configurations[0])
-        raise InputError(f"the bundle's kernel has no {further}, which the space varies; train one on a table that has")
+    # A configuration of the bundle's kernel may lack parameters that follow from the others, such as block sizes.
+    full = {tuner.place(each): each for each in space}
+    if len(full) < len(space):
+        missing = ", ".join(name for name in names if name not in tuner.configurations[0])
+        raise InputError(
+            f"the bundle's kernel has no {missing}, but the search space varies it; train a bundle on a table with it"
+        )
     try:
-        while asked := tuner.ask():
-            measured = whole[tuner.place(asked[0])]
-            value = cost.eval([measured[name] for name in names], check_restrictions=False)
-            tuner.tell(asked[0], as_time_us(float(value), tuning_options.objective_higher_is_better))
+        while proposed := tuner.ask():
+            configuration = full[tuner.place(proposed[0])]
+            value = cost.eval([configuration[name] for name in names], check_restrictions=False)
+            tuner.tell(proposed[0], as_time_us(float(value), tuning_options.objective_higher_is_better))
     except StopCriterionReached as reached:
         if tuning_options.verbose:
             print(reached)
@@ -52,10 +75,13 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
 
 
 def as_time_us(cost: float, higher_is_better: object) -> float | None:
-    """A cost as a time in µs: the objective's value in ms, of one to be maximised its inverse; None where it failed."""
-    reversed_ = higher_is_better[0] if isinstance(higher_is_better, list) else higher_is_better
-    value = -1.0 / cost if reversed_ and cost else cost
-    return 1e3 * value if isfinite(value) and 0 < value < FAILED else None
+    """Return a cost in ms as a time in µs, or None if the configuration failed.
+
+    The cost of an objective that is maximised is negative; the time is its negative inverse.
+    """
+    is_maximised = higher_is_better[0] if isinstance(higher_is_better, list) else higher_is_better
+    value = -1.0 / cost if is_maximised and cost else cost
+    return 1e3 * value if isfinite(value) and 0 < value < MAX_COST else None
 
 
 OPTIONS = (
@@ -69,12 +95,12 @@ OPTIONS = (
     "x0",
     "searchspace_construction_options",
 )
-"""The module's, and those that Kernel Tuner gives to every strategy."""
-FAILED = 1e30
-"""Kernel Tuner's cost of a configuration that failed is the greatest number."""
+"""The options of this strategy, and those that Kernel Tuner passes to every strategy."""
+MAX_COST = 1e30
+"""Upper limit of the cost of a configuration that ran; Kernel Tuner gives a failed one the largest number."""
 
 
 def cold_description(name: str, space: list[dict[str, Any]]) -> Description:
-    """A kernel without sizes whose parameters have the values of ``space``."""
+    """Return the description of a kernel without sizes whose parameters have the values of ``space``."""
     values = {parameter: tuple(dict.fromkeys(each[parameter] for each in space)) for parameter in space[0]}
     return Description(name if name.isidentifier() else "kernel", (), values)

@@ -1,10 +1,11 @@
 """One sequential search: which configurations of a kernel to measure next.
 
-What is modelled is speed, the best time so far over a configuration's time. A Gaussian process says how it differs from
-what the prior expects: smoothly over the logs of the parameters and their products (a Matérn kernel), and linearly in
-the expected speed itself and in how other problems' speeds deviate from it, so that the search learns which of them the
-target resembles. Its scales are the likeliest given what was measured, near values that did well for several kernels.
-Asked next is the configuration of the largest expected improvement × probability that it runs.
+The search models speed: the best time so far divided by a configuration's time. A Gaussian process models the
+difference between this speed and the speed that the prior expects. Its covariance has two parts. A Matérn kernel makes
+the difference smooth over the logs of the parameters and of their products. A linear kernel covers the expected speed
+and the deviations of other problems' speeds from it, so the search learns which problems the target resembles. The
+scales maximise the posterior given the measurements; their prior has values that did well for several kernels. The next
+configuration maximises the product of the expected improvement and the probability that the configuration runs.
 """
 
 from itertools import combinations
@@ -18,34 +19,39 @@ from scipy.special import ndtr
 from surrogate.features.errors import InputError
 
 RANDOM_FIRST = 10
-"""Measurements that fill the space where no prior is given."""
-DRAWN = 5
-"""Random configurations among which each of those is the farthest from all asked before."""
+"""First configurations, spread over the space, if there is no prior."""
+RANDOM_DRAWS = 5
+"""Random configurations of which the search proposes the farthest from all earlier ones (`RANDOM_FIRST`)."""
 FIRST_FIT, FIT_GROWTH = 5, 1.4
-"""Measurements before the scales are first fitted, and by which factor there are more at the next time."""
+"""Measurements before the first fit of the scales, and the factor on the number of measurements between two fits."""
 MAX_MEASURED = 300
-"""Measurements that the process holds: the fastest, and as many failures."""
+"""Maximum number of measurements that condition the process: the fastest ones, and as many failures."""
 MAX_CANDIDATES = 20_000
-"""Configurations that the process looks at: of larger spaces the most promising half of them, others by chance."""
+"""Maximum number of configurations in the process: in larger spaces, one half is the most promising ones, the other
+half is random."""
 MAX_DIRECTIONS = 8
-"""In which other problems' speeds deviate from the expected ones."""
+"""Maximum number of directions in which other problems' speeds deviate from the expected speeds."""
 MAX_PARAMETERS = 16
-"""Parameters of which products are formed: those with the most values."""
+"""Maximum number of parameters in products of two: the parameters with the most values."""
 WITH_PRIOR = np.log([0.2, 0.3, 0.1, 0.02])
 WITHOUT_PRIOR = np.log([0.3, 0.3, 0.6, 0.02])
-"""Logs of `Scales` but the lengths, which are 1: where the fit begins, and what it is drawn to."""
+"""Logs of `Scales` without the lengths, which start at 1: the start of the fit and the mean of its prior."""
 UNKNOWN_SPEED = 0.5
 FAILURE_SPREAD, FAILURE_NOISE = 0.5, 0.1
-"""Of the process that says how the share of failures differs from the prior's."""
+"""Amplitude and noise of the process that models the difference between the share of failures and the prior's."""
 MIN_CHANCE = 0.001
-"""That a configuration runs, whatever failed beside it."""
+"""Minimum probability that a configuration runs, also if similar ones failed."""
 MIN_RUNNING = 0.5
 TINY = 1e-10
 
 
 class Scales(NamedTuple):
-    """Of the process: amplitudes of the Matérn kernel, of the linear one in the deviations and in the expected speed,
-    the noise of a measurement, and the length of each group of coordinates (groups,)."""
+    """The scales of the process.
+
+    ``smooth`` is the amplitude of the Matérn kernel. ``deviations`` and ``level`` are the amplitudes of the linear
+    kernel in other problems' deviations and in the expected speed. ``noise`` is the noise of a measurement, and
+    ``lengths`` (groups,) has the length scale of each group of coordinates.
+    """
 
     smooth: float
     deviations: float
@@ -55,17 +61,27 @@ class Scales(NamedTuple):
 
     @classmethod
     def of(cls, logs: np.ndarray) -> "Scales":
-        """Of their logs (4 + groups,)."""
+        """Return the scales of their logs (4 + groups,)."""
         smooth, deviations, level, noise = np.exp(logs[:4]).tolist()
         return cls(smooth, deviations, level, noise, np.exp(logs[4:]))
 
 
 class Search:
-    """A search over ``parameters`` (n, p); `ask` gives positions in it.
+    """A search over configurations, which are rows of a table of parameters.
 
-    ``prior`` (n,) expected scores, one minus best time over time and 1 where failed, and ``failure`` (n,) probabilities
-    of failing, as in `surrogate.models.transfer.Prior`; ``others`` (g, n) the scores that other problems measured, NaN
-    where they did not; ``terms`` (n, t) of physics. The same ``seed`` and answers give the same search.
+    The same ``seed`` and the same measurements give the same search.
+
+    Parameters
+    ----------
+    parameters
+        (n, p) values of the parameters.
+    prior, failure
+        (n,) expected scores and probabilities of failure, as in `surrogate.models.transfer.Prior`. A score is 1 − best
+        time / time, and 1 if the configuration failed.
+    others
+        (g, n) scores of other problems, NaN if a problem did not measure the configuration.
+    terms
+        (n, t) analytical terms of the configurations.
     """
 
     def __init__(
@@ -83,21 +99,22 @@ class Search:
         self._has_prior = prior is not None
         self._failure = np.zeros(count) if failure is None else np.clip(failure, 0.0, 1.0).astype(np.float64)
         speed = np.full(count, UNKNOWN_SPEED) if prior is None else 1.0 - np.clip(prior, 0.0, 1.0)
-        # A score counts failures as hopeless, the process is about what runs; where few do, that is not to be trusted.
+        # Expected speed if the configuration runs: the prior's score counts failures as speed 0, so divide by the
+        # probability to run. `MIN_RUNNING` bounds the divisor, since small probabilities are uncertain.
         self._expected = np.minimum(speed / np.maximum(1.0 - self._failure, MIN_RUNNING), 1.0).astype(np.float64)
         self._groups = _coordinates(np.asarray(parameters, dtype=np.float64), terms)
         self._deviations = _deviations(others, self._expected)
         start = WITH_PRIOR if self._has_prior else WITHOUT_PRIOR
         self._start = np.concatenate([start, np.zeros(len(self._groups))])
         self._time_us: dict[int, float | None] = {}
-        self._waiting: dict[int, None] = {}
-        self._asked = np.zeros(count, dtype=bool)
+        self._pending: dict[int, None] = {}
+        self._proposed = np.zeros(count, dtype=bool)
         self._fitted_at = 0
         self._process = self._new_process(self._start)
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Position and time in µs of the fastest configuration measured; None before one ran."""
+        """The position and the time in µs of the fastest measured configuration; None before one ran."""
         ran = [(time_us, index) for index, time_us in self._time_us.items() if time_us is not None]
         if not ran:
             return None
@@ -105,119 +122,122 @@ class Search:
         return index, time_us
 
     def ask(self, count: int = 1) -> np.ndarray:
-        """Positions of ``count`` configurations that were never asked before, in order; fewer when none are left.
+        """Return the positions of up to ``count`` configurations that were never proposed, the most promising first.
 
-        What was asked and not told yet counts as being as fast as expected, so that a batch is no list of neighbours.
+        A proposed configuration without a measurement counts as exactly as fast as expected. So the configurations of
+        one batch lie apart. Fewer positions are returned if no configuration is left.
         """
         chosen: list[int] = []
-        while len(chosen) < count and not self._asked.all():
+        while len(chosen) < count and not self._proposed.all():
             index = self._next()
-            self._asked[index] = True
-            self._waiting[index] = None
+            self._proposed[index] = True
+            self._pending[index] = None
             self._process.add(index)
             chosen.append(index)
         return np.array(chosen, dtype=np.int64)
 
     def tell(self, index: int, time_us: float | None) -> None:
-        """A measurement in µs, None for a failure, of any configuration, whether asked or not.
+        """Add the time in µs of a configuration, or None if it failed; the configuration need not be a proposed one.
 
-        Raises `InputError` for a position outside the space, and for a time that is not above 0 and finite.
+        Raises `InputError` if the position is outside the space, or if the time is not finite and above 0.
         """
-        if not 0 <= index < len(self._asked):
-            raise InputError(f"there is no configuration {index}; they are numbered from 0 to {len(self._asked) - 1}")
+        if not 0 <= index < len(self._proposed):
+            raise InputError(
+                f"there is no configuration {index}; they are numbered from 0 to {len(self._proposed) - 1}"
+            )
         if time_us is not None and not 0 < time_us < np.inf:
             raise InputError(f"time is {time_us} µs; give a number above 0, or None for a configuration that failed")
-        if not self._asked[index]:
-            self._asked[index] = True
+        if not self._proposed[index]:
+            self._proposed[index] = True
             self._process.add(index)
-        self._waiting.pop(index, None)
+        self._pending.pop(index, None)
         self._time_us[index] = time_us
         if len(self._time_us) >= max(FIRST_FIT, FIT_GROWTH * self._fitted_at):
             self._fitted_at = len(self._time_us)
-            self._process = self._new_process(self._likeliest())
+            self._process = self._new_process(self._fitted_scales())
 
     def _next(self) -> int:
-        """The most promising configuration that was not asked yet."""
-        if not self._has_prior and self._asked.sum() < RANDOM_FIRST:
+        """Return the most promising configuration that was not proposed yet."""
+        if not self._has_prior and self._proposed.sum() < RANDOM_FIRST:
             return self._farthest()
         process = self._process
-        is_left = ~self._asked[process.candidates]
+        is_left = ~self._proposed[process.candidates]
         if not is_left.any():
-            left = np.flatnonzero(~self._asked)
+            left = np.flatnonzero(~self._proposed)
             return int(left[np.argmax(self._expected[left] * (1.0 - self._failure[left]))])
         gain = self._improvement() * (1.0 - self._failing())
         return int(process.candidates[np.argmax(np.where(is_left, gain, -np.inf))])
 
     def _farthest(self) -> int:
-        """Of some random configurations the one farthest from all that were asked."""
-        left = np.flatnonzero(~self._asked)
-        drawn = self._random.choice(left, min(DRAWN, len(left)), replace=False)
+        """Return the one of a few random configurations that is farthest from all proposed ones."""
+        left = np.flatnonzero(~self._proposed)
+        drawn = self._random.choice(left, min(RANDOM_DRAWS, len(left)), replace=False)
         points = np.hstack(self._groups)
-        gaps = ((points[drawn][:, None] - points[self._asked][None]) ** 2).sum(axis=2)
+        gaps = ((points[drawn][:, None] - points[self._proposed][None]) ** 2).sum(axis=2)
         nearest = gaps.min(axis=1, initial=1.0)
         return int(drawn[np.argmax(nearest * (1.0 - self._failure[drawn]))])
 
     def _improvement(self) -> np.ndarray:
-        """(candidates,) by how much more speed than the best has so far is expected to be gained."""
+        """Return (candidates,) the expected improvement of the speed over the best one so far."""
         process, best = self._process, self.best
         residuals = self._residuals(process.order, best)
         mean = self._expected[process.candidates] + process.mean(residuals)
-        if best is None and not self._waiting:
+        if best is None and not self._pending:
             return mean
-        asked = self._asked[process.candidates]
-        target = 1.0 if best else mean[asked].max(initial=0.0)
+        proposed = self._proposed[process.candidates]
+        target = 1.0 if best else mean[proposed].max(initial=0.0)
         spread = np.sqrt(np.maximum(process.variance, TINY))
         z = (mean - target) / spread
-        # Where nothing is gained in all likelihood, the mean decides.
+        # If no candidate is likely to improve the speed, the mean decides.
         return spread * (z * ndtr(z) + np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)) + TINY * np.maximum(mean, 0.0)
 
     def _residuals(self, order: list[int], best: tuple[int, float] | None) -> np.ndarray:
-        """What the speeds of these configurations have above the expected ones; NaN where they failed or wait."""
+        """Return measured minus expected speeds; NaN if a configuration failed or has no measurement yet."""
         times = [self._time_us.get(index) for index in order]
         fastest = best[1] if best else 1.0
         speed = np.array([np.nan if time_us is None else fastest / time_us for time_us in times], dtype=np.float64)
         return speed - self._expected[order]
 
     def _failing(self) -> np.ndarray:
-        """(candidates,) probability of failing: the prior's, and what was seen nearby."""
+        """Return (candidates,) the probability of failure by the prior and by failures of similar configurations."""
         process = self._process
         prior = self._failure[process.candidates]
-        is_told = np.array([index in self._time_us for index in process.order], dtype=bool)
-        told = [index for index in process.order if index in self._time_us]
-        failed = np.array([self._time_us[index] is None for index in told], dtype=bool)
+        is_measured = np.array([index in self._time_us for index in process.order], dtype=bool)
+        measured = [index for index in process.order if index in self._time_us]
+        failed = np.array([self._time_us[index] is None for index in measured], dtype=bool)
         if not failed.any():
             return np.minimum(prior, 1.0 - MIN_CHANCE)
-        near = process.near if is_told.all() else process.near[is_told]
-        covariance = FAILURE_SPREAD**2 * near[:, process.at[is_told]].astype(np.float64)
+        kernel = process.kernel if is_measured.all() else process.kernel[is_measured]
+        covariance = FAILURE_SPREAD**2 * kernel[:, process.positions[is_measured]].astype(np.float64)
         covariance[np.diag_indices_from(covariance)] += FAILURE_NOISE**2
-        weight = np.linalg.solve(covariance, failed - self._failure[told])
-        return np.clip(prior + FAILURE_SPREAD**2 * (weight @ near), 0.0, 1.0 - MIN_CHANCE)
+        weight = np.linalg.solve(covariance, failed - self._failure[measured])
+        return np.clip(prior + FAILURE_SPREAD**2 * (weight @ kernel), 0.0, 1.0 - MIN_CHANCE)
 
-    def _held(self) -> list[int]:
-        """What the process is conditioned on: the fastest of those that ran, then those that failed or wait."""
+    def _conditioning(self) -> list[int]:
+        """Return the configurations that condition the process: the fastest, the last failures, the pending ones."""
         ran = sorted((time_us, index) for index, time_us in self._time_us.items() if time_us is not None)
         failed = [index for index, time_us in self._time_us.items() if time_us is None]
-        return [index for _, index in ran[:MAX_MEASURED]] + failed[-MAX_MEASURED:] + list(self._waiting)
+        return [index for _, index in ran[:MAX_MEASURED]] + failed[-MAX_MEASURED:] + list(self._pending)
 
     def _new_process(self, logs: np.ndarray) -> "_Process":
-        """The process of these scales on the most promising configurations, conditioned on what was asked."""
-        held = self._held()
-        count = len(self._asked)
+        """Return the process with these scales on the most promising configurations, given all proposed ones."""
+        indices = self._conditioning()
+        count = len(self._proposed)
         candidates = np.arange(count)
         if count > MAX_CANDIDATES:
             promise = self._expected * (1.0 - self._failure) + self._random.uniform(0.0, 1e-6, count)
             order = np.argsort(-promise)
             half = MAX_CANDIDATES // 2
             by_chance = self._random.choice(order[half:], half, replace=False)
-            candidates = np.union1d(np.concatenate([order[:half], by_chance]), np.array(held, dtype=np.int64))
+            candidates = np.union1d(np.concatenate([order[:half], by_chance]), np.array(indices, dtype=np.int64))
         scales = Scales.of(logs)
         points = np.hstack([group / length for group, length in zip(self._groups, scales.lengths, strict=True)])
         linear = np.column_stack([scales.level * self._expected, scales.deviations * self._deviations])
-        return _Process(candidates, points[candidates], linear[candidates], scales, held)
+        return _Process(candidates, points[candidates], linear[candidates], scales, indices)
 
-    def _likeliest(self) -> np.ndarray:
-        """Logs of the scales that are likeliest given what was measured, each a factor of e or so about its start."""
-        index = [index for index in self._held() if self._time_us.get(index) is not None]
+    def _fitted_scales(self) -> np.ndarray:
+        """Return the logs of the scales with the maximum posterior; the prior's deviation is 1 around the start."""
+        index = [index for index in self._conditioning() if self._time_us.get(index) is not None]
         if not index:
             return self._start
         residual = self._residuals(index, self.best)
@@ -234,13 +254,13 @@ class Search:
             factor = cholesky(sum(parts, np.zeros_like(unit)), lower=True)
             inverse = cho_solve((factor, True), unit)
             solved = inverse @ residual
-            away = logs - self._start
-            value = 0.5 * (residual @ solved + away @ away) + np.log(np.diagonal(factor)).sum()
-            # The derivative by a scale's log is half the trace of this matrix with the covariance's derivative.
+            shift = logs - self._start
+            value = 0.5 * (residual @ solved + shift @ shift) + np.log(np.diagonal(factor)).sum()
+            # The derivative by a scale's log is half the trace of this matrix times the derivative of the covariance.
             by_covariance = inverse - np.outer(solved, solved)
-            slope = away + 0.0
+            slope = shift + 0.0
             slope[:4] += [(by_covariance * part).sum() for part in parts]
-            slope[4:] += smooth * np.tensordot(shrunk, by_covariance * _matern_fall(squares), axes=2)
+            slope[4:] += smooth * np.tensordot(shrunk, by_covariance * _matern_slope(squares), axes=2)
             return float(value), slope
 
         bounds = [(start - 3.0, start + 3.0) for start in self._start]
@@ -249,88 +269,91 @@ class Search:
 
 
 class _Process:
-    """A Gaussian process on ``candidates`` (m,), positions in the space, conditioned on ``held`` and what `add` adds.
+    """A Gaussian process on ``candidates`` (m,), which are positions in the space.
 
-    ``variance`` (m,) is what is left of it; ``order`` lists the configurations, ``at`` (held,) where they are among the
-    candidates; ``near`` (held, m) their Matérn kernel with the candidates.
+    The configurations ``indices`` and those that `add` adds condition it; ``order`` lists them. ``positions``
+    (conditioning,) are their positions among the candidates, ``kernel`` (conditioning, m) is their Matérn kernel with
+    the candidates, and ``variance`` (m,) is the remaining variance.
     """
 
     def __init__(
-        self, candidates: np.ndarray, points: np.ndarray, linear: np.ndarray, scales: Scales, held: list[int]
+        self, candidates: np.ndarray, points: np.ndarray, linear: np.ndarray, scales: Scales, indices: list[int]
     ) -> None:
         self.candidates = candidates
-        self.order = list(held)
+        self.order = list(indices)
         self._position = {index: position for position, index in enumerate(candidates.tolist())}
-        self.at = np.array([self._position[index] for index in held], dtype=np.int64)
+        self.positions = np.array([self._position[index] for index in indices], dtype=np.int64)
         self._points = points
         self._squares = (points**2).sum(axis=1)
         self._linear = linear
         self._scales = scales
-        # Rows of the Matérn kernel and of the Cholesky factor for all candidates; more are made when these are full.
-        # Half the bytes take half the time, and their digits are enough beside the noise.
-        count = len(held)
-        self._near = np.empty((2 * count + 32, len(candidates)), dtype=np.float32)
-        self._rows = np.empty_like(self._near)
-        for place, at in enumerate(self.at):
-            self._near[place] = self._matern_of(at)
-        covariance = self._scales.smooth**2 * self._near[:count] + (linear[self.at] @ linear.T).astype(np.float32)
-        inner = covariance[:, self.at] + (scales.noise**2 + TINY) * np.eye(count)
+        # Rows of the Matérn kernel and of the Cholesky factor for all candidates; `add` doubles the arrays if they are
+        # full. float32 takes half the time, and its rounding is far below the noise.
+        count = len(indices)
+        self._kernel = np.empty((2 * count + 32, len(candidates)), dtype=np.float32)
+        self._rows = np.empty_like(self._kernel)
+        for row, position in enumerate(self.positions):
+            self._kernel[row] = self._matern_of(position)
+        covariance = self._scales.smooth**2 * self._kernel[:count] + (linear[self.positions] @ linear.T).astype(
+            np.float32
+        )
+        inner = covariance[:, self.positions] + (scales.noise**2 + TINY) * np.eye(count)
         factor = cholesky(inner, lower=True)
         self._rows[:count] = solve_triangular(factor.astype(np.float32), covariance, lower=True)
         self._pivots = np.diagonal(factor).tolist()
         self.variance = scales.smooth**2 + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)
 
     @property
-    def near(self) -> np.ndarray:
-        return self._near[: len(self.order)]
+    def kernel(self) -> np.ndarray:
+        return self._kernel[: len(self.order)]
 
-    def _matern_of(self, at: int) -> np.ndarray:
-        """(m,) the Matérn kernel of a candidate with all."""
-        squares = self._squares + self._squares[at] - 2.0 * (self._points @ self._points[at])
+    def _matern_of(self, position: int) -> np.ndarray:
+        """Return (m,) the Matérn kernel of a candidate with all candidates."""
+        squares = self._squares + self._squares[position] - 2.0 * (self._points @ self._points[position])
         return _matern(np.maximum(squares, 0.0))
 
     def add(self, index: int) -> None:
-        """Condition on a further configuration: one more row of the Cholesky factor."""
-        at = self._position.get(index)
-        if at is None:  # of a large space, told without having been asked
+        """Condition on one more configuration: add one row to the Cholesky factor."""
+        position = self._position.get(index)
+        if position is None:  # measured, but no candidate of this large space
             return
-        held = len(self.order)
-        if held == len(self._rows):
-            self._near = np.concatenate([self._near, np.empty_like(self._near)])
+        count = len(self.order)
+        if count == len(self._rows):
+            self._kernel = np.concatenate([self._kernel, np.empty_like(self._kernel)])
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
-        self._near[held] = self._matern_of(at)
-        covariance = self._scales.smooth**2 * self._near[held] + self._linear @ self._linear[at]
-        pivot = float(np.sqrt(max(self.variance[at], 0.0) + self._scales.noise**2 + TINY))
-        self._rows[held] = (covariance - self._rows[:held, at] @ self._rows[:held]) / pivot
-        self.variance = self.variance - self._rows[held] ** 2
+        self._kernel[count] = self._matern_of(position)
+        covariance = self._scales.smooth**2 * self._kernel[count] + self._linear @ self._linear[position]
+        pivot = float(np.sqrt(max(self.variance[position], 0.0) + self._scales.noise**2 + TINY))
+        self._rows[count] = (covariance - self._rows[:count, position] @ self._rows[:count]) / pivot
+        self.variance = self.variance - self._rows[count] ** 2
         self.order.append(index)
-        self.at = np.append(self.at, at)
+        self.positions = np.append(self.positions, position)
         self._pivots.append(pivot)
 
     def mean(self, residuals: np.ndarray) -> np.ndarray:
-        """(m,) the mean given residuals (held,); one that is NaN counts as just what the ones before it foretell."""
-        factor = self._rows[: len(self.order), self.at]
+        """Return (m,) the mean given residuals (conditioning,); NaN counts as the mean given the earlier residuals."""
+        factor = self._rows[: len(self.order), self.positions]
         solved = np.zeros(len(self.order))
-        for place in np.flatnonzero(~np.isnan(residuals)):
-            foretold = factor[:place, place] @ solved[:place]
-            solved[place] = (residuals[place] - foretold) / self._pivots[place]
+        for row in np.flatnonzero(~np.isnan(residuals)):
+            expected = factor[:row, row] @ solved[:row]
+            solved[row] = (residuals[row] - expected) / self._pivots[row]
         return solved.astype(np.float32) @ self._rows[: len(self.order)]
 
 
 def _matern(squares: np.ndarray) -> np.ndarray:
-    """The Matérn kernel of smoothness 5/2 at squared distances."""
+    """Return the Matérn kernel of smoothness 5/2 at squared distances."""
     distance = np.sqrt(5.0 * squares)
     return (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
 
 
-def _matern_fall(squares: np.ndarray) -> np.ndarray:
-    """Its derivative by the squared distances, negated."""
+def _matern_slope(squares: np.ndarray) -> np.ndarray:
+    """Return the negative derivative of `_matern` by the squared distances."""
     distance = np.sqrt(5.0 * squares)
     return 5.0 / 6.0 * (1.0 + distance) * np.exp(-distance)
 
 
 def _coordinates(parameters: np.ndarray, terms: np.ndarray | None) -> list[np.ndarray]:
-    """Groups of coordinates, each (n, d): the parameters, in logs where positive; their products; the terms."""
+    """Return groups of coordinates, each (n, d): parameters (as logs if positive), products of two, and terms."""
     varying = [column for column in parameters.T if (column != column[0]).any()]
     logs = [np.log2(column) for column in varying if (column > 0).all()]
     logs.sort(key=lambda column: -len(np.unique(column)))
@@ -342,20 +365,20 @@ def _coordinates(parameters: np.ndarray, terms: np.ndarray | None) -> list[np.nd
 
 
 def _filled(column: np.ndarray) -> np.ndarray:
-    """A term, in logs where all is positive; the median stands where it is unknown."""
-    known = np.isfinite(column)
-    filled = np.where(known, column, np.median(column[known]) if known.any() else 0.0)
+    """Return a term with its median in place of unknown values, as logs if all values are positive."""
+    is_known = np.isfinite(column)
+    filled = np.where(is_known, column, np.median(column[is_known]) if is_known.any() else 0.0)
     return np.log2(filled) if (filled > 0).all() else filled
 
 
 def _scaled(columns: np.ndarray) -> np.ndarray:
-    """Columns of mean 0, so scaled that the mean squared distance over all of them is 2."""
+    """Return the columns with mean 0 and a scale at which the mean squared distance over all columns is 2."""
     spread = columns.std(axis=0)
     return (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1.0) / np.sqrt(columns.shape[1])
 
 
 def _deviations(others: np.ndarray | None, expected: np.ndarray) -> np.ndarray:
-    """(n, d) how other problems' speeds deviate from the expected ones, at most in `MAX_DIRECTIONS` directions."""
+    """Return (n, d) other problems' speeds minus the expected ones, along at most `MAX_DIRECTIONS` directions."""
     if others is None:
         return np.zeros((len(expected), 0))
     deviations = np.nan_to_num(1.0 - others - expected).T.astype(np.float64)

@@ -1,8 +1,8 @@
 """A model for Triton's autotuner: ``prune_configs_by={"perf_model": perf_model("B"), "top_k": 3}``.
 
-Triton calls it once for each configuration with all arguments of the launch and of the configuration, and keeps the
-``top_k`` least values; with 1 nothing is benchmarked. The first call of a launch scores all configurations that the
-bundle knows, in one pass, and what it found is remembered.
+Triton calls the model once for each configuration, with all arguments of the launch and of the configuration. It keeps
+the ``top_k`` configurations with the smallest values, and benchmarks nothing if ``top_k`` is 1. The first call of a
+launch scores all configurations of the bundle in one pass; later calls read the stored scores.
 """
 
 import re
@@ -14,21 +14,37 @@ import numpy as np
 from surrogate.features.description import Value
 from surrogate.features.errors import InputError
 from surrogate.prediction.export_function import TRITON_ARGUMENTS
-from surrogate.tuning.tuner import Source, Space, described_of, opened, space_of
+from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, described_family, open_kernel_source
 
-REMEMBERED = 1000
-"""Problems whose scores are kept."""
+MAX_PROBLEMS = 1000
+"""Maximum number of problems whose scores are stored."""
 
 
-def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
-    """A function of a launch's arguments that gives a configuration's expected time relative to the best one's.
+def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., float]:
+    """Return a performance model for `triton.autotune`.
 
-    ``source`` is a bundle of a described kernel whose sizes and parameters are called like the kernel's arguments;
-    settings ``dtype_0``, ``dtype_1`` … are the types of its tensors in order. ``gpu`` None asks the device. A
-    configuration that may fail comes late.
+    Parameters
+    ----------
+    source
+        A bundle of a described kernel, or its folder. Its sizes and parameters have the names of the kernel's
+        arguments. Its settings ``dtype_0``, ``dtype_1`` … are the types of the kernel's tensors in order.
+    gpu
+        Any name of a GPU; None means the device that PyTorch finds.
+
+    Returns
+    -------
+    callable
+        A function of a launch's arguments that returns log(expected time / expected best time). Configurations that
+        may fail have larger values.
+
+    Raises
+    ------
+    InputError
+        If the source is not a bundle of a described kernel. The function raises it if an argument is missing, if no GPU
+        is found, or if the source has no measured times.
     """
-    known = opened(source)
-    description = described_of(known).description
+    opened = open_kernel_source(source)
+    description = described_family(opened).description
     spaces: dict[tuple[object, ...], ConfigurationScores] = {}
     device: list[str] = [] if gpu is None else [gpu]
 
@@ -38,49 +54,52 @@ def perf_model(source: Source, gpu: str | None = None) -> Callable[..., float]:
         problem = problem_in(arguments, description.sizes, description.settings)
         key = tuple(problem.values())
         if key not in spaces:
-            if len(spaces) >= REMEMBERED:
+            if len(spaces) >= MAX_PROBLEMS:
                 spaces.clear()
             spaces[key] = ConfigurationScores(
-                lambda configurations: space_of(known, device[0], problem, configurations)
+                lambda configurations: build_space(opened, device[0], problem, configurations)
             )
-        # Triton leaves a limit of registers that is not set out, tables hold 0 for it. They may call warps short.
-        given = {}
+        # Triton omits an unset limit of registers, and tables have 0 there. Tables may have short names for warps.
+        values = {}
         for name in description.parameters:
             value = arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, "")))
             if value is None and 0 not in description.parameters[name]:
                 raise InputError(f"the launch has no argument {name}, a parameter of {description.name}")
-            given[name] = 0 if value is None else value
-        return spaces[key].of(given)
+            values[name] = 0 if value is None else value
+        return spaces[key].of(values)
 
     return expected
 
 
 class ConfigurationScores:
-    """log(time / the best one's) of configurations of one problem: of all that ``made`` knows at once, others alone."""
+    """Scores log(time / best time) of one problem's configurations.
 
-    def __init__(self, made: Callable[[list[Mapping[str, Value]] | None], Space]) -> None:
-        self._made = made
-        self._known = self._scored(None)
+    The configurations of ``build(None)`` are scored at once, any other one when it is first needed.
+    """
+
+    def __init__(self, build: Callable[[list[Mapping[str, Value]] | None], SearchSpace]) -> None:
+        self._build = build
+        self._scores = self._scored(None)
 
     def of(self, configuration: Mapping[str, Any]) -> float:
-        """The score of a configuration."""
+        """Return the score of a configuration."""
         text = ",".join(f"{name}={value}" for name, value in configuration.items())
-        if text not in self._known:
-            self._known |= self._scored([configuration])
-        return self._known[text]
+        if text not in self._scores:
+            self._scores |= self._scored([configuration])
+        return self._scores[text]
 
     def _scored(self, configurations: list[Mapping[str, Value]] | None) -> dict[str, float]:
-        space = self._made(configurations)
+        space = self._build(configurations)
         if space.prior is None:
-            raise InputError("a description alone knows no times; give perf_model a bundle")
-        values = -np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))
-        return dict(zip(space.texts, values.tolist(), strict=True))
+            raise InputError("source is a description, which has no measured times; give perf_model a bundle")
+        logs = -np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))
+        return dict(zip(space.texts, logs.tolist(), strict=True))
 
 
 def problem_in(arguments: Mapping[str, Any], sizes: tuple[str, ...], settings: Mapping[str, Any]) -> dict[str, object]:
-    """Sizes and settings among a launch's arguments. Raises `InputError` for a size that is not there."""
+    """Return the sizes and settings among a launch's arguments. Raises `InputError` if a size is missing."""
     if missing := [name for name in sizes if name not in arguments]:
-        raise InputError(f"the launch has no argument {missing[0]}; call sizes as the kernel's arguments are called")
+        raise InputError(f"the launch has no argument {missing[0]}; give sizes the names of the kernel's arguments")
     dtypes = [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
     problem: dict[str, object] = {name: int(arguments[name]) for name in sizes}
     for name in settings:
@@ -93,10 +112,10 @@ def problem_in(arguments: Mapping[str, Any], sizes: tuple[str, ...], settings: M
 
 
 def device_name() -> str:
-    """The name of the GPU that launches would run on. Raises `InputError` where none is found."""
+    """Return the name of the current GPU. Raises `InputError` if no GPU is found."""
     try:
         import torch
 
         return torch.cuda.get_device_name()
     except Exception as error:  # no torch, no driver, no device: each has its own class
-        raise InputError(f'no GPU was found ({error}); name one, as in perf_model(bundle, gpu="a100")') from None
+        raise InputError(f'no GPU was found ({error}); give one, as in perf_model(bundle, gpu="a100")') from None

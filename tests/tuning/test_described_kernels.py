@@ -85,8 +85,8 @@ def test_doublings_beyond_the_measured_sizes_are_counted() -> None:
     """Of the sizes in sum, or of their product, whichever is more; down as up."""
     family = DescribedFamily(COLUMNS.of(times(), "here"))
     measured = References.of(family, np.array([[64, 64], [1024, 64], [64, 1024]]))
-    asked = np.array([[128, 256], [2048, 128], [1024, 1024], [16, 2048], [32, 32], [0, 64]])
-    assert measured.doublings_outside(asked).tolist() == [0, 2, 4, 3, 2, 6]
+    query = np.array([[128, 256], [2048, 128], [1024, 1024], [16, 2048], [32, 32], [0, 64]])
+    assert measured.doublings_outside(query).tolist() == [0, 2, 4, 3, 2, 6]
 
 
 @pytest.mark.slow
@@ -118,11 +118,11 @@ def test_what_was_measured_is_answered_as_it_was(bundle: Bundle) -> None:
 
 
 def test_a_table_is_answered_row_by_row(bundle: Bundle) -> None:
-    asked = times(HELD, ("v100-sxm2-16gb",))[["gpu", "m", "n", *PARAMETERS]].sample(frac=1, random_state=0)
-    strange = asked.head(1).assign(block_m=48)
-    answers = Predictor(bundle).predict(pd.concat([asked, strange])).to_frame()
-    assert len(answers) == len(asked) + 1
-    truth = asked.merge(times(HELD, ("v100-sxm2-16gb",)))
+    query = times(HELD, ("v100-sxm2-16gb",))[["gpu", "m", "n", *PARAMETERS]].sample(frac=1, random_state=0)
+    strange = query.head(1).assign(block_m=48)
+    answers = Predictor(bundle).predict(pd.concat([query, strange])).to_frame()
+    assert len(answers) == len(query) + 1
+    truth = query.merge(times(HELD, ("v100-sxm2-16gb",)))
     ran = (truth["status"] == "ok").to_numpy()
     assert answers["in_domain"].to_numpy()[:-1].all()
     assert not answers["in_domain"].iloc[-1]
@@ -170,11 +170,11 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
     parameters = candidates[0]["parameters"]
     assert parameters.keys() == VALUES.keys()
     assert all(parameters[name] in values for name, values in VALUES.items())
-    asked = tmp_path / "ask.csv"
-    times(HELD, ("a100-sxm4-80gb",))[["gpu", "m", "n", *PARAMETERS]].to_csv(asked, index=False)
+    query = tmp_path / "ask.csv"
+    times(HELD, ("a100-sxm4-80gb",))[["gpu", "m", "n", *PARAMETERS]].to_csv(query, index=False)
     out = tmp_path / "out.parquet"
-    assert seer("predict", "--bundle", bundle, "--data", asked, "-o", out).code == 0
-    assert len(pd.read_parquet(out)) == len(pd.read_csv(asked))
+    assert seer("predict", "--bundle", bundle, "--data", query, "-o", out).code == 0
+    assert len(pd.read_parquet(out)) == len(pd.read_csv(query))
     for words in (["info", bundle], ["evaluate", bundle, data], ["data", "check", data]):
         assert seer(*words).code == (2 if words[0] == "data" else 0)
     words = ("--folds", 2, "--models", "configurations,boosted-terms", "--json", "-o", tmp_path / "report")
@@ -234,8 +234,8 @@ def test_two_kernels_of_one_name_are_each_answered_by_their_own_description(bund
     first = Predictor(bundle, gpu="v100")
     problem = first.read("made_up:m64n512")
     min_us = times(((64, 512),), ("v100-sxm2-16gb",))["time_us"].min()
-    for asked in ([problem], ["m64n512"], pd.DataFrame({"family": ["made_up"], "m": [64], "n": [512]})):
-        assert first.select(asked)[0].time_us == pytest.approx(min_us, rel=1e-5)
+    for queries in ([problem], ["m64n512"], pd.DataFrame({"family": ["made_up"], "m": [64], "n": [512]})):
+        assert first.select(queries)[0].time_us == pytest.approx(min_us, rel=1e-5)
     assert other.predict("made_up:m64").time_us == pytest.approx(64)
     with refused("made_up:m64n512 is of a kernel of other sizes"):
         other.predict(problem)

@@ -30,29 +30,29 @@ def problem() -> dict[str, int]:
     return dict(zip(("m", "n"), SHAPE, strict=True))
 
 
-def told(tuner: Tuner, count: int) -> list[tuple[object, ...]]:
-    """Ask, measure and tell so often: what was asked."""
+def measured_all(tuner: Tuner, count: int) -> list[tuple[object, ...]]:
+    """Measure the next ``count`` configurations and return their keys."""
     times_us = truth()
-    asked = []
+    proposed = []
     for _ in range(count):
         for configuration in tuner.ask():
             key = tuple(configuration[name] for name in PARAMETERS)
-            asked.append(key)
+            proposed.append(key)
             tuner.tell(configuration, None if np.isnan(times_us[key]) else times_us[key])
-    return asked
+    return proposed
 
 
 def test_ten_measurements_on_a_new_gpu_come_near_the_best(bundle: Bundle) -> None:
     tuner = Tuner(bundle, GPU, problem())
-    told(tuner, 10)
+    measured_all(tuner, 10)
     assert tuner.best is not None
     assert tuner.best[1] <= 1.1 * np.nanmin(list(truth().values()))
 
 
 def test_it_never_asks_twice_and_at_last_for_everything(bundle: Bundle) -> None:
     tuner = Tuner(bundle, GPU, problem())
-    asked = told(tuner, len(truth()) + 5)
-    assert len(asked) == len(set(asked)) == len(tuner.configurations)
+    proposed = measured_all(tuner, len(truth()) + 5)
+    assert len(proposed) == len(set(proposed)) == len(tuner.configurations)
     assert tuner.best is not None
     assert tuner.best[1] == np.nanmin(list(truth().values()))
     assert tuner.ask(3) == []
@@ -62,18 +62,18 @@ def test_a_description_alone_is_a_cold_start() -> None:
     plain = {"name": "made_up", "sizes": ["m", "n"], "parameters": dict(VALUES), "conditions": []}
     for formulas in ({}, {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"}):
         tuner = Tuner(description_of({**plain, "formulas": formulas}, "here"), GPU, problem())
-        told(tuner, 30)
+        measured_all(tuner, 30)
         assert tuner.best is not None
         assert tuner.best[1] <= 1.3 * np.nanmin(list(truth().values()))
 
 
 def test_an_interrupted_search_goes_on(refused, bundle: Bundle, tmp_path: Path) -> None:
     log = tmp_path / "search.jsonl"
-    first = told(Tuner(bundle, GPU, problem(), log=log), 4)
+    first = measured_all(Tuner(bundle, GPU, problem(), log=log), 4)
     log.write_text(log.read_text() + '{"configuration": {"block_')  # killed as it wrote
     again = Tuner(bundle, GPU, problem(), log=log)
     assert again.evaluations == 4
-    assert not set(told(again, 6)) & set(first)
+    assert not set(measured_all(again, 6)) & set(first)
     with refused("another file"):
         Tuner(bundle, "l40s", problem(), log=log)
 
@@ -85,7 +85,7 @@ def test_what_is_no_problem_is_one_line(bundle: Bundle, arguments: dict[str, Any
 
 
 def test_a_gpu_is_named_and_an_unknown_one_warned_of(refused, bundle: Bundle) -> None:
-    with refused("no GPU is named"):
+    with refused("gpu is missing"):
         Tuner(bundle, problem=problem())
     with pytest.warns(UserWarning, match="nobody knows a GPU rtx-4091.*did you mean"):
         Tuner(bundle, "rtx-4091", problem())
@@ -97,7 +97,7 @@ def test_what_cannot_be_told_is_one_line(refused, bundle: Bundle) -> None:
     for wrong in (0.0, -1.0, float("nan")):
         with refused("above 0"):
             tuner.tell(configuration, wrong)
-    with refused("none of the"):
+    with refused("not one of the"):
         tuner.tell({**configuration, "block_m": 17}, 1.0)
 
 
@@ -120,7 +120,7 @@ def test_a_study_of_optunas(bundle: Bundle) -> None:
     study.optimize(objective, n_trials=10)
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 10
     assert study.best_value <= 1.1 * np.nanmin(list(times_us.values()))
-    # Another process goes on with the same study: what it measured is not asked for again.
+    # Another process goes on with the same study: its configurations are not proposed again.
     study.sampler = Sampler(bundle, GPU, problem())
     study.optimize(objective, n_trials=5)
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 15

@@ -88,8 +88,8 @@ def test_no_launch_is_shorter_than_one_and_a_size_of_nothing_is_refused(refused,
 
 
 def test_a_table_without_parameters_gets_the_fastest_that_runs(own: Bundle, table: pd.DataFrame) -> None:
-    asked = table[["gpu", "m", "n"]].drop_duplicates()
-    answers = Predictor(own).predict(asked).to_frame()
+    query = table[["gpu", "m", "n"]].drop_duplicates()
+    answers = Predictor(own).predict(query).to_frame()
     ran = table.groupby(["gpu", "m", "n"], sort=False)["time_us"].min().to_numpy()
     assert answers["predicted_us"].to_numpy() == pytest.approx(ran, rel=1e-5)
     assert set(answers["source"]) == {"measured"}
@@ -175,7 +175,7 @@ def test_a_tuner_takes_the_median_and_warns_of_other_units(refused, own: Bundle)
     (configuration,) = tuner.ask()
     with refused("the time is '12'"):
         tuner.tell(configuration, "12")  # pyright: ignore[reportArgumentType]
-    with pytest.warns(UserWarning, match="are all times in µs"):
+    with pytest.warns(UserWarning, match="give all times in µs"):
         tuner.tell(configuration, 1e-3)
     for time_us in (500.0, 700.0):
         tuner.tell(configuration, time_us)
@@ -213,13 +213,13 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     ):
         (tmp_path / name).write_text(content)
         assert seer("train", tmp_path / name, "--sizes", "m,n", "--parameters", "w", "-o", "C").is_refusal(words)
-    asked = tmp_path / "ask.csv"
-    pd.DataFrame({"gpu": ["v100"], "m": [64], "n": [128]}).to_csv(asked, index=False)
+    query = tmp_path / "ask.csv"
+    pd.DataFrame({"gpu": ["v100"], "m": [64], "n": [128]}).to_csv(query, index=False)
     out = tmp_path / "out.csv"
-    seer("predict", "--bundle", tmp_path / "B", "--data", asked, "-o", out).succeeded()
+    seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
     assert pd.read_csv(out)["source"].tolist() == ["measured"]
-    pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv(asked, index=False)
-    told = seer("predict", "--bundle", tmp_path / "B", "--data", asked, "-o", out).succeeded()
+    pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv(query, index=False)
+    told = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
     assert "nobody knows a GPU v10:" in told.out + told.err and "did you mean" in told.out + told.err
 
 
