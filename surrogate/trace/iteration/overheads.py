@@ -1,7 +1,7 @@
-"""Host work of a trace as a sequence of units; and what a trace tells of its machine for other traces, kept as JSON.
+"""Read a trace's host work as a sequence of units, and measure overheads that other traces can use, kept as JSON.
 
-That are host overheads T1 to T5 of operators (Lin et al.) and laws of collectives, time against message size, fitted on
-those that were measured without their waits.
+The measured facts of a machine are the host overheads T1 to T5 of operators (Lin et al.) and the models of collectives.
+A collective model gives time against message size; it is fitted on collectives that were measured without their waits.
 """
 
 import json
@@ -25,7 +25,7 @@ from surrogate.trace.events.parts import Iteration, iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Trace, enclosing, with_ancestors
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
-"""Ranges around many operators that older profilers write as operators themselves."""
+"""Matches ranges around many operators that older profilers write as operators themselves."""
 LOADER = re.compile(r"^enumerate\(DataLoader\)")
 LAUNCHES = (events.LAUNCH, events.GRAPH_LAUNCH, events.COPY_CALL, events.MEMSET_CALL)
 _NUMBER = re.compile(r"\d+")
@@ -34,10 +34,10 @@ _ACTIONS = (*LAUNCHES, events.SYNC_CALL, events.WAIT_CALL)
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A runtime call that matters to the clocks: a launch, a synchronisation, or a wait of one stream for another.
+    """A runtime call that changes a clock: a launch, a synchronisation, or a wait of one stream for another.
 
-    ``activities`` are rows of ``trace.activities`` in the order of their start. ``joins``: the host waits for the
-    copy, ``blocked_us`` of the call's own time.
+    ``activities`` are rows of ``trace.activities`` in the order of their start. ``joins`` is True if the host waits for
+    the copy; ``blocked_us`` is the part of the call's own time that it waits.
     """
 
     call: int
@@ -51,7 +51,7 @@ class Action:
 
     @property
     def launches(self) -> bool:
-        """True for a call that puts work on the device."""
+        """Whether the call puts work on the device."""
         return self.kind in LAUNCHES
 
 
@@ -59,8 +59,8 @@ class Action:
 class Unit:
     """One step of the host: an outermost operator, an input wait, or a call outside operators.
 
-    ``row`` is its row in ``trace.ranges`` (-1 for a lone call), ``parent`` the range around it: units of one thread
-    and parent are siblings. ``events_ns`` are the starts of what was traced inside, launches aside.
+    ``row`` is its row in ``trace.ranges`` (-1 for a single call), ``parent`` the range around it. Units with the same
+    thread and parent are neighbours. ``events_ns`` are the starts of the traced events inside, without launches.
     """
 
     name: str
@@ -82,22 +82,22 @@ class Unit:
 
     @property
     def activities(self) -> list[int]:
-        """Rows of the device activities that it launches."""
+        """Rows of the device activities that the unit launches."""
         return [row for action in self.actions for row in action.activities]
 
     @property
     def time_us(self) -> float:
-        """From its start to its end, in µs."""
+        """Time from start to end, in µs."""
         return (self.end_ns - self.start_ns) / 1e3
 
     def events_between(self, first_ns: int, last_ns: int) -> int:
-        """How many traced sub-events start in ``[first_ns, last_ns)``."""
+        """Return the number of traced events inside the unit that start in ``[first_ns, last_ns)``."""
         return bisect_left(self.events_ns, last_ns) - bisect_left(self.events_ns, first_ns)
 
 
 @dataclass(frozen=True)
 class HostWork:
-    """All units of a trace in the order of their start; ``unattached`` activities no unit has launched."""
+    """All units of a trace in the order of their start; ``unattached`` are the activities that no unit launched."""
 
     units: tuple[Unit, ...]
     iterations: tuple[Iteration, ...]
@@ -113,7 +113,7 @@ class HostWork:
 
 
 def host_work(trace: Trace) -> HostWork:
-    """The units of ``trace``. An operator inside another belongs to the outer one's unit."""
+    """Return the units of ``trace``. An operator inside another operator belongs to the outer one's unit."""
     every = iterations(trace)
     of_range, of_call, _ = iteration_of(every, trace)
     owner = _owners(trace)
@@ -132,40 +132,40 @@ def host_work(trace: Trace) -> HostWork:
             if action is None or not action.launches:
                 inside_ns[unit_row].append(int(calls.start_ns[row]))
         elif action is not None:
-            where = int(calls.thread[row]), action.start_ns, action.end_ns, -1, around, int(of_call[row])
-            units.append(Unit(action.name, *where, False, False, (action,), ()))
+            place = int(calls.thread[row]), action.start_ns, action.end_ns, -1, around, int(of_call[row])
+            units.append(Unit(action.name, *place, False, False, (action,), ()))
     for row in np.flatnonzero((owner >= 0) & (owner != np.arange(len(ranges)))).tolist():
         inside_ns[int(owner[row])].append(int(ranges.start_ns[row]))
     for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():
         name = trace.name_of(ranges, row)
         is_operator = bool(ranges.kind[row] == events.OPERATOR)
         is_input = bool(LOADER.match(name))
-        # Annotations count their runs: "Step 10" and "Step 20" are one kind of work.
+        # Annotations often contain a counter: "Step 10" and "Step 20" are one kind of work.
         label = name if is_operator else _NUMBER.sub("#", name)
-        when = int(ranges.thread[row]), int(ranges.start_ns[row]), int(ranges.end_ns[row])
-        where = row, int(ranges.parent[row]), int(of_range[row])
+        times = int(ranges.thread[row]), int(ranges.start_ns[row]), int(ranges.end_ns[row])
+        place = row, int(ranges.parent[row]), int(of_range[row])
         inside = tuple(by_owner[row]), tuple(sorted(inside_ns[row]))
-        units.append(Unit(label, *when, *where, is_input, is_operator, *inside))
+        units.append(Unit(label, *times, *place, is_input, is_operator, *inside))
     units.sort(key=lambda unit: (unit.start_ns, -unit.end_ns))
     return HostWork(tuple(units), every, unattached)
 
 
 def _owners(trace: Trace) -> Ints:
-    """For every range the row of the unit it belongs to, -1 for a range around units."""
+    """Return for every range the row of its unit, -1 for a range around units."""
     ranges = trace.ranges
-    wraps, loads = trace.name_matches(ranges, WRAPPER.match), trace.name_matches(ranges, LOADER.match)
-    stands = ((ranges.kind == events.OPERATOR) & ~wraps) | loads
-    owner = enclosing(ranges, stands, outermost=True)
-    acts = trace.calls.range[np.isin(trace.calls.kind, _ACTIONS)]
-    filled = with_ancestors(ranges, np.concatenate([np.flatnonzero(owner >= 0), acts, ranges.parent]))
-    # An annotation with nothing inside is host work that no operator shows, such as a module's bookkeeping.
-    alone = ~filled & (ranges.kind != events.STEP)
-    owner[alone] = np.flatnonzero(alone)
+    is_wrapper, is_loader = trace.name_matches(ranges, WRAPPER.match), trace.name_matches(ranges, LOADER.match)
+    is_unit = ((ranges.kind == events.OPERATOR) & ~is_wrapper) | is_loader
+    owner = enclosing(ranges, is_unit, outermost=True)
+    action_ranges = trace.calls.range[np.isin(trace.calls.kind, _ACTIONS)]
+    filled = with_ancestors(ranges, np.concatenate([np.flatnonzero(owner >= 0), action_ranges, ranges.parent]))
+    # An empty annotation is host work without an operator, such as a module's bookkeeping.
+    is_empty = ~filled & (ranges.kind != events.STEP)
+    owner[is_empty] = np.flatnonzero(is_empty)
     return owner
 
 
 def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
-    """Call row → action, and the activities without a call."""
+    """Return the actions by row of their call, and the activities without a call."""
     calls, activities = trace.calls, trace.activities
     launched: dict[int, list[int]] = defaultdict(list)
     for row, call in enumerate(activities.call.tolist()):
@@ -176,7 +176,11 @@ def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
 
 
 def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
-    """A copy to the host makes the host wait; one from pageable memory where the call outlasted it (CUDA stages it)."""
+    """Return the action of a call.
+
+    The host waits for a copy to the host. It also waits for a copy from pageable memory if the call outlasts the copy,
+    because CUDA then stages the data.
+    """
     calls, activities = trace.calls, trace.activities
     start = int(calls.start_ns[row])
     end = int(calls.end_ns[row])
@@ -195,24 +199,26 @@ def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
     return Action(row, trace.name_of(calls, row), kind, start, end, launched, joins, max(blocked, 0) / 1e3)
 
 
-Part = tuple[float, int]
-"""Host time in µs without waiting for the device, and how many traced events it holds."""
+SegmentTime = tuple[float, int]
+"""Host time in µs without waiting for the device, and the number of traced events in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """``first`` is T2 (without a launch: all), ``between`` T5, ``last`` T3; ``launches`` with T4 in µs."""
+    """The parts of a unit: ``first`` is T2 (the whole unit without launches), ``between`` T5, ``last`` T3; ``launches``
+    with T4 in µs.
+    """
 
-    first: Part
-    between: tuple[Part, ...]
-    last: Part
+    first: SegmentTime
+    between: tuple[SegmentTime, ...]
+    last: SegmentTime
     launches: tuple[tuple[Action, float], ...]
 
 
 def segments(unit: Unit) -> Segments:
-    """The parts of ``unit`` as traced; waiting calls and copies count without their wait, which the device decides.
+    """Return the parts of ``unit`` as traced, without the time of waits, which depends on the device.
 
-    The part that ends the unit also holds the unit's own event.
+    The part that ends the unit also contains the unit's own event.
     """
     launches = unit.launches
     if not launches:
@@ -224,55 +230,59 @@ def segments(unit: Unit) -> Segments:
     return Segments(first, between, last, calls)
 
 
-def _part(unit: Unit, start_ns: int, end_ns: int, more: int = 0) -> Part:
+def _part(unit: Unit, start_ns: int, end_ns: int, own_events: int = 0) -> SegmentTime:
     waiting = sum(
         max(min(action.end_ns, end_ns) - max(action.start_ns, start_ns), 0)
         for action in unit.actions
         if action.kind == events.SYNC_CALL
     )
-    return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns) + more
+    return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns) + own_events
 
 
 CollectiveModels = Mapping[str, CollectiveModel]
-"""Kind of collective (``all_reduce``, ``all_to_all``, …) → its law."""
+"""Kind of collective (``all_reduce``, ``all_to_all``, …) → its model."""
 CURVE_FROM = 8
-"""Message sizes between latency and full bandwidth from which their curve of four parameters is fitted."""
+"""Minimum number of message sizes between latency and full bandwidth for which the curve of four parameters is fitted.
+"""
 RISING, SATURATED = 1.1, 0.95
-"""Latency alone holds up to this multiple of the shortest time, the full bandwidth from this share of the highest."""
+"""Latency dominates up to this multiple of the shortest time; bandwidth is full from this share of the highest rate."""
 EVENT_US = 2.0
-"""What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022); as in their code, an operator's own
-event costs it twice, once in the gap before it and once at its end."""
+"""The host's cost of tracing one event, in µs. Source: Lin et al. (HiPC 2022). As in their code, an operator's own
+event is counted twice, once in the gap before it and once at its end.
+"""
 NEIGHBOUR_GAP_US = (2.0, 200.0)
-"""Gaps between siblings in this range count as T1: less is noise, more is other work. Source: the same."""
+"""The range of gaps between neighbouring operators that count as T1, in µs. Shorter gaps are noise, longer ones are
+other work. Source: Lin et al. (HiPC 2022).
+"""
 T4_US = 4.0
-"""A launch call where none was measured. Source: the same."""
+"""The time of a launch call if none was measured, in µs. Source: Lin et al. (HiPC 2022)."""
 KINDS = ("t1", "t2", "t3", "t4", "t5", "alone", "edge", "handover")
-"""``alone`` is an operator without a launch (its T5 in the paper). Ours: ``edge``, from an operator to one that is no
-sibling of it; ``handover``, from one thread to another."""
+"""The kinds of overheads. ``alone`` is an operator without a launch (its T5 in the paper). Two kinds are our own:
+``edge`` is the gap between operators that are not neighbours, ``handover`` the gap from one thread to another.
+"""
 SCHEMA = 1
 _LAUNCHES = " | launches: "
 
 
 class Mean(NamedTuple):
-    """A mean in µs and how many samples it is of."""
+    """A mean in µs and its number of samples."""
 
     mean_us: float
     samples: int
 
 
 Means = Mapping[tuple[str, str], Mean]
-"""(kind, operator), with "" for all operators together → mean."""
+"""(kind, operator) → mean; the operator "" means all operators together."""
 Samples = dict[tuple[str, str], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Mean overheads, by the operators that were seen and of all.
+    """Mean host overheads in µs, by operator and over all operators, and the machine's collective models.
 
-    ``collective_models`` are those of the machine's collectives, where several ranks' traces gave them.
-
-    Kinds are `KINDS`; T4 is by the call's name. T2, T3 and T5 are also kept by number of launches and place among them
-    (`finer_name`), for an operator's calls are not alike. A kind without samples costs nothing, T4 `T4_US`.
+    The kinds are `KINDS`; T4 is kept by the name of the call. T2, T3 and T5 are also kept by the number of launches and
+    the position among them (`finer_name`), because the calls of an operator differ. A kind without samples is 0, except
+    T4, which is `T4_US`. ``collective_models`` are present if they were fitted on the traces of several ranks.
     """
 
     means: Means
@@ -280,17 +290,20 @@ class Overheads:
     collective_models: CollectiveModels = field(default_factory=dict)
 
     def us(self, kind: str, name: str, finer: str = "") -> float:
-        """The mean of ``kind`` at ``finer``, a `finer_name`; else of the operator (call, if T4); else of all."""
+        """Return the mean of ``kind`` in µs: of ``finer``, a `finer_name`, else of the operator, else of all operators.
+
+        For T4 ``name`` is the call.
+        """
         means = self.means
         mean = means.get((kind, finer or name)) or means.get((kind, name)) or means.get((kind, ""))
         return mean.mean_us if mean else T4_US if kind == "t4" else 0.0
 
     def has_samples(self, name: str) -> bool:
-        """True where the operator has samples of its own, of any kind."""
+        """Return whether the operator has samples of its own, of any kind."""
         return any((kind, name) in self.means for kind in KINDS)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values."""
+        """Return JSON values."""
         by_name: dict[str, dict[str, Mean]] = defaultdict(dict)
         for (kind, name), mean in sorted(self.means.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1])):
             by_name[kind][name] = mean
@@ -300,15 +313,15 @@ class Overheads:
         return {**about, "overall": overall, "by_name": by_name, "laws": models}
 
     def save(self, path: str | Path) -> None:
-        """Write as JSON. Raises `InputError` where the place is not writable."""
+        """Write a JSON file. Raises `InputError` if the file cannot be written."""
         write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
 
 def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | None = None) -> Overheads:
-    """Overheads of the units of ``work``, of the iterations (positions) in ``keep`` only, if given.
+    """Return the overheads of the units of ``work``, or only of the iterations (positions) in ``keep``.
 
-    Samples outside the quartiles ± 1.5 of their distance are dropped, per operator and over all; what falls below 0
-    when the tracing is subtracted counts as 0.
+    Outliers are dropped per operator and over all operators: samples outside the quartiles ± 1.5 times their distance.
+    A sample that is negative without the profiler's cost counts as 0.
     """
     samples: Samples = defaultdict(list)
     kept_iterations = None if keep is None else set(keep)
@@ -322,7 +335,7 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
     host_names = {unit.name for unit in work.units if not unit.is_operator}
     overall: Samples = defaultdict(list)
     for (kind, name), values in samples.items():
-        # What an annotation without operators took says nothing of operators.
+        # The time of an annotation without operators is no evidence for operators.
         if _LAUNCHES not in name and not (kind == "alone" and name in host_names):
             overall[kind, ""] += values
     means = {key: trimmed_mean(values) for key, values in {**samples, **overall}.items()}
@@ -330,11 +343,11 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
 
 
 def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
-    """T1 between siblings; the hand-over where another thread stopped last."""
+    """Add T1 between neighbouring operators, or the hand-over if another thread stopped last."""
     before = last.get(unit.thread)
-    giver = handed_over(unit, {thread: unit.end_ns for thread, unit in last.items()})
-    if giver is not None:
-        samples["handover", ""].append((unit.start_ns - last[giver].end_ns) / 1e3)
+    previous_thread = handed_over(unit, {thread: unit.end_ns for thread, unit in last.items()})
+    if previous_thread is not None:
+        samples["handover", ""].append((unit.start_ns - last[previous_thread].end_ns) / 1e3)
     elif before is not None and before.iteration == unit.iteration:
         gap_us = (unit.start_ns - before.end_ns) / 1e3
         if before.parent != unit.parent:
@@ -344,37 +357,40 @@ def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
 
 
 def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
-    def less(part: tuple[float, int]) -> float:
+    def without_tracing_us(part: tuple[float, int]) -> float:
         return max(part[0] - EVENT_US * part[1], 0.0)
 
     if not parts.launches:
-        samples["alone", unit.name].append(less(parts.first))
+        samples["alone", unit.name].append(without_tracing_us(parts.first))
         return
     count = len(parts.launches)
     for name in (unit.name, finer_name(unit.name, count)):
-        samples["t2", name].append(less(parts.first))
-        samples["t3", name].append(less(parts.last))
+        samples["t2", name].append(without_tracing_us(parts.first))
+        samples["t3", name].append(without_tracing_us(parts.last))
     for at, part in enumerate(parts.between):
         for name in (unit.name, finer_name(unit.name, count, at)):
-            samples["t5", name].append(less(part))
+            samples["t5", name].append(without_tracing_us(part))
     for action, call_us in parts.launches:
         samples["t4", action.name].append(call_us)
 
 
 def finer_name(name: str, launches: int, at: int | None = None) -> str:
-    """The finer name of an operator with that many launches, and of the gap after launch ``at`` from 0."""
+    """Return the name of an operator with that many launches, and of the gap after launch ``at`` (from 0) if given."""
     return f"{name}{_LAUNCHES}{launches}" + ("" if at is None else f" after {at + 1}")
 
 
 def handed_over(unit: Unit, ends_ns: Mapping[int, int]) -> int | None:
-    """The thread that ``unit``'s thread waited for: the last to stop, before the unit starts; None for its own."""
+    """Return the thread that ``unit``'s thread waited for: the last one that stopped before the unit starts.
+
+    The answer is None if the unit's own thread stopped last.
+    """
     own_end = ends_ns.get(unit.thread, -1)
-    givers = {thread: end for thread, end in ends_ns.items() if own_end < end <= unit.start_ns}
-    return max(givers, key=lambda thread: givers[thread]) if givers else None
+    stopped = {thread: end for thread, end in ends_ns.items() if own_end < end <= unit.start_ns}
+    return max(stopped, key=lambda thread: stopped[thread]) if stopped else None
 
 
 def trimmed_mean(values: Sequence[float]) -> Mean:
-    """The mean of what lies within the quartiles ± 1.5 of their distance."""
+    """Return the mean of the values within the quartiles ± 1.5 times their distance."""
     array = np.asarray(values, np.float64)
     low, high = np.percentile(array, [25, 75])
     reach = 1.5 * (high - low)
@@ -383,13 +399,13 @@ def trimmed_mean(values: Sequence[float]) -> Mean:
 
 
 def pooled(parts: Iterable[Overheads]) -> Overheads:
-    """Overheads of several traces as one, every mean weighted with its samples, the first's laws.
+    """Return the overheads of several traces as one: means weighted by samples, collective models of the first trace.
 
-    Raises `InputError` for none.
+    Raises `InputError` if no overheads are given.
     """
     every = list(parts)
     if not every:
-        raise InputError("no overheads came; measure them in one trace at least")
+        raise InputError("no overheads are given; measure them in one trace at least")
     samples: dict[tuple[str, str], list[Mean]] = defaultdict(list)
     for key, mean in (item for part in every for item in part.means.items()):
         samples[key].append(mean)
@@ -401,7 +417,7 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
 
 
 def load_overheads(path: str | Path) -> Overheads:
-    """Overheads that `Overheads.save` wrote. Raises `InputError` where the file is missing or no such file."""
+    """Read overheads that `Overheads.save` wrote. Raises `InputError` if the file is missing or holds no overheads."""
     path = Path(path)
     require_regular(path)
     try:
@@ -411,7 +427,7 @@ def load_overheads(path: str | Path) -> Overheads:
         raise InputError(f"{path}: overheads cannot be read ({reason}); --save-overheads writes them") from None
     try:
         if raw["schema"] != SCHEMA:
-            raise InputError(f"{path}: schema {raw['schema']!r} of overheads is unknown; known: {SCHEMA}")
+            raise InputError(f"{path}: schema {raw['schema']!r} of overheads is unknown; give {SCHEMA}")
         tables = {kind: {**names} for kind, names in raw["by_name"].items()}
         for kind, value in raw["overall"].items():
             tables.setdefault(kind, {})[""] = value
@@ -430,25 +446,25 @@ def _mean(value: Any) -> Mean:
 
 
 def collective_model_us(models: CollectiveModels, problem: Collective) -> float | None:
-    """The law's time in µs; None where the kind has no law."""
+    """Return the time in µs by the model of the collective's kind; None if the kind has no model."""
     model = models.get(problem.kind)
     return None if model is None else float(model.time_us(problem.dram_bytes, problem.factor))
 
 
 def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float]) -> CollectiveModel:
-    """The law of one kind from collectives of two sizes at least and their times in µs.
+    """Fit the model of one kind of collective to collectives of at least two sizes and their times in µs.
 
-    Few sizes make overhead + bytes · factor / bandwidth, by least squares of relative errors; many make the three parts
-    of Lin et al. (TPDS 2024), with a curve between latency and full bandwidth.
+    With few sizes, the model is overhead + bytes · factor / bandwidth, fitted by least squares of relative errors. With
+    many sizes, it has the three parts of Lin et al. (TPDS 2024), with a curve between latency and full bandwidth.
     """
     from scipy.optimize import least_squares, nnls
 
-    # Least squares of (overhead + moved / bandwidth) / time against 1, with neither part below 0.
+    # Least squares of (overhead + moved / bandwidth) / time against 1; both parts are at least 0.
     times = np.array(time_us)
     x = np.log2([float(problem.dram_bytes) for problem in problems])
-    moved = np.exp2(x) * [float(problem.factor) for problem in problems] / 1e3  # over GB/s this makes µs
+    moved = np.exp2(x) * [float(problem.factor) for problem in problems] / 1e3  # divided by GB/s, this gives µs
     (overhead, per_gbs), _ = nnls(np.stack([1 / times, moved / times], axis=1), np.ones(len(times)))
-    # The sizes up to a are latency alone, those from c on reach the full bandwidth.
+    # Sizes up to a are dominated by latency; sizes from c reach the full bandwidth.
     rate = moved / times
     short = times <= RISING * times.min()
     full = rate >= SATURATED * rate.max()
@@ -460,7 +476,7 @@ def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float
     between = (x > a) & (x <= c)
     if len(np.unique(x[between])) < CURVE_FROM:
         return straight
-    # Between both a logistic curve gives the logarithm of the rate over that of the size.
+    # Between a and c, a logistic curve gives log10 of the rate against log2 of the size.
     log_rate = np.log10(rate[between])
     size = x[between]
     minimum, maximum = float(log_rate.min()), float(log_rate.max())
@@ -477,7 +493,7 @@ def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float
 
 
 def fit_collective_models(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveModel]:
-    """A law for every kind with two message sizes at least."""
+    """Fit a model for every kind of collective with at least two message sizes."""
     models = {}
     for kind in dict.fromkeys(problem.kind for problem in problems):
         rows = [row for row, problem in enumerate(problems) if problem.kind == kind]
@@ -487,7 +503,10 @@ def fit_collective_models(problems: Sequence[Collective], time_us: Sequence[floa
 
 
 def cross_validated_us(problems: Sequence[Collective], time_us: Sequence[float]) -> list[float | None]:
-    """Each collective's time in µs by the law fitted on those of other sizes; None where they make no law."""
+    """Return each collective's time in µs by the model fitted on collectives of other sizes.
+
+    The time is None if the other sizes give no model.
+    """
     answers = []
     for problem in problems:
         others = [row for row, other in enumerate(problems) if other.dram_bytes != problem.dram_bytes]

@@ -1,8 +1,8 @@
-"""Several ranks of one run: what each device does, which rank the others wait for, and their iteration times together.
+"""Analyse several ranks of one run: device use, waits for the slowest rank, and iteration times of all ranks together.
 
 Compute, communication, idle time and their overlap are defined as in HolisticTraceAnalysis 0.5 (temporal breakdown,
-communication computation overlap, idle time breakdown); unlike there, the last profiler step counts, too. A collective
-ends when the last of the ranks has reached it (Lin et al., TPDS 2024).
+communication computation overlap, idle time breakdown). One difference: the last profiler step counts, too. A
+collective ends when the last of the ranks has reached it (Lin et al., TPDS 2024).
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,28 @@ from surrogate.trace.profiling import union_us
 from surrogate.trace.result import ResultTable, Row
 
 KERNEL_DELAY_US = 30.0
-"""A shorter idle time between two launches that were ready in time is the cost of starting a kernel (HTA's default)."""
+"""The longest idle time, in µs, that counts as the cost of starting a kernel if both launches were ready in time
+(default of HolisticTraceAnalysis).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RanksTime:
-    """A row per rank and per collective, the iterations of each rank, the ranks' pooled overheads and fitted laws.
+    """The iteration times of several ranks.
 
-    Of a rank, in µs per iteration: ``start_us``, when it begins after the first to begin, as traced; ``waiting_us``,
-    its time in collectives before the last rank reaches them, which ``device_us`` holds as the measured one does;
-    ``slowest``, whether it ends last as predicted. Of a collective: ``measured_us`` of the last rank to reach it, which
-    waits for nobody, ``predicted_us`` likewise, and ``last``, that rank as predicted.
+    Attributes
+    ----------
+    ranks
+        A row per rank, in µs per iteration. ``start_us`` is its recorded start after the first rank's start.
+        ``waiting_us`` is its time in collectives before the last rank reaches them; ``device_us`` includes it, as the
+        measured time does. ``slowest`` marks the rank that ends last in the prediction.
+    collectives
+        A row per collective, without waits. ``measured_us`` and ``predicted_us`` are times of the last rank to reach
+        it, ``last`` is that rank in the prediction.
+    results
+        The iterations of each rank.
+    overheads
+        The pooled overheads and the collective models of the ranks.
     """
 
     ranks: ResultTable
@@ -45,7 +56,7 @@ class RanksTime:
     overheads: Overheads
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values."""
+        """Return JSON values."""
         models = {kind: asdict(model) for kind, model in self.overheads.collective_models.items()}
         iterations = [result.to_dict() for result in self.results]
         rows = {"ranks": list(self.ranks), "collectives": list(self.collectives)}
@@ -53,37 +64,52 @@ class RanksTime:
 
 
 def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
-    """Iteration times of all ranks of one run, from a trace of each; ``settings`` are those of `walk_of`.
+    """Return the iteration times of all ranks of one run, from one trace per rank.
 
-    With predicted times a collective takes what the laws of the given overheads say; without them, what the law says
-    that is fitted on the measured collectives of other message sizes, so that none has seen itself. With measured times
-    it takes the shortest of the ranks' times. How far apart the ranks begin is an input, like loading data.
+    With predicted times, a collective takes the time of the given overheads' collective models. Without given models,
+    it takes the time of a model that is fitted on the measured collectives of other message sizes (cross-validation).
+    With measured times, it takes the shortest of the ranks' times. The different starts of the ranks are an input, like
+    the time of loading data.
 
-    Raises `InputError` where the ranks' collectives differ in number.
+    Parameters
+    ----------
+    traces : sequence of Trace
+        One trace per rank.
+    **settings
+        Options of `walk_of`.
+
+    Returns
+    -------
+    RanksTime
+
+    Raises
+    ------
+    InputError
+        If `walk_of` raises it, or if the ranks differ in their number of collectives or have none.
     """
     walks = [walk_of(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
     # Times of collectives, shape (ranks, collectives).
     rows = _collectives(walks)
     traced_us = np.array([walk.trace.activities.time_us[members] for walk, members in zip(walks, rows, strict=True)])
-    shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective waits for nobody
-    sent = _messages(walks[0].trace, rows[0])
+    shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective does not wait
+    messages = _messages(walks[0].trace, rows[0])
     overheads = pooled([walk.facts["overheads"] for walk in walks])
-    # The law of each kind by those whose message the trace holds, unless laws of another run are given.
-    sized = [at for at, problem in enumerate(sent) if problem]
-    problems = [problem for problem in sent if problem]
-    unseen: dict[int, float | None] = {}
+    # Fit collective models to the recorded messages, unless models of another run are given.
+    sized = [at for at, problem in enumerate(messages) if problem]
+    problems = [problem for problem in messages if problem]
+    model_times_us: dict[int, float | None] = {}
     if not overheads.collective_models:
         models = fit_collective_models(problems, shortest_us[sized].tolist())
         overheads = replace(overheads, collective_models=models)
-        unseen = dict(zip(sized, cross_validated_us(problems, shortest_us[sized].tolist()), strict=True))
-    # Every rank's collectives take a time without waits; then the ranks, from their own starts on, wait for the last.
-    lone_us = [(unseen.get(at), us) for at, us in enumerate(shortest_us.tolist())]
-    walks = [_without_waits(walk, apart, lone_us) for walk, apart in zip(walks, rows, strict=True)]
+        model_times_us = dict(zip(sized, cross_validated_us(problems, shortest_us[sized].tolist()), strict=True))
+    # First, collectives take their times without waits. Then each rank waits for the last rank to reach each one.
+    without_waits_us = [(model_times_us.get(at), us) for at, us in enumerate(shortest_us.tolist())]
+    walks = [_without_waits(walk, members, without_waits_us) for walk, members in zip(walks, rows, strict=True)]
     starts = _starts(walks, rows)
-    met = {traced: _met(walks, starts, traced=traced) for traced in (True, False)}
-    waits = met[True][1]
+    meetings = {traced: _met(walks, starts, traced=traced) for traced in (True, False)}
+    waits = meetings[True][1]
     results = tuple(
-        replace(walk, latest_us={traced: latest - start for traced, (latest, _) in met.items()}).result()
+        replace(walk, latest_us={traced: latest - start for traced, (latest, _) in meetings.items()}).result()
         for walk, start in zip(walks, starts, strict=True)
     )
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
@@ -94,18 +120,19 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         _rank(*rank_times) | {"trace": name, "slowest": rank_times[0] == ranks[last]}
         for name, rank_times in zip(names, times, strict=True)
     )
-    apart = tuple(
+    collective_table = tuple(
         {"index": at, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
         | {"measured_us": float(shortest_us[at]), "predicted_us": float(walks[0].times.time_us[row])}
         | {"source": walks[0].times.source[row], "last": ranks[int(np.argmin(waits[:, at]))]}
-        for at, (row, problem) in enumerate(zip(rows[0], sent, strict=True))
+        for at, (row, problem) in enumerate(zip(rows[0], messages, strict=True))
     )
     title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
-    return RanksTime(ResultTable(title, table), ResultTable("Collectives, without waits", apart), results, overheads)
+    tables = ResultTable(title, table), ResultTable("Collectives, without waits", collective_table)
+    return RanksTime(*tables, results, overheads)
 
 
 def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, after_us: float) -> Row:
-    """One rank's row from its iterations and its waits in them, as traced and as predicted."""
+    """Return a rank's row from its iterations and its recorded and predicted waits."""
     count = len(result)
     names = ("measured_us", "predicted_us", "measured_device_us", "device_us")
     measured, predicted, device, after = (float(sum(getattr(step, name) for step in result)) / count for name in names)
@@ -128,40 +155,44 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
 
 
 def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
-    """Of each rank the rows of the collectives that its iterations launch, in the order of the walk."""
+    """Return for every rank the rows of the collectives that its iterations launch, in the order of the walk."""
     rows = []
     for walk in walks:
-        apart = collectives(walk.trace)
+        is_collective = collectives(walk.trace)
         units = (unit for position in range(len(walk.work.iterations)) for unit in walk.work.by_iteration[position])
-        rows.append([row for unit in units for row in unit.activities if apart[row]])
+        rows.append([row for unit in units for row in unit.activities if is_collective[row]])
         if len(rows[-1]) != len(rows[0]):
             raise InputError(
                 f"{walk.trace.source} has {len(rows[-1])} collectives and {walks[0].trace.source} has {len(rows[0])};"
                 " give the traces of all ranks of one run, over the same iterations"
             )
     if not rows[0]:
-        raise InputError("no collective in any rank; give the traces of all ranks of one run that exchanges something")
+        raise InputError("the ranks have no collectives; give the traces of all ranks of one distributed run")
     return rows
 
 
 def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
-    """The collectives in ``rows``; None where the trace does not hold the message."""
+    """Return the collectives in ``rows``, None if the trace does not record the message."""
     reader = CallReader(trace)
-    sent: list[Collective | None] = []
+    messages: list[Collective | None] = []
     for row in rows:
         try:
             problems = reader.problems(reader.owner(int(trace.activities.range[row])))
         except UnsupportedError:
             problems = ()
-        sent.append(next((problem for problem in problems if isinstance(problem, Collective)), None))
-    return sent
+        messages.append(next((problem for problem in problems if isinstance(problem, Collective)), None))
+    return messages
 
 
-def _without_waits(walk: Walk, rows: Sequence[int], lone_us: Sequence[tuple[float | None, float]]) -> Walk:
-    """The walk with its collectives' shortest time where it was measured, with that by a law where there is one."""
+def _without_waits(walk: Walk, rows: Sequence[int], without_waits_us: Sequence[tuple[float | None, float]]) -> Walk:
+    """Return the walk with times of collectives that contain no waits.
+
+    Measured times become the shortest of the ranks' times. Other times become those of the collective model, if there
+    is one.
+    """
     time_us = walk.times.time_us.copy()
     source = list(walk.times.source)
-    for row, (model_us, shortest) in zip(rows, lone_us, strict=True):
+    for row, (model_us, shortest) in zip(rows, without_waits_us, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
         elif model_us is not None:
@@ -171,7 +202,10 @@ def _without_waits(walk: Walk, rows: Sequence[int], lone_us: Sequence[tuple[floa
 
 
 def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
-    """When each rank begins, in µs after the first: a collective ends at one time on all, whatever their clocks say."""
+    """Return the start of each rank in µs after the first rank's start.
+
+    A collective ends at the same time on all ranks, so differences between the ranks' clocks cancel.
+    """
     ends = [
         (walk.trace.activities.end_ns[members] - walk.work.iterations[0].start_ns) / 1e3
         for walk, members in zip(walks, rows, strict=True)
@@ -180,9 +214,10 @@ def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
 
 
 def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
-    """When the last rank reaches each collective, in µs of the common clock, and how long each rank waits for it.
+    """Return when the last rank reaches each collective, in µs of the common clock, and how long each rank waits for
+    it.
 
-    Ranks are walked again until no arrival changes: each pass settles at least one more collective.
+    The ranks are walked again until no arrival changes. Each pass fixes the arrival of at least one more collective.
     """
     latest: Floats = np.empty(0)
     while True:
@@ -199,19 +234,29 @@ def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats
 
 @dataclass(frozen=True, slots=True)
 class RanksSummary:
-    """A row per rank, per stream of a rank, and per collective; the rank that the others wait for longest, if any.
+    """A row per rank, per stream of a rank and per collective; the rank that the others wait for longest, if any.
 
-    Of a rank, in µs from the first start to the last end on its device (``time_us``): ``compute_us``,
-    ``communication_us`` and ``memory_us`` (copies and memsets), in which at least one such activity runs, so that they
-    may overlap; ``idle_us``, in which nothing runs; ``non_compute_us``, the rest beside compute and idle time;
-    ``overlap_pct``, the share of the communication that is hidden behind compute. Idle time counts as host wait where
-    the next activity was launched after the one before had ended, as kernel wait below `KERNEL_DELAY_US`, else as other
-    wait; of a stream, between its own activities.
-
-    A collective ends on all ranks together, so the rank that takes least time reached it ``last``. ``waiting_us`` is
-    what a rank spends in collectives beyond that, ``awaited_us`` how long the others wait for it, on average, in those
-    that it reached last. They are matched by kernel name and order; what is not the same on all ranks, or is among
-    fewer of them, does not count.
+    Attributes
+    ----------
+    ranks
+        Times per rank in µs, from the first start to the last end on its device (``time_us``). ``compute_us``,
+        ``communication_us`` and ``memory_us`` (copies and memsets) are times in which at least one such activity runs,
+        so they may overlap. ``idle_us`` is the time in which nothing runs, ``non_compute_us`` the rest besides compute
+        and idle time. ``overlap_pct`` is the share of the communication that runs during compute. ``waiting_us`` is the
+        rank's time in collectives above the shortest rank's. ``awaited_us`` is the time that the others wait for the
+        rank in the collectives that it reached last, on average.
+    streams
+        Idle time per stream, between the stream's own activities. Idle time is host wait if the next activity was
+        launched after the previous one had ended, kernel wait if it is below `KERNEL_DELAY_US`, and other wait
+        otherwise. The same holds for the idle time of a rank.
+    collectives
+        A collective ends on all ranks together, so the rank with the shortest time reached it ``last``. Collectives are
+        matched by kernel name and order. A collective that differs between ranks, or that only some of the ranks take
+        part in, is not counted.
+    straggler
+        The rank that the others wait for longest; None without waits.
+    notes
+        Remarks for the user.
     """
 
     title: str
@@ -222,34 +267,46 @@ class RanksSummary:
     notes: tuple[str, ...]
 
     def spread(self) -> list[Row]:
-        """Two rows: of every figure the mean over the ranks, and the largest less the smallest."""
+        """Return two rows: the mean of every figure over the ranks, and the largest minus the smallest."""
         figures = pd.DataFrame(self.ranks).assign(rank=np.nan, trace=np.nan).astype(float)
         return [{**figures.mean(), "rank": "mean"}, {**(figures.max() - figures.min()), "rank": "spread"}]
 
 
 def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
-    """What the ranks of one run spend their time on, from a trace of each, which names its rank.
+    """Return how the ranks of one run spend their time.
 
-    Raises `InputError` for a trace without device activity.
+    Parameters
+    ----------
+    traces : sequence of Trace
+        One trace per rank; each names its rank.
+
+    Returns
+    -------
+    RanksSummary
+
+    Raises
+    ------
+    InputError
+        If a trace has no device activity.
     """
     by_rank = {trace.rank or 0: trace for trace in sorted(traces, key=lambda trace: trace.rank or 0)}
     world = max(trace.world_size or len(traces) for trace in traces)
     notes = []
     if world > len(traces):
-        notes.append(f"{len(traces)} of {world} ranks are given; the others may be waited for, too")
+        notes.append(f"{len(traces)} of {world} ranks are given; they may also wait for the missing ones")
     launched = {rank: _launched(trace, world) for rank, trace in by_rank.items()}
     times_us = pd.concat({rank: table["us"] for rank, table in launched.items()}, axis=1)
     differs = times_us.isna().groupby("kernel").transform("any").any(axis=1)
     if differs.any():
-        notes.append(f"{differs.sum():,} collectives are not the same on all ranks; waits in them do not count")
+        notes.append(f"{differs.sum():,} collectives differ between the ranks; waits in them are not counted")
     times_us = times_us[~differs]
-    shortest_us = times_us.min(axis=1)  # the last rank to reach a collective waits for nobody
+    shortest_us = times_us.min(axis=1)  # the last rank to reach a collective does not wait
     waits_us = times_us.sub(shortest_us, axis=0)
     first = next(iter(launched.values())).drop(columns="us").reindex(times_us.index)
-    apart: Any = first.assign(shortest_us=shortest_us, longest_us=times_us.max(axis=1))
-    apart["waiting_us"] = waits_us.sum(axis=1) / max(len(by_rank) - 1, 1)
-    apart["last"] = times_us.idxmin(axis=1)
-    awaited_us = apart.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
+    by_collective: Any = first.assign(shortest_us=shortest_us, longest_us=times_us.max(axis=1))
+    by_collective["waiting_us"] = waits_us.sum(axis=1) / max(len(by_rank) - 1, 1)
+    by_collective["last"] = times_us.idxmin(axis=1)
+    awaited_us = by_collective.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
     straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     waiting_us = waits_us.sum()
     names = dict(zip(by_rank, distinct_names([trace.source for trace in by_rank.values()]), strict=True))
@@ -258,7 +315,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
         | {"waiting_us": float(waiting_us[rank]), "awaited_us": float(awaited_us[rank])}
         for rank, trace in by_rank.items()
     ]
-    title = f"{len(rows)} ranks, {len(apart)} collectives"
+    title = f"{len(rows)} ranks, {len(by_collective)} collectives"
     if straggler is not None:
         title += f"; the others wait longest for rank {straggler}: {awaited_us[straggler]:,.0f} µs each on average"
     streams = tuple(
@@ -266,20 +323,20 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
         for rank, trace in by_rank.items()
         for stream, members in grouped(trace.activities.stream, np.arange(len(trace.activities)))
     )
-    return RanksSummary(title, tuple(rows), streams, tuple(apart.to_dict("records")), straggler, tuple(notes))
+    return RanksSummary(title, tuple(rows), streams, tuple(by_collective.to_dict("records")), straggler, tuple(notes))
 
 
 def _launched(trace: Trace, world: int) -> pd.DataFrame:
-    """The collectives of a rank in the order of their launches, by the kernel's name and number among those of it."""
+    """Return the collectives of a rank in the order of their launches, by the kernel's name and its number."""
     activities = trace.activities
     rows = np.flatnonzero(collectives(trace))
     rows = rows[np.argsort(linked(trace.calls.start_ns, activities.call[rows]), kind="stable")]
     kernels = [trace.name_of(activities, row) for row in rows]
-    sent = [
+    messages = [
         (problem.kind, int(problem.dram_bytes), problem.ranks) if problem else (kernel, None, world)
         for kernel, problem in zip(kernels, _messages(trace, rows.tolist()), strict=True)
     ]
-    table = pd.DataFrame(sent, columns=["collective", "message_bytes", "ranks"], dtype=object)
+    table = pd.DataFrame(messages, columns=["collective", "message_bytes", "ranks"], dtype=object)
     table = table.assign(kernel=kernels, us=activities.time_us[rows])[table["ranks"] >= world].drop(columns="ranks")
     return table.assign(nth=table.groupby("kernel").cumcount()).set_index(["kernel", "nth"])
 
@@ -288,18 +345,18 @@ def _use(trace: Trace) -> Row:
     activities = trace.activities
     starts, ends = activities.start_ns, activities.end_ns
     if not len(activities):
-        raise InputError(f"{trace.source}: holds no device activity; give a trace of each rank's GPU")
+        raise InputError(f"{trace.source}: has no device activity; give a trace of each rank's GPU")
     is_communication = collectives(trace)
     is_memory = np.isin(activities.kind, (events.COPY, events.MEMSET))
     kind = {"compute": ~is_communication & ~is_memory, "communication": is_communication, "memory": is_memory}
-    whole_us = float(ends.max() - starts[0]) / 1e3
+    span_us = float(ends.max() - starts[0]) / 1e3
     busy_us = union_us(starts, ends)
-    us = {name: union_us(starts[mask], ends[mask]) for name, mask in kind.items()} | {"idle": whole_us - busy_us}
+    us = {name: union_us(starts[mask], ends[mask]) for name, mask in kind.items()} | {"idle": span_us - busy_us}
     hidden_us = us["compute"] + us["communication"] - union_us(starts[~is_memory], ends[~is_memory])
     return {
-        "time_us": whole_us,
+        "time_us": span_us,
         **{f"{name}_us": time for name, time in us.items()},
-        **{f"{name}_pct": 100 * time / whole_us if whole_us else None for name, time in us.items()},
+        **{f"{name}_pct": 100 * time / span_us if span_us else None for name, time in us.items()},
         "non_compute_us": busy_us - us["compute"],
         "overlap_pct": 100 * hidden_us / us["communication"] if us["communication"] else None,
         **_idle(trace, np.arange(len(activities))),
@@ -307,7 +364,7 @@ def _use(trace: Trace) -> Row:
 
 
 def _idle(trace: Trace, rows: Ints) -> Row:
-    """Why nothing of ``rows``, activities in the order of their starts, ran between the first and the last of them."""
+    """Return the causes of the idle time between ``rows``, activities in the order of their starts."""
     activities = trace.activities
     reach = np.maximum.accumulate(activities.end_ns[rows])[:-1]
     idle_us = np.maximum(activities.start_ns[rows][1:] - reach, 0) / 1e3
