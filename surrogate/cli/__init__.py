@@ -13,7 +13,7 @@ from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_a
 from surrogate.features.errors import naming_options
 
 COMMANDS = TABLE["seer"]
-"""Command → where it is, and its one-line help."""
+"""Command → its module, and its one-line help."""
 COMPLETE = "_SEER_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 
@@ -32,9 +32,9 @@ def seer() -> None:
 
 
 def main() -> None:
-    """Run ``seer``; what a user, the machine or a signal causes is one line on standard error, no traceback."""
+    """Run ``seer``. An error that a user, the machine or a signal causes is one line on standard error."""
     usable_streams()
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait for others leave the CPU to whoever works
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads leave the CPU to working ones
     with ending_signals(), naming_options(), warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
@@ -51,14 +51,15 @@ def main() -> None:
 
 
 def _warn(message: Warning | str, *_: object) -> None:
-    """Show a warning as a line, without the line of code that gave it."""
+    """Print a warning as one line, without the line of code that raised it."""
     click.echo(f"warning: {message}", err=True)
 
 
 def _run(words: Sequence[str]) -> int:
-    """The exit status of the command that ``words`` name; or a shell's completions.
+    """Run the command that ``words`` name, or print a shell's completions; return the exit status.
 
-    Not click's own ``main``, which turns a reader that left into exit status 1 and a signal into a blank line.
+    click's own ``main`` is not used. It exits with 1 if the reader of a pipe has left, and prints a blank line for a
+    signal.
     """
     if os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete

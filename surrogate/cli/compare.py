@@ -1,4 +1,4 @@
-"""``seer compare``: the main job, and ``seer report``, which draws its report again."""
+"""``seer compare``, the main job, and ``seer report``, which draws its report again."""
 
 import shutil
 from pathlib import Path
@@ -11,35 +11,35 @@ from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
 
 FITS = ".fits"
-"""Folder of finished fits inside the output, so that the same command goes on after an interruption."""
+"""Folder of finished fits inside the output. With it, the same command resumes an interrupted comparison."""
 REPORT_FILES = {
     *("results.json", "report.html", "figures", "predictions.parquet", "choices.parquet"),
     *("folds.csv", "choice_rows.csv", "time_rows.csv"),
 }
-"""Names in a folder that a comparison writes."""
+"""Names of the files and folders that a comparison writes."""
 
 
 @click.command()
 @click.argument("data", required=False, type=PATH)
-@option("--also-train", "More rows to train on, never judged.", PATH, multiple=True)
+@option("--also-train", "Further training rows; they are never judged.", PATH, multiple=True)
 @option(
     "--by",
-    "What a fold holds out; random rows flatter, and are there to show by how much.",
+    "The unit that a fold holds out. Random rows give too small errors; they show by how much.",
     ("shape", "network", "gpu", "random"),
     default="shape",
 )
 @option("--folds folds_count", "Folds per seed.", click.IntRange(min=2), default=5)
-@option("--seeds", "Runs, each with its own folds; figures are over all of them.", COUNT, default=3)
+@option("--seeds", "Number of runs, each with its own folds. Figures are taken over all of them.", COUNT, default=3)
 @option(
     "--models",
-    f"Models to compare, with commas or one an option; by default all of {', '.join(COMPARED)}.",
+    f"Models to compare, with commas or one per option; by default all of {', '.join(COMPARED)}.",
     multiple=True,
     metavar="A,B",
 )
-@option("--tune", "Trials within each fold's training part: 0, 20 or 60.", ("none", "light", "full"), default="none")
+@option("--tune", "Trials inside each fold's training part: 0, 20 or 60.", ("none", "light", "full"), default="none")
 @fit_options
 @option("-o --output", "Folder to write.", FOLDER, default="out")
-@option("--force", "Write into a folder that holds other files, too.", is_flag=True)
+@option("--force", "Write into a folder even if it holds other files.", is_flag=True)
 @output_options
 def command(
     data: Path | None,
@@ -56,10 +56,9 @@ def command(
     DATA is a dataset (parquet, CSV or JSON; - for standard input). Without it, the command takes the public cuDNN 7
     measurements that ship with the package: forward, fp32, nine GPUs, four minutes on 2 cores. Partly measured networks
     are added to the training rows. The command writes results.json, CSV tables, figures and report.html into a folder,
-    and prints the summary. A report that is there is overwritten; a folder that holds other files is refused unless
-    `--force` is given. An interrupted comparison goes on with the same command. `--where` filters DATA and the further
-    training tables alike. Folds share the CPUs that the process, or its container, may use; OMP_NUM_THREADS=N leaves it
-    N of them.
+    and prints the summary. An earlier report is overwritten. A folder with other files is refused unless `--force` is
+    given. The same command resumes an interrupted comparison. `--where` filters DATA and the further training tables.
+    The folds use all CPUs of the process or its container; OMP_NUM_THREADS=N limits them to N.
 
     Examples:
       seer compare
@@ -79,14 +78,14 @@ def command(
     table = load_dataset(data or DATASET, *rows)
     more = [load_dataset(path, *rows) for path in also_train]
     settings |= {"models": ",".join(models) or None, "keep": output / FITS}
-    note = f"the same command goes on, the results in {output} are unchanged"
-    # The folder first: whoever cannot write it is told before the work, not after.
+    note = f"the same command resumes the comparison; the results in {output} are unchanged"
+    # The folder comes first, so that an unwritable one is refused before the work.
     with note_on_interrupt(note), staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
         result = compare(table, more, progress=step, **settings)
         try:
             result.write(folder)
             page = output / write_report(folder).name
-        except InputError:  # a full disk does not cost the answer
+        except InputError:  # if the disk is full, the answer is still printed
             _show(result.results, form)
             raise
     shutil.rmtree(output / FITS, ignore_errors=True)
@@ -94,14 +93,14 @@ def command(
 
 
 def require_report_folder(folder: Path) -> None:
-    """Raise `InputError` if the folder holds anything but an earlier report, or the fits of an interrupted one."""
+    """Raise `InputError` if the folder holds other files than a report or the fits of an interrupted comparison."""
     if not folder.is_dir():
         return
     names = {path.name for path in folder.iterdir()} - {FITS}
     strangers = sorted(names - REPORT_FILES) or (sorted(names) if "results.json" not in names else [])
     if strangers:
         raise InputError(
-            f"{folder} holds {', '.join(strangers[:3])}{', …' * (len(strangers) > 3)}, no report of seer compare;"
+            f"{folder} holds {', '.join(strangers[:3])}{', …' * (len(strangers) > 3)}, not a report of seer compare;"
             " choose another folder, or give --force to write into this one"
         )
 
@@ -110,7 +109,7 @@ def require_report_folder(folder: Path) -> None:
 @click.argument("directory", type=PATH)
 @output_options
 def report(directory: Path, form: Form) -> None:
-    """Draw figures, CSV tables and report.html anew from the results in DIRECTORY, and print the summary.
+    """Write figures, CSV tables and report.html again from the results in DIRECTORY, and print the summary.
 
     Examples:
       seer report out
@@ -123,7 +122,7 @@ def report(directory: Path, form: Form) -> None:
 
 
 def _show(results: dict[str, Any], form: Form, page: Path | None = None) -> None:
-    """The results as JSON, the choice rows as CSV, or the summary and the ``page``'s path for people."""
+    """Print the results as JSON, the choice rows as CSV, or the summary and the path of the ``page``."""
     from surrogate.report.summary import terminal_summary
 
     if form:

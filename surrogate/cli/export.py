@@ -1,4 +1,4 @@
-"""``seer export``: the picks of many problems, for other programs."""
+"""``seer export``: write the picks of many problems for other programs."""
 
 import sys
 from pathlib import Path
@@ -24,23 +24,24 @@ FUNCTIONS = ("python", "triton")
 @combined(
     option(
         "--problems",
-        "Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text.",
+        "Parquet or CSV table, JSON lines, text with one PROBLEM per line, or SEER's Test-set-II text.",
         PATH,
         required=True,
         metavar="FILE",
     ),
     option(
         "--as form",
-        "A lookup of the listed problems: JSON, a C99 header, MIOpen's user find-db (bundles of MIOpen solvers). A"
-        " function for any problem: python; triton, lists of triton.Config (described kernels).",
+        "Lookup tables of the listed problems: json, c-header (C99), miopen-user-db (MIOpen's user find-db, for bundles"
+        " of MIOpen solvers). Functions for any problem: python; triton (lists of triton.Config, for described"
+        " kernels).",
         ("json", "c-header", "python", "triton", "miopen-user-db"),
         required=True,
     ),
-    option("--leaves", "Of a function: the most buckets of problems, each with its own answer (32).", COUNT),
-    option("--top", "Of triton: configurations of a bucket (3).", COUNT, metavar="K"),
-    option("--gpu", "The GPU to pick for, where the bundle knows several.", GPU),
-    option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
-    option("--library-version", "Of the library; by default the newest that the bundle knows.", metavar="V"),
+    option("--leaves", "For a function: maximum number of buckets of problems; a bucket has one answer (32).", COUNT),
+    option("--top", "For triton: number of configurations per bucket (3).", COUNT, metavar="K"),
+    option("--gpu", "The GPU to pick for, if the bundle has several.", GPU),
+    option("--library", "Candidates of one library only, such as cudnn or miopen.", metavar="NAME"),
+    option("--library-version", "Version of the library; by default the newest in the bundle.", metavar="V"),
     setting_options,
     limit_options,
     output_option("The file to write."),
@@ -48,15 +49,15 @@ FUNCTIONS = ("python", "triton")
 def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     """Pick the fastest candidate of every problem, as `seer select` does, and write the picks for other programs.
 
-    BUNDLE is a folder, or a GPU's name for the bundles that ship for it.
+    BUNDLE is a folder, or the name of a GPU for its shipped bundles.
 
     json, c-header and miopen-user-db look up the listed problems. python and triton are functions for any problem:
-    decision trees that lose as little predicted time as they can on the listed ones. Their heads say how much, there
-    and on shapes left out.
+    decision trees with a small loss of predicted time on the listed problems. The header of the file gives the loss, on
+    these problems and on held-out shapes.
 
-    A row is a text, an operator with its sizes, or sizes alone (m,n,k or n,c,h,k,r); its own settings count before the
-    options. A file holds one family. Each problem that is left out is named on standard error, and the exit status is
-    then 1.
+    A row is a text, an operator with its sizes, or only sizes (m,n,k or n,c,h,k,r). Settings in the row override the
+    options. A file holds one family. The command names each problem without a pick on standard error, and then exits
+    with status 1.
 
     Examples:
       seer export bundle --problems problems.txt --as c-header -o picks.h
@@ -71,12 +72,12 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
 
     form, leaves, top = options["form"], options["leaves"], options["top"]
     if (leaves is not None and form not in FUNCTIONS) or (top is not None and form != "triton"):
-        raise InputError("--leaves goes with --as python and triton, --top with triton; a lookup has neither")
+        raise InputError("--leaves needs --as python or triton, --top needs triton; leave them out for a lookup")
     predictor = _predictor(bundle, options)
     listed = read_list(problems, predictor.bundle.described, predictor.target, settings_of(options))
     kept, left_out = of_one_family(listed)
     if not kept:
-        raise InputError(f"{problems}: no row holds a problem of a known family; a row is a text, or sizes")
+        raise InputError(f"{problems}: no row has a problem of a known family; give texts, or sizes")
     origin, name = _origin(bundle, listed)
     limits = Limits.of(options["workspace_limit"], options["deterministic"])
     picks = picks_for(predictor, kept, limits, library_version=options["library_version"], origin=origin, name=name)
@@ -96,14 +97,14 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
 
 
 def _summary(output: Path, picks: "Picks", left_out: int, size: str) -> str:
-    """Return the line about what was written."""
+    """Return the line about the written file."""
     count = len(picks.feasible)
     left = f"; {left_out} left out" if left_out else ""
     return f"{output}: picks of {count} problem{'s' * (count != 1)}{left}{f'; {size}' if size else ''}"
 
 
 def _predictor(bundle: str, options: Options) -> "Predictor":
-    """Return what answers: a GPU's name in the place of BUNDLE names the GPU, unless --gpu names another."""
+    """Return the predictor. If BUNDLE is the name of a GPU, it is the GPU unless --gpu names another."""
     from surrogate.prediction.shipped import bundle_path, is_path, load
 
     gpu, library = options["gpu"], options["library"]
@@ -113,11 +114,11 @@ def _predictor(bundle: str, options: Options) -> "Predictor":
 
 
 def _origin(bundle: str, listed: "list[ListedProblem]") -> "tuple[Bundle, str]":
-    """Return the bundle whose card the file quotes, that of the convolutions if any are listed, and its name."""
+    """Return the bundle (of convolutions, if any are listed) and its name. The file quotes its card."""
     from surrogate.bundle.bundle import load
     from surrogate.features.families import DEFAULT_FAMILY, family_of
     from surrogate.prediction.shipped import bundle_path
 
-    known = [each.problem for each in listed if each.problem is not None]
-    path = bundle_path(bundle, min(known, key=lambda problem: family_of(problem).name != DEFAULT_FAMILY))
+    problems = [each.problem for each in listed if each.problem is not None]
+    path = bundle_path(bundle, min(problems, key=lambda problem: family_of(problem).name != DEFAULT_FAMILY))
     return load(path), path.resolve().name

@@ -1,4 +1,4 @@
-"""``seer gpus``: what the registry knows, what was measured on each GPU, and how far off predictions are expected."""
+"""``seer gpus``: the GPUs of the registry, the measurements on each of them, and the expected errors."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,10 +13,13 @@ from surrogate.report.tables import Table, percent
 if TYPE_CHECKING:
     from surrogate.features.gpu import Gpu
 
-NOTE = "nine in ten times are off by less than ×, rows measured behind; ~ never measured there: see the last rows"
+NOTE = (
+    "×: nine in ten predicted times are within this factor, then the number of measured rows; ~: not measured, see the"
+    " last rows"
+)
 ERRORS = (
-    "errors are those of held-out shapes where rows were measured here (model), and of GPUs left out of training where"
-    " none were (spec: from the datasheet)"
+    "errors on held-out shapes if the GPU has measured rows (model), otherwise on held-out GPUs (spec: from the"
+    " datasheet)"
 )
 NEVER_MEASURED = "~"
 
@@ -25,11 +28,11 @@ NEVER_MEASURED = "~"
 @click.argument("name", required=False, type=GPU)
 @output_options
 def command(name: str | None, form: Form) -> None:
-    """List the known GPUs, or show all that is known of GPU NAME (a registry name or an alias).
+    """List the GPUs of the registry, or show everything about GPU NAME (a registry name or an alias).
 
-    For every family of kernels: the shipped bundle that answers, the rows of it that were measured on the GPU, and how
-    far off times are expected to be: errors on held-out shapes where the GPU was measured, on GPUs left out of training
-    where it was not. A TOML file named in the environment variable SEER_GPUS adds GPUs of your own.
+    For every family of kernels, the command shows the shipped bundle, its rows measured on the GPU, and the expected
+    error. If the GPU was measured, the error is on held-out shapes; otherwise it is on held-out GPUs. The environment
+    variable SEER_GPUS may name a TOML file with GPUs of your own.
 
     Examples:
       seer gpus
@@ -48,7 +51,7 @@ def command(name: str | None, form: Form) -> None:
             _print_facts(facts, answers)
         return
     boards = [(board, _answers(board)) for board in gpus()]
-    # A maker's boards that were never measured all get the same answer, so it stands once, in a last row per maker.
+    # All unmeasured boards of a vendor have the same answer, so a last row per vendor shows it once.
     unseen: dict[str, dict[str, object]] = {}
     for board, answers in boards:
         unmeasured = {family: row["factor_90"] for family, row in answers.items() if not row["rows"]}
@@ -62,7 +65,7 @@ def command(name: str | None, form: Form) -> None:
 
 
 def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> None:
-    """Every figure with its unit and meaning, and for each family of kernels what its times go by."""
+    """Print every figure with its unit and meaning, and the evidence for each family of kernels."""
     figures = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))["figures"]
     values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
     shown = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
@@ -84,19 +87,19 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
 
 
 def _answers(board: "Gpu") -> dict[str, dict[str, object]]:
-    """Family → its bundle and the evidence on the GPU."""
+    """Return family → its bundle and the evidence on the GPU."""
     from surrogate.prediction.shipped import answering
 
     return {family: bundle.evidence(family, board.name) for family, bundle in answering(board).items()}
 
 
 def _flat(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """One row for CSV: ``family_field`` of every answer."""
+    """Return one row for CSV, with ``family_field`` of every answer."""
     return {**facts, **{f"{family}_{key}": value for family, row in answers.items() for key, value in row.items()}}
 
 
 def _row(board: "Gpu", answers: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """One row for people; NVIDIA's architectures are told by their compute capability."""
+    """Return one row for people. Compute capabilities identify NVIDIA's architectures."""
     cells: dict[str, object] = {"name": board.name, "CC": str(board.compute_capability or board.architecture)}
     cells |= {"SMs": board.sms, "fp32_tflops": board.fp32_tflops, "dram_gbs": board.dram_gbs}
     for family, row in answers.items():

@@ -1,4 +1,4 @@
-"""Groups of commands: each command imported only when it runs, and shown with its examples."""
+"""Groups of commands. A command's module is imported only when the command runs or prints its help."""
 
 import importlib
 import tomllib
@@ -19,9 +19,9 @@ TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
 
 
 class CommandGroup(click.Group):
-    """The commands of a table of `TABLE`: each imported when it runs, its examples below its help.
+    """The commands of one group of `TABLE`. Each is imported when it runs; its examples follow its options.
 
-    Help alone is an answer to no command. An unknown command is answered with the nearest names.
+    Without a command, the group prints its help. The error for an unknown command names the nearest commands.
     """
 
     def __init__(self, *, table: str, **settings: Any) -> None:
@@ -29,23 +29,23 @@ class CommandGroup(click.Group):
         self._table = TABLE[table]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all commands, in the order people need them."""
+        """Return all commands, in the order of the table."""
         return list(self._table)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands with their one-line helps; no module is imported."""
+        """Write the list of commands with their one-line helps. No module is imported."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The words that are left for the command; without any, the help on standard error and exit status 2."""
-        if not args and not ctx.resilient_parsing:  # as a shell's completion has it
+        """Return the command's words. Without any, print the help on standard error and exit with status 2."""
+        if not args and not ctx.resilient_parsing:  # a shell's completion parses resiliently
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, imported now, or None."""
+        """Import and return a command, or return None."""
         if cmd_name not in self._table:
             return None
         module, _, function = self._table[cmd_name][0].partition(":")
@@ -56,7 +56,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first word names; a usage error with the nearest names for an unknown one."""
+        """Return the command that the first word names. Raises a usage error with the nearest names."""
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and name not in self._table:
             raise click.UsageError(f"no command {name!r}{nearest(name, self._table)}", ctx)
@@ -64,10 +64,10 @@ class CommandGroup(click.Group):
 
 
 class Grouped(click.Command):
-    """A command whose help has its options in sections, which `section` begins; --help comes last."""
+    """A command whose help lists its options in sections. `section` begins one; --help comes last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a list for each section."""
+        """Write one list per section."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
@@ -78,7 +78,7 @@ class Grouped(click.Command):
 
 
 def section(title: str) -> Callable[[Function], Function]:
-    """Begin a section of a `Grouped` command's help: it holds the options below, up to the next section."""
+    """Begin a section in the help of a `Grouped` command: the options below, up to the next section."""
 
     def begin(function: Function) -> Function:
         for each in getattr(function, "__click_params__", ()):
@@ -89,7 +89,7 @@ def section(title: str) -> Callable[[Function], Function]:
 
 
 def _examples_last(command: click.Command) -> None:
-    """Move the examples that a command's docstring ends with below its options, their lines as they are."""
+    """Move the examples at the end of a command's docstring below its options, line by line."""
     text, title, lines = cleandoc(command.help or "").partition("Examples:\n")
     if title:
         command.help = text.rstrip()

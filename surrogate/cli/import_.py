@@ -1,4 +1,4 @@
-"""``seer import``: other people's files as a dataset."""
+"""``seer import``: read other programs' files as a dataset."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +11,16 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
 
-_HELP = f"""Read other people's measurements and write them as a dataset.
+_HELP = f"""Read measurements of other programs and write them as a dataset.
 
-FORMAT says what the files are:
+FORMAT is the format of the files:
 
 \b
 {chr(10).join(f"  {each.name:<15} {each.summary}" for each in FORMATS.values())}
 
-`seer import FORMAT --how` says how to get such files. Rows of MIOpen are a censored list: only the solvers
-that its database lists are judged. Profiler logs hold launches without problems; they become a kernel table,
-or, with --problems, dataset rows. Operators other than convolutions become rows of their families.
+`seer import FORMAT --how` explains how to get such files. Rows of MIOpen are a censored list: only the solvers in its
+database are judged. Profiler logs hold launches without problems; they become a kernel table, or with --problems
+dataset rows. Operators other than convolutions become rows of their families.
 
 Examples:
   seer import miopen gfx90a.fdb.txt.bz2 -o mi210.parquet
@@ -42,10 +42,10 @@ def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("format_name", metavar="FORMAT", type=WordChoice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
-@option("--how", "Say how to get files of this format, and stop.", is_flag=True)
+@option("--how", "Explain how to get files of this format, and exit.", is_flag=True)
 @option(
     "--gpu",
-    "The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import.",
+    "The measured GPU, if the files do not name it; for aiconfigurator, each GPU to import.",
     multiple=True,
     metavar="G",
 )
@@ -68,7 +68,7 @@ def command(
         click.echo(chosen.how_to_get())
         return
     if output is None:
-        raise InputError("no output given; name the dataset to write with -o DATA.parquet")
+        raise InputError("no output given; give the dataset to write with -o DATA.parquet")
     if gpu:
         options |= {"gpus": gpu} if "gpus" in chosen.parameters else {"gpu": gpu[-1]}
     with progress_bar(chosen.name, "byte", unit_scale=True, disable=quiet or None) as step:
@@ -82,16 +82,16 @@ def command(
 
 
 def _write(imported: Imported, output: Path) -> list[str]:
-    """Write the dataset and its kernels, or the kernel table alone; what was written, a line per file."""
+    """Write the dataset and its kernels, or only a kernel table. Return one line per written file."""
     from surrogate.dataset.store import kernels_path, write_dataset
     from surrogate.dataset.tables import write_table
 
     kernels = imported.kernels
     if imported.table == "launches":
         if kernels is None or kernels.empty:
-            raise InputError("the files hold neither a problem nor a launch; nothing to write")
+            raise InputError("the files hold neither a problem nor a launch; give other files")
         write_table(kernels, output, {"schema": 1, "table": imported.table})
-        return [f"{output}: {plural(len(kernels), 'launch')} without problems; no dataset"]
+        return [f"{output}: a kernel table of {plural(len(kernels), 'launch')} without problems, not a dataset"]
     write_dataset(imported.rows, output, candidates=imported.candidates, kernels=kernels, metadata=imported.metadata)
     lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]
     if kernels is not None and len(kernels):

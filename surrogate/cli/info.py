@@ -1,4 +1,4 @@
-"""``seer info``: a bundle's model card; and ``seer evaluate``: a bundle against measurements."""
+"""``seer info``, which shows a bundle's model card, and ``seer evaluate``, which judges a bundle on measurements."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import PATH, Form, output_options, rows_options, show
-from surrogate.report.tables import FactTable, Format, Table, format_value, ratio, terminal_width, format_count
+from surrogate.report.tables import FactTable, Format, Table, format_count, format_value, ratio, terminal_width
 
 FORMATS: dict[str, Format] = {
     "rows": format_count,
@@ -19,9 +19,10 @@ FORMATS: dict[str, Format] = {
     "interval_factor": ratio,
 }
 LEGEND = (
-    "Figures are of rows left out of fits, by whole shapes: half of the times are off by less than median_ape, nine in"
-    " ten by less than p90_ape; slowdown is the time of what is chosen over the fastest's; coverage of the times lie in"
-    " their 90 % intervals, which reach from the predicted time divided by interval_factor to the time multiplied by it"
+    "All figures are on held-out shapes. median_ape and p90_ape are the median and the 90th percentile of the absolute"
+    " percentage error of times. slowdown is the time of the pick divided by the time of the fastest. coverage is the"
+    " share of times inside their 90 % intervals. An interval reaches from the predicted time divided by"
+    " interval_factor to the predicted time multiplied by it"
 )
 WORDS = {
     "median_ape": "time error, median",
@@ -29,23 +30,23 @@ WORDS = {
     "interval_coverage": "90 % intervals cover",
     "slowdown_macro": "slowdown",
 }
-"""What figures of `seer evaluate` are called for people, as `seer train` calls them; others keep their key."""
+"""Figure of `seer evaluate` → its name for people. Others keep their key."""
 FRACTIONS = {
     *("median_ape", "p90_ape", "mape", "rmspe", "gmae", "in_domain", "interval_coverage", "interval_coverage_ci"),
     *("top1", "within_10pct", "pick_probability", "pick_was_best"),
 }
-"""Those that people read as percentages."""
+"""Figures that are printed as percentages."""
 
 
 @click.command()
 @click.argument("bundle")
 @output_options
 def command(bundle: str, form: Form) -> None:
-    """Show what BUNDLE was fitted on, its held-out errors and intervals, and its licence notices.
+    """Show the training data of BUNDLE, its held-out errors and intervals, and its licence notices.
 
-    BUNDLE is a folder, or a GPU's name for the bundle that ships for it. Errors, slowdowns of the choices and the
-    coverage of the 90 % intervals are of shapes that the fit never saw; a row for each family of kernels, then a row
-    for each of its GPUs (of several families in --csv alone). --json prints the whole index.
+    BUNDLE is a folder, or the name of a GPU for its shipped bundle. Errors, slowdowns and the coverage of the 90 %
+    intervals are on held-out shapes. The table has one row per family of kernels, and one per GPU if there is a single
+    family; --csv always has them. --json prints the whole index.
 
     Examples:
       seer info bundle
@@ -68,7 +69,7 @@ def command(bundle: str, form: Form) -> None:
 
 
 def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, object]:
-    """Time errors, the slowdown of the choices and the coverage of the intervals on a family's held-out rows."""
+    """Return time errors, the slowdown of choices and the coverage of intervals on a family's held-out rows."""
     from surrogate.features.families import FAMILIES, Family
 
     choice = held["choice"].get(FAMILIES.get(family, Family).primary, {})
@@ -83,7 +84,7 @@ def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, object]]:
-    """The family's figures over all GPUs, then the rows and intervals on each of them."""
+    """Return the family's figures over all GPUs, then the rows and intervals of each GPU."""
     card = index["card"]
     data = card["data"]["families"][family]
     held = card["held_out"][family]
@@ -103,7 +104,7 @@ def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, obj
 
 
 def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the bundle was fitted on, by name."""
+    """Return (name, text) facts about the bundle's training data."""
     data = card["data"]
     pairs = {
         "data": data["name"],
@@ -124,22 +125,22 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 @rows_options
 @output_options
 def evaluate(bundle: str, data: Path, candidates: str | None, where: tuple[str, ...], form: Form) -> None:
-    """Judge BUNDLE on DATA: time errors, interval coverage and slowdowns, for shapes unseen and seen in training apart.
+    """Judge BUNDLE on DATA: time errors, interval coverage and slowdowns, separately for unseen and seen shapes.
 
-    BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
+    BUNDLE is a folder, or the name of a GPU for its shipped bundle.
 
-    In --json and --csv errors and shares are fractions. Slowdowns are ratios to the best candidate; an interval
-    reaches from the predicted time divided by its factor to the time multiplied by it.
+    In --json and --csv, errors and shares are fractions. A slowdown is the ratio to the best candidate's time. An
+    interval reaches from the predicted time divided by its factor to the predicted time multiplied by it.
 
     Examples:
       seer evaluate bundle run.parquet --where gpu=v100-sxm2-16gb
     """
     from surrogate.cli.datasets import load_dataset as load_data
-    from surrogate.prediction.evaluate import evaluate as judged
+    from surrogate.prediction.evaluate import evaluate as evaluate_bundle
     from surrogate.prediction.shipped import as_bundle
 
-    known = as_bundle(bundle)
-    records = judged(known, load_data(data, candidates, where, known.kernel))
+    opened = as_bundle(bundle)
+    records = evaluate_bundle(opened, load_data(data, candidates, where, opened.kernel))
     several = len({record["family"] for record in records}) > 1
     flat = {
         " ".join([record["family"]] * several + [record["part"], record["stratum"]]): _flat(record)
@@ -151,17 +152,17 @@ def evaluate(bundle: str, data: Path, candidates: str | None, where: tuple[str, 
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, object]:
-    """Figures as people read them, by name; those of the intervals one by one for each GPU."""
-    apart = ("family", "part", "stratum", "intervals")
-    figures = {WORDS.get(name, name): _shown(name, value) for name, value in record.items() if name not in apart}
+    """Return the figures of a record by name, formatted for people, with the intervals of each GPU."""
+    keys = ("family", "part", "stratum", "intervals")
+    figures = {WORDS.get(name, name): _formatted(name, value) for name, value in record.items() if name not in keys}
     for row in record.get("intervals", []):
         where = row["gpu"] if row["dtype"] == "all" else f"{row['gpu']} {row['dtype']}"
-        figures[f"{WORDS['interval_coverage']} {where}"] = _shown("interval_coverage", row["coverage"])
+        figures[f"{WORDS['interval_coverage']} {where}"] = _formatted("interval_coverage", row["coverage"])
         figures[f"interval_factor {where}"] = row["interval_factor"]
     return figures
 
 
-def _shown(name: str, value: object) -> object:
-    """A fraction, or an interval of them, in percent; another figure as it is."""
+def _formatted(name: str, value: object) -> object:
+    """Return a fraction, or an interval of fractions, in percent; another figure unchanged."""
     ends = value if isinstance(value, list) else [value]
     return value if value is None or name not in FRACTIONS else " to ".join(map("{:.1%}".format, ends))

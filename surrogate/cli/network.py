@@ -264,7 +264,10 @@ def _print_report(
         f"GPUs{together}; a speedup is the ratio of expected times per sample, without an interval of its own",
         [_sweep(row) for row in gpus],
     )
-    counted = {"unsupported, in no sum": time.unsupported, "convolutions outside the training data": time.outside_domain}
+    counted = {
+        "unsupported, in no sum": time.unsupported,
+        "convolutions outside the training data": time.outside_domain,
+    }
     lines = [f"{title}: {_counts(counts)}" for title, counts in counted.items() if counts]
     if time.ignored:
         commonest = _counts(dict(Counter(time.ignored).most_common(COMMONEST)))

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what --json and --csv print; nothing heavy is imported for their help."""
+"""Options that several commands share, and the printing of --json and --csv. Help needs no heavy import."""
 
 import os
 import re
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
 
 Function = TypeVar("Function", bound=Callable[..., object])
-"""A command's function, which options leave as it is."""
+"""The type of a command's function. Option decorators return the same type."""
 Form = Literal["", "json", "csv"]
-"""What an answer is printed as; nothing for people."""
+"""Output form of an answer. The empty text means a table for people."""
 
 
 class DataPath(click.Path):
-    """A file, or ``-`` for ``stream``; without a stream a folder. What is written must be writable before work begins.
+    """A file, ``-`` for ``stream``, or a folder if there is no stream. An output is checked before work begins.
 
-    ``folder``: how a folder is written (`require_writable`); ``checked``: False where the command itself finds out.
+    ``folder`` is the rule for an existing folder (`require_writable`). With ``checked=False`` the command itself
+    checks the path.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class DataPath(click.Path):
         self.checked = checked
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, or the stream's where ``-`` came. Raises `InputError` where it could not be written."""
+        """Return the path; ``-`` gives the stream's path. Raises `InputError` if the path is not writable."""
         if value == "-" and self.stream:
             return self.stream
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if value == "-" and self.folder:
-            self.fail("a folder is written, no stream; give its name", param, ctx)
+            self.fail("the output is a folder, not a stream; give its name", param, ctx)
         if self.checked and not (ctx and ctx.resilient_parsing):
             require_writable(path, self.folder)
         return path
@@ -58,32 +59,32 @@ BUNDLE = DataPath(None, folder="replaced")
 
 
 class IntegerRange(click.IntRange):
-    """A whole number."""
+    """An integer."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; a usage error says how it is written."""
+        """Return the integer. Raises a usage error with an example for another text."""
         if re.fullmatch(r"\s*[+-]?\d+\s*", str(value)) is None:
-            self.fail(f"{value!r} is no whole number; write its digits, as in 1024", param, ctx)
+            self.fail(f"{value!r} is not an integer; write its digits, as in 1024", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class Positive(click.FloatRange):
-    """A number above 0, in the unit that the option's help names; inf is one."""
+    """A number above 0, in the unit of the option's help. inf is valid."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; a usage error says how it is written."""
+        """Return the number. Raises a usage error with an example for another text."""
         try:
             is_number = not isnan(float(value))
         except ValueError:
             is_number = False
         if not is_number:
             unit = f" of {param.metavar.lower()}" if isinstance(param, click.Option) and param.metavar else ""
-            self.fail(f"{value!r} is no number{unit}; write it without a unit, as in 30", param, ctx)
+            self.fail(f"{value!r} is not a number{unit}; write it without a unit, as in 30", param, ctx)
         return super().convert(value, param, ctx)
 
 
 MAX_INT32 = 2**31 - 1
-"""The largest size; written here, because the features' modules import NumPy."""
+"""The largest size. It is repeated here, because the features' modules import NumPy."""
 COUNT = IntegerRange(min=1)
 INDEX = IntegerRange(min=0)
 SIZE = IntegerRange(1, MAX_INT32)
@@ -91,13 +92,13 @@ POSITIVE = Positive(min=0, min_open=True)
 
 
 class WordChoice(click.Choice):
-    """One of some words, in any case; a usage error names the nearest."""
+    """One of several words, in upper or lower case. The usage error names the nearest word."""
 
     def __init__(self, choices: Sequence[str]) -> None:
         super().__init__(choices, case_sensitive=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word."""
+        """Return the word."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
@@ -105,23 +106,23 @@ class WordChoice(click.Choice):
 
 
 class SettingChoice(WordChoice):
-    """One of a problem's setting's values, by any name that people call it, such as ``float16``."""
+    """A value of a problem's setting, by any of its names, such as ``float16`` for fp16."""
 
     def __init__(self, setting: str, choices: Sequence[str]) -> None:
         super().__init__(choices)
         self.setting = setting
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The value by its name here."""
+        """Return the value by the name that this package uses."""
         from surrogate.features.problem import setting as setting_value
 
         return super().convert(setting_value(self.setting, value), param, ctx)
 
 
 class Once(click.Option):
-    """An option, whose second value is refused where it has one: click would take the last without a word.
+    """An option that may be given once. click itself would silently take the last of several values.
 
-    In help a number without a name of its own is N or X, in the place of INTEGER RANGE.
+    In the help, an unnamed integer is N and an unnamed number is X.
     """
 
     def __init__(self, *names: Any, **settings: Any) -> None:
@@ -130,33 +131,33 @@ class Once(click.Option):
             self.metavar = "N" if isinstance(self.type, click.types.IntParamType) else "X"
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser keep every value."""
+        """Make the parser keep every value."""
         if self.is_flag or self.multiple:
             super().add_to_parser(parser, ctx)
         else:
             parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
 
     def consume_value(self, ctx: click.Context, opts: Any) -> tuple[Any, Any]:
-        """The one value."""
+        """Return the value. Raises a usage error if there are several."""
         values = opts.get(self.name)
         if self.multiple or not isinstance(values, list):
             return super().consume_value(ctx, opts)
         if len(values) > 1 and not ctx.resilient_parsing:
-            has_more = self.name == "gpu" and any(each.name == "compare_gpus" for each in ctx.command.params)
+            compares_gpus = self.name == "gpu" and any(each.name == "compare_gpus" for each in ctx.command.params)
             is_list = "," in (self.metavar or "")
-            remedy = "further ones by --compare-gpus" if has_more else "them with commas between" if is_list else "one"
-            came = f"{self.opts[0]} is given {len(values)} times ({', '.join(values)})"
-            raise click.UsageError(f"{came}; give {remedy}", ctx)
+            remedy = "the others with --compare-gpus" if compares_gpus else "them with commas" if is_list else "one"
+            given = f"{self.opts[0]} is given {len(values)} times ({', '.join(values)})"
+            raise click.UsageError(f"{given}; give {remedy}", ctx)
         return super().consume_value(ctx, {**opts, self.name: values[0]})
 
 
 def option(
     names: str, text: str, kind: click.ParamType | type | Collection[str] | None = None, **settings: Any
 ) -> Callable[[Function], Function]:
-    """Add an option to a command.
+    """Return a decorator that adds an option to a command.
 
-    ``names`` are its flags, then its parameter's name if that is another; ``text`` is its help; ``kind`` is click's
-    type, or the words to choose from; ``settings`` are those of `click.option`.
+    ``names`` are the flags, followed by the parameter's name if it differs. ``text`` is the help. ``kind`` is a type of
+    click, or the words to choose from. ``settings`` are arguments of `click.option`.
     """
     if kind is not None and not isinstance(kind, click.ParamType | type):
         kind = WordChoice(tuple(kind))
@@ -175,32 +176,32 @@ def combined(*decorators: Callable[[Function], Function]) -> Callable[[Function]
 
 
 class GpuName(click.ParamType):
-    """A GPU by any name; a note on stderr says which board is taken where the name fits several."""
+    """A GPU by any name. If the name fits several boards, a note on standard error names the one that is used."""
 
     name = "G"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name as it came; the note comes behind the answer, and not at all where there is none."""
+        """Return the name unchanged. The note follows the answer; after an error it is not printed."""
 
-        def tell() -> None:
+        def print_note() -> None:
             if isinstance(sys.exc_info()[1], SystemExit | click.exceptions.Exit | None):
                 click.echo(f"seer: {board_notes(value)[0]}", err=True)
 
         if board_notes(value) and ctx:
-            ctx.call_on_close(tell)
+            ctx.call_on_close(print_note)
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
+        """Return registry names, or else aliases, that begin with ``incomplete``; [] if SEER_GPUS is unreadable."""
         from surrogate.features.gpu import gpus
 
         try:
             registered = gpus()
         except InputError:
             return []
-        begun = incomplete.casefold()
-        names = [gpu.name for gpu in registered if gpu.name.casefold().startswith(begun)]
-        aliases = {alias for gpu in registered for alias in gpu.aliases if alias.casefold().startswith(begun)}
+        prefix = incomplete.casefold()
+        names = [gpu.name for gpu in registered if gpu.name.casefold().startswith(prefix)]
+        aliases = {alias for gpu in registered for alias in gpu.aliases if alias.casefold().startswith(prefix)}
         return [CompletionItem(name) for name in names or sorted(aliases)]
 
 
@@ -213,7 +214,7 @@ class Bytes(click.ParamType):
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes."""
+        """Return the number of bytes."""
         from surrogate.prediction.results import parse_bytes
 
         return value if isinstance(value, int) else parse_bytes(value)
@@ -223,18 +224,18 @@ BYTES = Bytes()
 
 
 def sizes_option(names: str, text: str) -> Callable[[Function], Function]:
-    """Add an option whose value is whole numbers with commas between, as in 1,2,4."""
+    """Return a decorator that adds an option of integers with commas between them, as in 1,2,4."""
     return option(names, text, metavar="N,N,…", callback=_sizes)
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """Return the distinct numbers; a usage error for anything else."""
+    """Return the distinct numbers. Raises a usage error for another text."""
     try:
         numbers = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
     except ValueError:
         numbers = (0,)
     if numbers and (min(numbers) < 1 or max(numbers) > MAX_INT32):
-        message = f"{text!r} is no list of whole numbers from 1; write them as in 1,2,4,8"
+        message = f"{text!r} is not a list of integers from 1; write them as in 1,2,4,8"
         raise click.BadParameter(message, context, parameter)
     return numbers
 
@@ -247,49 +248,49 @@ def _gpu_names(context: click.Context, parameter: click.Parameter, text: str | N
     return [GPU.convert(name, parameter, context) for name in names]
 
 
-compare_gpus_option = option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=_gpu_names)
-html_option = option("--html", "Also write everything as one HTML file.", OUT)
+compare_gpus_option = option("--compare-gpus", "Answer for these GPUs, too.", metavar="A,B,…", callback=_gpu_names)
+html_option = option("--html", "Write everything into one HTML file, too.", OUT)
 seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)
 candidates_option = option(
     "--candidates",
-    "How the table lists candidates, where the file does not say: all were tried, or a censored list.",
+    "If the file does not say it: `all` candidates were tried, or only the `listed` ones are known.",
     ("all", "listed"),
 )
 where_option = option(
     "--where",
-    "Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either.",
+    "Keep only rows with this value. Repeat it for more columns; VALUE,VALUE keeps either.",
     multiple=True,
     metavar="COLUMN=VALUE",
 )
 rows_options = combined(candidates_option, where_option)
-"""Which rows of the data count, and how."""
+"""The rows of the data that count, and the meaning of missing candidates."""
 limit_options = combined(
-    option("--workspace-limit", "Largest workspace of a pick, as in 64MiB, 1GB or 1048576.", BYTES),
-    option("--deterministic", "Only algorithms whose two runs give the same bits.", is_flag=True),
+    option("--workspace-limit", "Maximum workspace of a pick, as in 64MiB, 1GB or 1048576.", BYTES),
+    option("--deterministic", "Only algorithms that give the same bits in every run.", is_flag=True),
 )
-"""Which algorithms may be picked."""
+"""Limits on the picked algorithm."""
 _COLUMNS = "Columns of a table of your own kernel's configurations:"
 _kernel_columns = combined(
     option("--kernel kernel_file", "A description of your own kernel, TOML (`seer data describe`).", PATH),
-    option("--sizes", f"{_COLUMNS} numbers of a problem, as m,n,k.", metavar="A,B"),
-    option("--parameters", f"{_COLUMNS} what is tuned.", metavar="A,B"),
-    option("--settings texts", f"{_COLUMNS} texts of a problem, as dtype.", metavar="A,B"),
+    option("--sizes", f"{_COLUMNS} numbers of a problem, such as m,n,k.", metavar="A,B"),
+    option("--parameters", f"{_COLUMNS} the tuned parameters.", metavar="A,B"),
+    option("--settings texts", f"{_COLUMNS} texts of a problem, such as dtype.", metavar="A,B"),
 )
 
 
 def kernel_options(function: Function) -> Function:
-    """Add ``--kernel``, or ``--sizes``, ``--parameters`` and ``--settings``: a described kernel, or None."""
+    """Add ``--kernel``, ``--sizes``, ``--parameters`` and ``--settings``. The command gets a kernel, or None."""
 
     @wraps(function)
     def described(*words: Any, **named: Any) -> Any:
         columns = [named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")]
         files = [each for name in ("data", "paths") if isinstance(each := named.get(name), tuple)]
-        strays = [str(file) for each in files for file in each if not file.suffix and not file.exists()]
+        unmatched = [str(file) for each in files for file in each if not file.suffix and not file.exists()]
         kernel = None
         if any(columns):
-            if strays:
+            if unmatched:
                 raise InputError(
-                    f"{', '.join(strays)}: no such file; names of columns are joined by commas, as in m,n,k"
+                    f"{', '.join(unmatched)}: no such file; write names of columns with commas, as in m,n,k"
                 )
             from surrogate.dataset.described import KernelOptions
 
@@ -300,7 +301,7 @@ def kernel_options(function: Function) -> Function:
 
 
 def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
-    """The device; a usage error where XGBoost, which would go on without a word, finds no GPU."""
+    """Return the device. Raises a usage error if XGBoost finds no GPU; it would silently use the CPU."""
     if device == "cuda":
         import warnings
 
@@ -310,12 +311,12 @@ def _tree_device(context: click.Context, parameter: click.Parameter, device: str
             warnings.simplefilter("always")
             xgboost.train({"device": device}, xgboost.DMatrix([[0.0]], label=[0.0]), num_boost_round=1)
         if warned:
-            raise click.BadParameter("XGBoost finds no CUDA device; leave --device out", context, parameter)
+            raise click.BadParameter("XGBoost finds no CUDA device; leave the option out", context, parameter)
     return device
 
 
 class RowOptions(NamedTuple):
-    """Which rows of tables count, and how: what `fit_options` says of them, in the order that `load` takes it."""
+    """The values of `fit_options` that concern rows of tables, in the order of `load_dataset`'s parameters."""
 
     candidates: str | None
     where: tuple[str, ...]
@@ -323,7 +324,7 @@ class RowOptions(NamedTuple):
 
 
 def _as_rows(function: Function) -> Function:
-    """Give the command the options of rows and kernels as one parameter, ``rows``."""
+    """Pass the options of rows and kernels to the command as one parameter, ``rows``."""
 
     @wraps(function)
     def given(
@@ -335,10 +336,10 @@ def _as_rows(function: Function) -> Function:
 
 
 fit_options = combined(
-    option("--device", "Where XGBoost grows trees.", ("cpu", "cuda"), default="cpu", callback=_tree_device),
+    option("--device", "The device on which XGBoost trains.", ("cpu", "cuda"), default="cpu", callback=_tree_device),
     option(
         "--candidate",
-        "Choose among algorithms (each with its fastest solver) or among solvers.",
+        "The unit of choice: algorithms (each with its fastest solver), or solvers.",
         ("algorithm", "solver"),
         default="algorithm",
     ),
@@ -346,23 +347,23 @@ fit_options = combined(
     kernel_options,
     _as_rows,
 )
-"""What is fitted, and where; the command gets `RowOptions`."""
+"""Options of a fit. The command gets `RowOptions`."""
 training_options = combined(click.argument("data", nargs=-1, required=True, type=PATH), fit_options, seed_option)
-"""DATA, what is searched or trained, and where."""
+"""DATA, the options of a fit, and the seed."""
 
 
 def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[[Function], Function]:
-    """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` and `BUNDLE` a folder."""
+    """Return a decorator that adds ``-o``: a file, or a folder if ``kind`` is `FOLDER` or `BUNDLE`."""
     return option("-o --output", text, kind, required=required)
 
 
 def print_written(output: Path, text: str) -> None:
-    """Print a line about what was written; on standard error where standard output is what was written."""
+    """Print a line about the written output. If the output is standard output, the line goes to standard error."""
     click.echo(text, err=output == STDOUT)
 
 
 def output_options(function: Function) -> Function:
-    """Add ``--json`` and ``--csv``; the command gets ``form``, what its answer is printed as."""
+    """Add ``--json`` and ``--csv``. The command gets the output ``form``."""
 
     @wraps(function)
     def printed(*words: Any, as_json: bool, as_csv: bool, **named: Any) -> Any:
@@ -380,7 +381,7 @@ def output_options(function: Function) -> Function:
 def show(
     records: Sequence[Mapping[str, object]], form: Form = "", *, json_value: object = None, table: Table | None = None
 ) -> None:
-    """Print ``records`` as JSON (``json_value`` in their place, if given), as CSV, or as ``table`` for people."""
+    """Print ``records`` as CSV or as ``table``, or print ``json_value`` (by default the records) as JSON."""
     if form == "json":
         click.echo(to_json(records if json_value is None else json_value))
     elif form == "csv":
@@ -390,11 +391,11 @@ def show(
 
 
 def board_notes(name: str | None) -> list[str]:
-    """What is said of a name that fits several boards; nothing of one that is none."""
+    """Return a note if a name fits several boards, and no note for an unknown name."""
     from surrogate.features.gpu import registry
 
     try:
         note = registry().note(name) if name else None
-    except InputError:  # whoever needs the GPU says so
+    except InputError:  # the code that needs the GPU raises it again
         return []
     return [note] if note else []

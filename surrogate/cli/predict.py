@@ -1,4 +1,4 @@
-"""``seer predict``: the time of one problem, or of every row of a table."""
+"""``seer predict``: predict the time of one problem, or of every row of a table."""
 
 from collections import Counter
 from itertools import chain
@@ -12,9 +12,9 @@ from surrogate.cli.problem import FLAGS, Options, open_predictor, problem_option
 from surrogate.features.errors import InputError, RowError
 
 ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
-"""Columns that a table gets."""
+"""Columns that are added to a table."""
 MAX_NOTES = 10
-"""Caveats of a table that are printed, those of most rows first."""
+"""Maximum number of printed caveats of a table. The caveats of the most rows come first."""
 
 
 @click.command(context_settings=FLAGS)
@@ -28,13 +28,13 @@ def command(
 ) -> None:
     """Predict the time of PROBLEM (as `seer select` takes it), or of every row of a table, with 90 % intervals.
 
-    Of a table all rows and columns are kept in order; neither status nor time need to be in it. Added are predicted_us,
-    lower_us and upper_us, in_domain (sizes, device and setting lie within what training saw) and supported (the
-    algorithm is expected to run). A row names its problem by a column problem, by operator and sizes, or by sizes alone
-    (n,c,h,k,r or m,n,k). The options hold for rows that do not say their setting. Without a column algorithm the
-    fastest is added. Of a kernel of your own its parameters name the configuration, without them the fastest is added;
-    so is source (measured, model or similar-gpu). Caveats are printed, with the number of rows that each is of. From
-    parquet to parquet a table of any length goes through in bounded memory.
+    All rows and columns of a table are kept in their order; status and time are not needed. The command adds
+    predicted_us, lower_us, upper_us, in_domain (sizes, device and setting lie within the training data) and supported
+    (the algorithm is expected to run). A row names its problem in a column problem, by operator and sizes, or by sizes
+    only (n,c,h,k,r or m,n,k). The options apply to rows without a setting of their own. If there is no column
+    algorithm, the fastest one is added. For a kernel of your own, the parameters name the configuration, or the fastest
+    one is added; source (measured, model or similar-gpu) is added, too. Each caveat is printed with its number of rows.
+    From parquet to parquet, a table of any length needs bounded memory.
 
     Examples:
       seer predict --gpu v100 n32c256h14k256r3p1
@@ -42,23 +42,23 @@ def command(
     """
     if data is None:
         if output is not None:
-            raise InputError("-o goes with --data TABLE; one problem's prediction is printed")
-        asked, predictor = read_problem(problem, options)
-        predicted = predictor.predict(asked, algorithm, library_version=options["library_version"])
-        whole = with_notes(predicted.to_dict(), options["gpu"])
-        show([whole], form, json_value=whole, table=predicted.table())
+            raise InputError("-o needs --data TABLE; the prediction of one problem is printed")
+        parsed, predictor = read_problem(problem, options)
+        predicted = predictor.predict(parsed, algorithm, library_version=options["library_version"])
+        record = with_notes(predicted.to_dict(), options["gpu"])
+        show([record], form, json_value=record, table=predicted.table())
         return
     if problem or output is None:
-        raise InputError("--data TABLE needs -o OUT (.parquet, .csv, .json; - prints CSV), and no PROBLEM beside it")
+        raise InputError("--data TABLE needs -o OUT (.parquet, .csv, .json; - prints CSV), and no PROBLEM")
     if form:
-        raise InputError("--json and --csv go with one PROBLEM; a table is written as -o OUT.json or -o OUT.csv")
+        raise InputError("--json and --csv need one PROBLEM; write a table with -o OUT.json or -o OUT.csv")
     print_written(output, _predict_table(data, output, algorithm, options))
 
 
 def _predict_table(data: Path, output: Path, algorithm: str | None, options: Options) -> str:
-    """Write the table with five columns more, and ``algorithm`` where the fastest had to be found; a line about it.
+    """Write the table with the `ADDED` columns, and ``algorithm`` if it had none. Return the lines to print.
 
-    Raises `InputError` where the table lacks sizes or holds a violation, or the options contradict it.
+    Raises `InputError` if the table lacks sizes, breaks a rule, or contradicts the options.
     """
     from surrogate.cli.datasets import progress_bar
     from surrogate.dataset.tables import table_parts, table_writer
@@ -74,7 +74,7 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
     ):
         for frame in table.frames:
             if algorithm is not None and "algorithm" in frame:
-                raise InputError(f"{data}: the table names its algorithms itself; leave --algorithm out")
+                raise InputError(f"{data}: the table has a column algorithm; leave --algorithm out")
             try:
                 answers = predictor.predict(frame, algorithm, library_version=options["library_version"], **settings)
             except RowError as error:

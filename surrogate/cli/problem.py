@@ -1,4 +1,4 @@
-"""PROBLEM on the command line: its text, or the field's flags after ``--``; and the options that go with it."""
+"""PROBLEM on the command line, as a text or as flags after ``--``, and its options."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,20 +26,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "routing": (),
     "variant": (),
 }
-"""Setting of a problem → the values that its option takes (any if none are listed), which a test holds to the
-families'; written here because the families' modules import NumPy."""
-ALIKE = 0.85
-"""From this likeness on a word is a misspelled option, and no flag of a problem (--in_layout is 0.84 of --layout)."""
+"""Setting of a problem → the values of its option. An empty tuple means any value. The values are repeated here,
+because the families' modules import NumPy; a test compares both."""
+MIN_SIMILARITY = 0.85
+"""A word of at least this similarity is a misspelled option, not a problem's flag (--in_layout to --layout: 0.84)."""
 FLAGS = {"ignore_unknown_options": True}
 """Context settings of a command that takes PROBLEM as flags."""
 
 
 Options = Mapping[str, Any]
-"""What a command gets of `problem_options` or `setting_options`: parameter → value, None if it was not given."""
+"""Parameters of `problem_options` or `setting_options` → values; None for an option that was not given."""
 
 
 def _setting(name: str, text: str, default: str, **settings: Any) -> Callable[..., Any]:
-    """Return the option of a problem's setting; ``default`` says what stands in for it."""
+    """Return the option of a problem's setting. ``default`` explains its default value."""
     kind = SettingChoice(name, CHOICES[name]) if CHOICES[name] else str
     return option(f"--{name.replace('_', '-')}", f"{text}  [default: {default}]", kind, **settings)
 
@@ -48,29 +48,30 @@ setting_options = combined(
     _setting(
         "dtype", f"Element type: {', '.join(CHOICES['dtype'])}.", "fp32; bf16 for attention and experts", metavar="TYPE"
     ),
-    _setting("math", "Math type.", "as PyTorch runs it on the GPU"),
-    _setting("layout", "Of a convolution's tensors in memory.", "NCHW", metavar="[NCHW|NHWC]"),
-    _setting("direction", "A convolution forward, or one of its gradients.", "fwd"),
-    _setting("phase", "Of attention: a prompt, tokens after it, or an encoder.", "by the query's length"),
-    _setting("kv_dtype", "Element type of cached keys and values.", "as --dtype"),
-    _setting("routing", "How tokens spread over experts, as power_law_1.2.", "balanced"),
+    _setting("math", "Math type.", "PyTorch's default on the GPU"),
+    _setting("layout", "Memory layout of a convolution's tensors.", "NCHW", metavar="[NCHW|NHWC]"),
+    _setting("direction", "Pass of a convolution: forward, or one of its gradients.", "fwd"),
+    _setting("phase", "Phase of attention: a prompt, the tokens after it, or an encoder.", "by the query's length"),
+    _setting("kv_dtype", "Element type of cached keys and values.", "the value of --dtype"),
+    _setting("routing", "Distribution of tokens over experts, such as power_law_1.2.", "balanced"),
     _setting(
         "variant",
-        "A mode of the kernel: of AMD's products Tensile's type and transposes, as 'HSS NT'; of experts, nongated.",
-        "the usual one",
+        "Variant of the kernel: for AMD's matrix products Tensile's type and transposes, such as 'HSS NT'; for"
+        " experts, nongated.",
+        "the commonest one",
     ),
 )
 """The settings of a problem."""
 
 problem_options = combined(
     click.argument("problem", nargs=-1, type=click.UNPROCESSED),
-    option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU),
-    option("--bundle", "A folder made by `seer train`.  [default: the one that ships for the GPU]", click.Path()),
-    option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
-    option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V"),
+    option("--gpu", "The GPU, by any name; `seer gpus` lists them.", GPU),
+    option("--bundle", "A folder of `seer train`.  [default: the shipped bundle for the GPU]", click.Path()),
+    option("--library", "Candidates of one library only, such as cudnn or miopen.", metavar="NAME"),
+    option("--library-version", "Version, such as 8.9.2.  [default: the newest in the bundle]", metavar="V"),
     setting_options,
 )
-"""PROBLEM, a tuple of words, and the options that say on what, and how, it is computed."""
+"""PROBLEM, a tuple of words, and the options of its GPU, bundle and settings."""
 
 
 def settings_of(options: Options) -> dict[str, str]:
@@ -79,40 +80,40 @@ def settings_of(options: Options) -> dict[str, str]:
 
 
 def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem, Predictor]":
-    """The problem that the words name, of any family, and the predictor that is asked. Raises `InputError`.
+    """Return the problem that the words name, of any family, and its predictor. Raises `InputError`.
 
-    What a line of MIOpenDriver says of element type, direction and layout counts before the options.
+    Element type, direction and layout in a line of MIOpenDriver override the options.
     """
     from surrogate.features.conv import EXAMPLE, is_driver_line
 
     if not words:
-        raise InputError(f"no PROBLEM given; it looks like {EXAMPLE}, or like -- -n 32 -c 256 -H 14 …")
-    known = [name for each in click.get_current_context().command.params for name in each.opts if name[:2] == "--"]
+        raise InputError(f"no PROBLEM given; write it as {EXAMPLE}, or as -- -n 32 -c 256 -H 14 …")
+    flags = [name for each in click.get_current_context().command.params for name in each.opts if name[:2] == "--"]
     for word in words:
-        if word.startswith("--") and (hint := nearest(word, known, cutoff=ALIKE)):
+        if word.startswith("--") and (hint := nearest(word, flags, cutoff=MIN_SIMILARITY)):
             raise InputError(f"no option {word}{hint}")
     if len(words) > 1 and not words[0].startswith("-") and not is_driver_line(words):
         if wrong := next((word for word in words if word.startswith("--")), None):
-            raise InputError(f"no option {wrong}; --help lists those that there are")
+            raise InputError(f"no option {wrong}; --help lists the options")
         raise InputError(
-            f"{len(words)} words came as PROBLEM, {words[0]!r} first; give one, or a file of them to `seer export`"
+            f"PROBLEM is {len(words)} words, {words[0]!r} first; give one word, or a file of problems to `seer export`"
         )
     predictor = open_predictor(options)
     return predictor.read(" ".join(words), **settings_of(options)), predictor
 
 
 def open_predictor(options: Options) -> "Predictor":
-    """The predictor that ``--gpu`` and ``--bundle`` name."""
+    """Return the predictor for ``--gpu`` and ``--bundle``."""
     from surrogate.prediction.shipped import load
 
     gpu = options["gpu"]
     if options["bundle"] is not None:
         return load(Path(options["bundle"]), gpu=gpu, library=options["library"])
     if not gpu:
-        raise InputError("no GPU named; give --gpu G (`seer gpus` lists them), or --bundle B")
+        raise InputError("no GPU given; give --gpu G (`seer gpus` lists them), or --bundle B")
     return load(gpu, library=options["library"])
 
 
 def with_notes(answer: dict[str, Any], name: str | None) -> dict[str, Any]:
-    """An answer for JSON, where `board_notes` stand first among its notes."""
+    """Return an answer for JSON with `board_notes` before its notes."""
     return answer | {"notes": board_notes(name) + answer["notes"]}

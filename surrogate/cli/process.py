@@ -1,4 +1,4 @@
-"""Standard streams that never fail on a character, and whatever ended a command as one line and an exit status."""
+"""Standard streams that print every character, and errors and signals as one line and an exit status."""
 
 import codecs
 import os
@@ -17,7 +17,7 @@ import click
 
 from surrogate.features.errors import InputError
 
-PLAIN = {
+ASCII = {
     "×": "x",
     "µ": "u",
     "…": "...",
@@ -30,39 +30,39 @@ PLAIN = {
     "→": "->",
     "·": "*",
 }
-"""What is printed of our own signs where the encoding of a stream lacks them."""
+"""Character of our own output → its substitute if the encoding of a stream lacks it."""
 ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the program to end: temporary files vanish, as with Ctrl-C."""
+    """A signal asked the program to end. Temporary files are removed, as after Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.strsignal(number))
         self.number = number
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
-    """A codec's error handler: `PLAIN`, else the character's backslash escape (a path that is no UTF-8, too)."""
+def _ascii(error: UnicodeError) -> tuple[str, int]:
+    """Handle a codec's error: return the substitute in `ASCII`, or the backslash escape of the character."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
-    return "".join(PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
+    return "".join(ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
 
 
-codecs.register_error("seer-plain", _plain)
+codecs.register_error("seer-ascii", _ascii)
 
 
 def usable_streams() -> None:
-    """Give closed streams a place, and make both print a substitute for what their encoding lacks."""
+    """Open closed streams on the null device, and make both print substitutes for characters they cannot encode."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # `seer … >&-`; progress bars and others take a stream for granted
-            setattr(sys, name, _nowhere())
+        if getattr(sys, name) is None:  # `seer … >&-`; progress bars need a stream
+            setattr(sys, name, _null_stream())
         if isinstance(stream := getattr(sys, name), TextIOWrapper):
-            stream.reconfigure(errors="seer-plain")
+            stream.reconfigure(errors="seer-ascii")
 
 
-def _nowhere() -> TextIO:
+def _null_stream() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
@@ -85,29 +85,29 @@ def ending_signals() -> Iterator[None]:
 
 
 def flush_output() -> None:
-    """Send what standard output still holds. Raises `OSError` where nobody takes it."""
+    """Flush standard output. Raises `OSError` if the reader has left or the disk is full."""
     if not sys.stdout.closed:
         sys.stdout.flush()
 
 
 def drop_output() -> None:
-    """Point standard output at nothing: the interpreter flushes it once more at its end, and a failure shows there."""
-    with suppress(OSError, ValueError, AttributeError):  # closed, or no file at all
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, sys.stdout.fileno())
-        os.close(nothing)
+    """Redirect standard output to the null device. Otherwise the interpreter's last flush would print an error."""
+    with suppress(OSError, ValueError, AttributeError):  # closed, or not a file
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 _RANDOM = (
-    "problems drawn at random: `seer collect --device cudnn --sample 10 -o RUN.jsonl` measures them, `seer data merge`"
-    " makes them DATA"
+    "random problems: `seer collect --device cudnn --sample 10 -o RUN.jsonl` measures them, `seer data merge` writes"
+    " DATA"
 )
-_NOT_SERVED = "an aggregated server without a draft model (others are not predicted)"
+_NOT_SERVED = "an aggregated server without a draft model (other servers are not predicted)"
 INSTEAD = {
     "seer calibrate": dict.fromkeys(("--plan", "--gpu", "--library", "--problems"), _RANDOM),
     "seer serving": dict.fromkeys(("--disaggregated", "--speculative"), _NOT_SERVED),
     "seer network": {"--figures": "--csv or --json, and draw the figures from it"},
-    "seer trace": {"--execution-trace": "record_shapes=True in torch.profiler, whose trace then holds the shapes"},
+    "seer trace": {"--execution-trace": "record_shapes=True in torch.profiler, so that the trace holds the shapes"},
     "seer trace whatif": {
         "--figures": "--json, or the charts of seer trace summary FILE --html PAGE.html",
         **dict.fromkeys(("--to", "--target"), "gpu=h100, a what-if"),
@@ -115,13 +115,16 @@ INSTEAD = {
         **dict.fromkeys(("--batch", "--batch-size"), "batch=64, a what-if"),
     },
 }
-"""Command, or group of commands → option of an older version or of another program → what to use in its place."""
+"""Command or group → option of an older version or of another program → its replacement."""
 EXPECTED = (click.ClickException, InputError, OSError, MemoryError, UnicodeError, KeyboardInterrupt)
-"""What a user, a machine or a signal can cause. Anything else is our mistake and keeps its traceback."""
+"""Errors that a user, a machine or a signal can cause. Other errors are bugs and keep their traceback."""
 
 
 def line_and_status(error: BaseException) -> tuple[str, int]:
-    """The line to print (none where the reader of a pipe has left) and the exit status. ``error`` is `EXPECTED`."""
+    """Return the line to print and the exit status. ``error`` is `EXPECTED`.
+
+    The line is empty if the reader of a pipe has left.
+    """
     if isinstance(error, KeyboardInterrupt):
         return _stopped(error)
     if isinstance(error, OSError):
@@ -130,16 +133,16 @@ def line_and_status(error: BaseException) -> tuple[str, int]:
         return one_line(_usage(error)), 2
     if isinstance(error, MemoryError):
         reason = f" ({error})" if str(error) else ""
-        return one_line(f"out of memory{reason}; give fewer rows, or use a larger machine"), 2
+        return one_line(f"the memory is exhausted{reason}; give fewer rows, or use a larger machine"), 2
     if isinstance(error, UnicodeEncodeError):
-        return one_line(f"{error.object!r} is not UTF-8; give files and folders names that are"), 2
+        return one_line(f"{error.object!r} is not UTF-8; rename the file or folder"), 2
     if isinstance(error, UnicodeError):
-        return one_line(f"a text that is not UTF-8 ({error}); save it as UTF-8"), 2
+        return one_line(f"a text is not UTF-8 ({error}); save it as UTF-8"), 2
     return one_line(str(error)), 2
 
 
 def _usage(error: click.ClickException) -> str:
-    """Return the message, with what `INSTEAD` has for its option, and the command whose help to read."""
+    """Return the message with the replacement in `INSTEAD` or click's remedy, and the command with the help."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     text = error.format_message()
     if context is None:
@@ -153,20 +156,20 @@ def _usage(error: click.ClickException) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` on one line, its control characters (a path may hold any) escaped."""
+    """Return ``text`` on one line, with control characters escaped (a path may hold any)."""
     joined = re.sub(r"\s*\n\s*", " ", text.strip())
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
 
 
 def _stopped(error: KeyboardInterrupt) -> tuple[str, int]:
-    """Ctrl-C or a signal, with what the command noted about going on; the status is the shells'."""
+    """Return the line for Ctrl-C or a signal, with the command's note on resuming, and the shell's status."""
     number = error.number if isinstance(error, Stopped) else signal.SIGINT
     name = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
     return one_line("; ".join([name, *getattr(error, "__notes__", [])])), 128 + number
 
 
 def _system(error: OSError) -> tuple[str, int]:
-    """What the system refused, and on which file; an error without a file is mostly standard output's."""
+    """Return the line for a system error, with its file. An error without a file is mostly standard output's."""
     if error.filename is None:
         drop_output()
     if isinstance(error, BrokenPipeError):

@@ -1,4 +1,4 @@
-"""``seer select``: the algorithm to run on a problem."""
+"""``seer select``: pick the algorithm for a problem."""
 
 import sys
 from dataclasses import replace
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from surrogate.prediction.results import Limits, Selection
 
 MEASURED_TOP = 2
-"""Candidates that --measure times, where --top does not say."""
+"""Number of candidates that --measure times without --top."""
 
 
 @click.command(context_settings=FLAGS)
 @problem_options
 @limit_options
-@option("--top", "Show the first K; with --measure, time them.", COUNT, metavar="K")
-@option("--measure", "Time the most promising on --device, and rank by that.", is_flag=True)
-@option("--device", "What --measure times on.", ("cudnn", "cpu", "replay", "reference"))
-@option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
-@option("--no-cache", "With --measure: neither use measurements of earlier runs nor keep new ones.", is_flag=True)
+@option("--top", "Show the first K; with --measure, time the first K.", COUNT, metavar="K")
+@option("--measure", "Time the first candidates on --device, and rank by the measured times.", is_flag=True)
+@option("--device", "The device for --measure.", ("cudnn", "cpu", "replay", "reference"))
+@option("--recording", "The recorded run for --device replay.", metavar="RUN.jsonl")
+@option("--no-cache", "With --measure: do not read or write the cache of measurements.", is_flag=True)
 @output_options
 def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
-    """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
+    """Rank the algorithms of PROBLEM by predicted time, with 90 % intervals, workspaces and excluded algorithms.
 
-    PROBLEM is a text, n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by default) or another
-    kernel by its name, gemm:m4096n4096k4096; the flags -n -c -H -W -k -y -x -p -q -u -v -l -j -g; or a line as
-    MIOpenDriver takes it. Exit status 1 where nothing is feasible.
+    PROBLEM has one of three forms. A text: n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by
+    default), or another kernel with its name, gemm:m4096n4096k4096. Flags: -n -c -H -W -k -y -x -p -q -u -v -l -j -g.
+    A line of MIOpenDriver. The exit status is 1 if no algorithm is feasible.
 
-    What --measure found is kept (in the file SEER_CACHE names, else in the user's cache folder), and a later --measure
-    does not time it again on the same GPU, library version and problem.
+    --measure stores its times in the file that SEER_CACHE names, or in the user's cache folder. A later --measure does
+    not repeat them on the same GPU, library version and problem.
 
     Examples:
       seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1
@@ -46,29 +46,29 @@ def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
     from surrogate.prediction.results import Limits
 
     if bool(options["device"]) != options["measure"]:
-        raise InputError("--measure and --device go together: --measure --device cudnn, cpu or replay")
+        raise InputError("--measure and --device need each other; give --measure --device cudnn, cpu or replay")
     limits = Limits.of(options["workspace_limit"], options["deterministic"], options["top"])
-    asked, predictor = read_problem(problem, options)
+    parsed, predictor = read_problem(problem, options)
     if options["device"]:
-        selection = _measured(asked, predictor, limits, options, device=options["device"])
+        selection = _measured(parsed, predictor, limits, options, device=options["device"])
     else:
         selection = predictor.select(
-            asked,
+            parsed,
             workspace_limit=limits.workspace_bytes,
             deterministic=limits.deterministic,
             top=limits.top,
             library_version=options["library_version"],
         )
     records = [candidate.to_dict() for candidate in selection.candidates]
-    whole = with_notes(selection.to_dict(), options["gpu"])
-    show(records, form, json_value=whole, table=selection.table())
+    json_value = with_notes(selection.to_dict(), options["gpu"])
+    show(records, form, json_value=json_value, table=selection.table())
     sys.exit(0 if selection.estimates else 1)
 
 
 def _measured(
     problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: Options, *, device: str
 ) -> "Selection":
-    """The ranking with its first few timed on the device."""
+    """Return the ranking with the first candidates timed on the device."""
     from surrogate.collect.open_device import open_device
     from surrogate.prediction.autotune import TuningCache, autotune, with_attempts
 

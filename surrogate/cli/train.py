@@ -1,4 +1,4 @@
-"""``seer train``: datasets to a bundle; and ``seer calibrate``: a bundle adapted to a GPU from a few measurements."""
+"""``seer train``, which fits a bundle, and ``seer calibrate``, which adapts a bundle to a GPU."""
 
 import shutil
 from collections.abc import Mapping
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 @click.command()
 @option(
     "--model",
-    f"The model to fit: {', '.join(TRAINED)}.  [default: interpolated-terms where a family has lines, else"
-    f" {DEFAULT_MODEL}; or what --params is for]",
+    f"The model to fit: {', '.join(TRAINED)}.  [default: interpolated-terms for families with lines, otherwise"
+    f" {DEFAULT_MODEL}; or the model of --params]",
     metavar="NAME",
 )
-@option("--tune trials", "Settings to search first, within the data, held out by shape.", INDEX, default=0)
-@option("--params params_file", "Settings that `seer tune -o` found.", PATH)
+@option("--tune trials", "Number of settings to try first, judged on held-out shapes of the data.", INDEX, default=0)
+@option("--params params_file", "Settings from `seer tune -o`.", PATH)
 @option(
     "--dask cluster",
-    "For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine.",
+    "Train on the Dask cluster at ADDRESS, or on this machine's workers, if the tables exceed the memory.",
     is_flag=False,
     flag_value="",
     metavar="[ADDRESS]",
@@ -56,14 +56,15 @@ def command(
 ) -> None:
     """Fit a model on all rows of DATA and save it as a bundle: a folder of JSON and UBJ files, nothing executable.
 
-    DATA may hold several families of kernels; each gets a model of its own. The model card's errors and the intervals
-    come from folds by shape; how much wider intervals are on a GPU that was never measured, from fits without one of
-    the GPUs, where DATA has three or more (otherwise: 3 times).
+    DATA may hold several families of kernels; the command fits one model per family. The errors in the model card and
+    the intervals come from folds by shape. The intervals on an unmeasured GPU come from fits without one of the GPUs.
+    If DATA has fewer than three GPUs, these intervals are 3 times as wide.
 
-    A table of configurations of a kernel of your own needs gpu, its sizes and parameters, and time_us; --kernel, or
-    --sizes and --parameters, name them, unless the file's metadata does. Without --model, configurations fits it.
+    A table of configurations of a kernel of your own needs gpu, its sizes and parameters, and time_us. Name the columns
+    with --kernel, or with --sizes and --parameters, unless the metadata of the file names them. The default model is
+    then configurations.
 
-    Fits share the CPUs that the process, or its container, may use; OMP_NUM_THREADS=N leaves it N of them.
+    Fits use all CPUs of the process or its container; OMP_NUM_THREADS=N limits them to N.
 
     Examples:
       seer train run.parquet -o bundle
@@ -78,9 +79,9 @@ def command(
         params = {**params, "device": device}
     settings |= {"model": name, "params": params}
     if cluster is not None and (trials or rows.where or rows.kernel):
-        raise InputError("--dask trains on whole tables of built-in kernels; leave --tune, --where, --kernel out")
+        raise InputError("--dask trains on all rows of built-in kernels; leave --tune, --where, --kernel out")
     keep = output.with_name(f".{output.name}.fits")
-    note = f"the same command goes on, finished fits are kept in {keep}" if cluster is None else "begin again"
+    note = f"the same command resumes; finished fits are kept in {keep}" if cluster is None else "begin again"
     with note_on_interrupt(note), progress_bar("train") as step:
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
@@ -96,7 +97,7 @@ def command(
 
 
 def _print_summary(bundle: "Bundle", output: Path) -> None:
-    """Print the held-out figures of each family, how to ask for a kernel of your own, and what was left out."""
+    """Print the held-out figures of each family, an example of a described kernel, and the families left out."""
     for family, held in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
         figures = held_out_record(family, held)
@@ -105,38 +106,38 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
             f" {figures['p90_ape']:.1%}"
         ]
         if figures["slowdown"] is not None:
-            words.append(f"what is chosen takes {figures['slowdown']:.3f} times as long as the fastest")
+            words.append(f"the pick takes {figures['slowdown']:.3f} times as long as the fastest")
         if figures["coverage"] is not None:
             words.append(f"90 % intervals hold {figures['coverage']:.1%} of the times")
         fitted = bundle.parts[family].fitted.name
         learned = bundle.card["training"].get("rows_on_workers")
-        sample = f"the trees learned from {learned:,} rows, these of " if learned else ""
+        sample = f"trees of {learned:,} rows, figures of " if learned else ""
         click.echo(
-            f"{output}: {fitted}, {family}, {sample}{rows} rows; on rows left out of fits, in {held['split']}:"
+            f"{output}: {fitted}, {family}, {sample}{rows} rows; on held-out rows, in {held['split']}:"
             f" {'; '.join(words)}"
         )
     if own := bundle.described:
-        click.echo(f"{output}: the kernel is called {own.name}; ask for {own.example}")
+        click.echo(f"{output}: the kernel is called {own.name}; write a problem as {own.example}")
         counts = bundle.card["data"]["families"][own.name]
         if failed := counts["rows"] - counts["ok_rows"]:
-            learned = "their configurations are not chosen there, and the model learned which may fail elsewhere"
-            fate = learned if bundle.parts[own.name].model.fits_failures else "the model learned nothing from them"
-            click.echo(f"{output}: {failed:,} row{'s' * (failed != 1)} failed: {fate}")
+            used = "their configurations are not chosen there, and the model learned which ones may fail elsewhere"
+            status = used if bundle.parts[own.name].model.fits_failures else "the model learned nothing from them"
+            click.echo(f"{output}: {failed:,} row{'s' * (failed != 1)} failed: {status}")
     for family in bundle.card["training"]["left_out"]:
-        click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
+        click.echo(f"{output}: {family} is left out: its rows have one shape, errors and intervals need two")
 
 
 def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str | None, dict[str, object]]:
-    """The model to train (None: the data's default) and its settings, from the options that name them."""
+    """Return the model to train (None for the default of the data) and its settings."""
     from surrogate.evaluation.study import read_settings
 
     if params_file is None:
         return model, {}
     if trials:
-        raise InputError("--params gives settings and --tune searches others; use one of them")
+        raise InputError("--params gives settings and --tune searches them; use one of them")
     settings = read_settings(params_file)
     if model not in (None, settings.model):
-        raise InputError(f"{params_file}: settings of {settings.model}, not of {model}; leave --model out")
+        raise InputError(f"{params_file} has settings of {settings.model}, not of {model}; leave --model out")
     return settings.model, settings.params
 
 
@@ -149,11 +150,11 @@ def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple
 def calibrate(
     bundle: str, data: tuple[Path, ...], candidates: str | None, where: tuple[str, ...], seed: int, output: Path
 ) -> None:
-    """Correct the times of BUNDLE on the GPUs of DATA, from at least 10 measured problems each.
+    """Correct the times of BUNDLE on the GPUs of DATA, from at least 10 measured problems per GPU.
 
-    BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
-    on other GPUs stay as they are. Intervals come from held-out shapes. A bundle of a kernel of your own, which holds
-    the table that it was fitted on, is fitted again with any number of new rows.
+    BUNDLE is a folder, or the name of a GPU for its shipped bundle (the vendor's bundle, for an unmeasured GPU). Times
+    on other GPUs do not change. Intervals come from held-out shapes. A bundle of a kernel of your own holds its
+    training table; it is fitted again with any number of new rows.
 
     Examples:
       seer collect --device cudnn --sample 30 -o run.jsonl
@@ -165,10 +166,10 @@ def calibrate(
     from surrogate.prediction.calibrate import calibrate as calibrated_bundle
     from surrogate.prediction.shipped import as_bundle
 
-    known = as_bundle(bundle)
-    measured = load_datasets(data, candidates, where, known.kernel)
+    opened = as_bundle(bundle)
+    measured = load_datasets(data, candidates, where, opened.kernel)
     with progress_bar("calibrate") as step:
-        calibrated = calibrated_bundle(known, measured, seed=seed, progress=step)
+        calibrated = calibrated_bundle(opened, measured, seed=seed, progress=step)
     save(calibrated, output)
     for device, row in sorted(calibrated.card["calibration"].items()):
         measured_part = f"{row['problems']} problems of {row['shapes']} shapes"
@@ -176,9 +177,9 @@ def calibrate(
 
 
 def _change(row: Mapping[str, object]) -> str:
-    """Return the median time error before and after, if the model had not been trained on all of the rows."""
+    """Return the median time error before and after, or the reason why it is unknown."""
     if row["median_ape_before"] is None:
-        return "all of them were in the bundle's training, so nothing tells what it gained; its intervals stay"
+        return "the bundle was trained on all of them, so the gain is unknown; the intervals do not change"
     return (
         f"median time error {row['median_ape_before']:.1%} before, {row['median_ape_held_out']:.1%} after,"
         " held out by shape"

@@ -17,7 +17,7 @@ from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report import tables
-from surrogate.report.tables import Cell, FactTable, Table, change, percent, format_value, to_csv, format_count
+from surrogate.report.tables import Cell, FactTable, Table, change, format_count, format_value, percent, to_csv
 
 SCHEMA = 2
 """Newest version of `results.json` that is read. 1: paired differences are log ratios; 2: they are relative."""

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
-from surrogate.report.tables import FactTable, Table, interval_us, format_value
+from surrogate.report.tables import FactTable, Table, format_value, interval_us
 from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
 from surrogate.trace.findings import find_all, format_findings

@@ -184,7 +184,9 @@ def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Pat
     for cut in paths:
         cut.write_text(text[: int(cut.stem)])
     imported = read(*paths)
-    assert {note.partition("off; ")[2] for note in imported.notes} == {f"{n} complete configurations read" for n in (6, 7)}
+    assert {note.partition("off; ")[2] for note in imported.notes} == {
+        f"{n} complete configurations read" for n in (6, 7)
+    }
     assert len(imported.notes) == 298 and len(imported.rows) == 7
     path.write_text(text[: text.index('"16,1')])
     with refused("no configuration found"):

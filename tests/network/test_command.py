@@ -40,7 +40,9 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
     """For people, and for pipes."""
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle)
     text = seer(*words).out
-    assert all(part in text for part in ("coverage 100.0 %", "by type", "algorithms", "compute-bound", "without launches"))
+    assert all(
+        part in text for part in ("coverage 100.0 %", "by type", "algorithms", "compute-bound", "without launches")
+    )
     assert text.count("forward: ") == 2 and "18 further layers: --csv" in text
     rows = list(csv.DictReader(io.StringIO(seer(*words, "--csv").out)))
     assert len(rows) == 68

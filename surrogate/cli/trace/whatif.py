@@ -13,7 +13,7 @@ import click
 from surrogate.cli import trace as shared
 from surrogate.cli.options import COUNT, GPU, OUT, Form, option, output_options, show
 from surrogate.features.errors import InputError
-from surrogate.report.tables import interval_us, format_value
+from surrogate.report.tables import format_value, interval_us
 
 if TYPE_CHECKING:
     from surrogate.trace.whatif import WhatIf
