@@ -35,7 +35,7 @@ FAMILIES_ARE_THE_MATTER = (
     "prediction/export",
     "network/dispatch",
     "network/language",
-    "netoperators/work",
+    "network/operators",
     "__init__.py",
 )
 """The places that may name a family; everything else asks it."""

@@ -1,8 +1,8 @@
-"""`Call`: one call of an ATen operator or one node of an ONNX graph, with what is known of its arguments.
+"""`Call`: one call of an ATen operator or one node of an ONNX graph, with the known values of its arguments.
 
-Every reader fills the same object: a recorded module and an exported program know all arguments by name, an ONNX node
-its inputs by place and its attributes by name (`onnx_reader` gives both the names used here), and a trace knows shapes,
-element types and at best the values of scalar arguments by place (`recorded_call`).
+Every reader fills the same object. A recorded module and an exported program know all arguments by name. An ONNX node
+knows its inputs by position and its attributes by name; `onnx_file` translates both to the names used here. A trace
+knows shapes, element types and at best the values of scalar arguments by position (`recorded_call`).
 """
 
 import json
@@ -21,11 +21,11 @@ Shape = tuple[int, ...]
 
 
 class UnsupportedError(Exception):
-    """The work of a call cannot be derived; the text names what is missing or does not fit."""
+    """The problem of a call cannot be derived; the text names the missing or wrong part."""
 
 
 class Unknown(Enum):
-    """The value of an argument that the call had and its record does not say; a missing key is the default."""
+    """The value of an argument that the call had but that was not recorded; a missing key means the default value."""
 
     UNKNOWN = "unknown"
 
@@ -35,11 +35,26 @@ UNKNOWN = Unknown.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """``shape`` None: unknown. ``dtype`` of whole numbers: the type of their width, ``floating`` False.
+    """A tensor argument or result.
 
-    ``constant``: stored in the model or computed from what is. ``trained``: a gradient flows into it. ``parameter``: a
-    weight that training changes. ``channels_last``: its channels lie innermost, and not because it has one pixel or one
-    channel. ``buffer`` names the memory that it lies in, a view's that of its source.
+    Parameters
+    ----------
+    shape
+        Its sizes; None if unknown.
+    dtype
+        Its element type; an integer type is given as the type of the same width.
+    floating
+        False for integers.
+    constant
+        Whether it is stored in the model or computed from stored tensors alone.
+    trained
+        Whether a gradient flows into it.
+    parameter
+        Whether it is a weight that training changes.
+    buffer
+        Name of its memory; a view has that of its source.
+    channels_last
+        Whether its channels are innermost in memory; False if it has only one pixel or one channel.
     """
 
     shape: Shape | None = None
@@ -53,16 +68,16 @@ class Tensor:
 
     @property
     def is_nchw(self) -> bool:
-        """True for images or filters whose pixels lie innermost, and which a kernel for the other order needs moved."""
+        """True for images or filters whose pixels are innermost; a kernel for NHWC needs them moved."""
         return not self.channels_last and self.shape is not None and min(self.shape[1], prod(self.shape[2:])) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: ``op`` without namespace and overload, ``arguments`` by name in order, its results as far as known.
+    """One call: ``op`` without namespace and overload, ``arguments`` by name in order, and its results if known.
 
-    An argument is a `Tensor`, a list of them, a number, a list of numbers, a text, None, or `UNKNOWN`; those that are
-    not there have their defaults. ``name`` is the layer's name where the source has one.
+    An argument is a `Tensor`, a list of them, a number, a list of numbers, a text, None, or `UNKNOWN`. Missing
+    arguments have their default values. ``name`` is the name of the layer if the source has one.
     """
 
     op: str
@@ -71,9 +86,9 @@ class Call:
     name: str = ""
 
     def tensor(self, *names: str) -> Tensor:
-        """The first of these arguments that is a tensor (without names: the first tensor of all).
+        """Return the first of these arguments that is a tensor; without names the first tensor of the call.
 
-        Raises `UnsupportedError` where there is none, or its shape is unknown.
+        Raises `UnsupportedError` if there is none, or if its shape is unknown.
         """
         values = [self.arguments.get(name) for name in names] if names else self.tensors()
         for value in values:
@@ -84,11 +99,11 @@ class Call:
         raise UnsupportedError(f"no {names[0]}" if names else "shape unknown")
 
     def shape(self, *names: str) -> Shape:
-        """The shape of `tensor`."""
+        """Return the shape of `tensor`."""
         return self.tensor(*names).shape or ()
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor among the arguments, in order, lists opened."""
+        """Return all tensors among the arguments in order, including those in lists."""
         values = [
             inner
             for value in self.arguments.values()
@@ -98,62 +113,63 @@ class Call:
 
     @property
     def output(self) -> Shape | None:
-        """The shape of the first result; None where it is unknown."""
+        """The shape of the first result; None if unknown."""
         return self.outputs[0].shape if self.outputs else None
 
     def result(self) -> Shape:
-        """The same. Raises `UnsupportedError` where it is unknown."""
+        """Return the shape of the first result. Raises `UnsupportedError` if it is unknown."""
         if self.output is None:
             raise UnsupportedError("shape unknown")
         return self.output
 
     def value(self, name: str, default: object = None) -> object:
-        """An argument that is no tensor; ``default`` for none. Raises `UnsupportedError` where it is not recorded."""
+        """Return an argument that is no tensor; None gives ``default``. Raises `UnsupportedError` if unrecorded."""
         value = self.arguments.get(name)
         if value is UNKNOWN:
             raise UnsupportedError(f"{name} unknown")
         return default if value is None else value
 
     def number(self, name: str, default: int) -> int:
-        """A whole number. Raises `UnsupportedError` for anything else."""
+        """Return an integer argument. Raises `UnsupportedError` for any other value."""
         value = self.value(name, default)
         if not isinstance(value, int):
             raise UnsupportedError(f"{name} unknown")
         return int(value)
 
     def numbers(self, name: str, count: int, default: int) -> Shape:
-        """``count`` whole numbers; one stands for all. Raises `UnsupportedError` for anything else."""
+        """Return ``count`` integers; a single one is repeated. Raises `UnsupportedError` for any other value."""
         value = self.value(name, default)
-        given: Sequence[object] = value if isinstance(value, list | tuple) else (value,)
-        given = given or (default,)
-        numbers = tuple(number for number in given if isinstance(number, int) and not isinstance(number, bool))
-        if len(given) == 1:
+        values: Sequence[object] = value if isinstance(value, list | tuple) else (value,)
+        values = values or (default,)
+        numbers = tuple(number for number in values if isinstance(number, int) and not isinstance(number, bool))
+        if len(values) == 1:
             numbers *= count
-        if len(numbers) != count or len(given) not in (1, count):
+        if len(numbers) != count or len(values) not in (1, count):
             raise UnsupportedError(f"{name} unknown")
         return numbers
 
-    def knows(self, *names: str) -> bool:
-        """True where none of these arguments is `UNKNOWN`."""
+    def is_recorded(self, *names: str) -> bool:
+        """Return whether none of these arguments is `UNKNOWN`."""
         return all(self.arguments.get(name) is not UNKNOWN for name in names)
 
     @property
     def dtype(self) -> str:
-        """The arithmetic's element type: the half-precision one among the floating-point tensors, else the first.
+        """The element type of the arithmetic.
 
-        Numbers passed as tensors without dimensions do not count beside others, nor do indices and masks.
+        It is the half-precision type among the floating-point tensors, else the first type. Tensors without dimensions
+        (numbers), indices and masks count only if there are no others.
         """
         tensors = self.tensors() or list(self.outputs)
         floats = [tensor.dtype for tensor in tensors if tensor.floating and tensor.shape != ()]
         half = [dtype for dtype in floats if dtype in ("bf16", "fp16")]
         return next(iter([*half, *floats, *(tensor.dtype for tensor in tensors)]), "fp32")
 
-    def layer(self, work: NetworkProblem, *, part: str = "", data: str = "", weights: Sequence[str] = ()) -> Layer:
-        """A layer of this call.
+    def layer(self, problem: NetworkProblem, *, part: str = "", data: str = "", weights: Sequence[str] = ()) -> Layer:
+        """Return a layer of this call.
 
-        A gradient may flow into ``data`` (the first tensor that is no parameter, where not given) and the first of
-        ``weights``; the layer trains the parameters among ``weights``, or, where those are not given and it has no
-        ``part``, all of the call's.
+        A gradient may flow into ``data`` (by default the first tensor that is no parameter) and into the first of
+        ``weights``. The layer trains the parameters among ``weights``. Without ``weights`` and ``part`` it trains all
+        parameters of the call.
         """
         tensors = self.tensors()
         first = next((tensor for tensor in tensors if not tensor.parameter), None)
@@ -162,30 +178,34 @@ class Call:
         gradients = (INPUT,) if isinstance(source, Tensor) and source.trained else ()
         if isinstance(trained, Tensor) and (trained.parameter or trained.trained):
             gradients = (*gradients, WEIGHT)
-        held = [self.arguments.get(name) for name in weights] if weights or part else tensors
-        parameters = sum(prod(t.shape or ()) for t in held if isinstance(t, Tensor) and t.parameter)
+        candidates = [self.arguments.get(name) for name in weights] if weights or part else tensors
+        parameters = sum(prod(t.shape or ()) for t in candidates if isinstance(t, Tensor) and t.parameter)
         suffix = f".{part}" if part else ""
-        return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
+        return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", problem, gradients, parameters)
 
 
 DISPATCH_TABLE = tomllib.loads(Path(__file__).with_name("dispatch.toml").read_text(encoding="utf-8"))
-"""What is known of operators; the file says what its sections are."""
+"""The table of operators; the file explains its sections."""
 LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in DISPATCH_TABLE["lookups"]}
-"""Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient
-alone."""
+"""Lookup in several embedding tables → the autograd node that updates the tables.
+
+The profiler records only the gradient among the arguments of that node.
+"""
 SIGNATURES: Mapping[str, Sequence[str]] = {
     op: names.split() for ops, names in DISPATCH_TABLE["signatures"].items() for op in ops.split()
 } | {
-    lookup[way]: lookup["arguments"].split() for lookup in DISPATCH_TABLE["lookups"] for way in ("forward", "backward")
+    lookup[direction]: lookup["arguments"].split()
+    for lookup in DISPATCH_TABLE["lookups"]
+    for direction in ("forward", "backward")
 }
-"""Operator → its arguments in order, as far as rules ask for them by name."""
+"""Operator → its arguments in order, as far as rules use them by name."""
 
 _TYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["profiler"]
-_WHOLE_TYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["profiler_whole"]
+_INTEGER_TYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["profiler_integers"]
 
 
 def operator_name(target: str) -> str:
-    """``aten::add_.Tensor``, ``torch.ops.aten.add_.Tensor`` or ``aten.add_.Tensor`` → ``add``."""
+    """Return ``add`` for ``aten::add_.Tensor``, ``torch.ops.aten.add_.Tensor`` or ``aten.add_.Tensor``."""
     name = target.removeprefix("torch.ops.").replace("::", ".")
     namespace, _, rest = name.partition(".")
     operator = rest.split(".")[0] if namespace == "aten" else name
@@ -193,7 +213,7 @@ def operator_name(target: str) -> str:
 
 
 def argument_name(op: str, position: int) -> str:
-    """The name of an operator's argument, a number in words where no rule asks for it."""
+    """Return the name of an operator's argument, or its position as text if no rule uses its name."""
     names = SIGNATURES.get(op, [])
     return names[position] if position < len(names) else f"argument {position + 1}"
 
@@ -205,12 +225,25 @@ def recorded_call(
     values: Sequence[str] = (),
     output: Shape | None = None,
 ) -> Call:
-    """The call of an operator (``aten::addmm``) as a profiler records it, argument by argument.
+    """Return the call of an operator (``aten::addmm``) as a profiler records it, argument by argument.
 
-    ``shapes`` holds () for what is no tensor and shapes within a tuple for a list of tensors; ``types`` are the
-    profiler's words ("float", "c10::Half", "Scalar", …; float where there are none); ``values`` are the scalar
-    arguments as text, "" for tensors and what was not recorded. Raises `UnsupportedError` for a tensor of a type that
-    has no rate here.
+    Parameters
+    ----------
+    name
+        The operator's name.
+    shapes
+        A shape for each argument: () for an argument that is no tensor, a tuple of shapes for a list of tensors.
+    types
+        The profiler's names of types ("float", "c10::Half", "Scalar", …); a missing type counts as float.
+    values
+        The scalar arguments as text; "" for tensors and for unrecorded values.
+    output
+        The result's shape, if known.
+
+    Raises
+    ------
+    UnsupportedError
+        For a tensor of a type without a known rate.
     """
     op = operator_name(name)
     count = max(len(shapes), len(values), len(SIGNATURES.get(op, [])))
@@ -226,23 +259,23 @@ def recorded_call(
 
 
 def _argument(shape: object, kind: str, value: str) -> object:
-    """A tensor by its sizes and the profiler's word for its type, a list of them, or a value as text."""
+    """Return a tensor, a list of tensors, or a value parsed from its text."""
     if isinstance(shape, tuple) and shape and all(isinstance(inner, tuple) for inner in shape):
         element = next((name for name in _TYPES if f"({name})" in kind), "float")
         return [_argument(inner, element, "") for inner in shape]
-    dtype = _TYPES.get(kind) or _WHOLE_TYPES.get(kind)
+    dtype = _TYPES.get(kind) or _INTEGER_TYPES.get(kind)
     if dtype is None and shape:
         if kind:
             raise UnsupportedError(f"element type {kind}")
         dtype = "fp32"
     if dtype is None:
-        return _parsed(value)
+        return _parse_value(value)
     sizes = tuple(size for size in shape if isinstance(size, int) and size >= 0) if isinstance(shape, tuple) else None
-    return Tensor(sizes if sizes == shape else None, dtype, floating=kind not in _WHOLE_TYPES)
+    return Tensor(sizes if sizes == shape else None, dtype, floating=kind not in _INTEGER_TYPES)
 
 
-def _parsed(text: str) -> object:
-    """A number, a flag or a list as a trace writes it (``[1, 1]``, ``True``); `UNKNOWN` for anything else."""
+def _parse_value(text: str) -> object:
+    """Return a number, a flag or a list as a trace writes it (``[1, 1]``, ``True``); `UNKNOWN` for any other text."""
     try:
         return json.loads(text.lower())
     except (ValueError, RecursionError):

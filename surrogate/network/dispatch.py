@@ -44,32 +44,35 @@ RULES: dict[str, Callable[[Call], rules.Layers]] = {
     for rule, ops in DISPATCH_TABLE["rules"].items()
     for op in ops
 }
-"""Operator → what it computes; ATen's names without namespace, overload and the underscore of those in place."""
+"""Operator → its rule; ATen's names have no namespace, no overload and no underscore for in-place operation."""
 ELEMENTWISE: dict[str, str] = {
     op: op.lower() for op in (*DISPATCH_TABLE["elementwise"]["aten"], *DISPATCH_TABLE["elementwise"]["onnx"])
 }
-"""Operator → kind of work; kinds that nobody measured take their roofline."""
+"""Element-wise operator → kind of its problem; unmeasured kinds take their roofline time."""
 ELEMENTWISE |= {op: kind for kind, ops in DISPATCH_TABLE["elementwise"]["kinds"].items() for op in ops}
 RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.items()}
 RULES |= {op: partial(rules.collective, kind=kind) for op, kind in DISPATCH_TABLE["collectives"].items()}
 RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in DISPATCH_TABLE["lookups"]}
 RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH_TABLE["lookups"]}
-SAME_DTYPE_OPERATORS = frozenset((*DISPATCH_TABLE["rules"]["conv"], *DISPATCH_TABLE["rules"]["product"]))
-"""Operators that torch refuses for operands of different floating-point types."""
+SAME_DTYPE_OPERATORS = frozenset((*DISPATCH_TABLE["rules"]["conv"], *DISPATCH_TABLE["rules"]["matmul"]))
+"""Operators for which torch refuses operands of different floating-point types."""
 IGNORED = frozenset((*DISPATCH_TABLE["ignored"]["aten"], *DISPATCH_TABLE["ignored"]["onnx"]))
-"""Views, sizes, constants, allocations and checks: no kernel."""
+"""Operators without a kernel: views, sizes, constants, allocations and checks."""
 
 
 def is_view(call: Call, *, training: bool) -> bool:
-    """True where the result is the argument's memory, or takes none: views, and dropout that drops nothing."""
+    """Return whether the result has the memory of the argument, or needs none.
+
+    This holds for views, and for dropout that drops nothing.
+    """
     drops = call.arguments.get("p") != 0 and (training or call.arguments.get("train") is True)
     return call.op in IGNORED or (call.op in DISPATCH_TABLE["ignored"]["in_inference"] and not drops)
 
 
 def layers(call: Call) -> tuple[Layer, ...]:
-    """What a call computes, a layer per kernel; empty for what costs nothing.
+    """Return the layers of a call, one for each kernel; none for a call that costs nothing.
 
-    Raises `UnsupportedError` where the operator has no rule, or a size is missing or makes no problem.
+    Raises `UnsupportedError` if the operator has no rule, or if a size is missing or invalid.
     """
     is_empty = bool(call.outputs) and all(result.shape is not None and 0 in result.shape for result in call.outputs)
     if is_empty or call.op in IGNORED or call.op.startswith(("prim.", "_operator.")):
@@ -85,33 +88,33 @@ def layers(call: Call) -> tuple[Layer, ...]:
 
 
 def problems(call: Call) -> tuple[NetworkProblem, ...]:
-    """The problems of `layers` alone. Raises `UnsupportedError` like it."""
+    """Return the problems of `layers`. Raises `UnsupportedError` in the same cases."""
     return tuple(layer.problem for layer in layers(call))
 
 
 def has_rule(name: str) -> bool:
-    """True for an operator's name in a trace (``aten::add_``) that has a rule here and is not ignored.
+    """Return whether an operator's name in a trace (``aten::add_``) has a rule here and is not ignored.
 
-    Names without a namespace are ONNX's, but for lookups in embedding tables.
+    Names without a namespace belong to ONNX, except for lookups in embedding tables.
     """
     return (":" in name or name.startswith("LookupFunction")) and operator_name(name) in RULES
 
 
 def flops_and_bytes(call: Call) -> tuple[float, float] | None:
-    """FLOPs and compulsory DRAM bytes of a call; None where they cannot be derived.
+    """Return FLOPs and compulsory DRAM bytes of a call; None if they cannot be derived.
 
-    Those of a convolution follow from the shapes of image, filter and output, whatever its stride and padding.
+    For a convolution they follow from the shapes of image, filter and output, whatever its stride and padding.
     """
     try:
-        work = problems(call)
+        found = problems(call)
     except UnsupportedError:
-        return _of_shapes(call)
-    moved = sum(int(problem.dram_bytes) for problem in work)
-    return (float(sum(problem.flops for problem in work)), float(moved)) if work else None
+        return _flops_and_bytes_of_shapes(call)
+    moved_bytes = sum(int(problem.dram_bytes) for problem in found)
+    return (float(sum(problem.flops for problem in found)), float(moved_bytes)) if found else None
 
 
-def _of_shapes(call: Call) -> tuple[float, float] | None:
-    """The same for a convolution whose stride, or a pooling's gradient whose window, is not known."""
+def _flops_and_bytes_of_shapes(call: Call) -> tuple[float, float] | None:
+    """Return FLOPs and bytes of a convolution, or of a pooling's gradient, with an unknown window."""
     rule = RULES.get(call.op)
     try:
         if rule is rules.pool and call.op.endswith("backward"):
@@ -133,7 +136,7 @@ def _of_shapes(call: Call) -> tuple[float, float] | None:
 
 
 def add_call(call: Call, tally: Tally, *, training: bool) -> None:
-    """Add a call's layers to a network's, or count it as ignored or unsupported."""
+    """Add a call's layers to a tally, or count the call as ignored or unsupported."""
     if is_view(call, training=training):
         tally.ignored[call.op] += 1
         return

@@ -1,6 +1,6 @@
-"""Convolutions of any rank, transposed or not, and their gradients: what each call of theirs computes.
+"""Rules of convolutions of any rank, of transposed convolutions, and of their gradients.
 
-Their windows are solved from the sizes of image, filter and output where a trace did not record them.
+If a trace did not record a window, it is solved from the sizes of image, filter and output.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import NetworkProblem
 from surrogate.features.families.rowwise import BiasBackward
 from surrogate.features.problem import INPUT, WEIGHT
-from surrogate.network import operators as make
+from surrogate.network import operators
 from surrogate.network.aten_call import Call, Shape, Tensor, UnsupportedError
 from surrogate.network.network import PART_3D, Layer
 
@@ -20,12 +20,13 @@ Layers = Iterator[Layer]
 def solve_stride_and_padding(
     size: int, extent: int, output: int, *, stride: int | None = None, pad: int | None = None
 ) -> tuple[int, int]:
-    """(stride, padding) of one axis of a convolution from ``size`` to ``output`` elements; None: to be found.
+    """Return (stride, padding) of one axis of a convolution from ``size`` to ``output`` elements.
 
-    ``extent`` is that of the filter, dilation included; padding is below it. Raises `UnsupportedError` unless the sizes
-    leave one answer. Strides over a single output are all the same problem; the least stands for them.
+    ``extent`` is the filter's extent with dilation; the padding is smaller. A given ``stride`` or ``pad`` is kept. If
+    there is a single output, all possible strides are the same problem, and the smallest is returned. Raises
+    `UnsupportedError` unless exactly one pair fits the sizes.
     """
-    answers: dict[int, range] = {}  # padding → strides
+    solutions: dict[int, range] = {}  # padding → strides
     for padding in range(extent) if pad is None else (pad,):
         span = size + 2 * padding - extent  # how far the filter moves
         if span < 0:
@@ -35,47 +36,46 @@ def solve_stride_and_padding(
         if stride is not None:
             strides = range(stride, stride + 1) if span // stride + 1 == output else range(0)
         if strides:
-            answers[padding] = strides
-    if len(answers) != 1 or max(map(len, answers.values())) != 1:
+            solutions[padding] = strides
+    if len(solutions) != 1 or max(map(len, solutions.values())) != 1:
         raise UnsupportedError("stride and padding of the convolution")
-    padding, strides = next(iter(answers.items()))
+    padding, strides = next(iter(solutions.items()))
     return strides[0], padding
 
 
-def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> make.Steps:
-    """The window of a convolution or pooling over ``size``; what is unknown is solved from ``output``.
+def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> operators.Steps:
+    """Return the window of a convolution or pooling over ``size``; unknown values are solved from ``output``.
 
-    An unknown dilation counts as
-    1: two 3 × 3 filters, plain and dilated, fit the same sizes.
+    An unknown dilation counts as 1, because a 3 × 3 filter fits the same sizes with and without dilation.
     """
     rank = len(kernel)
-    # What the call says, per axis; None for what its record does not.
-    dilation = call.numbers("dilation", rank, 1) if call.knows("dilation") else (1,) * rank
-    stride = call.numbers("stride", rank, 1) if call.knows("stride") else None
+    # Values per axis; None if they are not recorded.
+    dilation = call.numbers("dilation", rank, 1) if call.is_recorded("dilation") else (1,) * rank
+    stride = call.numbers("stride", rank, 1) if call.is_recorded("stride") else None
     if min((*dilation, *(stride or (1,)))) < 1 or len(size) != rank:
         raise UnsupportedError("attributes do not fit the filter")
-    # Elements that a filter spans with its gaps.
+    # Elements that a dilated filter spans.
     extents = [step * (width - 1) + 1 for step, width in zip(dilation, kernel, strict=True)]
-    if stride is not None and call.knows("padding"):
-        return make.Steps(*_padding(call, size, extents, stride), stride, dilation)
+    if stride is not None and call.is_recorded("padding"):
+        return operators.Steps(*_padding(call, size, extents, stride), stride, dilation)
     if output is None or len(output) != rank or min(output) < 1:
         raise UnsupportedError("output of the convolution")
-    padding = call.numbers("padding", rank, 0) if call.knows("padding") else (None,) * rank
-    answers = [
+    padding = call.numbers("padding", rank, 0) if call.is_recorded("padding") else (None,) * rank
+    solutions = [
         solve_stride_and_padding(*sizes, stride=step, pad=pad)
         for *sizes, step, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
     ]
-    pads = tuple(pad for _, pad in answers)
-    return make.Steps(pads, pads, tuple(step for step, _ in answers), dilation)
+    pads = tuple(pad for _, pad in solutions)
+    return operators.Steps(pads, pads, tuple(step for step, _ in solutions), dilation)
 
 
 def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tuple[Shape, Shape]:
-    """Elements before and after each axis: a number each, both in a row (ONNX), or by name."""
+    """Return the elements before and after each axis, from one number each, from ONNX's single list, or by name."""
     rank = len(extents)
     padding = call.value("padding")
     mode = str(call.value("auto_pad", padding if isinstance(padding, str) else ""))
     if mode.lower().startswith("same"):
-        # As many outputs as ⌈length / stride⌉: the last window may reach past the end by so much in all.
+        # There are ⌈length / stride⌉ outputs; ``total`` is how far their windows reach past the image.
         total = [
             max(0, (-(-length // step) - 1) * step + extent - length)
             for length, step, extent in zip(size, stride, extents, strict=True)
@@ -90,80 +90,86 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
 
 
 def _convolution(call: Call) -> Conv:
-    """The problem of a (transposed) convolution of any rank, whichever operator names it."""
+    """Return the problem of a convolution or transposed convolution of any rank."""
     image = call.shape("input", "self")
     filters = call.shape("weight")
     if len(filters) != len(image):
         raise UnsupportedError("without batch")
     transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
     output = call.shape("grad_output") if "grad_output" in call.arguments else call.output
-    if transposed:  # the gradient of the convolution that maps its output to its input
+    if transposed:  # it is the gradient of the convolution from its output to its input
         image, output = call.result() if output is None else output, image
     if len(image) != len(filters):
-        raise UnsupportedError(f"a result of {len(image)} sizes where {len(filters)} are due")
+        raise UnsupportedError(f"a result of {len(image)} sizes, not {len(filters)}")
     groups = image[1] // max(filters[1], 1)
-    if call.knows("groups"):
+    if call.is_recorded("groups"):
         groups = call.number("groups", 1)
     elif groups * filters[1] != image[1]:
         raise UnsupportedError("groups of the convolution")
     if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
         raise UnsupportedError("output does not fit the filter")
     window = window_of(call, image[2:], filters[2:], None if output is None else output[2:])
-    forward = make.convolution(image, filters, window, groups=groups, dtype=call.dtype)
+    forward = operators.convolution(image, filters, window, groups=groups, dtype=call.dtype)
     layout = "NHWC" if any(tensor.channels_last for tensor in _images(call).values()) else "NCHW"
     return replace(forward, layout=layout, direction="bwd_data" if transposed else "fwd")
 
 
 def _images(call: Call) -> dict[str, Tensor]:
-    """The tensors of a convolution that have channels and pixels, by the arguments' names."""
+    """Return the tensors of a convolution that have channels and pixels, by the names of the arguments."""
     names = ("grad_output", "input", "self", "weight")
-    given = {name: call.arguments[name] for name in names if name in call.arguments}
-    return {name: tensor for name, tensor in given.items() if isinstance(tensor, Tensor)}
+    arguments = {name: call.arguments[name] for name in names if name in call.arguments}
+    return {name: tensor for name, tensor in arguments.items() if isinstance(tensor, Tensor)}
 
 
-def _transposed(call: Call) -> Layers:
-    """Where one tensor's channels lie innermost, PyTorch computes so, and moves the others' there first."""
+def _layout_transforms(call: Call) -> Layers:
+    """Yield the transforms to NHWC that PyTorch adds if some but not all tensors are in NHWC."""
     images = _images(call)
     if any(tensor.channels_last for tensor in images.values()):
         for name, tensor in images.items():
             if tensor.is_nchw:
-                work = make.elementwise("layout_transform", tensor.shape or (), call.dtype)
-                yield replace(call.layer(work, part=f"{name}.nhwc"), gradients=())
+                problem = operators.elementwise("layout_transform", tensor.shape or (), call.dtype)
+                yield replace(call.layer(problem, part=f"{name}.nhwc"), gradients=())
 
 
-def gradient(problem: NetworkProblem, of: str) -> tuple[str, NetworkProblem]:
-    """The name and the problem of a gradient. Raises `UnsupportedError` where it declares none."""
-    for part, work in problem.gradients(of):
-        return part, work
-    raise UnsupportedError(f"the gradient of a {problem.kind}'s {of}")
+def gradient_problem(problem: NetworkProblem, operand: str) -> tuple[str, NetworkProblem]:
+    """Return the name and the problem of an operand's gradient.
+
+    Raises `UnsupportedError` if the problem declares none.
+    """
+    for part, gradient in problem.gradients(operand):
+        return part, gradient
+    raise UnsupportedError(f"the gradient of a {problem.kind}'s {operand}")
 
 
 def conv(call: Call) -> Layers:
-    """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
+    """Yield a forward convolution; the bias is a separate kernel, as frameworks launch it."""
     part = PART_3D if len(call.shape("weight")) == 5 else ""
-    yield from _transposed(call)
+    yield from _layout_transforms(call)
     yield call.layer(_convolution(call), part=part, weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
         result = call.result()
-        work = make.pointwise("add", [result, result[1:2]], result, call.dtype)
-        yield call.layer(work, part="bias", weights=("bias",))
+        problem = operators.pointwise("add", [result, result[1:2]], result, call.dtype)
+        yield call.layer(problem, part="bias", weights=("bias",))
 
 
 def conv_backward(call: Call) -> Layers:
-    """convolution_backward: as many gradients as its mask asks for; input and filter where it is not known."""
+    """Yield the gradients of convolution_backward that its mask requests.
+
+    If the mask is not known, these are the gradients of input and filter.
+    """
     problem = _convolution(call)
-    mask = call.value("output_mask", (True, True, False)) if call.knows("output_mask") else (True, True)
-    asked = tuple(mask) if isinstance(mask, list | tuple) else ()
-    yield from _transposed(call)
-    for wanted, of in zip(asked, (INPUT, WEIGHT), strict=False):
-        if wanted:
-            part, work = gradient(problem, of)
-            yield call.layer(work, part=f"{part}.{PART_3D}" if len(call.shape("weight")) == 5 else part)
-    if len(asked) > 2 and asked[2]:
-        n, c, h, w = make.image(call.shape("grad_output"))
+    mask = call.value("output_mask", (True, True, False)) if call.is_recorded("output_mask") else (True, True)
+    requested = tuple(mask) if isinstance(mask, list | tuple) else ()
+    yield from _layout_transforms(call)
+    for is_requested, operand in zip(requested, (INPUT, WEIGHT), strict=False):
+        if is_requested:
+            part, gradient = gradient_problem(problem, operand)
+            yield call.layer(gradient, part=f"{part}.{PART_3D}" if len(call.shape("weight")) == 5 else part)
+    if len(requested) > 2 and requested[2]:
+        n, c, h, w = operators.nchw_sizes(call.shape("grad_output"))
         yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
 
 
 def conv_half(call: Call) -> Layers:
-    """One of the two gradients that ``cudnn_convolution_backward`` asks for, from the arguments of the latter."""
-    yield call.layer(gradient(_convolution(call), WEIGHT if call.op.endswith("weight") else INPUT)[1])
+    """Yield one of the two gradients of ``cudnn_convolution_backward``, from the arguments of the latter."""
+    yield call.layer(gradient_problem(_convolution(call), WEIGHT if call.op.endswith("weight") else INPUT)[1])

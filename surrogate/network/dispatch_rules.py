@@ -1,4 +1,4 @@
-"""What each operator does, from its arguments: one rule for an idea, whichever of ATen and ONNX names it.
+"""Rules: the problems of each operator, derived from its arguments; one rule serves ATen and ONNX.
 
 A rule yields a layer for every kernel that a framework launches for the call. Source of the meanings: PyTorch's
 ``native_functions.yaml`` and the ONNX operator specification (opsets 1 to 23).
@@ -18,17 +18,20 @@ from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
-from surrogate.network import operators as make
+from surrogate.network import operators
 from surrogate.network.aten_call import DISPATCH_TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
-from surrogate.network.dispatch_convolutions import Layers, gradient, window_of
+from surrogate.network.dispatch_convolutions import Layers, gradient_problem, window_of
 from surrogate.network.network import PART_3D
 
-SAME_SIZE_OPERATORS = frozenset(DISPATCH_TABLE["as_large"]["ops"])
-"""Operators that move data and whose result is as large as the largest argument."""
+SAME_SIZE_OPERATORS = frozenset(DISPATCH_TABLE["same_size"]["ops"])
+"""Copying operators whose result is as large as the largest argument."""
 
 
-def product(call: Call) -> Layers:
-    """mm, addmm, bmm, baddbmm, mv, dot, matmul and linear; a second operand without batch makes one tall product."""
+def matmul(call: Call) -> Layers:
+    """Yield the product of mm, addmm, bmm, baddbmm, mv, dot, matmul and linear.
+
+    If the second operand has no batch, the batch becomes rows of one product.
+    """
     data = next((name for name in ("input", "mat1", "mat", "batch1", "self") if name in call.arguments), "")
     names = ("weight", "mat2", "batch2", "other", "vec", "tensor")
     weight = next((name for name in names if name in call.arguments), "")
@@ -43,33 +46,33 @@ def product(call: Call) -> Layers:
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         raise UnsupportedError("operands do not fit")
     bias = call.op == "addmm" or isinstance(call.arguments.get("bias"), Tensor)
-    # Rows of a batch join those of one product where all share the second operand.
+    # If all products share the second operand, the rows of the batch form one product.
     batch = max(prod(left[:-2]), prod(right[:-2])) if prod(right[:-2]) > 1 else 1
     m = left[-2] if batch > 1 else prod(left[:-1])
-    work = make.gemm(m, right[-1], left[-1], batch=batch, dtype=call.dtype, bias=bias)
-    yield call.layer(work, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias"))
+    problem = operators.gemm(m, right[-1], left[-1], batch=batch, dtype=call.dtype, bias=bias)
+    yield call.layer(problem, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias"))
 
 
 def attention(call: Call) -> Layers:
-    """Scaled dot-product attention as the fused kernel, else as its two products and a softmax.
+    """Yield scaled dot-product attention as the fused kernel, else as two products and a softmax.
 
-    So go types without fused kernels, and networks whose gradients are derived from their layers.
+    The second form serves types without a fused kernel, and networks whose gradients are derived from their layers.
     """
     if not any(tensor.trained for tensor in call.tensors()) and (fused := _fused_attention(call)):
         yield call.layer(fused)
         return
     batch, sizes = _unfused_attention(call)
     for part in ("scores", "softmax", "values"):
-        work = make.softmax((batch, *sizes["scores"][:2]), -1, call.dtype)
+        problem = operators.softmax((batch, *sizes["scores"][:2]), -1, call.dtype)
         if part != "softmax":
-            work = make.gemm(*sizes[part], batch=batch, dtype=call.dtype)
-        layer = call.layer(work, part=part, data="query")
-        both = layer.gradients and part != "softmax"
-        yield replace(layer, gradients=(INPUT, WEIGHT)) if both else layer
+            problem = operators.gemm(*sizes[part], batch=batch, dtype=call.dtype)
+        layer = call.layer(problem, part=part, data="query")
+        has_two_inputs = layer.gradients and part != "softmax"
+        yield replace(layer, gradients=(INPUT, WEIGHT)) if has_two_inputs else layer
 
 
 def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]]:
-    """The batch of attention's products, forward and backward, and the sizes m, n and k of each."""
+    """Return the batch of attention's products, forward and backward, and the sizes m, n and k of each."""
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     (*batches, rows, depth), columns, width = query, key[-2], value[-1]
     return prod(batches), {
@@ -83,7 +86,7 @@ def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]
 
 
 def _fused_attention(call: Call) -> Attention | None:
-    """The problem of the fused kernel; None where there is none for the call."""
+    """Return the problem of the fused kernel; None if no fused kernel takes the call."""
     query, key = call.shape("query"), call.shape("key")
     if call.dtype not in Attention.CHOICES["dtype"] or len(query) != 4 or query[-2] > key[-2]:
         return None
@@ -100,8 +103,11 @@ def _fused_attention(call: Call) -> Attention | None:
 
 
 def attention_backward(call: Call) -> Layers:
-    """Its gradient: of the fused kernel three times the forward pass, else the scores again, four products and a
-    softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate."""
+    """Yield the gradient of attention.
+
+    For the fused kernel it counts three times the forward pass; else it is the scores again, four products and a
+    softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate.
+    """
     if fused := _fused_attention(call):
         for part in ("grad_query", "grad_key", "grad_value"):
             yield call.layer(fused, part=part)
@@ -109,56 +115,59 @@ def attention_backward(call: Call) -> Layers:
     batch, sizes = _unfused_attention(call)
     rows, columns, _ = sizes["scores"]
     for part in ("scores", "grad_value", "grad_weights", "grad_query", "grad_key"):
-        yield call.layer(make.gemm(*sizes[part], batch=batch, dtype=call.dtype), part=part)
+        yield call.layer(operators.gemm(*sizes[part], batch=batch, dtype=call.dtype), part=part)
     yield call.layer(operator("softmax_backward", n=batch * rows, c=columns, dtype=call.dtype), part="softmax")
 
 
 def batch_norm(call: Call) -> Layers:
-    """Batch norm by stored statistics, or by the batch's own, which an unrecorded flag counts as; and its gradient."""
+    """Yield batch norm by stored statistics or by the batch's own, or its gradient.
+
+    An unrecorded training flag counts as true.
+    """
     training = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
     kind = "batch_norm" if training else "batch_norm_inference"
-    n, c, h, w = make.image(call.shape())
+    n, c, h, w = operators.nchw_sizes(call.shape())
     if backward := call.op.endswith("backward"):
         kind = "batch_norm_backward"
-    work = operator(kind, n=n, c=c, h=h, w=w, dtype=call.dtype)
-    yield call.layer(work, weights=() if backward else ("weight", "bias"))
+    problem = operator(kind, n=n, c=c, h=h, w=w, dtype=call.dtype)
+    yield call.layer(problem, weights=() if backward else ("weight", "bias"))
 
 
 def norm(call: Call) -> Layers:
-    """Layer, RMS, Lp, group and instance norm, and their gradients (x and dy in, dx out)."""
+    """Yield layer, RMS, Lp, group or instance norm, or its gradient (x and dy are read, dx is written)."""
     size: Shape = call.shape()
     if call.op.endswith("backward"):
-        yield call.layer(make.streamed("layer_norm_backward", [size, size], [size], call.dtype, work=11))
+        yield call.layer(operators.streamed("layer_norm_backward", [size, size], [size], call.dtype, work=11))
         return
     if not size:
         raise UnsupportedError("0-D")
-    normalised = call.arguments.get("normalized_shape")
+    normalized_shape = call.arguments.get("normalized_shape")
     weight = call.arguments.get("weight")
-    kind = LayerNorm
+    operator_class = LayerNorm
     if "group" in call.op.lower() or "instance" in call.op.lower():
-        kind = GroupNorm
-        if call.tensor().channels_last:  # CUDA's kernel takes and gives images whose pixels lie innermost
-            moved_first = call.layer(make.elementwise("layout_transform", size, call.dtype), part="nchw")
-            yield replace(moved_first, gradients=())
+        operator_class = GroupNorm
+        if call.tensor().channels_last:  # CUDA's kernel reads and writes NCHW images
+            transform = call.layer(operators.elementwise("layout_transform", size, call.dtype), part="nchw")
+            yield replace(transform, gradients=())
         channels = size[1] if len(size) > 1 else 1
         rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
-    elif isinstance(normalised, list | tuple):
-        rows = prod(size) // max(prod(normalised), 1)
-    elif normalised is UNKNOWN and isinstance(weight, Tensor) and weight.shape:
+    elif isinstance(normalized_shape, list | tuple):
+        rows = prod(size) // max(prod(normalized_shape), 1)
+    elif normalized_shape is UNKNOWN and isinstance(weight, Tensor) and weight.shape:
         rows = prod(size) // max(prod(weight.shape), 1)
     else:
         call.value("normalized_shape")
         rows = prod(size[: call.number("dim", -1) % len(size)])
-    work = kind(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
-    yield call.layer(work, weights=("weight", "bias"))
+    problem = operator_class(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
+    yield call.layer(problem, weights=("weight", "bias"))
 
 
 def pool(call: Call) -> Layers:
-    """Pooling of 1-D to 3-D images by a window, by the size of the result (adaptive), or of the whole image."""
+    """Yield pooling of 1-D to 3-D images, by a window, by the result's size (adaptive), or over the whole image."""
     backward = call.op.endswith("backward")
     size = call.shape("self") if backward else call.shape()
     result = call.shape("grad_output") if backward else call.output
-    # ATen's names say how many axes there are; an image without a batch has one size less.
+    # ATen's name contains the number of axes; an image without a batch has one size less.
     rank = next((int(letter) for letter in call.op if letter.isdigit()), len(size) - 2)
     if len(size) == rank + 1:
         size = (1, *size)
@@ -166,7 +175,7 @@ def pool(call: Call) -> Layers:
     if not 1 <= rank == len(size) - 2:
         raise UnsupportedError(f"{rank}-D pooling of {len(size)} sizes")
     if result is not None and len(result) != len(size):
-        raise UnsupportedError(f"a result of {len(result)} sizes where {len(size)} are due")
+        raise UnsupportedError(f"a result of {len(result)} sizes, not {len(size)}")
     pad = (0,) * rank
     if call.op.startswith("Global"):
         result = (*size[:2], *(1,) * rank)
@@ -178,30 +187,33 @@ def pool(call: Call) -> Layers:
         stride = tuple(max(1, size[axis] // max(result[axis], 1)) for axis in range(2, len(size)))
     else:
         kernel = call.numbers("kernel_size", rank, 1)
-        if not call.knows("stride", "padding"):
+        if not call.is_recorded("stride", "padding"):
             raise UnsupportedError("window, stride and padding")
         pooled = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
         begin, end, stride, _ = window_of(pooled, size[2:], kernel, None)
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
-    work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
-    yield call.layer(gradient(work, INPUT)[1] if backward else work, part=PART_3D if rank == 3 else "")
+    problem = operators.pool(kind, size, result, kernel, stride, pad, call.dtype)
+    yield call.layer(gradient_problem(problem, INPUT)[1] if backward else problem, part=PART_3D if rank == 3 else "")
 
 
 def softmax(call: Call) -> Layers:
-    """softmax, log_softmax, and their gradients; of a matrix along its rows where the dimension is not recorded."""
+    """Yield softmax, log_softmax, or their gradients.
+
+    If the dimension is not recorded, a matrix is reduced along its rows.
+    """
     size = call.shape()
-    if not call.knows("dim") and len(size) > 2:
+    if not call.is_recorded("dim") and len(size) > 2:
         raise UnsupportedError("the dimension that it reduces")
-    axis = call.number("dim", -1) if call.knows("dim") else -1
+    axis = call.number("dim", -1) if call.is_recorded("dim") else -1
     if not -len(size) <= axis < len(size):
         raise UnsupportedError(f"axis {axis}")
-    work = make.softmax(size, axis, call.dtype)
-    yield call.layer(gradient(work, INPUT)[1] if "backward" in call.op else work)
+    problem = operators.softmax(size, axis, call.dtype)
+    yield call.layer(gradient_problem(problem, INPUT)[1] if "backward" in call.op else problem)
 
 
 def embedding(call: Call) -> Layers:
-    """embedding and embedding_bag; a bag is the indices over the samples."""
+    """Yield embedding or embedding_bag; the bag size is the number of indices / the number of bags."""
     table = call.shape("weight")
     lookups = prod(call.shape("indices"))
     bag = 1
@@ -214,12 +226,12 @@ def embedding(call: Call) -> Layers:
         bag = max(1, lookups // max(1, bags))
     rows, dim = table
     batch = max(1, lookups // bag)
-    work = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
-    yield call.layer(work, weights=("weight",))
+    problem = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
+    yield call.layer(problem, weights=("weight",))
 
 
 def embedding_backward(call: Call) -> Layers:
-    """The gradient of an embedding's table."""
+    """Yield the gradient of an embedding's table."""
     grad = call.shape("grad_output", "grad")
     lookups = prod(call.shape("indices"))
     dim = (grad or (1,))[-1]
@@ -229,10 +241,10 @@ def embedding_backward(call: Call) -> Layers:
 
 
 def lookup(call: Call, kind: str) -> Layers:
-    """A lookup in several tables at once, or its update, which has the gradient in the place of the result.
+    """Yield a lookup in several tables at once, or its update, which has the gradient in the result's place.
 
-    The result is (batch, tables · dimension), or (batch, tables, dimension); rows, bag and dimension are means over
-    the tables. FBGEMM's plain Adagrad counts as the row-wise one.
+    The result is (batch, tables · dimension) or (batch, tables, dimension); rows, bag and dimension are means over the
+    tables. FBGEMM's plain Adagrad counts as the row-wise one.
     """
     weights = call.shape("weights")
     tables = call.shape("D_offsets")[0] - 1 if "D_offsets" in call.arguments else call.shape("table_offsets")[0]
@@ -246,7 +258,7 @@ def lookup(call: Call, kind: str) -> Layers:
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     bag = max(1, round(lookups / (batch * tables)))
-    work = operator(
+    problem = operator(
         kind,
         batch=batch,
         tables=tables,
@@ -256,23 +268,25 @@ def lookup(call: Call, kind: str) -> Layers:
         rows_per_block=rows_per_block,
         dtype=call.dtype,
     )
-    yield call.layer(work)
+    yield call.layer(problem)
 
 
-def one_pass(call: Call) -> Layers:
-    """Jagged indices permuted, summed up or checked, and the cells of recurrent networks: every tensor read, and the
-    results written, or as much as is read where they are not known."""
+def single_pass(call: Call) -> Layers:
+    """Yield one pass that reads every tensor and writes the results; unknown results are as large as the inputs.
+
+    This serves operators on jagged indices (permute, cumulative sum, bounds check) and the cells of recurrent networks.
+    """
     tensors = [tensor.shape or () for tensor in call.tensors()]
     results = [tensor.shape or () for tensor in call.outputs] or tensors
-    yield call.layer(make.streamed(call.op, tensors, results, call.dtype))
+    yield call.layer(operators.streamed(call.op, tensors, results, call.dtype))
 
 
 def recurrent(call: Call) -> Layers:
-    """LSTM, GRU and plain recurrent networks: every layer and direction over all time steps, and its gradients."""
+    """Yield each layer and direction of an LSTM, GRU or plain recurrent network over all steps, or its gradients."""
     size = call.shape("input", "data", "X")
     packed = call.arguments.get("batch_sizes")
     lengths = packed.shape if isinstance(packed, Tensor) else (len(packed),) if isinstance(packed, list) else ()
-    if lengths and lengths[0]:  # sequences of several lengths, laid one step's behind another's
+    if lengths and lengths[0]:  # packed sequences: the values of each step, one step after the other
         size = (lengths[0], -(-size[0] // lengths[0]), size[-1])
     elif len(size) == 2:
         size = (size[0], 1, size[1])
@@ -282,19 +296,19 @@ def recurrent(call: Call) -> Layers:
     batch, steps = size[:2] if first_is_batch else size[1::-1]
     backward = call.op.endswith("backward")
     for index, (rows, inputs, hidden) in enumerate(_recurrent_weights(call)):
-        work = Recurrent(steps=steps, batch=batch, inputs=inputs, hidden=hidden, rows=rows, dtype=call.dtype)
-        layer = call.layer(work, part=str(index))
+        problem = Recurrent(steps=steps, batch=batch, inputs=inputs, hidden=hidden, rows=rows, dtype=call.dtype)
+        layer = call.layer(problem, part=str(index))
         if not backward:
             trained = any(tensor.parameter or tensor.trained for tensor in call.tensors())
-            yield replace(layer, gradients=(INPUT, WEIGHT), parameters=work.weights + 2 * rows) if trained else layer
+            yield replace(layer, gradients=(INPUT, WEIGHT), parameters=problem.weights + 2 * rows) if trained else layer
             continue
-        for of in (INPUT, WEIGHT):
-            for name, part in work.gradients(of):
+        for operand in (INPUT, WEIGHT):
+            for name, part in problem.gradients(operand):
                 yield call.layer(part, part=f"{index}.{name}")
 
 
 def _recurrent_weights(call: Call) -> Iterator[Shape]:
-    """Rows, inputs and hidden values of the weights of each layer and direction."""
+    """Yield rows, inputs and hidden values of the weights of each layer and direction."""
     if "W" in call.arguments:  # ONNX: one layer, its directions together
         directions, rows, inputs = call.shape("W")
         yield from [(rows, inputs, call.shape("R")[2])] * directions
@@ -305,29 +319,35 @@ def _recurrent_weights(call: Call) -> Iterator[Shape]:
     count = call.number("num_layers", 1) * (1 + (call.value("bidirectional", False) is True))
     if not matrices or len(matrices) % count:
         raise UnsupportedError("shapes of its weights")
-    for start in range(0, len(matrices), len(matrices) // count):  # a projection's is a third
+    for start in range(0, len(matrices), len(matrices) // count):  # a projection adds a third matrix
         (rows, inputs), (_, hidden) = matrices[start : start + 2]
         yield rows, inputs, hidden
 
 
 def collective(call: Call, kind: str) -> Layers:
-    """A collective among ``ranks`` devices. An all-gather is given a device's share, the others the whole message."""
+    """Yield a collective among ``ranks`` devices.
+
+    An all-gather has a device's share as its argument, all others the whole message.
+    """
     ranks = call.number("ranks", 0)
     elements = prod(call.shape()) * (ranks if kind == "all_gather" else 1)
     yield call.layer(operator(kind, elements=elements, ranks=ranks, dtype=call.dtype))
 
 
 def gather(call: Call) -> Layers:
-    """ONNX Gather: from a stored table of rows an embedding, else a copy."""
+    """Yield ONNX's Gather: an embedding if it reads rows of a stored table, else a copy."""
     table = call.tensor("weight")
     if table.constant and len(table.shape or ()) == 2 and call.number("dim", 0) == 0:
         yield from embedding(call)
     else:
-        yield from moved(call)
+        yield from copy(call)
 
 
 def reduction(call: Call) -> Layers:
-    """Sums, means, extremes, losses: floating-point tensors read, what is left written; one number where unknown."""
+    """Yield sums, means, extremes and losses: a pass that reads the floating-point tensors and writes the result.
+
+    An unknown result counts as one number.
+    """
     size = call.shape()
     result = call.output
     axes = call.arguments.get("dim")
@@ -336,29 +356,32 @@ def reduction(call: Call) -> Layers:
         reduced = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
         result = tuple(length for axis, length in enumerate(size) if axis not in reduced) if reduced else ()
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
-    work = -(-prod(size) // max(prod(result), 1))
-    yield call.layer(make.streamed(REDUCE, reads, [result], call.dtype, work=work))
+    flops = -(-prod(size) // max(prod(result), 1))
+    yield call.layer(operators.streamed(REDUCE, reads, [result], call.dtype, work=flops))
 
 
 def loss(call: Call) -> Layers:
-    """A loss of every element, which PyTorch writes, and a kernel that reads them again for their mean or sum."""
+    """Yield a loss of every element, whose result PyTorch writes, and the kernel that reads it for the mean or sum."""
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating]
     size = call.shape()
-    yield call.layer(make.streamed(call.op, reads, [size], call.dtype, work=3))
+    yield call.layer(operators.streamed(call.op, reads, [size], call.dtype, work=3))
     if call.output != size:
-        yield call.layer(make.streamed(REDUCE, [size], [()], call.dtype, work=prod(size)), part="reduced")
+        yield call.layer(operators.streamed(REDUCE, [size], [()], call.dtype, work=prod(size)), part="reduced")
 
 
 def scan(call: Call) -> Layers:
-    """As many results as values: cumulative sums, products and extremes, and local response normalisation across
-    ``size`` channels (a square, a sum over them, a power, a product)."""
+    """Yield operators with as many results as values: cumulative sums, products and extremes, and LRN.
+
+    Local response normalisation across ``size`` channels takes a square, a sum over the channels, a power and a
+    product.
+    """
     size = call.shape()
-    work = call.number("size", 5) + 12 if call.op == "LRN" else 1
-    yield call.layer(make.streamed(call.op.lower(), [size], [size], call.dtype, work=work))
+    flops = call.number("size", 5) + 12 if call.op == "LRN" else 1
+    yield call.layer(operators.streamed(call.op.lower(), [size], [size], call.dtype, work=flops))
 
 
 def concat(call: Call) -> Layers:
-    """cat and stack."""
+    """Yield cat and stack."""
     parts = [tensor.shape for tensor in call.tensors()]
     if call.output is None and (not parts or None in parts):
         raise UnsupportedError("shapes of its tensors")
@@ -366,15 +389,15 @@ def concat(call: Call) -> Layers:
     yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
 
 
-def moved(call: Call) -> Layers:
-    """Data moved: what is written has been read (a slice leaves the rest unread)."""
+def copy(call: Call) -> Layers:
+    """Yield a copy of data: the bytes read equal the bytes written, because a slice does not read the rest."""
     source = call.tensors()[:1]
     target = call.outputs[:1]
     if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
-        yield call.layer(make.cast(prod(call.result()), source[0].dtype, target[0].dtype))
+        yield call.layer(operators.cast(prod(call.result()), source[0].dtype, target[0].dtype))
         return
     if call.op in SAME_SIZE_OPERATORS and source and target and source[0].channels_last != target[0].channels_last:
-        yield call.layer(make.elementwise("layout_transform", call.result(), call.dtype))
+        yield call.layer(operators.elementwise("layout_transform", call.result(), call.dtype))
         return
     if call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]
@@ -389,26 +412,27 @@ def moved(call: Call) -> Layers:
     sizes = [shape for shape in shapes if shape is not None]
     if len(sizes) < len(shapes):
         raise UnsupportedError("shape unknown")
-    yield call.layer(make.elementwise("copy", sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),), call.dtype))
+    copied = sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),)
+    yield call.layer(operators.elementwise("copy", copied, call.dtype))
 
 
 def fill(call: Call) -> Layers:
-    """A tensor of one value."""
-    yield call.layer(make.elementwise("fill", call.shape() if call.output is None else call.output, call.dtype))
+    """Yield the fill of a tensor with one value."""
+    yield call.layer(operators.elementwise("fill", call.shape() if call.output is None else call.output, call.dtype))
 
 
 def elementwise(call: Call, kind: str) -> Layers:
-    """Every tensor read once (broadcast ones at their own size), the result written once."""
+    """Yield an element-wise pass: each tensor is read once at its own size, and the result is written once."""
     tensors = [value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"]
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
     if len(reads) != len(tensors) or not reads:
         raise UnsupportedError("shape unknown" if tensors else "shapes of its tensors")
     if kind in POINTWISE_CLASSES and call.op != "Sum":
-        reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
+        reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and the tensor of out=
     try:
         shape = np.broadcast_shapes(*reads) if call.output is None else call.output
     except ValueError:
         raise UnsupportedError("operands do not fit") from None
     if len(reads) == 1 and any(name in call.arguments for name in ("other", "exponent")):
         reads.append((1,))  # a number: the kind's scalar form
-    yield call.layer(make.pointwise(kind, reads, shape, call.dtype))
+    yield call.layer(operators.pointwise(kind, reads, shape, call.dtype))

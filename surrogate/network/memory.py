@@ -71,7 +71,7 @@ _OF_RESULT = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal")
 _OF_BOTH = ("mul", "div", "maximum", "minimum", "pow")
 _OF_MASKS = ("where", "masked_fill")
 _OF_NEITHER = ("add", "sub", "neg", "cast")
-_MOVES = (rules.moved, rules.concat, rules.fill, rules.reduction, rules.gather)
+_MOVES = (rules.copy, rules.concat, rules.fill, rules.reduction, rules.gather)
 
 
 def chained(network: Network, *, training: bool = False) -> Network:

@@ -197,7 +197,8 @@ class LaunchCost:
 class HostCosts:
     """The shipped constants of hosts.
 
-    ``launch_costs`` are the launch costs of each runtime. ``hosts`` are the times of each kind of host relative to a fast host.
+    ``launch_costs`` has the launch cost of each runtime. ``hosts`` has the time of each kind of host relative to a fast
+    host.
     """
 
     origin: str
