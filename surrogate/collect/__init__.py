@@ -1,1 +1,1 @@
-"""Devices → rows: plans of problems, the devices that measure them, and the crash-safe log of what was measured."""
+"""Measure problems on devices: plans of problems, the devices, and the crash-safe log of measurements."""

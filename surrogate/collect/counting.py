@@ -1,4 +1,4 @@
-"""Hardware counters of a few (problem, algorithm) pairs: run them under Nsight Compute, and join its files to the pairs.
+"""Hardware counters of a few (problem, algorithm) pairs: runs under Nsight Compute, joined to the pairs.
 
 The counters form groups of one pass each, so no kernel is replayed and no memory is saved and restored. Names and
 numbers of passes of each chip are from CUPTI's host library (12.9). Never request ``sm__throughput``: it needs eight

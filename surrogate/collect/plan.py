@@ -1,7 +1,7 @@
-"""Plans: which problems to measure within which limits, in which order, on which shard; the digest names the whole.
+"""Plans: the problems to measure, their limits, their order, their shards, and the digest that identifies a plan.
 
-The order is that of a hash of (seed, problem): random, so that a run cut short is unbiased; the same on every
-machine; and independent of the order in which the sources list their problems.
+Problems are sorted by a hash of (seed, problem). The order is random, so a run that is cut is unbiased. It is the same
+on every machine, and independent of the order in the sources.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits of a plan. FLOPs are 2 per multiply-add; a tensor is the input, filter or output alone."""
+    """Limits of a plan. FLOPs are 2 per multiply-add. Each of input, filter and output counts as one tensor."""
 
     min_flops: float = 1e6
     max_flops: float = 1.5e11
@@ -27,7 +27,7 @@ class Caps:
     max_workspace_bytes: int = 16_000_000_000
 
     def reason(self, conv: Conv) -> str:
-        """Why ``conv`` is left out of a plan, by the limit's figure and option; empty if it stays."""
+        """Return the reason why ``conv`` is left out of a plan, with the limit and its option; empty if it stays."""
         if max(tensor_sizes_bytes(conv).values()) > self.max_tensor_bytes:
             return f"with a tensor over {self.max_tensor_bytes / MIB:,.0f} MiB (--max-tensor)"
         if conv.flops > self.max_flops:
@@ -36,13 +36,13 @@ class Caps:
 
 
 GPU_CAPS = Caps()
-"""The protocol's limits for a data-centre GPU."""
+"""The default limits for a data-centre GPU."""
 CPU_CAPS = Caps(max_flops=5e8, max_tensor_bytes=GIB // 16, max_workspace_bytes=GIB)
-"""Limits under which most calls of the CPU's algorithms stay within a second on one core."""
+"""Limits for the CPU: most calls of its algorithms then take less than a second on one core."""
 
 
 def tensor_shapes(conv: Conv) -> dict[str, tuple[int, int, int, int]]:
-    """Shapes of the input ``x`` (n, c, h, w), the filter ``w`` (k, c/groups, r, s), the output ``y`` (n, k, p, q)."""
+    """Return the shapes of input ``x`` (n, c, h, w), filter ``w`` (k, c/groups, r, s) and output ``y`` (n, k, p, q)."""
     return {
         "x": (conv.n, conv.c, conv.h, conv.w),
         "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
@@ -51,19 +51,19 @@ def tensor_shapes(conv: Conv) -> dict[str, tuple[int, int, int, int]]:
 
 
 def tensor_sizes_bytes(conv: Conv) -> dict[str, int]:
-    """Bytes of each of those tensors."""
+    """Return the bytes of input ``x``, filter ``w`` and output ``y``."""
     return {role: prod(shape) * conv.itemsize for role, shape in tensor_shapes(conv).items()}
 
 
 ANCHOR_SHARE = 0.01
-"""Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the run."""
+"""Share of a shard's problems that are anchors. With `ANCHOR_VISITS` visits each, they take about 5 % of the run."""
 MAX_ANCHORS = 100
 ANCHOR_VISITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedProblem:
-    """One problem to measure, and where it came from. ``visit`` counts an anchor's repetitions, else it is 0."""
+    """One problem to measure, and its origin. ``visit`` counts the repetitions of an anchor; otherwise it is 0."""
 
     conv: Conv
     origin: str
@@ -72,13 +72,13 @@ class PlannedProblem:
 
     @property
     def key(self) -> str:
-        """Names the problem with its settings and visit, in one line."""
+        """Return the problem with its settings and visit in one line."""
         return f"{problem_key(self.conv)} #{self.visit}"
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """The settings of every shape of a plan, in full cross product. Empty: the problem's own."""
+    """The settings of every shape of a plan, in all combinations. An empty field keeps the problem's own setting."""
 
     dtypes: tuple[str, ...] = ()
     maths: tuple[str, ...] = ()
@@ -86,27 +86,27 @@ class PlanSettings:
     directions: tuple[str, ...] = ()
 
     def over(self, problem: PlannedProblem) -> Iterator[PlannedProblem]:
-        """``problem`` under each combination."""
+        """Yield ``problem`` under each combination."""
         fields = zip(("dtype", "math", "layout", "direction"), astuple(self), strict=True)
-        named = {name: values for name, values in fields if values}
-        for values in product(*named.values()):
-            conv = replace(problem.conv, **dict(zip(named, values, strict=True)))
+        settings = {name: values for name, values in fields if values}
+        for values in product(*settings.values()):
+            conv = replace(problem.conv, **dict(zip(settings, values, strict=True)))
             yield replace(problem, conv=conv)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionPlan:
-    """An ordered shard of problems, and what is needed to recognise the whole plan again."""
+    """An ordered shard of problems, and the values that identify the complete plan."""
 
     problems: tuple[PlannedProblem, ...]
     description: str
-    """Its source; where the caps left problems out, also how many of how many stay and how many each cap took."""
+    """The source of the plan. If the caps left problems out: how many stay, and how many each cap left out."""
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
     digest: str = ""
-    """SHA-256 over the whole plan's problems, seed and caps; the same for each of its shards."""
+    """SHA-256 over the complete plan's problems, seed and caps; the same for all shards."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Reason → problems that the caps left out of the whole plan."""
+    """Reason → number of problems that the caps left out of the complete plan."""
     caps: Caps = field(default_factory=Caps)
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class CollectionPlan:
 
 
 def problem_key(conv: Conv) -> str:
-    """The canonical text of a problem with its settings, as in ``n1c3h8w8k4r3s3p1u1 fp32 fma NCHW fwd``."""
+    """Return the standard text of a problem with its settings, as in ``n1c3h8w8k4r3s3p1u1 fp32 fma NCHW fwd``."""
     return f"{conv} {conv.dtype} {conv.math} {conv.layout} {conv.direction}"
 
 
@@ -128,10 +128,10 @@ def build_plan(
     shard: tuple[int, int] = (1, 1),
     anchors: Sequence[PlannedProblem] | None = None,
 ) -> CollectionPlan:
-    """The plan of one shard ``(i, n)`` of ``problems`` under each of ``settings``.
+    """Return the plan of shard ``(i, n)`` of ``problems`` under each of ``settings``.
 
-    Anchors are chosen from ``anchors``, or from the plan's own problems, spread over the FLOPs; they are in
-    every shard. Raises `InputError` where the shard is out of range or nothing is left to measure.
+    Anchors are chosen from ``anchors``, or from the plan's own problems, evenly over the order of FLOPs. Every shard
+    has them. Raises `InputError` if the shard is out of range, or if no problem is left.
     """
     index, shards = shard
     if not 1 <= index <= shards:
@@ -154,19 +154,19 @@ def build_plan(
 
 
 def _under(settings: Iterable[PlanSettings], problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
-    """Every problem under every combination of each of the settings, once."""
+    """Return every problem under every combination of settings, each once."""
     return unique(under for problem in problems for each in settings for under in each.over(problem))
 
 
 def evenly_spaced(problems: Sequence[PlannedProblem], count: int) -> list[PlannedProblem]:
-    """``count`` problems evenly spaced in the order of their FLOPs; the same ones whatever the seed."""
+    """Return ``count`` problems, evenly spaced in the order of FLOPs; the seed does not change them."""
     ordered = sorted(problems, key=lambda problem: (problem.conv.flops, problem.key))
     count = min(count, len(ordered))
     return [ordered[(2 * i + 1) * len(ordered) // (2 * count)] for i in range(count)]
 
 
 def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[PlannedProblem]:
-    """``problems`` in the plan's random order; a prefix of it is a random sample."""
+    """Return ``problems`` in the plan's random order; its first problems are a random sample."""
 
     def rank(problem: PlannedProblem) -> bytes:
         return hashlib.sha256(f"{seed} {problem.key}".encode()).digest()
@@ -175,27 +175,27 @@ def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[Planned
 
 
 def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
-    """Each problem once: the first origin, the networks of all."""
+    """Return each problem once, with its first origin and the networks of all its copies."""
     distinct: dict[Conv, PlannedProblem] = {}
     for problem in problems:
-        known = distinct.get(problem.conv)
-        if known is None:
+        first = distinct.get(problem.conv)
+        if first is None:
             distinct[problem.conv] = problem
-        elif not set(problem.networks) <= set(known.networks):
-            networks = tuple(dict.fromkeys(known.networks + problem.networks))
-            distinct[problem.conv] = replace(known, networks=networks)
+        elif not set(problem.networks) <= set(first.networks):
+            networks = tuple(dict.fromkeys(first.networks + problem.networks))
+            distinct[problem.conv] = replace(first, networks=networks)
     return list(distinct.values())
 
 
 def split_by_caps(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
-    """The problems that ``caps`` admit, and how many each of its limits leaves out."""
-    judged = [(problem, caps.reason(problem.conv)) for problem in problems]
-    left_out = Counter(reason for _, reason in judged if reason)
-    return [problem for problem, reason in judged if not reason], dict(left_out)
+    """Return the problems within ``caps``, and reason → number of problems left out."""
+    reasons = [(problem, caps.reason(problem.conv)) for problem in problems]
+    left_out = Counter(reason for _, reason in reasons if reason)
+    return [problem for problem, reason in reasons if not reason], dict(left_out)
 
 
 def _with_anchors(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]) -> list[PlannedProblem]:
-    """``problems`` with each anchor's visits strewn evenly over the whole length, and nowhere else."""
+    """Return ``problems`` with the visits of each anchor spread evenly over the plan, and with no further visit."""
     anchored = {anchor.conv for anchor in anchors}
     placed = [(float(i), problem) for i, problem in enumerate(problems) if problem.conv not in anchored]
     for visit in range(ANCHOR_VISITS if anchors else 0):

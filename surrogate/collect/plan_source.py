@@ -1,4 +1,4 @@
-"""From the ways a plan can be named (file, grid, networks, sample, recording) to the plan; SEER's grids (`grids.toml`).
+"""Build a plan from its source: a file, SEER's grids (`grids.toml`), networks, a sample, or a recording.
 
 ``networks.json`` holds every convolution of well-known networks at batch 1, in the order of their published tables
 (224 × 224 RGB images): Krizhevsky 2014 (AlexNet, the one-tower form), Simonyan and Zisserman 2015 (VGG), Szegedy et al.
@@ -6,10 +6,10 @@
 stride on the 3×3), Xie et al. 2017 (ResNeXt), Huang et al. 2017 (DenseNet), Sandler et al. 2018 (MobileNet, width 1.0),
 Tan and Le 2019 (EfficientNet, with squeeze-and-excitation).
 
-Samples are drawn log-uniformly over the whole domain by a Sobol sequence: batch 1–256, channels 3–1448, size 4–315,
-filters 1–11, strides 1–4, padding none, same or full; some problems dilated, grouped, depthwise, non-square. The
-sequence is SciPy's unscrambled one, shifted modulo 1 by the seed (Cranley–Patterson), so that a seed gives the same
-problems with every version.
+A Sobol sequence draws samples log-uniformly over the domain: batch 1–256, channels 3–1448, size 4–315, filters 1–11,
+strides 1–4, padding none, same or full. Some problems are dilated, grouped, depthwise or non-square. The sequence is
+SciPy's without scrambling, shifted modulo 1 by the seed (Cranley–Patterson). So a seed gives the same problems with
+every version of SciPy.
 """
 
 import json
@@ -41,21 +41,21 @@ from surrogate.features.errors import InputError, check_choice
 T = TypeVar("T")
 
 FILTERS = {1: 24, 2: 3, 3: 40, 4: 3, 5: 13, 7: 9, 9: 4, 11: 4}
-"""Filter width → weight; likewise below."""
+"""Filter width → weight; the tables below have the same form."""
 STRIDES = {1: 72, 2: 22, 3: 3, 4: 3}
 PADS = {"same": 70, "none": 22, "full": 8}
 DILATIONS = {1: 93, 2: 5, 3: 1, 4: 1}
 GROUPINGS = {"none": 86, "depthwise": 8, "grouped": 6}
 GROUPS = {2: 1, 4: 1, 8: 1, 16: 1, 32: 2}
 RGB_SHARE = 0.04
-"""Share of problems that read a 3-channel image, as first layers do."""
+"""Share of problems with a 3-channel input, as in first layers."""
 NON_SQUARE_SHARE = 0.06
 DIMENSIONS = 14
 MAX_POINTS = 1 << 22
 
 
 def sample_convs(seed: int, caps: Caps) -> Iterator[Conv]:
-    """Distinct problems within ``caps``, without end until the sequence is exhausted (about 4 million points)."""
+    """Yield distinct problems within ``caps``, until the sequence ends (about 4 million points)."""
     seen: set[Conv] = set()
     for point in _points(seed):
         conv = _problem(point)
@@ -70,8 +70,8 @@ def _points(seed: int) -> Iterator[np.ndarray]:
     shift = np.random.Generator(np.random.PCG64(seed)).random(DIMENSIONS)
     sequence = qmc.Sobol(DIMENSIONS, scramble=False)
     for power in count(10):
-        # the first two blocks are of 1024 points, each later one as long as all before it: Sobol's points
-        # stay balanced
+        # The first two blocks have 1024 points. Each later block is as long as all blocks before it, which keeps
+        # Sobol's points balanced.
         block = sequence.random_base2(max(power - 1, 10))
         yield from (block + shift) % 1.0
         if 1 << power >= MAX_POINTS:
@@ -79,7 +79,7 @@ def _points(seed: int) -> Iterator[np.ndarray]:
 
 
 def _problem(u: Sequence[float] | np.ndarray) -> Conv | None:
-    """The problem at point ``u`` of the unit cube (14 numbers); None where the filter exceeds the image."""
+    """Return the problem at point ``u`` of the unit cube (14 numbers); None if the filter exceeds the image."""
     r = _pick(FILTERS, u[4])
     dilation = _pick(DILATIONS, u[8]) if r > 1 else 1
     h = _log_uniform(4, 315, u[3])
@@ -101,7 +101,7 @@ def _problem(u: Sequence[float] | np.ndarray) -> Conv | None:
 
 
 def _grouped(c: int, k: int, u: float, v: float) -> tuple[int, int, int]:
-    """Channels rounded to what the drawn grouping needs, and the group count."""
+    """Return the input and output channels, rounded as the drawn grouping needs, and the number of groups."""
     kind = _pick(GROUPINGS, u)
     if kind == "depthwise":
         return c, c, c
@@ -125,18 +125,18 @@ def _pick(weights: dict[T, int], u: float) -> T:
 
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Batches at which every layer is planned."""
+"""Batch sizes of every layer in a plan."""
 
 
 @cache
 def networks() -> dict[str, tuple[Conv, ...]]:
-    """Name → every convolution of the network in the order of its table, at batch 1, fp32 NCHW forward."""
+    """Return name → every convolution of the network in the order of its table, at batch 1, fp32 NCHW forward."""
     lines = json.loads(Path(__file__).with_name("networks.json").read_text(encoding="utf-8"))
     return {name: tuple(map(parse, " ".join(layers).split())) for name, layers in lines.items()}
 
 
 def network_problems() -> list[PlannedProblem]:
-    """Every distinct layer at every batch, with the names of the networks it occurs in."""
+    """Return every distinct layer at every batch, with the names of its networks."""
     layers = unique(PlannedProblem(conv, "network", (name,)) for name, convs in networks().items() for conv in convs)
     return [PlannedProblem(layer.conv.with_batch(n), "network", layer.networks) for layer in layers for n in BATCHES]
 
@@ -146,12 +146,12 @@ _GRIDS_FILE = Path(__file__).with_name("grids.toml")
 GRIDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(_GRIDS_FILE.read_text(encoding="utf-8"))
 """Name → ``channels``, ``sizes``, ``filters``, ``strides`` and ``pad``."""
 ALL = "seer"
-"""All of them together; a problem that several grids hold counts once."""
+"""The name of all grids together; a problem in several grids counts once."""
 
 
 @cache
 def grid_problems(name: str) -> tuple[PlannedProblem, ...]:
-    """The problems of one grid, or of all under the name ``seer``; an unknown name raises `InputError`."""
+    """Return the problems of one grid, or of all grids for the name ``seer``. Raises `InputError` for another name."""
     check_choice("grid", name, (ALL, *GRIDS))
     names = tuple(GRIDS) if name == ALL else (name,)
     problems: list[PlannedProblem] = []
@@ -165,30 +165,30 @@ def grid_problems(name: str) -> tuple[PlannedProblem, ...]:
 
 
 MIXTURE = {"sample": 0.45, "grid": 0.25, "network": 0.25}
-"""Shares of a campaign; the rest are the anchors, which the plan adds."""
+"""Shares of a campaign's problems. The rest are the anchors, which the plan adds."""
 
 
 def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], list[PlannedProblem]]:
-    """About ``total`` problems in the shares of `MIXTURE`, and the pool from which the plan takes its anchors.
+    """Return about ``total`` problems in the shares of `MIXTURE`, and the pool of anchors for the plan.
 
-    Where the networks or the grids hold fewer than their share, drawn problems make up for them.
+    If the networks or the grids have fewer problems than their share, sampled problems fill it up.
     """
     if total < 1:
         raise InputError(f"a sample of {total} problems is empty; give at least 1")
     networks, _ = split_by_caps(network_problems(), caps)
     grids, _ = split_by_caps(unique(grid_problems(ALL)), caps)
     scale = total / sum(MIXTURE.values())
-    chosen = in_hash_order(networks, seed)[: round(scale * MIXTURE["network"])]
-    chosen += in_hash_order(grids, seed)[: round(scale * MIXTURE["grid"])]
-    drawn = islice(sample_convs(seed, caps), max(total - len(chosen), 0))
-    chosen = [PlannedProblem(conv, "sample") for conv in drawn] + chosen
-    return chosen[:total], networks
+    problems = in_hash_order(networks, seed)[: round(scale * MIXTURE["network"])]
+    problems += in_hash_order(grids, seed)[: round(scale * MIXTURE["grid"])]
+    drawn = islice(sample_convs(seed, caps), max(total - len(problems), 0))
+    problems = [PlannedProblem(conv, "sample") for conv in drawn] + problems
+    return problems[:total], networks
 
 
 def file_problems(path: str | Path) -> list[PlannedProblem]:
-    """The convolutions of a user's list (see `surrogate.dataset.problem_list`), in its order, with its networks.
+    """Return the convolutions of a user's list (see `surrogate.dataset.problem_list`), in order, with their networks.
 
-    Raises `InputError` naming the file, the line, what came and the rule.
+    Raises `InputError` with the file, the line, the wrong value and the rule.
     """
     from surrogate.dataset.problem_list import read_list
 
@@ -198,7 +198,7 @@ def file_problems(path: str | Path) -> list[PlannedProblem]:
 
 @dataclass(frozen=True, slots=True)
 class PlanSource:
-    """What was asked for; exactly one of the first five. ``recording`` plans the problems that a run holds."""
+    """The requested source of a plan: exactly one of the first five fields. ``recording`` plans a run's problems."""
 
     file: str | Path | None = None
     grid: str | None = None
@@ -210,19 +210,19 @@ class PlanSource:
     shard: tuple[int, int] = (1, 1)
 
     def build(self, caps: Caps) -> CollectionPlan:
-        """The plan under ``caps``; `InputError` where none or several sources are named, or nothing is left."""
+        """Return the plan under ``caps``. Raises `InputError` for no source, several sources, or an empty plan."""
         sources = {"plan": self.file, "grid": self.grid, "sample": self.sample, "recording": self.recording}
-        named = [f"{kind} {source}" for kind, source in sources.items() if source is not None]
-        named += ["networks"] if self.networks else []
-        if len(named) != 1:
-            came = " and ".join(named) or "none"
-            raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
+        given = [f"{kind} {source}" for kind, source in sources.items() if source is not None]
+        given += ["networks"] if self.networks else []
+        if len(given) != 1:
+            came = " and ".join(given) or "none"
+            raise InputError(f"{came} came as the plan; give one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": [self.settings], "shard": self.shard}
-        return build_plan(problems, description=named[0], anchors=anchors, **shared)
+        return build_plan(problems, description=given[0], anchors=anchors, **shared)
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:
-        """The problems, and the pool of anchors where it is another than the problems."""
+        """Return the problems, and the pool of anchors, or None if the problems are the pool."""
         if self.file is not None:
             return file_problems(self.file), None
         if self.grid is not None:
@@ -237,7 +237,7 @@ class PlanSource:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """``(i, n)`` from ``i/n``; `InputError` for anything else."""
+    """Return ``(i, n)`` for the text ``i/n``. Raises `InputError` for another text."""
     first, slash, second = text.partition("/")
     if not (slash and first.isdecimal() and second.isdecimal()):
         raise InputError(f"shard {text!r} is not readable; give i/n with 1 ≤ i ≤ n, as in 2/4")

@@ -113,7 +113,7 @@ class Tracer:
             activity = self._activity
             self._activity = None
             numbers = range(first, next(self._numbers))
-            launched = activity.under(numbers)
+            launched = activity.launches_by_label(numbers)
             lost = activity.dropped()
             why = activity.broken
             activity.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect import operators
 from surrogate.collect.cudnn import library as abi
-from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, candidates, may_be_sticky, status_of
+from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, library_paths, may_be_sticky, status_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -73,11 +73,11 @@ def test_names_of_numbers(refused):
 
 def test_the_environment_names_the_library(refused, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "some/where/libcudnn.so")
-    assert candidates() == ["some/where/libcudnn.so"]
+    assert library_paths() == ["some/where/libcudnn.so"]
     with refused("SEER_CUDNN"):
         Library.load()
     monkeypatch.delenv("SEER_CUDNN")
-    assert "libcudnn.so.9" in candidates()
+    assert "libcudnn.so.9" in library_paths()
 
 
 def c_type(declared):

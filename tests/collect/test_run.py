@@ -197,6 +197,6 @@ def test_a_cut_recording_is_replayed_as_far_as_it_goes(refused, make_plan, ran, 
         outcome = ran(plan, ReplayDevice(shortened), f"{name}-again.jsonl")
         assert outcome.problems_done == outcome.problems_total == problems
         assert len(merge_runs([tmp_path / f"{name}-again.jsonl"]).frame) == rows
-    with refused("holds no measurement"):
+    with refused("has no measurement"):
         shortened.write_text("".join(lines[: begun[0] + 1]))
         ReplayDevice(shortened)

@@ -291,7 +291,7 @@ class Recorder:
         kernel = MeasuredKernel(name, 4, 1, 1, 32, 1, 1, 1, 0, 0, 2.0)
         self.launched += [(number, LaunchRecord(start, start + 2000, kernel)) for number in self.labels[-1:]]
 
-    def under(self, numbers: Iterable[int]) -> list[list[LaunchRecord]]:
+    def launches_by_label(self, numbers: Iterable[int]) -> list[list[LaunchRecord]]:
         return [[span for label, span in self.launched if label == number] for number in numbers]
 
     def dropped(self) -> int:

@@ -1,1 +1,1 @@
-"""cuDNN's legacy convolution API by ctypes, on memory and events of CuPy, with kernels seen through CUPTI."""
+"""cuDNN's legacy convolution API by ctypes, on CuPy's memory and events, with kernel times from CUPTI."""

@@ -1,10 +1,11 @@
-"""Kernels behind a call, by CUPTI's activity records (cupti-python; optional).
+"""The kernels of a call, from CUPTI's activity records (cupti-python; optional).
 
-A measurement begins and ends with the stream waited for and CUPTI's buffers emptied, and a flush of the L2 cache, a
-memset of known size, goes before each repeat: every kernel, memset and memcpy between two flushes is that repeat's.
-External correlation ids, which bracket the repeats too, are the check. CUPTI writes one only in front of the record of
-an API call, so the kinds RUNTIME and DRIVER are enabled; cupti-python 12.8 refuses RUNTIME, and launches through that
-API then have none. One CUPTI client per process: not together with ncu, nsys or torch.profiler.
+A measurement synchronises the stream and empties CUPTI's buffers at its start and end. A flush of the L2 cache, a
+memset of fixed size, precedes each repeat. Every kernel, memset and memcpy between two flushes belongs to one repeat.
+
+External correlation ids also mark the repeats, as a check. CUPTI writes such an id only before the record of an API
+call, so the kinds RUNTIME and DRIVER are enabled. cupti-python 12.8 refuses RUNTIME; launches through that API then
+have no id. A process can have only one CUPTI client: ncu, nsys and torch.profiler cannot run at the same time.
 """
 
 import ctypes
@@ -29,13 +30,13 @@ NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY",
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """One launch as CUPTI recorded it, times in ns of the GPU's clock. A memset or memcpy has no kernel."""
+    """One launch recorded by CUPTI, with times in ns of the GPU's clock. A memset or memcpy has no kernel."""
 
     start_ns: int
     end_ns: int
     kernel: MeasuredKernel | None = None
     correlation: int = 0
-    """The number of the API's call that launched it."""
+    """The correlation id of the API call that launched it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ class TracedRepeats:
 
 
 class Activity:
-    """CUPTI switched on for this process.
+    """CUPTI, enabled for this process.
 
-    ``flush_bytes`` is the size of the memset before each repeat. After an error of CUPTI's, ``broken`` says which one,
-    and nothing more is asked of it: the caller's events must do.
+    ``flush_bytes`` is the size of the memset before each repeat. After an error of CUPTI, ``broken`` holds its text and
+    CUPTI is not called again. The caller must then use CUDA events.
     """
 
     def __init__(self, cupti: Any, flush_bytes: int = 0) -> None:
@@ -75,11 +76,11 @@ class Activity:
 
     @classmethod
     def open(cls, flush_bytes: int) -> tuple[Self | None, str]:
-        """The instrument and nothing, or None and why it is missing."""
+        """Return the instrument and an empty text, or None and the reason why CUPTI is missing."""
         try:
             from cupti import cupti  # pyright: ignore[reportMissingImports]
         except (ImportError, RuntimeError, OSError) as error:
-            # its library may be missing, or refuse the driver
+            # CUPTI's library may be missing, or may not support the driver.
             missing = isinstance(error, ModuleNotFoundError)
             return None, "cupti-python is not installed" if missing else one_line(error)
         activity = cls(cupti, flush_bytes)
@@ -90,7 +91,7 @@ class Activity:
 
     @contextmanager
     def label(self, number: int) -> Iterator[None]:
-        """What is launched inside belongs to ``number``."""
+        """Attribute the launches inside to the label ``number``."""
         kind = int(self._cupti.ExternalCorrelationKind.CUSTOM0)
         pushed = self._try(self._cupti.activity_push_external_correlation_id, kind, number)
         try:
@@ -99,18 +100,18 @@ class Activity:
             if pushed:
                 self._try(self._cupti.activity_pop_external_correlation_id, kind)
 
-    def empty(self) -> None:
-        """Forget what was launched so far; the stream must have been waited for, as for `collect`."""
+    def clear(self) -> None:
+        """Delete all records so far. The stream must be synchronised before, as for `collect`."""
         self._try(self._cupti.activity_flush_all, FORCED)
         self._spans.clear()
         self._labels.clear()
         self._flushes_ns.clear()
 
     def collect(self, labels: Sequence[int]) -> tuple[list[list[LaunchRecord]], int]:
-        """The launches after each flush of the cache, in order of start, and how many of them have the right label.
+        """Return the launches after each cache flush, in order of start, and how many of them have the right label.
 
-        One flush went before each of ``labels`` since `empty`; where CUPTI shows another number of flushes, or a launch
-        without an end, there are no launches.
+        Since `clear`, one flush preceded each of ``labels``. If CUPTI recorded another number of flushes, or a launch
+        without an end, the result has no launches.
         """
         self._try(self._cupti.activity_flush_all, FORCED)
         flushes_ns = sorted(self._flushes_ns)
@@ -119,16 +120,16 @@ class Activity:
             before = bisect_right(flushes_ns, span.start_ns)
             if before:
                 repeats[before - 1].append(span)
-        whole = len(repeats) == len(labels) and all(span.end_ns for span in self._spans)
-        repeats = repeats if whole else []
-        of_label = zip(labels, repeats, strict=whole)
+        is_complete = len(repeats) == len(labels) and all(span.end_ns for span in self._spans)
+        repeats = repeats if is_complete else []
+        of_label = zip(labels, repeats, strict=is_complete)
         labelled = sum(self._labels.get(span.correlation) == label for label, spans in of_label for span in spans)
         return repeats, labelled
 
-    def under(self, labels: Sequence[int]) -> list[list[LaunchRecord]]:
-        """The launches that CUPTI names each label of, in order of start; empty where it names none.
+    def launches_by_label(self, labels: Sequence[int]) -> list[list[LaunchRecord]]:
+        """Return the launches of each label, in order of start; an empty list for a label without launches.
 
-        What was launched without a flush of the cache goes by labels alone.
+        Use this for launches without cache flushes, which only labels can separate.
         """
         self._try(self._cupti.activity_flush_all, FORCED)
         by_label: dict[int, list[LaunchRecord]] = {label: [] for label in labels}
@@ -139,20 +140,20 @@ class Activity:
         return list(by_label.values())
 
     def dropped(self) -> int:
-        """Records lost since the last question for want of buffer space."""
+        """Return the number of records that CUPTI lost since the last call because its buffers were full."""
         count = ctypes.c_size_t()
         self._try(self._cupti.activity_get_num_dropped_records, 0, 0, ctypes.addressof(count))
         return count.value
 
     def close(self) -> None:
-        """Switch CUPTI's records off."""
+        """Disable CUPTI's records."""
         for kind in self._enabled:
             with suppress(*self._errors):
                 self._cupti.activity_disable(kind)
         self._enabled.clear()
 
     def _try(self, call: Callable[..., object], *arguments: object) -> bool:
-        """True where the call of CUPTI succeeds; its error is kept in ``broken``, and no later call is made."""
+        """Return True if the call of CUPTI succeeds. An error is kept in ``broken`` and prevents later calls."""
         if self.broken:
             return False
         try:
@@ -163,7 +164,7 @@ class Activity:
         return True
 
     def _completed(self, activities: Iterable[Any]) -> None:
-        """CUPTI's callback: the records' memory is its own, so everything is copied."""
+        """Copy CUPTI's records; this is its callback, and CUPTI reuses the memory of the records."""
         kinds = self._kinds
         for record in activities:
             kind = record.kind
@@ -178,7 +179,7 @@ class Activity:
 
 
 def launch_record(record: Any) -> LaunchRecord:
-    """A copy of one kernel record (CUpti_ActivityKernel…); the name is mangled."""
+    """Return a copy of one kernel record (CUpti_ActivityKernel…), with its mangled name."""
     launch = [int(getattr(record, name)) for name in LAUNCH]
     start_ns, end_ns = int(record.start), int(record.end)
     kernel = MeasuredKernel(str(record.name), *launch, time_us=(end_ns - start_ns) / 1e3)
@@ -186,7 +187,7 @@ def launch_record(record: Any) -> LaunchRecord:
 
 
 def trace_repeats(repeats: Sequence[Sequence[LaunchRecord]]) -> TracedRepeats | None:
-    """What the repeats' launches say; None where a repeat shows none (records lost: the events must do)."""
+    """Return the times and kernels of the repeats; None if a repeat has no launch (records were lost)."""
     if not repeats or not all(repeats):
         return None
     sums = tuple(sum(span.end_ns - span.start_ns for span in spans) / 1e3 for spans in repeats)
@@ -196,11 +197,11 @@ def trace_repeats(repeats: Sequence[Sequence[LaunchRecord]]) -> TracedRepeats | 
 
 
 def _kernels(repeats: Sequence[Sequence[MeasuredKernel]]) -> tuple[MeasuredKernel, ...]:
-    """The launches of most repeats; times are medians over those repeats that launched the same kernels."""
-    names = [tuple(kernel.kernel_name for kernel in kernels) for kernels in repeats]
-    usual, _ = Counter(names).most_common(1)[0]
-    alike = [kernels for kernels, named in zip(repeats, names, strict=True) if named == usual]
+    """Return the commonest sequence of kernels. Times are medians over the repeats with this sequence."""
+    sequences = [tuple(kernel.kernel_name for kernel in kernels) for kernels in repeats]
+    commonest, _ = Counter(sequences).most_common(1)[0]
+    matching = [kernels for kernels, sequence in zip(repeats, sequences, strict=True) if sequence == commonest]
     return tuple(
         replace(launches[0], time_us=statistics.median(kernel.time_us for kernel in launches))
-        for launches in zip(*alike, strict=True)
+        for launches in zip(*matching, strict=True)
     )

@@ -1,4 +1,4 @@
-"""The `cudnn` device: one legacy algorithm = one call, on the current GPU."""
+"""The `cudnn` device: it measures cuDNN's legacy convolution algorithms, one call each, on the current GPU."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,12 +26,12 @@ from surrogate.features.algorithms import algorithm as registered
 from surrogate.features.conv import Conv
 
 SELF_CHECK = {math: Conv(n=2, c=64, h=14, k=32, r=3, pad_h=1, math=math) for math in ("fma", "default")}
-"""Problems whose errors stand in every run's header; forward, fp32, small enough for a CPU's float64."""
+"""Problems for the relative errors in a run's header: forward, fp32, small enough for float64 on a CPU."""
 
 
 @dataclass(slots=True)
 class _Current:
-    """The problem whose descriptors are set and whose tensors are placed; ``warmed`` are the algorithms run already."""
+    """The current problem: descriptors are set and tensors are placed. ``warmed``: the algorithms that ran on it."""
 
     conv: Conv
     pointers: Mapping[str, int]
@@ -39,9 +39,9 @@ class _Current:
 
 
 class CudnnDevice(Instruments):
-    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find.
+    """cuDNN's algorithms on the current GPU, with their status, workspace, times and kernels; its heuristic and Find.
 
-    ``stopwatch`` times a call; another one may be put in its place, as the counters do.
+    ``stopwatch`` times a call; it can be replaced, as the profiled program does for counters.
     """
 
     def __init__(
@@ -51,7 +51,10 @@ class CudnnDevice(Instruments):
         max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
         **parts: Any,
     ) -> None:
-        """``parts``: stand-ins, as `Instruments` takes. `InputError` where libcudnn, CuPy or a GPU is missing."""
+        """Open the device. ``parts`` are arguments of `Instruments` that replace its own parts.
+
+        Raises `InputError` if libcudnn, CuPy or a GPU is missing.
+        """
         super().__init__(max_workspace_bytes, max_tensor_bytes, **parts)
         try:
             self._convolutions = Convolutions(self.library, self.handle)
@@ -60,25 +63,25 @@ class CudnnDevice(Instruments):
         self._current: _Current | None = None
 
     def device_info(self) -> DeviceInfo:
-        """The instruments' facts, and by which arithmetic each algorithm ran."""
+        """Return the facts of the instruments, and each algorithm's relative errors, which reveal its arithmetic."""
         errors = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
         return self.facts("cudnn", relative_errors=errors)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
-        """Every algorithm of the direction's enumeration."""
+        """Return every algorithm in the enumeration of the direction."""
         return ALGORITHMS[conv.direction]
 
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """The order of ``cudnnGetConvolution…Algorithm_v7``; its times (−1) are left out."""
+        """Return the order of ``cudnnGetConvolution…Algorithm_v7`` without its times, which are −1."""
         try:
             self._set(conv)
             ranking = self._convolutions.ranking()
         except (CudnnError, MemoryError):
             return ()
-        return tuple(_choice(conv, entry) for entry in ranking)
+        return tuple(_heuristic_entry(conv, entry) for entry in ranking)
 
     def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed before."""
+        """Return the times of ``cudnnFindConvolution…AlgorithmEx``, one run each, after a warm-up of all algorithms."""
         try:
             current = self._set(conv)
             self._warm_rest(current)
@@ -87,10 +90,10 @@ class CudnnDevice(Instruments):
         except (CudnnError, MemoryError, GpuFaultError):
             synchronize_after_failure(self.gpu)
             return ()
-        return tuple(_choice(conv, entry) for entry in timed)
+        return tuple(_heuristic_entry(conv, entry) for entry in timed)
 
     def close(self) -> None:
-        """Destroy descriptors and handle, and switch the instruments off."""
+        """Destroy descriptors and handle, and close the instruments."""
         self._convolutions.close()
         super().close()
 
@@ -115,7 +118,7 @@ class CudnnDevice(Instruments):
         return relative_error(y, direct(x, w, conv))
 
     def _errors(self, conv: Conv) -> dict[str, float | None]:
-        """Algorithm → relative error on ``conv``, of those that run; None where it is not finite (JSON has no NaN)."""
+        """Return algorithm → relative error on ``conv`` if it runs; None if the error is not finite, as JSON needs."""
         errors: dict[str, float | None] = {}
         for algorithm in ALGORITHMS[conv.direction]:
             try:
@@ -126,7 +129,7 @@ class CudnnDevice(Instruments):
         return errors
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
-        """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
+        """Warm up and time the repeats of one algorithm. Raises only `DeviceLostError`, after a sticky CUDA error."""
         deterministic = registered(algorithm, "cudnn", conv.direction).deterministic
         workspace_bytes: int | None = None
         try:
@@ -147,7 +150,7 @@ class CudnnDevice(Instruments):
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
 
     def _warm_rest(self, current: _Current) -> None:
-        """Run once what has not run on this problem yet in this process (after a restart, say)."""
+        """Run once each algorithm that has not run on this problem in this process (for example after a restart)."""
         for algorithm in ALGORITHMS[current.conv.direction]:
             if algorithm in current.warmed:
                 continue
@@ -162,7 +165,7 @@ class CudnnDevice(Instruments):
                 synchronize_after_failure(self.gpu)
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
-        """What launches the algorithm once on the current problem."""
+        """Return a function that launches the algorithm once on the current problem."""
         number = ALGORITHMS[current.conv.direction].index(algorithm)
         return lambda: self._convolutions.run(number, current.pointers, (self.gpu.workspace, workspace_bytes))
 
@@ -170,7 +173,7 @@ class CudnnDevice(Instruments):
         return self._convolutions.workspace_bytes(ALGORITHMS[current.conv.direction].index(algorithm))
 
     def _set(self, conv: Conv) -> _Current:
-        """Descriptors and tensors of ``conv``, made anew only when the problem changes."""
+        """Set descriptors and place tensors of ``conv``, if it is not the current problem."""
         if self._current is not None and self._current.conv == conv:
             return self._current
         self._current = None
@@ -181,8 +184,8 @@ class CudnnDevice(Instruments):
         return self._current
 
 
-def _choice(conv: Conv, entry: AlgoPerf) -> HeuristicEntry:
-    """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
+def _heuristic_entry(conv: Conv, entry: AlgoPerf) -> HeuristicEntry:
+    """Return one entry of a ranking. cuDNN's time is in ms, and negative if the algorithm was not timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
     return HeuristicEntry(
         algorithm=algorithm_name(conv.direction, entry.algo),

@@ -1,6 +1,6 @@
-"""The GPU under cuDNN, by CuPy: one arena of memory, one stream, events, an L2 flush, and what is asked of the driver.
+"""The GPU for cuDNN, by CuPy: one arena of memory, one stream, events, an L2 flush, and facts from the driver.
 
-All of CuPy is behind this file, so that the device is tested with a stand-in.
+Convolutions use CuPy only through this file, so tests can replace it by a fake.
 """
 
 import ctypes
@@ -18,27 +18,28 @@ from surrogate.features.elementwise import round_up
 from surrogate.features.errors import InputError
 
 FLUSH_BYTES = 256 << 20
-"""Written between repeats: more than any L2 so far holds."""
+"""Bytes written between repeats: more than the L2 cache of any GPU so far."""
 POOL_ELEMENTS = (16 << 20) + 4093
-"""Random values made once per element type and copied over the operands; odd, so that rows do not repeat in step."""
+"""Random values, drawn once per element type and copied over the operands; odd, so equal rows are not aligned."""
 POOL_BYTES = 16
 """Memory per random value of the pools of all element types: 8 + 4 + 2 + 2 bytes."""
 ALIGNMENT = 256
 DRIVERS = ("libcuda.so.1", "nvcuda.dll")
-"""The driver's own library, by the system's name for it."""
+"""Names of the driver's own library on the supported systems."""
 USABLE = 0.9
-"""Share of the free memory that may be taken: cuDNN itself and the context need the rest."""
+"""Share of the free memory that may be used. cuDNN and the CUDA context need the rest."""
 
 
 class GpuFaultError(RuntimeError):
-    """A CUDA error from which the process can go on."""
+    """A CUDA error after which the process can continue."""
 
 
 class CudaDevice:
-    """The current CUDA device. Allocates everything at once; nothing is allocated per problem.
+    """The current CUDA device. All memory is allocated at once, none per problem.
 
-    ``queue`` is the stream of every call, as CuPy has it, ``stream`` the same as cudaStream_t; ``workspace`` points to
-    ``workspace_bytes``; ``name`` is the driver's, as in ``NVIDIA H200``; ``pci_bus_id`` is as NVML takes it.
+    ``queue`` is CuPy's stream of every call; ``stream`` is the same stream as cudaStream_t. ``workspace`` is a pointer
+    to ``workspace_bytes`` bytes. ``name`` is the driver's, for example ``NVIDIA H200``. ``pci_bus_id`` is in NVML's
+    form.
     """
 
     def __init__(self, max_tensor_bytes: int, max_workspace_bytes: int, seed: int = 0) -> None:
@@ -74,7 +75,7 @@ class CudaDevice:
         self._flushes = 0
 
     def versions(self) -> dict[str, str]:
-        """Versions of CUDA's runtime, of the CUDA that the driver supports, and of CuPy."""
+        """Return the versions of CUDA's runtime, of the CUDA that the driver supports, and of CuPy."""
         runtime = self._cupy.cuda.runtime
         return {
             "cuda_runtime": _cuda_version(runtime.runtimeGetVersion()),
@@ -83,63 +84,63 @@ class CudaDevice:
         }
 
     def properties(self) -> dict[str, object]:
-        """Facts of the GPU for the header; a property that this CUDA no longer tells is left out."""
-        known = self._properties
+        """Return facts of the GPU for the header. A property that this CUDA does not report is left out."""
+        properties = self._properties
         facts = {
-            "compute_capability": f"{known['major']}.{known['minor']}",
-            "sms": known.get("multiProcessorCount"),
-            "memory_bytes": known.get("totalGlobalMem"),
-            "l2_bytes": known.get("l2CacheSize"),
-            "shared_per_sm_bytes": known.get("sharedMemPerMultiprocessor"),
-            "boost_khz": known.get("clockRate"),
+            "compute_capability": f"{properties['major']}.{properties['minor']}",
+            "sms": properties.get("multiProcessorCount"),
+            "memory_bytes": properties.get("totalGlobalMem"),
+            "l2_bytes": properties.get("l2CacheSize"),
+            "shared_per_sm_bytes": properties.get("sharedMemPerMultiprocessor"),
+            "boost_khz": properties.get("clockRate"),
             "workspace_limit_bytes": self.workspace_bytes,
             "tf32_override": os.environ.get("NVIDIA_TF32_OVERRIDE"),
         }
         return {name: value for name, value in facts.items() if value is not None}
 
     def place(self, sizes_bytes: Sequence[int], dtype: str) -> list[int]:
-        """Device pointers of two operands, filled with random normal values of ``dtype``, and of a result.
+        """Return device pointers of two operands, filled with random normal values of ``dtype``, and of a result.
 
-        Operands grow from the arena's start and results from its end, so that operands are refilled only
-        where a result lay. Raises `MemoryError` where the arena is too small.
+        Operands lie at the arena's start and results at its end. So only memory that a result used is filled again.
+        Raises `MemoryError` if the arena is too small.
         """
         first, second, result = (round_up(size, ALIGNMENT) for size in sizes_bytes)
-        held = self._tensors.size
+        arena_bytes = self._tensors.size
         start = int(self._tensors.data.ptr)
-        result_at = (held - result) // ALIGNMENT * ALIGNMENT
+        result_at = (arena_bytes - result) // ALIGNMENT * ALIGNMENT
         if first + second > result_at:
-            raise MemoryError(f"the tensors need {first + second + result} bytes, the arena holds {held}")
+            raise MemoryError(f"the tensors need {first + second + result} bytes, the arena holds {arena_bytes}")
         with self._watched():
             self._fill(first + second, dtype)
         self._filled = (dtype, min(self._filled[1], result_at))
         return [start, start + first, start + result_at]
 
     def read(self, pointer: int, size_bytes: int) -> np.ndarray:
-        """A copy of ``size_bytes`` bytes of the arena from ``pointer`` on, as uint8 in host memory."""
-        at = pointer - int(self._tensors.data.ptr)
+        """Return a copy of ``size_bytes`` bytes of the arena from ``pointer`` on, as uint8 in host memory."""
+        offset = pointer - int(self._tensors.data.ptr)
         with self._watched():
-            return np.array(self._cupy.asnumpy(self._tensors[at : at + size_bytes]))
+            return np.array(self._cupy.asnumpy(self._tensors[offset : offset + size_bytes]))
 
     def event(self) -> Any:
-        """An event recorded on the stream now."""
+        """Record an event on the stream and return it."""
         with self._watched():
             event = self._cupy.cuda.Event()
             event.record(self.queue)
         return event
 
     def elapsed_us(self, start: Any, end: Any) -> float:
-        """Time between two events that have passed, in µs (resolution about 0.5 µs)."""
+        """Return the time between two completed events in µs (resolution about 0.5 µs)."""
         with self._watched():
             return 1000.0 * float(self._cupy.cuda.get_elapsed_time(start, end))
 
     def flush(self) -> None:
-        """Write over the L2 cache, with another value each time; asynchronous."""
+        """Overwrite the L2 cache asynchronously, with another value each time."""
         self._flushes += 1
         with self._watched():
             self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self.queue)
 
     def launches(self) -> dict[str, Callable[[], object]]:
-        """API of CUDA → a small launch by it, asynchronous; the driver's only where its library is found."""
+        """Return API of CUDA → a function with one small asynchronous launch; "driver" only if its library is found."""
         by_api: dict[str, Callable[[], object]] = {
             "runtime": partial(self._workspace.data.memset_async, 0, ALIGNMENT, self.queue)
         }
@@ -151,17 +152,17 @@ class CudaDevice:
         return by_api
 
     def synchronize(self) -> None:
-        """Wait for the stream, and learn of what went wrong on it."""
+        """Wait for the stream; raise its errors."""
         with self._watched():
             self.queue.synchronize()
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """CUDA's errors as `GpuFaultError` where they pass, as `DeviceLostError` where they stay."""
+        """Turn a CUDA error into a `GpuFaultError` if it passes, or into a `DeviceLostError` if it is sticky."""
         try:
             yield
         except self._error as error:
-            try:  # a sticky error is returned by every later call: ask once more
+            try:  # every later call returns a sticky error, so one more call shows it
                 self._cupy.cuda.runtime.deviceSynchronize()
             except self._error as again:
                 raise DeviceLostError(one_line(again)) from None
@@ -174,18 +175,18 @@ class CudaDevice:
         if bytes_ <= filled:
             return
         pool = self._pool(dtype)
-        at = filled // pool.size * pool.size
-        while at < bytes_:
-            size = min(pool.size, bytes_ - at)
-            (self._tensors.data + at).copy_from_device_async(pool.data, size, self.queue)
-            at += size
+        offset = filled // pool.size * pool.size
+        while offset < bytes_:
+            size = min(pool.size, bytes_ - offset)
+            (self._tensors.data + offset).copy_from_device_async(pool.data, size, self.queue)
+            offset += size
         self._filled = (dtype, bytes_)
 
     def _pool(self, dtype: str) -> Any:
-        """Standard normal values of ``dtype`` as bytes. NumPy draws them: CuPy would need cuRAND and CUDA's headers."""
+        """Return standard normal values of ``dtype`` as bytes, drawn by NumPy: CuPy needs cuRAND and CUDA's headers."""
         if dtype not in self._pools:
-            wide = np.float64 if dtype == "fp64" else np.float32
-            values = self._random.standard_normal(POOL_ELEMENTS, dtype=wide)
+            drawn_dtype = np.float64 if dtype == "fp64" else np.float32
+            values = self._random.standard_normal(POOL_ELEMENTS, dtype=drawn_dtype)
             if dtype == "fp16":
                 values = values.astype(np.float16)
             elif dtype == "bf16":  # NumPy has no bfloat16: the upper half of a float32, rounded
@@ -198,10 +199,10 @@ class CudaDevice:
 
 
 def synchronize_after_failure(gpu: CudaDevice, code: int | None = None) -> None:
-    """Wait for ``gpu`` after a failed call, so that a sticky error shows now, as `DeviceLostError`.
+    """Wait for ``gpu`` after a failed call. Raises `DeviceLostError` if the error is sticky.
 
-    ``code`` is the cuDNN status that failed; one that launched nothing needs no waiting. What passes is swallowed: the
-    caller has reported it already.
+    ``code`` is the failed cuDNN status. If it shows that nothing was launched, there is no wait. Errors that pass are
+    ignored, because the caller has reported them.
     """
     if code is not None and not may_be_sticky(code):
         return

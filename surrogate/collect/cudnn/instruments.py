@@ -1,4 +1,4 @@
-"""What every measuring device on the current GPU holds: cuDNN's handle, the GPU's arena, CUPTI, NVML, the stopwatch."""
+"""The parts of every device on the current GPU: cuDNN's handle, the GPU's arena, CUPTI, NVML, and the stopwatch."""
 
 import ctypes
 import time
@@ -15,19 +15,20 @@ from surrogate.collect.device import SLOW_CLOCK, DeviceInfo, Measurement, Repeat
 from surrogate.features.errors import InputError
 
 FIRST_WITHOUT_VOLTA = [9, 11]
-"""From this cuDNN on, its kernels are for compute capability 7.5 and newer."""
+"""The first cuDNN version without kernels for compute capabilities below 7.5."""
 OLDER_CUDNN = "for this GPU: pip install 'nvidia-cudnn-cu12<9.11'"
 MAX_TRIES = 3
-"""Times that a call is measured while something holds the clock down, `PAUSE_S` apart …"""
+"""Largest number of measurements of a call while the clock is throttled."""
 PAUSE_S = 0.1
+"""Seconds between two such measurements."""
 TRIES_AT_FIRST, TRIES_PER_ROW = 20.0, 0.05
-"""… as long as the run has tries left: these at its start, and more with each row, for some boards are always held."""
+"""Repeated measurements allowed in a run: at its start, and more for each row. Some boards always throttle."""
 CLOCKS_KEPT = 101
-"""Measurements whose median clock is the usual one."""
+"""Number of last measurements that give the usual clock, as their median."""
 
 
 class Instruments:
-    """cuDNN started on the current GPU, and all that times it; the devices on that GPU are made of them."""
+    """cuDNN on the current GPU, with the instruments that time it; the base class of the devices on that GPU."""
 
     def __init__(
         self,
@@ -37,12 +38,13 @@ class Instruments:
         gpu: CudaDevice | None = None,
         activity: tuple[Activity | None, str] | None = None,
     ) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing, or cuDNN does not start.
+        """Start cuDNN and the instruments.
 
-        ``gpu`` and ``activity`` (CUPTI, or None and why it is missing) are given by the profiled child.
+        ``gpu`` and ``activity`` (CUPTI, or None and why it is missing) are given by the profiled child process. Raises
+        `InputError` if libcudnn, CuPy or a GPU is missing, or if cuDNN does not start.
         """
         self.library = Library.load()
-        # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
+        # CUPTI must be enabled before the CUDA context exists; otherwise it misses the context's first launches.
         self.activity, self._why_no_activity = activity or Activity.open(FLUSH_BYTES)
         self.gpu = gpu or CudaDevice(max_tensor_bytes, max_workspace_bytes)
         self._clocks = GpuClocks.open(self.gpu.pci_bus_id)
@@ -55,7 +57,7 @@ class Instruments:
         self.stopwatch = Stopwatch(self.gpu, self.activity, self._clocks)
 
     def does_not_start(self, error: Exception) -> InputError:
-        """The user's error for a cuDNN that refuses its first calls."""
+        """Return the error for the user if cuDNN's first calls fail."""
         text = f"cuDNN {self.library.version} does not start here: {error}"
         capability = float(str(self.gpu.properties().get("compute_capability", 9.0)))
         if capability < 7.5 and [int(part) for part in self.library.version.split(".")] >= FIRST_WITHOUT_VOLTA:
@@ -63,7 +65,7 @@ class Instruments:
         return InputError(text)
 
     def facts(self, library: str, **properties: object) -> DeviceInfo:
-        """The driver's name of the GPU, cuDNN's version, and everything that could change a time."""
+        """Return the driver's name of the GPU, cuDNN's version, and everything else that can change a time."""
         versions = {**self.gpu.versions(), "cudnn": self.library.version}
         driver = self._clocks.driver_version() if self._clocks else ""
         if driver:
@@ -75,15 +77,15 @@ class Instruments:
         if unlabelled := self.stopwatch.unlabelled():
             facts["cupti_unlabelled"] = unlabelled
         facts |= self._clocks.facts() if self._clocks else {}
-        known = {**self.gpu.properties(), **facts, **timer, **properties}
-        return DeviceInfo(self.gpu.name, library, self.library.version, versions, known)
+        all_properties = {**self.gpu.properties(), **facts, **timer, **properties}
+        return DeviceInfo(self.gpu.name, library, self.library.version, versions, all_properties)
 
     def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power, throttle reasons."""
+        """Return clocks, temperature, power and throttle reasons."""
         return self._clocks.sample() if self._clocks else {}
 
     def close(self) -> None:
-        """Destroy the handle and switch everything off."""
+        """Destroy the handle and close the instruments."""
         self.library.call("cudnnDestroy", self.handle)
         for instrument in (self.activity, self._clocks):
             if instrument:
@@ -91,9 +93,7 @@ class Instruments:
 
 
 class Stopwatch:
-    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.CudaDevice`), CUPTI's ``activity`` and NVML's
-    ``clocks``, if any.
-    """
+    """The stopwatch of one GPU, ``gpu``, with CUPTI's ``activity`` and NVML's ``clocks`` if they are available."""
 
     def __init__(self, gpu: CudaDevice, activity: Activity | None, clocks: "GpuClocks | None" = None) -> None:
         self._gpu = gpu
@@ -104,36 +104,36 @@ class Stopwatch:
         self._tries = TRIES_AT_FIRST
 
     def time(self, call: Callable[[], None], policy: RepeatPolicy) -> Measurement:
-        """Times of ``call``, which launches on the GPU's stream. What it raises passes through.
+        """Return the times of ``call``, which launches on the GPU's stream. Errors of ``call`` are not caught.
 
-        Where the clock was held down or fell meanwhile, they are taken again, and again; the last ones count.
+        If the clock was throttled or dropped, the times are taken again, up to `MAX_TRIES` times; the last ones count.
         """
         warm_us = self.warm(call)
-        if warm_us > policy.slow_us:  # the first call also loads the kernels' code: judge by a second
+        if warm_us > policy.slow_us:  # the first call also loads the kernels' code, so a second call decides
             warm_us = self.warm(call)
         repeats = policy.repeats_for(warm_us)
-        taken = self._repeated(call, repeats)
+        measurement = self._repeated(call, repeats)
         self._tries += TRIES_PER_ROW
         for _ in range(MAX_TRIES - 1):
-            if not self._held_down(taken) or self._tries < 1.0:
+            if not self._is_slowed(measurement) or self._tries < 1.0:
                 break
             self._tries -= 1.0
             time.sleep(PAUSE_S)
-            taken = self._repeated(call, repeats)
-        return taken
+            measurement = self._repeated(call, repeats)
+        return measurement
 
-    def _held_down(self, taken: Measurement) -> bool:
-        """True where something held the clock down, or it fell below the usual one."""
-        clock = taken.sm_clock_mhz
+    def _is_slowed(self, measurement: Measurement) -> bool:
+        """Return True if the clock was throttled, or lower than usual."""
+        clock = measurement.sm_clock_mhz
         usual = median(self._clocks_mhz or (0.0,))
         if clock:
             self._clocks_mhz.append(clock)
-        return throttled(taken.throttle_reasons) or bool(clock and clock < SLOW_CLOCK * usual)
+        return throttled(measurement.throttle_reasons) or bool(clock and clock < SLOW_CLOCK * usual)
 
     def _repeated(self, call: Callable[[], None], repeats: int) -> Measurement:
-        """Times of so many calls, each behind a flush of the cache; nothing else is at work."""
+        """Return the times of ``repeats`` calls, each after a flush of the cache, with no other work on the GPU."""
         if self._activity:
-            self._activity.empty()
+            self._activity.clear()
         before = self._clocks.load() if self._clocks else {}
         labels, events = [], []
         for _ in range(repeats):
@@ -142,7 +142,7 @@ class Stopwatch:
                 start = self._gpu.event()
                 call()
                 events.append((start, self._gpu.event()))
-        load = self._clocks.load() if self._clocks else {}  # before the stream is waited for: the GPU is at work
+        load = self._clocks.load() if self._clocks else {}  # before the synchronisation, while the GPU is busy
         self._gpu.synchronize()
         if "throttle_reasons" in load:
             load["throttle_reasons"] |= before.get("throttle_reasons", 0)
@@ -154,22 +154,22 @@ class Stopwatch:
         return Measurement("ok", note, timer="cupti", **times, **load)
 
     def _labelled(self, labels: list[int]) -> AbstractContextManager[None]:
-        """What is launched inside has a new label, which joins ``labels``."""
+        """Give the launches inside a new label, which is added to ``labels``."""
         self._label += 1
         labels.append(self._label)
         return self._activity.label(self._label) if self._activity else nullcontext()
 
     def unlabelled(self) -> list[str]:
-        """The APIs of CUDA whose launches CUPTI sees without their label: a small launch by each is tried."""
+        """Return the APIs of CUDA for which CUPTI records no label. One small launch by each API is tried."""
         without = []
         activity = self._activity
         if not activity:
             return without
         for api, launch in self._gpu.launches().items():
             labels: list[int] = []
-            with suppress(RuntimeError):  # CUDA's own, and a device that is lost: the next call meets it, too
+            with suppress(RuntimeError):  # a CUDA error, or a lost device: the next call gets it, too
                 self._gpu.synchronize()
-                activity.empty()
+                activity.clear()
                 self._gpu.flush()
                 with self._labelled(labels):
                     launch()
@@ -179,7 +179,7 @@ class Stopwatch:
         return without
 
     def warm(self, call: Callable[[], None]) -> float:
-        """Run once, untraced; the length in µs."""
+        """Run ``call`` once without CUPTI, and return its time in µs."""
         start = self._gpu.event()
         call()
         end = self._gpu.event()
@@ -188,9 +188,9 @@ class Stopwatch:
 
 
 def _traced(activity: Activity, labels: Sequence[int]) -> tuple[TracedRepeats | None, str]:
-    """The repeats as CUPTI saw them, and where its labels differ; None and why where it lost records.
+    """Return the repeats that CUPTI recorded, and a note if its labels differ; None and the reason if records are lost.
 
-    Sums without those would be too small.
+    Sums without the lost records would be too small.
     """
     repeats, labelled = activity.collect(labels)
     dropped = activity.dropped()
@@ -203,13 +203,13 @@ def _traced(activity: Activity, labels: Sequence[int]) -> tuple[TracedRepeats | 
         return None, "CUPTI's records lack a launch or a flush; timed by events"
     launches = sum(map(len, repeats))
     differ = 0 < labelled < launches
-    return seen, f"CUPTI labels {labelled} of {launches} launches; the cache's flushes split them" if differ else ""
+    return seen, f"CUPTI labels {labelled} of {launches} launches; cache flushes separate them" if differ else ""
 
 
 class GpuClocks:
-    """Clocks, temperature, power and throttle reasons by NVML. Read only: no clock is ever set.
+    """Clocks, temperature, power and throttle reasons from NVML. Nothing is ever set.
 
-    The GPU is named by its PCI bus id: ``CUDA_VISIBLE_DEVICES`` renumbers CUDA's devices, not NVML's.
+    The PCI bus id identifies the GPU, because ``CUDA_VISIBLE_DEVICES`` renumbers CUDA's devices but not NVML's.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -218,7 +218,7 @@ class GpuClocks:
 
     @classmethod
     def open(cls, pci_bus_id: str) -> Self | None:
-        """None where NVML or its Python binding (nvidia-ml-py) is missing."""
+        """Return the clocks of a GPU; None if NVML or its Python binding (nvidia-ml-py) is missing."""
         try:
             import pynvml  # pyright: ignore[reportMissingImports]
         except ImportError:
@@ -230,11 +230,11 @@ class GpuClocks:
             return None
 
     def driver_version(self) -> str:
-        """The driver's version, as in ``570.86.15``; empty where NVML does not tell."""
+        """Return the driver's version, for example ``570.86.15``; empty if NVML does not report it."""
         return str(self._answers(version=lambda: self._nvml.nvmlSystemGetDriverVersion()).get("version", ""))
 
     def sample(self) -> dict[str, float]:
-        """What NVML answers now; a question that this GPU does not answer is left out.
+        """Return NVML's present values. A value that this GPU does not report is left out.
 
         Keys: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w, throttle_reasons (NVML's bit mask).
         """
@@ -246,7 +246,7 @@ class GpuClocks:
         )
 
     def load(self) -> dict[str, Any]:
-        """The two quick questions that tell whether the GPU keeps its clock: sm_clock_mhz, throttle_reasons."""
+        """Return the two values that are quick to read and show throttling: sm_clock_mhz, throttle_reasons."""
         nvml, handle = self._nvml, self._handle
         reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
         return self._answers(
@@ -255,7 +255,7 @@ class GpuClocks:
         )
 
     def facts(self) -> dict[str, object]:
-        """What a run's header must tell of the board's state; asked while this process, and no other, should hold it.
+        """Return the board's state for a run's header. Call it while no other process should use the GPU.
 
         Keys: max_sm_clock_mhz, power_limit_w, default_power_limit_w, ecc, mig, mps, other_processes.
         """
@@ -267,12 +267,12 @@ class GpuClocks:
             ecc=lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0]),
             mig=lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
             mps=lambda: bool(nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)),
-            # one of them is this process, whose number inside a container is another
+            # One of them is this process. It cannot be found by its number, which is another one inside a container.
             other_processes=lambda: max(len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)) - 1, 0),
         )
 
     def _answers(self, **questions: Callable[[], Any]) -> dict[str, Any]:
-        """Name → answer; a question that this GPU, driver or binding does not answer is left out."""
+        """Return name → answer. A question that this GPU, driver or binding does not answer is left out."""
         answers: dict[str, Any] = {}
         for name, ask in questions.items():
             with suppress(self._nvml.NVMLError, AttributeError):
@@ -280,6 +280,6 @@ class GpuClocks:
         return answers
 
     def close(self) -> None:
-        """Give NVML back."""
+        """Shut NVML down."""
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()

@@ -1,6 +1,6 @@
-"""libcudnn 8 or 9 by ctypes: finding and loading it, its statuses, its legacy convolutions by the project's names.
+"""libcudnn 8 or 9 by ctypes: find and load it, its statuses, and its legacy convolutions by the project's names.
 
-Prototypes, structs and enumerations: cudnn_cnn.h, cudnn_ops.h and cudnn_graph.h of 8.x and 9.x.
+Prototypes, structs and enumerations are from cudnn_cnn.h, cudnn_ops.h and cudnn_graph.h of 8.x and 9.x.
 """
 
 import ctypes
@@ -19,15 +19,15 @@ from surrogate.features.errors import InputError
 from surrogate.features.problem import DIRECTIONS
 
 Handle = ctypes.c_void_p
-"""Any opaque cuDNN object: handle or descriptor; also a device pointer."""
+"""An opaque cuDNN object (handle or descriptor), or a device pointer."""
 INT = ctypes.c_int
 SIZE = ctypes.c_size_t
 
 
 class AlgoPerf(ctypes.Structure):
-    """cudnnConvolution{Fwd,BwdData,BwdFilter}AlgoPerf_t: three names, one layout of 48 bytes."""
+    """cudnnConvolution{Fwd,BwdData,BwdFilter}AlgoPerf_t: three names for one layout of 48 bytes."""
 
-    # ``time`` is in milliseconds, −1 where nothing was timed; ``memory`` are the workspace's bytes.
+    # ``time`` is in milliseconds, or −1 if the algorithm was not timed; ``memory`` is the workspace in bytes.
     _fields_ = (
         ("algo", INT),
         ("status", INT),
@@ -40,12 +40,12 @@ class AlgoPerf(ctypes.Structure):
 
 
 _C_TYPES: Mapping[str, type] = {"h": Handle, "i": INT, "z": SIZE, "d": ctypes.c_double, "A": ctypes.POINTER(AlgoPerf)}
-"""Letter → C type; a capital that is not here is a pointer to the small one's."""
+"""Letter → C type. A capital letter that is not listed is a pointer to the type of the small letter."""
 _FUNCTIONS = tomllib.loads(Path(__file__).with_name("prototypes.toml").read_text(encoding="utf-8"))
 
 
 def prototypes(group: str) -> dict[str, tuple[type, ...]]:
-    """Function → argument types, of one group of ``prototypes.toml``. All return cudnnStatus_t."""
+    """Return function → argument types, for one group of ``prototypes.toml``. All functions return cudnnStatus_t."""
     return {name: tuple(map(_c_type, letters)) for name, letters in _FUNCTIONS[group].items()}
 
 
@@ -62,7 +62,7 @@ V8_EXECUTION_FAILED = {7, 8}
 
 
 class CudnnError(RuntimeError):
-    """A call that returned another status than success; ``code`` is cudnnStatus_t."""
+    """The error of a call that did not return success; ``code`` is cudnnStatus_t."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -70,12 +70,12 @@ class CudnnError(RuntimeError):
 
     @property
     def status(self) -> str:
-        """The dataset's status."""
+        """Return the status for a dataset."""
         return status_of(self.code)
 
 
 def status_of(code: int) -> str:
-    """``ok``, ``not_supported`` or ``failed``. cuDNN 9 groups its codes by thousands: 3xxx is not supported."""
+    """Return ``ok``, ``not_supported`` or ``failed``. cuDNN 9 groups its codes by thousands; 3xxx is not supported."""
     if code == SUCCESS:
         return "ok"
     if code // 1000 == 3 or code in V8_NOT_SUPPORTED:
@@ -84,25 +84,25 @@ def status_of(code: int) -> str:
 
 
 def may_be_sticky(code: int) -> bool:
-    """True for the codes after which the CUDA context itself must be asked (execution failed)."""
+    """Return True for the codes of failed executions, after which the CUDA context must be checked."""
     return code // 1000 == 5 or code in V8_EXECUTION_FAILED
 
 
 ENVIRONMENT = "SEER_CUDNN"
-"""Environment variable that names the library's file."""
+"""Environment variable with the path of the library's file."""
 SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
 MESSAGE_BYTES = 2048
 HEURISTIC_REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26; without a driver others do not work)"
-"""What the ranking for a GPU that is not there needs."""
+"""The remedy if cuDNN cannot rank for a described GPU."""
 
 
-def candidates() -> list[str]:
-    """Paths and names to try: the environment's alone, or else NVIDIA's wheels and toolkit, then the loader's own."""
-    named = os.environ.get(ENVIRONMENT)
-    if named:
-        return [named]
+def library_paths() -> list[str]:
+    """Return the paths and names to try: the environment's only, or NVIDIA's packages and then the loader's names."""
+    given = os.environ.get(ENVIRONMENT)
+    if given:
+        return [given]
     path = None
-    with suppress(ImportError, RuntimeError):  # not found, or found but not loadable here
+    with suppress(ImportError, RuntimeError):  # not found, or not loadable on this system
         from cuda.pathfinder import load_nvidia_dynamic_lib  # pyright: ignore[reportMissingImports]
 
         path = load_nvidia_dynamic_lib("cudnn").abs_path
@@ -113,7 +113,7 @@ class Library:
     """libcudnn with typed functions."""
 
     def __init__(self, functions: ctypes.CDLL, path: str) -> None:
-        """A function that is missing raises AttributeError with its name."""
+        """Declare the version functions. Raises `AttributeError` with the name of a missing function."""
         self._functions = functions
         self.path = path
         functions.cudnnGetVersion.restype = SIZE
@@ -122,9 +122,9 @@ class Library:
 
     @classmethod
     def load(cls) -> Self:
-        """The first library that loads and has all functions; none raises `InputError` with the reasons."""
+        """Return the first library that loads and has all functions. Raises `InputError` if there is none."""
         reasons: list[str] = []
-        for path in candidates():
+        for path in library_paths():
             try:
                 library = cls(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL), path)
                 library.declare(PROTOTYPES)
@@ -136,38 +136,41 @@ class Library:
 
     @property
     def version(self) -> str:
-        """As in ``9.19.0``. CUDNN_VERSION is major·10000 + minor·100 + patch since 9.0, major·1000 + … before."""
+        """Return the version, for example ``9.19.0``.
+
+        CUDNN_VERSION is major·10000 + minor·100 + patch since 9.0, and major·1000 + minor·100 + patch before.
+        """
         number = self.version_number
         major = number // 10_000 if number >= 90_000 else number // 1000
         rest = number - major * (10_000 if number >= 90_000 else 1000)
         return f"{major}.{rest // 100}.{rest % 100}"
 
     def declare(self, prototypes: Mapping[str, tuple[type, ...]]) -> None:
-        """Give functions their argument types; one that is missing raises AttributeError with its name."""
+        """Set the argument types of functions. Raises `AttributeError` with the name of a missing function."""
         for name, argument_types in prototypes.items():
             function = getattr(self._functions, name)
             function.argtypes = argument_types
             function.restype = INT
 
     def call(self, name: str, *arguments: object) -> int:
-        """Call a function; the status is the caller's to judge."""
+        """Call a function and return its status."""
         return int(getattr(self._functions, name)(*arguments))
 
     def check(self, name: str, *arguments: object) -> None:
-        """Call a function that must succeed; another status raises `CudnnError` with the library's own words."""
+        """Call a function that must succeed. Raises `CudnnError` with the library's text for any other status."""
         code = self.call(name, *arguments)
         if code != SUCCESS:
             raise CudnnError(code, f"{name}: {self.reason(code)}")
 
     def create(self, kind: str, owner: ExitStack) -> Handle:
-        """A new ``Tensor``, ``Filter`` or ``Convolution`` descriptor, which ``owner`` destroys when it closes."""
+        """Return a new ``Tensor``, ``Filter`` or ``Convolution`` descriptor; ``owner`` destroys it when it closes."""
         descriptor = Handle()
         self.check(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
         owner.callback(self.call, f"cudnnDestroy{kind}Descriptor", descriptor)
         return descriptor
 
     def reason(self, code: int) -> str:
-        """The status's name, and in cuDNN 9 the condition that failed, in one line."""
+        """Return the status's name, and in cuDNN 9 the failed condition, in one line."""
         name = self._functions.cudnnGetErrorString(code).decode(errors="replace")
         if not hasattr(self._functions, "cudnnGetLastErrorString"):
             return name
@@ -178,7 +181,7 @@ class Library:
 
 
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
-    direction: tuple(known.name for known in algorithms("cudnn", direction)) for direction in DIRECTIONS
+    direction: tuple(algorithm.name for algorithm in algorithms("cudnn", direction)) for direction in DIRECTIONS
 }
 """cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t in the order of its numbers."""
 MATHS = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}
@@ -186,7 +189,7 @@ MATHS = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3
 DTYPES = {"fp32": 0, "fp64": 1, "fp16": 2, "bf16": 9}
 """cudnnDataType_t."""
 COMPUTE_DTYPES = {"fp32": "fp32", "fp64": "fp64", "fp16": "fp32", "bf16": "fp32"}
-"""Element type → the type that sums are kept in (the descriptor's computeType)."""
+"""Element type → type of the sums (the descriptor's computeType)."""
 LAYOUTS = {"NCHW": 0, "NHWC": 1}
 """cudnnTensorFormat_t."""
 CROSS_CORRELATION = 1
@@ -194,18 +197,18 @@ CROSS_CORRELATION = 1
 
 
 def algorithm_name(direction: str, number: int) -> str:
-    """The name of an algorithm's number, or ``ALGO_number`` for one that a newer cuDNN added."""
+    """Return the name of an algorithm's number, or ``ALGO_number`` for an algorithm of a newer cuDNN."""
     names = ALGORITHMS[direction]
     return names[number] if number < len(names) else f"ALGO_{number}"
 
 
 def math_name(number: int) -> str:
-    """The name of a math type's number, or the number itself."""
-    return {known: name for name, known in MATHS.items()}.get(number, str(number))
+    """Return the name of a math type's number, or the number as text if it is unknown."""
+    return {code: name for name, code in MATHS.items()}.get(number, str(number))
 
 
 def data_type(dtype: str) -> int:
-    """The number of an element type; `InputError` for one that the legacy convolutions are not collected in."""
+    """Return the number of an element type. Raises `InputError` for a type in which convolutions are not collected."""
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not collected with cuDNN; known: {', '.join(DTYPES)}")
     return DTYPES[dtype]
@@ -213,7 +216,7 @@ def data_type(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """The stem of a direction's functions, and the roles of its operands and result: ``x``, ``w``, ``y``."""
+    """The stem of a direction's function names, and the roles of its operands and result: ``x``, ``w``, ``y``."""
 
     stem: str
     roles: tuple[str, str, str]
@@ -226,13 +229,14 @@ CALLS: Mapping[str, Direction] = {
     "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
 }
 ENTRIES = 16
-"""Room for rankings: an algorithm may stand in them twice, with two math types."""
+"""Largest number of entries of a ranking; an algorithm may occur twice, with two math types."""
 
 
 class Convolutions:
-    """Descriptors made once and set to one problem after another, and the direction's functions called on them.
+    """cuDNN's convolution functions and their descriptors, which are created once and set for each problem.
 
-    Every method may raise `CudnnError`; ``pointers`` are device pointers by role, ``workspace`` its pointer and bytes.
+    Every method may raise `CudnnError`. ``pointers`` are device pointers by role; ``workspace`` is a pointer and its
+    bytes.
     """
 
     def __init__(self, library: Library, handle: Handle) -> None:
@@ -246,7 +250,7 @@ class Convolutions:
             self.close = owned.pop_all().close
 
     def set(self, conv: Conv) -> Direction:
-        """Describe ``conv``. An element type that is not collected raises `InputError`."""
+        """Set the descriptors to ``conv``. Raises `InputError` for an element type that is not collected."""
         check = self._library.check
         d = self.descriptors
         dtype = data_type(conv.dtype)
@@ -269,42 +273,42 @@ class Convolutions:
         return self._direction
 
     def workspace_bytes(self, algorithm: int) -> int:
-        """An algorithm's workspace."""
+        """Return the workspace of an algorithm in bytes."""
         size = ctypes.c_size_t()
         name = f"cudnnGetConvolution{self._direction.stem}WorkspaceSize"
         self._library.check(name, self._handle, *self._described(), algorithm, ctypes.byref(size))
         return size.value
 
     def ranking(self) -> list[AlgoPerf]:
-        """The algorithms ranked without timing."""
+        """Return the algorithms, ranked without timing."""
         return self._listed(f"cudnnGetConvolution{self._direction.stem}Algorithm_v7", self._described())
 
     def find(self, pointers: Mapping[str, int], workspace: tuple[int, int]) -> list[AlgoPerf]:
-        """Every algorithm timed once."""
+        """Return the time of every algorithm, from one run each."""
         operands, result = self._placed(pointers)
         tensors = *operands, self.descriptors["conv"], *result
         return self._listed(f"cudnnFindConvolution{self._direction.stem}AlgorithmEx", tensors, *workspace)
 
     def run(self, algorithm: int, pointers: Mapping[str, int], workspace: tuple[int, int]) -> None:
-        """One algorithm, launched once."""
+        """Launch an algorithm once."""
         alpha, beta = self._scales
         operands, result = self._placed(pointers)
         arguments = alpha, *operands, self.descriptors["conv"], algorithm, *workspace, beta, *result
         self._library.check(f"cudnnConvolution{self._direction.stem}", self._handle, *arguments)
 
     def _listed(self, function: str, tensors: Sequence[Handle | int], *workspace: int) -> list[AlgoPerf]:
-        """The entries that a function fills in."""
+        """Call a function and return the entries that it fills in."""
         count = ctypes.c_int()
         perf = (AlgoPerf * ENTRIES)()
         self._library.check(function, self._handle, *tensors, ENTRIES, ctypes.byref(count), perf, *workspace)
         return list(perf[: count.value])
 
     def _described(self) -> tuple[Handle, ...]:
-        """The descriptors of operands, convolution and result, in the order of all functions that run nothing."""
+        """Return the descriptors of operands, convolution and result, in the order of functions that launch nothing."""
         first, second, result = (self.descriptors[role] for role in self._direction.roles)
         return first, second, self.descriptors["conv"], result
 
     def _placed(self, pointers: Mapping[str, int]) -> tuple[list[Handle | int], list[Handle | int]]:
-        """The operands' descriptors, each with its pointer, and the result's."""
+        """Return the operands' descriptors, each followed by its pointer, and likewise the result's."""
         first, second, result = ((self.descriptors[role], pointers[role]) for role in self._direction.roles)
         return [*first, *second], [*result]

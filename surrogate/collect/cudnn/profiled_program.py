@@ -1,8 +1,7 @@
-"""The program that is profiled: each pair once, behind a marker that says which pair follows.
+"""The profiled program: it runs each pair once, after a marker with the pair's number.
 
-``python -m surrogate.collect.cudnn.profiled_program PAIRS SECONDS``. Warm-up runs
-outside the profiled range, so a profiler started with ``--profile-from-start off`` sees markers and the
-pairs' kernels alone.
+Run it by ``python -m surrogate.collect.cudnn.profiled_program PAIRS SECONDS``. Warm-up is outside the profiled range.
+So a profiler with ``--profile-from-start off`` records only the markers and the pairs' kernels.
 """
 
 import sys
@@ -23,7 +22,7 @@ _SOURCE = 'extern "C" __global__ void seer_marker() {}'
 
 
 class CupyProfiler:
-    """Brackets a profiled call by cudaProfilerStart/Stop, the marker kernel and NVTX, all by CuPy."""
+    """A profiled range around a call: cudaProfilerStart/Stop, the marker kernel and an NVTX range, all by CuPy."""
 
     def __init__(self, stream: Any) -> None:
         import cupy  # pyright: ignore[reportMissingImports]
@@ -35,7 +34,7 @@ class CupyProfiler:
 
     @contextmanager
     def profiled(self, number: int, label: str):
-        """Start profiling, launch the marker of ``number``, open the range ``label``; then stop."""
+        """Start profiling, launch the marker of ``number``, and open the NVTX range ``label``; stop after the block."""
         cupy = self._cupy
         cupy.cuda.profiler.start()
         with self._stream:
@@ -50,7 +49,7 @@ class CupyProfiler:
 
 
 class ProfiledStopwatch(Stopwatch):
-    """Times by one profiled call after the warm-up: the profiler counts, and the time is of no use."""
+    """A stopwatch that runs one profiled call after the warm-up. The profiler counts; the returned time is not used."""
 
     def __init__(self, gpu: CudaDevice, profiler: CupyProfiler) -> None:
         super().__init__(gpu, None)
@@ -67,10 +66,10 @@ class ProfiledStopwatch(Stopwatch):
 
 
 def run_pairs(pairs: Sequence[Pair], device: CudnnDevice, stopwatch: ProfiledStopwatch, seconds: float) -> int:
-    """Run the pairs in order within ``seconds``; returns how many were begun.
+    """Run the pairs in order within ``seconds``, and return how many were begun.
 
-    A failure ends its pair alone; a device that is lost ends the process, and later pairs go uncounted. ``device`` has
-    ``measure`` and times by ``stopwatch``, which takes ``number`` and ``label``.
+    A failure ends only its pair. A lost device ends the process, and later pairs have no counters. ``device`` measures
+    with ``stopwatch``, whose ``number`` and ``label`` are set for each pair.
     """
     end_s = time.monotonic() + seconds
     for number, pair in enumerate(pairs):
@@ -83,13 +82,13 @@ def run_pairs(pairs: Sequence[Pair], device: CudnnDevice, stopwatch: ProfiledSto
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the list of pairs that ``words`` name."""
+    """Run the pairs of the file in ``words`` within the seconds in ``words``."""
     path, seconds = words
     pairs = read_pairs(Path(path))
     tensors = (max(tensor_sizes_bytes(pair.conv).values()) for pair in pairs)
     largest = max([GPU_CAPS.max_tensor_bytes, *tensors])
     gpu = CudaDevice(largest, GPU_CAPS.max_workspace_bytes)
-    # the profiler is the process's one client of CUPTI, so the device's own instrument stays off
+    # The profiler is the process's only CUPTI client, so the device's own CUPTI instrument stays off.
     device = CudnnDevice(gpu=gpu, activity=(None, "a profiler is attached"))
     stopwatch = ProfiledStopwatch(gpu, CupyProfiler(gpu.queue))
     device.stopwatch = stopwatch

@@ -113,7 +113,7 @@ def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
 def test_a_cpu_has_nothing_to_count(refused, make_plan, fake_device, tmp_path):
     with (
         RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device(), RepeatPolicy())) as log,
-        refused("nothing to count"),
+        refused("has no counters"),
     ):
         counting.collect_counters(log)
 
