@@ -1,8 +1,13 @@
-"""PyTorch's caching allocator: the segments that it reserves for tensors and never gives back.
+"""A simulation of PyTorch's caching allocator, which reserves segments for tensors and never releases them.
 
-Source: PyTorch, ``c10/cuda/CUDACachingAllocator.cpp``, its default settings: sizes in units of 512 B; up to 1 MiB from
-segments of 2 MiB, below 10 MiB from segments of 20 MiB, above a segment of its own in units of 2 MiB; the smallest free
-block that is large enough, split where more than 1 MiB (of small ones 512 B) is left; free neighbours join.
+Source: PyTorch, ``c10/cuda/CUDACachingAllocator.cpp``, with its default settings:
+
+- Sizes are multiples of 512 B.
+- A block of up to 1 MiB comes from a segment of 2 MiB, and a block below 10 MiB from a segment of 20 MiB. A larger
+  block has its own segment, in multiples of 2 MiB.
+- The allocator takes the smallest free block that is large enough. It splits the block if more than 1 MiB is left, and
+  for a tensor of up to 1 MiB if at least 512 B are left.
+- Free neighbours are merged.
 """
 
 from bisect import bisect_left, insort
@@ -21,36 +26,42 @@ LARGE_SEGMENT = 20 * MIB
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """``size`` bytes of a segment, of which a tensor (a weight's ``gradient``) takes ``wanted``; ``number`` tells apart
-    those of one size."""
+    """A block of ``size`` bytes in a segment.
+
+    A tensor requested ``requested`` bytes of it; ``gradient`` is True if the tensor is a weight's gradient. ``number``
+    orders blocks of one size.
+    """
 
     small: bool
     size: int
     number: int
     free: bool = True
-    wanted: int = 0
+    requested: int = 0
     gradient: bool = False
     previous: Optional["Block"] = None
     next: Optional["Block"] = None
 
 
 def _order(block: Block) -> tuple[bool, int, int]:
-    """By pool, then by size."""
+    """Return the sort key of free blocks: the pool, then the size."""
     return block.small, block.size, block.number
 
 
 class Allocator:
-    """``held``: bytes that tensors take now, ``peak`` the most so far, ``peak_gradients`` weights' gradients of it,
-    ``reserved`` those of all segments."""
+    """The state of the allocator, in bytes.
+
+    ``allocated`` is the memory of all tensors now and ``peak`` its maximum so far. ``peak_gradients`` is the part of
+    the peak that holds weights' gradients. ``reserved`` is the memory of all segments.
+    """
 
     def __init__(self) -> None:
-        self.held = self.peak = self.reserved = self.peak_gradients = self._gradients = 0
+        self.allocated = self.peak = self.reserved = self.peak_gradients = self._gradients = 0
         self._free: list[Block] = []  # sorted by `_order`
         self._blocks = 0
 
-    def take(self, wanted: int) -> Block:
-        """A block for a tensor of so many bytes."""
-        size = int(round_up(max(wanted, 1), UNIT))
+    def allocate(self, requested: int) -> Block:
+        """Return a block for a tensor of ``requested`` bytes."""
+        size = int(round_up(max(requested, 1), UNIT))
         small = size <= SMALL
         place = bisect_left(self._free, (small, size, 0), key=_order)
         if place < len(self._free) and self._free[place].small == small:
@@ -66,33 +77,33 @@ class Allocator:
             _link(block, left)
             insort(self._free, left, key=_order)
         block.free = False
-        block.wanted = wanted
-        self.held += wanted
+        block.requested = requested
+        self.allocated += requested
         self._note_peak()
         return block
 
-    def mark(self, block: Block) -> None:
-        """The block holds a weight's gradient."""
-        self._gradients += 0 if block.gradient else block.wanted
+    def mark_gradient(self, block: Block) -> None:
+        """Mark a block that holds a weight's gradient."""
+        self._gradients += 0 if block.gradient else block.requested
         block.gradient = True
         self._note_peak()
 
     def _note_peak(self) -> None:
-        if self.held >= self.peak:
-            self.peak, self.peak_gradients = self.held, self._gradients
+        if self.allocated >= self.peak:
+            self.peak, self.peak_gradients = self.allocated, self._gradients
 
-    def peaks(self, lasting_bytes: int) -> dict[str, Any]:
-        """The fields of a `Network` on a pass over what was held before it, ``lasting_bytes``."""
+    def peak_fields(self, lasting_bytes: int) -> dict[str, Any]:
+        """Return the memory fields of a `Network`; ``lasting_bytes`` were allocated before the pass."""
         return {
             "activation_bytes": self.peak - lasting_bytes,
             "gradient_bytes": self.peak_gradients,
             "rounding_bytes": self.reserved - self.peak,
         }
 
-    def give(self, block: Block) -> None:
-        """The block is free again, as one with its free neighbours."""
-        self.held -= block.wanted
-        self._gradients -= block.wanted if block.gradient else 0
+    def release(self, block: Block) -> None:
+        """Free a block and merge it with its free neighbours."""
+        self.allocated -= block.requested
+        self._gradients -= block.requested if block.gradient else 0
         block.free, block.gradient = True, False
         for first in (block, block.previous):
             if first and first.free and first.next and first.next.free:
@@ -110,14 +121,14 @@ class Allocator:
 
 
 def _link(first: Block, second: Block | None) -> None:
-    """Make them neighbours."""
+    """Make two blocks neighbours."""
     first.next = second
     if second:
         second.previous = first
 
 
 def segment_bytes(size: int) -> int:
-    """Bytes of the segment that a block of ``size`` bytes is cut from where none is free."""
+    """Return the bytes of a new segment for a block of ``size`` bytes."""
     if size <= SMALL:
         return SMALL_SEGMENT
     return LARGE_SEGMENT if size < LARGE else int(round_up(size, SMALL_SEGMENT))

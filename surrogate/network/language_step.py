@@ -24,7 +24,7 @@ from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll,
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import Checkpoint
 from surrogate.network.language import Decoder, Deployment, LayerKind, LinearHeads, arithmetic_of, read_decoder
-from surrogate.network.memory import chained
+from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.operators import streamed
 
@@ -81,7 +81,7 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     tally = Tally()
     for prefix, (word, work, weights) in step.kernels():
         tally.add([Layer(f"{prefix}{word}", word, work, parameters=weights)])
-    network = chained(tally.network(decoder.name, sum(size for size, _, _ in groups)))
+    network = with_chain_memory(tally.network(decoder.name, sum(size for size, _, _ in groups)))
     stages = deployment.pipeline_parallel
     held = -(-round(step.weights_bytes()) // stages)
     return replace(

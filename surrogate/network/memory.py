@@ -1,7 +1,7 @@
-"""Memory that a network takes on a device: weights, what a pass holds at its peak, state, workspace, and reserves.
+"""Predict the memory of a network on a device: weights, peak activations, state, workspace, and reserves.
 
-A buffer lives from the call that writes it to the last call that reads it. Reserves are what no tensor is: the CUDA
-context, what the allocator keeps beyond tensors, workspaces of libraries, buffers of collectives, captured graphs.
+A buffer lives from the call that writes it to the last call that reads it. Reserves are memory outside tensors: the
+CUDA context, the allocator's rounding, workspaces of libraries, buffers of collectives, and captured graphs.
 """
 
 import re
@@ -22,32 +22,34 @@ from surrogate.network.dispatch import ELEMENTWISE, RULES, add_call, is_view
 from surrogate.network.network import Network, Tally
 
 DRIVER_SHARE = 0.015
-"""Share of an NVIDIA GPU's memory that its driver keeps: PyTorch's errors and vLLM's logs name totals of 0.976 to 0.992
-of the board's on 16 boards (H100 79.2 of 80 GiB, RTX 4090 23.6 of 24, V100 15.8 of 16, RTX 5090 31.4 of 32)."""
+"""Share of an NVIDIA GPU's memory that its driver keeps. Source: PyTorch's errors and vLLM's logs have totals of 0.976
+to 0.992 of the board's memory on 16 boards: H100 79.2 of 80 GiB, RTX 4090 23.6 of 24, V100 15.8 of 16, RTX 5090 31.4 of
+32."""
 ECC_SHARE = 1 / 16
-"""What error correction takes of GDDR on boards for servers. Source: the same logs: T4 14.8 of 16 GiB, L40S 44.5 of
-48; NVIDIA's T4 and A10 product briefs."""
+"""Share of GDDR memory that error correction takes on boards for servers. Source: the same logs (T4 14.8 of 16 GiB,
+L40S 44.5 of 48), and NVIDIA's T4 and A10 product briefs."""
 UTILISATION = 0.9
 """Share of a GPU's memory that a server takes: the default of vLLM's ``gpu_memory_utilization``."""
 STACK_BYTES = 1024
-"""Of a thread: CUDA's default `cudaLimitStackSize`, kept for all threads that an SM can hold."""
+"""Stack of a thread in bytes: CUDA's default `cudaLimitStackSize`, reserved for all threads that an SM can hold."""
 MODULES_BYTES = 200 * MIB
-"""Kernels that were loaded, and the driver's own. A Titan V's bare context has 320 MB (pytorch/pytorch#28394), one of
-PyTorch about 400 MB (#109888): its stacks take 160 to 264."""
+"""Loaded kernels and the driver's own memory. Source: a Titan V's bare context has 320 MB (pytorch/pytorch#28394), and
+PyTorch's context has about 400 MB (#109888). The stacks take 160 to 264 MiB of it."""
 LINKED_BYTES = {2: 544 * MIB}
 MANY_LINKED_BYTES = 688 * MIB
-"""NCCL's buffers on A100 by NVLink, of 2 GPUs and of more (NVIDIA/nccl#964)."""
+"""NCCL's buffers on A100 with NVLink, for 2 GPUs and for more (NVIDIA/nccl#964)."""
 PCIE_BYTES = 256 * MIB
-"""The same over PCIe: vLLM's logs of 3090, 4090 and 5090 have 0.20 to 0.33 GiB outside torch (vllm#14447, #13061,
-#14452)."""
+"""NCCL's buffers over PCIe. Source: vLLM's logs of RTX 3090, 4090 and 5090 have 0.20 to 0.33 GiB outside torch
+(vllm#14447, #13061, #14452)."""
 GRAPH_KERNEL_BYTES = 32 * 2**10
 SERVER_GRAPHS = 51
-"""Of a kernel in a captured graph, and graphs that a server captures: vLLM captures 51 batch sizes and estimates 0.73
-GiB for them (vllm#39559), 0.36 GiB for 16 (gpustack/runner#251)."""
+"""Bytes of a kernel in a captured graph, and the number of graphs that a server captures. Source: vLLM captures 51
+batch sizes and estimates 0.73 GiB for them (vllm#39559), and 0.36 GiB for 16 (gpustack/runner#251)."""
 
 
 class Optimizer(NamedTuple):
-    """``states``: values kept for a trained weight, in its type; ``work``: operations for each value written."""
+    """``states`` is the number of values per trained weight, in the weight's type; ``work`` is the number of operations
+    per written value."""
 
     states: int
     work: int
@@ -59,24 +61,27 @@ OPTIMIZERS = {
     "sgd": Optimizer(states=0, work=2),
     "sgd-momentum": Optimizer(states=1, work=2),
 }
-"""Each as one fused pass: it reads weights, gradients and states, and writes weights and states."""
+"""Each optimizer is one fused pass that reads weights, gradients and states, and writes weights and states."""
 OPTIMIZER = "adam"
-"""Which one trains where nobody says."""
+"""The default optimizer."""
 SAMPLING = "sampling"
-"""The operator behind a language model's last product, which reads the logits."""
+"""The operator after a language model's last product; it reads the logits."""
 SAMPLER_BYTES = 10 * 256 * 4
-"""Of a word of the vocabulary: ten fp32 copies of 256 requests' logits, which a server's sampler holds at once. vLLM's
-logs have a peak of 1.26 GiB for 128,256 words (vllm#10511), of 1.39 and 1.42 for 152,064 (#12529, #13882)."""
-_OF_RESULT = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal")
-_OF_BOTH = ("mul", "div", "maximum", "minimum", "pow")
-_OF_MASKS = ("where", "masked_fill")
-_OF_NEITHER = ("add", "sub", "neg", "cast")
-_MOVES = (rules.copy, rules.concat, rules.fill, rules.reduction, rules.gather)
+"""Peak bytes of a server's sampler per word of the vocabulary: ten fp32 copies of 256 requests' logits. Source: vLLM's
+logs have a peak of 1.26 GiB for 128,256 words (vllm#10511), and 1.39 and 1.42 GiB for 152,064 (#12529, #13882)."""
+_SAVE_RESULT = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal")
+_SAVE_BOTH = ("mul", "div", "maximum", "minimum", "pow")
+_SAVE_MASKS = ("where", "masked_fill")
+_SAVE_NOTHING = ("add", "sub", "neg", "cast")
+_MOVEMENTS = (rules.copy, rules.concat, rules.fill, rules.reduction, rules.gather)
 
 
-def chained(network: Network, *, training: bool = False) -> Network:
-    """With the memory of a chain of layers, as far as the source does not say its own (a list of problems has no
-    tensors): forward a layer's own tensors are held, in training those of all, each shared by two neighbours."""
+def with_chain_memory(network: Network, *, training: bool = False) -> Network:
+    """Return the network with the memory of a chain of layers for the fields that the source does not give.
+
+    A list of problems, for example, has no tensors. The forward pass holds the tensors of one layer. Training holds the
+    tensors of all layers; two neighbours share each tensor.
+    """
     weights = [round(layer.parameters * ELEMENTS[layer.problem.dtype].weight_bytes) for layer in network.layers]
     moved = [
         max(0, int(layer.problem.dram_bytes) - stored) for layer, stored in zip(network.layers, weights, strict=True)
@@ -92,10 +97,11 @@ def chained(network: Network, *, training: bool = False) -> Network:
 
 
 def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
-    """Bytes by what holds them; empty where the network does not say what it holds.
+    """Return bytes by use; empty if the network's weights or activations are unknown.
 
-    These are weights; inputs, activations and gradients at their peak, those of weights apart; KV cache or optimizer's
-    state; the largest workspace of a layer; and reserves.
+    ``weights``, ``activations`` and ``gradients`` are bytes at the peak; ``activations`` includes inputs and the
+    activations' gradients, and ``gradients`` are the weights' gradients. ``state`` is the KV cache or the optimizer's
+    state, and ``workspace`` the largest workspace of a layer. The other keys are reserves.
     """
     if network.weights_bytes is None or network.activation_bytes is None:
         return {}
@@ -117,7 +123,7 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
 
 
 def _sampler_bytes(network: Network) -> int:
-    """What a server's sampler holds; 0 where there is none."""
+    """Return the bytes of a server's sampler; 0 if the network has no sampler."""
     words = (
         layer.problem.dram_bytes / layer.problem.itemsize for layer in network.layers if layer.operator == SAMPLING
     )
@@ -125,9 +131,10 @@ def _sampler_bytes(network: Network) -> int:
 
 
 def usable_bytes(gpu: Gpu) -> int:
-    """What programs see of a GPU's memory: without the driver's share, and where it is GDDR of a server without ECC's.
+    """Return the bytes of a GPU's memory that programs can use.
 
-    Boards for servers are those that one letter names (T4, A10, L40S); all of them with a narrow interface have GDDR.
+    The driver's share is subtracted, and error correction's share on boards for servers with GDDR. Boards for servers
+    have names of one letter and a number (T4, A10, L40S). They have GDDR if their memory bus has at most 512 bits.
     """
     if gpu.vendor != "nvidia":
         return gpu.memory_bytes
@@ -136,16 +143,16 @@ def usable_bytes(gpu: Gpu) -> int:
 
 
 def context_bytes(gpu: Gpu) -> int:
-    """The context of a process: `MODULES_BYTES`, and on NVIDIA's GPUs a stack for every thread."""
+    """Return the bytes of a process's context: `MODULES_BYTES`, and on NVIDIA's GPUs a stack for every thread."""
     threads = device_attributes(gpu)["threads_per_sm"] if gpu.vendor == "nvidia" else None
     return MODULES_BYTES + int(gpu.sms * (threads or 0) * STACK_BYTES)
 
 
 def _libraries_bytes(network: Network, gpu: Gpu) -> int:
-    """The workspace of matrix products; a backward pass has a thread, and so a workspace, of its own.
+    """Return the workspace of matrix products; the backward pass runs in its own thread with its own workspace.
 
-    Source: PyTorch, ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 8 MiB + 128 KiB, from Hopper on 32 MiB; on AMD 32
-    MiB, on CDNA 3 and later 128 MiB.
+    Source: PyTorch, ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 8 MiB + 128 KiB before Hopper and 32 MiB since Hopper;
+    32 MiB on AMD, and 128 MiB since CDNA 3.
     """
     if not any(getattr(layer.problem, "MULTIPLIES", False) for layer in network.layers):
         return 0
@@ -156,9 +163,10 @@ def _libraries_bytes(network: Network, gpu: Gpu) -> int:
 
 
 def _communication_bytes(network: Network, gpu: Gpu) -> int:
-    """Buffers of collectives; of data-parallel training also the buckets, which are a second copy of all gradients.
+    """Return the bytes of collectives' buffers and, in data-parallel training, of the gradients' buckets.
 
-    Source of the latter: PyTorch, ``DistributedDataParallel``, ``gradient_as_bucket_view``.
+    The buckets are a second copy of all gradients. Source: PyTorch, ``DistributedDataParallel``,
+    ``gradient_as_bucket_view``.
     """
     ranks = max((getattr(layer.problem, "ranks", 1) for layer in network.layers), default=1)
     if max(ranks, network.gpus) < 2:
@@ -168,7 +176,7 @@ def _communication_bytes(network: Network, gpu: Gpu) -> int:
 
 
 def _graphs_bytes(network: Network) -> int:
-    """Captured graphs: a server's, whose steps have gaps between kernels, one for each of many batch sizes."""
+    """Return the bytes of captured CUDA graphs; a server (a network with gaps) captures one per batch size."""
     graphs = SERVER_GRAPHS if network.gap_us else int(network.host is not None and network.host.runtime == "graphs")
     return graphs * len(network.layers) * GRAPH_KERNEL_BYTES
 
@@ -176,41 +184,42 @@ def _graphs_bytes(network: Network) -> int:
 def network_of(
     path: Path, tensors: Iterable[Tensor], calls: Sequence[Call], batch: int | None, *, training: bool
 ) -> Network:
-    """The network of a file's ``tensors`` and ``calls``, with what it holds in memory.
+    """Return the network of a file's ``tensors`` and ``calls``, with its memory.
 
-    Raises `InputError` where no call costs time.
+    Raises `InputError` if no call costs time.
     """
     stored = {tensor.buffer or index: tensor for index, tensor in enumerate(tensors) if tensor.constant}.values()
     allocator = Allocator()
     for tensor in stored:
         for _ in range(1 + OPTIMIZERS[OPTIMIZER].states * (training and tensor.parameter)):
-            allocator.take(tensor_bytes(tensor))
-    lasting_bytes = allocator.held
-    run_through(allocator, calls, backward=training)
+            allocator.allocate(tensor_bytes(tensor))
+    lasting_bytes = allocator.allocated
+    simulate_pass(allocator, calls, backward=training)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
     if not tally.layers and not tally.unsupported:
-        raise InputError(f"{path}: nothing in it costs time (only views and constants); give a network that computes")
+        raise InputError(f"{path}: no operator costs time (only views and constants); give a network that computes")
     return tally.network(
         path.stem,
         batch,
         parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
         weights_bytes=sum(map(tensor_bytes, stored)),
-        **allocator.peaks(lasting_bytes),
+        **allocator.peak_fields(lasting_bytes),
     )
 
 
 def tensor_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor, 0 where its shape is unknown."""
+    """Return the bytes of a tensor; 0 if its shape is unknown."""
     return prod(tensor.shape) * DTYPES[tensor.dtype] if tensor.shape is not None else 0
 
 
-def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) -> None:
-    """Take and give what a pass over ``calls`` holds; stored weights are not among it, inputs are.
+def simulate_pass(allocator: Allocator, calls: Sequence[Call], *, backward: bool) -> None:
+    """Allocate and release the buffers of a pass over ``calls``; inputs are included, stored weights are not.
 
-    ``backward`` adds the pass that runs the calls' gradients in reverse order: what autograd saves lives until then, a
-    tensor's gradient from its last reader's turn to its writer's, a weight's gradient from its layer's to the end.
+    ``backward`` adds the backward pass, which computes the calls' gradients in reverse order. A tensor that autograd
+    saves lives until its call's gradient. A tensor's gradient lives from its last reader's turn to its writer's turn. A
+    weight's gradient lives from its layer's turn to the end.
     """
     turns = 2 * len(calls) if backward else len(calls)
     spans: dict[Hashable, tuple[int, int, int]] = {}  # buffer → first turn, last turn, bytes
@@ -219,13 +228,13 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
         first, last, size = spans.get(key, (start, stop, 0))
         spans[key] = min(first, start), max(last, stop), max(size, tensor_bytes(tensor))
 
-    spelled: set[str] = set()  # buffers within a GELU that a file spells out: Erf, Add, Mul
+    gelu_buffers: set[str] = set()  # buffers within a GELU that a file stores as Erf, Add and Mul
 
     for turn, call in enumerate(calls):
-        mirrored = turns - 1 - turn  # the turn of this call's gradients
+        mirrored = turns - 1 - turn  # turn of this call's gradients
         for tensor in call.tensors():
-            # A weight lives elsewhere, its gradient from here to the end; an input that no call wrote is there from the
-            # first turn on.
+            # Stored weights are counted before the pass. A weight's gradient lives from this turn to the end. A tensor
+            # that no call wrote is an input, which exists from the first turn on.
             if tensor.constant and backward and tensor.parameter:
                 hold(("gradient", tensor.buffer), tensor, mirrored, turns)
             elif not tensor.constant:
@@ -233,50 +242,53 @@ def run_through(allocator: Allocator, calls: Sequence[Call], *, backward: bool) 
         for tensor in (result for result in call.outputs if not result.constant):
             hold(tensor.buffer, tensor, turn, turn)
         if backward:
-            # What the gradient reads lives until its turn; gradients of this call's tensors live at that turn at least,
-            # and by `hold` over all turns between their first and their last reader.
-            inside = any(tensor.buffer in spelled for tensor in call.tensors())
-            if call.op == "Erf" or (inside and call.op == "Add"):
-                spelled.update(tensor.buffer for tensor in call.outputs)
-            for tensor in saved(call) if call.op != "Erf" else ():
-                if tensor.buffer in spelled:  # a GELU keeps its input alone
+            # A saved tensor lives until the turn of the gradient that reads it. The gradients of this call's tensors
+            # live at that turn; `hold` extends them over all turns between their first and last reader.
+            is_in_gelu = any(tensor.buffer in gelu_buffers for tensor in call.tensors())
+            if call.op == "Erf" or (is_in_gelu and call.op == "Add"):
+                gelu_buffers.update(tensor.buffer for tensor in call.outputs)
+            for tensor in saved_tensors(call) if call.op != "Erf" else ():
+                if tensor.buffer in gelu_buffers:  # a GELU saves its input only
                     continue
-                # A batched product makes a copy of an operand that is a part of something larger.
-                part = call.op == "matmul" and len(tensor.shape or ()) > 3
-                part = part and tensor_bytes(tensor) < spans[tensor.buffer][2]
-                hold((tensor.buffer, tensor.shape, turn) if part else tensor.buffer, tensor, turn, mirrored)
+                # A batched product copies an operand that is a part of a larger buffer.
+                is_copied = call.op == "matmul" and len(tensor.shape or ()) > 3
+                is_copied = is_copied and tensor_bytes(tensor) < spans[tensor.buffer][2]
+                hold((tensor.buffer, tensor.shape, turn) if is_copied else tensor.buffer, tensor, turn, mirrored)
             for tensor in (t for t in (*call.tensors(), *call.outputs) if t.trained):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
-    begins: dict[int, list[tuple[int, int, bool]]] = {}  # turn → last turn, bytes, a weight's gradient: what appears
+    begins: dict[int, list[tuple[int, int, bool]]] = {}  # first turn → (last turn, bytes, is a weight's gradient)
     for key, (first, last, size) in spans.items():
         begins.setdefault(first, []).append((last, size, last == turns and isinstance(key, tuple)))
     ends: dict[int, list[Block]] = {}
     for turn in range(turns + 1):
         for block in ends.pop(turn - 1, []):
-            allocator.give(block)
+            allocator.release(block)
         for last, size, is_gradient in begins.get(turn, []):
-            ends.setdefault(last, []).append(allocator.take(size))
+            ends.setdefault(last, []).append(allocator.allocate(size))
             if is_gradient:
-                allocator.mark(ends[last][-1])
+                allocator.mark_gradient(ends[last][-1])
 
 
-def saved(call: Call) -> Iterable[Tensor]:
-    """What autograd keeps of a call for its gradient; a mask takes a byte an element, an index eight."""
+def saved_tensors(call: Call) -> Iterable[Tensor]:
+    """Return the tensors that autograd saves for a call's gradient.
+
+    A mask takes one byte per element, and an index of max pooling eight bytes.
+    """
     kind = ELEMENTWISE.get(call.op, "")
     rule = RULES.get(call.op)
     inputs = [tensor for tensor in call.tensors() if not tensor.constant]
-    passes = rule in _MOVES or rule is None or kind in _OF_NEITHER or is_view(call, training=True)
-    if passes or not any(out.trained for out in call.outputs):
+    saves_nothing = rule in _MOVEMENTS or rule is None or kind in _SAVE_NOTHING or is_view(call, training=True)
+    if saves_nothing or not any(out.trained for out in call.outputs):
         return []
     if kind == "dropout":
         return [replace(out, dtype="int8", buffer=f"{out.buffer} mask") for out in call.outputs[:1]]
-    if kind in _OF_MASKS:
+    if kind in _SAVE_MASKS:
         return [tensor for tensor in inputs if not tensor.floating]
     if kind in ("mul", "div") and len(call.tensors()) == 1:  # by a number
         return []
-    if kind in _OF_BOTH:
+    if kind in _SAVE_BOTH:
         return inputs if all(t.trained or t.parameter for t in call.tensors()) else []
-    if kind in _OF_RESULT or rule is rules.softmax:
+    if kind in _SAVE_RESULT or rule is rules.softmax:
         return call.outputs
     if rule is rules.pool and "max" in call.op.lower():
         return [*inputs, *(replace(out, dtype="fp64", buffer=f"{out.buffer} index") for out in call.outputs[:1])]

@@ -252,7 +252,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         options.training,
         parameters=sum(weight.numel() for weight in module.parameters()),
         weights_bytes=sum(map(tensor_bytes, weights)),
-        **recorded.allocator.peaks(recorded.lasting_bytes),
+        **recorded.allocator.peak_fields(recorded.lasting_bytes),
         tf32=in_tf32(),
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
         forward_layers=forward_layers if options.training else 0,
@@ -334,8 +334,8 @@ def recorded_calls(module: "Module", inputs: Arguments, options: ReadOptions) ->
     recording.hold([*module.parameters(), *module.buffers()])
     trained = [weight for weight in module.parameters() if options.training and weight.requires_grad]
     for weight in trained * OPTIMIZERS[OPTIMIZER].states:
-        recording.allocator.take(tensor_bytes(_shape_of(weight, options.dtype)))
-    recording.lasting_bytes = recording.allocator.held
+        recording.allocator.allocate(tensor_bytes(_shape_of(weight, options.dtype)))
+    recording.lasting_bytes = recording.allocator.allocated
     recording.hold(inputs)
     if not options.training:
         module.requires_grad_(False)  # what needs a gradient is folded into other products
@@ -382,9 +382,9 @@ class Recording:
             storage = tensor.untyped_storage()
             if storage not in self._storages:
                 elements = storage.nbytes() // tensor.element_size()
-                block = self.allocator.take(elements * DTYPES[_shape_of(tensor, self.dtype).dtype])
+                block = self.allocator.allocate(elements * DTYPES[_shape_of(tensor, self.dtype).dtype])
                 self._storages[storage] = block
-                weakref.finalize(storage, self.allocator.give, block)
+                weakref.finalize(storage, self.allocator.release, block)
 
     def enter(self, part: "Module", _: object) -> None:
         """A module's forward call begins."""
@@ -423,7 +423,7 @@ class Recording:
         """A weight's gradient is whole."""
         self.ready[len(self.calls) - 1] += weight.numel()
         self.hold(weight.grad)
-        self.allocator.mark(self._storages[weight.grad.untyped_storage()])
+        self.allocator.mark_gradient(self._storages[weight.grad.untyped_storage()])
 
 
 @contextmanager

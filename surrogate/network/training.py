@@ -17,7 +17,7 @@ from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
-from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, chained
+from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.operators import all_reduce
 
@@ -36,7 +36,7 @@ MACHINE = 8
 def completed(network: Network, training: bool, optimizer: str = OPTIMIZER) -> Network:
     """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers, whose
     last is the step of ``optimizer``, one of `OPTIMIZERS`."""
-    network = chained(network, training=training)
+    network = with_chain_memory(network, training=training)
     check_choice("optimizer", optimizer, OPTIMIZERS)
     if not training:
         return network

@@ -10,7 +10,7 @@ import pytest
 from surrogate.features.gpu import gpu
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import Call, Tensor
-from surrogate.network.memory import context_bytes, memory, run_through, saved, tensor_bytes, usable_bytes
+from surrogate.network.memory import context_bytes, memory, saved_tensors, simulate_pass, tensor_bytes, usable_bytes
 from surrogate.network.network import HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
@@ -75,7 +75,7 @@ def test_a_gelu_that_a_file_spells_out_keeps_its_input_alone() -> None:
                 calls.append(Call("Gelu", {"self": image}, (out,)))
             image = out
         allocator = Allocator()
-        run_through(allocator, calls, backward=True)
+        simulate_pass(allocator, calls, backward=True)
         return allocator.peak
 
     assert peak(8, True) - peak(4, True) == peak(8, False) - peak(4, False) == 4 * 1024
@@ -172,7 +172,7 @@ def test_dropout_keeps_a_mask_pooling_indices_and_a_factor_nothing() -> None:
 
     def kept(op: str, output: Tensor = image, **arguments: object) -> int:
         made = Call(op, {"self": image, **arguments}, (replace(output, buffer="y"),))
-        return sum(map(tensor_bytes, saved(made)))
+        return sum(map(tensor_bytes, saved_tensors(made)))
 
     assert kept("dropout", p=0.5, train=True) == 256
     assert kept("dropout", p=0.0, train=True) == 0
