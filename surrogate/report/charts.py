@@ -1,4 +1,4 @@
-"""Two kinds of chart: dots with intervals by category, and curves; both as SVG text in the style of reports."""
+"""Draw two kinds of chart as SVG text in the style of reports: dots with intervals by category, and curves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.report.style import blank, legend, looks, number_axes, plain_tick, svg, theme
+from surrogate.report.style import blank, legend, looks, number_axes, number_tick, svg, theme
 
 LABEL_WIDTH = 56
-"""Letters of an axis label and of the category names beside it that fit the figure."""
+"""Maximum letters of an axis label plus the category names to its left."""
 NAME_WIDTH = 24
-"""Letters of a category name on one line."""
+"""Maximum letters of a category name on one line."""
 MARKERS = 12
-"""Markers of a curve with many points."""
+"""Number of markers on a curve with many points."""
 
 
 def dots(
@@ -28,9 +28,10 @@ def dots(
     arms: tuple[str, str] | None = None,
     log: bool = False,
 ) -> str | None:
-    """One line per ``category``, on it a marker per ``series`` at ``value``; arms between two other columns if given.
+    """Draw one line per ``category``, with a marker per ``series`` at ``value``.
 
-    Categories and series keep the order in which they first occur. None where nothing is finite.
+    ``arms`` names the columns of an interval's ends. Categories and series keep the order in which they first occur.
+    Returns None if no value is finite.
     """
     frame = frame[np.isfinite(frame[value].astype(float))]
     if frame.empty:
@@ -61,19 +62,20 @@ def dots(
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of `curves`: the ``column`` of its values, its label, its scale, its ends, and how its ticks read."""
+    """One axis of `curves`: the ``column`` of its values, its label, its scale, its ends, and the format of ticks."""
 
     column: str
     label: str
     log: bool = False
     limits: tuple[float, float] | None = None
-    tick: Callable[[float, float], str] = plain_tick
+    tick: Callable[[float, float], str] = number_tick
 
 
 def curves(frame: pd.DataFrame, x: Axis, y: Axis, series: str, panel: str = "") -> str | None:
-    """``y`` over ``x``, a curve per ``series``, a panel per distinct value of ``panel``, one below another.
+    """Draw ``y`` over ``x`` with a curve per ``series`` and a panel per distinct value of ``panel``.
 
-    None without rows. Values that are not finite have no point. Of a curve with many points, some have a marker.
+    Values that are not finite have no point. A curve with many points has markers on some of them. Returns None if
+    there are no rows.
     """
     if frame.empty:
         return None
@@ -83,9 +85,10 @@ def curves(frame: pd.DataFrame, x: Axis, y: Axis, series: str, panel: str = "") 
         figure, axes = blank(0.7 + 1.9 * len(panels) + 0.1 * len(names), (len(panels), 1))
         handles: dict[str, Any] = {}
         for axis, title in zip(axes, panels, strict=True):
-            shown = frame[frame[panel] == title] if panel else frame
+            panel_rows = frame[frame[panel] == title] if panel else frame
             for index, name in enumerate(names):
-                rows = shown[(shown[series] == name) & np.isfinite(shown[y.column].astype(float))]
+                is_drawn = (panel_rows[series] == name) & np.isfinite(panel_rows[y.column].astype(float))
+                rows = panel_rows[is_drawn]
                 points = (rows[each.column].to_numpy(dtype=float) for each in (x, y))
                 step = max(1, len(rows) // MARKERS)
                 handles[name] = axis.plot(*points, markevery=(3 * index % step, step), **look[name].line)[0]
@@ -102,6 +105,6 @@ def curves(frame: pd.DataFrame, x: Axis, y: Axis, series: str, panel: str = "") 
         return svg(figure)
 
 
-def _wrapped(label: str, log: bool, beside: int = 8) -> str:
-    """An axis label on as many lines as names of ``beside`` letters leave the width for; none begins with %."""
-    return "\n".join(wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - beside))
+def _wrapped(label: str, log: bool, name_width: int = 8) -> str:
+    """Wrap an axis label into the width that names of ``name_width`` letters leave. No line begins with %."""
+    return "\n".join(wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - name_width))

@@ -1,4 +1,4 @@
-"""`compare` as people call it: its answer and tables, as text and in a notebook; and its report, as files."""
+"""`compare` for Python users: its answer and tables as text and in a notebook, and its report as files."""
 
 from collections.abc import Mapping, Sequence
 from functools import wraps
@@ -19,21 +19,24 @@ from surrogate.report.summary import TEXTS, Results, by_family, csv_text, read_r
 from surrogate.report.tables import FactTable, Table, template
 
 CAPTIONS: dict[str, str] = TEXTS["captions"]
-"""Figure → caption; the names are also the files' names under figures/."""
+"""Figure → caption. The names are the names of the files in figures/."""
 FIGURE_FILES = tuple(f"figures/{name}.svg" for name in CAPTIONS)
-"""What a report may draw; one that this run does not draw is removed, so that an earlier run's cannot pass for it."""
+"""Files of the figures. A run removes the figures that it does not draw, because they belong to an earlier run."""
 
 
 @readable()
 def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]) -> str:
-    """The page of a comparison. ``figures``: name → SVG text; ``absent``: name → why a figure is not there."""
+    """Return the page of a comparison.
+
+    ``figures`` maps names to SVG texts; ``absent`` maps names to the reason why a figure is missing.
+    """
     family, drawn_part = next(iter(by_family(results).items()))
     model = reported_model(drawn_part) or ""
 
     def drawn(*names: str) -> list[Figure]:
         captions = {name: CAPTIONS[name].format(model=model) for name in names}
-        whose = f"{family}: " if family else ""
-        return [Figure(name, figures[name], whose + captions[name]) for name in names if name in figures]
+        prefix = f"{family}: " if family else ""
+        return [Figure(name, figures[name], prefix + captions[name]) for name in names if name in figures]
 
     reasons, chosen, answers = summary.reasons(results), summary.settings(results), summary.answers(results)
     unjudged = [summary.not_judged(results), Table(reasons, title="Reasons")] if reasons else []
@@ -58,10 +61,10 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
 
 @readable()
 def write_report(directory: Path) -> Path:
-    """Write figures/*.svg, time_rows.csv, choice_rows.csv and report.html beside ``directory/results.json``.
+    """Write figures/*.svg, time_rows.csv, choice_rows.csv and report.html into the folder of ``results.json``.
 
-    Returns the page's path. A missing parquet file costs its figures, with the reason on the page. Raises
-    `InputError` where results.json is missing, damaged or of a newer schema, or a parquet file is damaged.
+    Returns the path of the page. If a parquet file is missing, the page names the reason instead of its figures. Raises
+    `InputError` if results.json is missing, damaged or of a newer schema, or if a parquet file is damaged.
     """
     directory = Path(directory)
     results = read_results(directory)
@@ -78,7 +81,7 @@ def write_report(directory: Path) -> Path:
 
 
 class Comparison(Compared):
-    """What a comparison found, for people to read."""
+    """The result of a comparison, displayed as its answer and tables."""
 
     def __repr__(self) -> str:
         return summary.terminal_summary(self.results)
@@ -87,11 +90,11 @@ class Comparison(Compared):
         return summary.html_summary(self.results)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of results.json."""
+        """Return the content of results.json."""
         return self.results
 
     def to_frame(self) -> pd.DataFrame:
-        """The choice rows as a table."""
+        """Return the choice rows as a table."""
         return pd.DataFrame(self.results["choice_rows"])
 
 

@@ -1,4 +1,4 @@
-"""The figures of a comparison: each from judged rows or parquet columns to SVG text, or None with nothing to draw."""
+"""Draw the figures of a comparison as SVG text, from judged rows or parquet columns."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
 from surrogate.report.charts import Axis, curves, dots
-from surrogate.report.summary import Results, choice_rows, label, number, reported_model, shown_models, span, values
+from surrogate.report.summary import Results, choice_rows, drawn_models, label, number, reported_model, span, values
 from surrogate.report.tables import percent, share
 
 if TYPE_CHECKING:
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 MAX_GPUS = 16
 MAX_PANELS = 12
 MAX_POINTS = 400
-"""Points drawn per panel; the figures printed in a panel use all of its rows."""
+"""Maximum points per panel. The printed figures of a panel use all of its rows."""
 OTHERS = "others"
 FLOOR = 1e-3
-"""Smallest slowdown − 1 on a logarithmic axis: repeats of one measurement do not agree better."""
+"""Smallest slowdown − 1 on a logarithmic axis: the difference between repeats of one measurement."""
 MIN_ROWS = 5
-"""A decade of times with fewer rows draws no point."""
+"""Minimum rows of a decade of times for a point."""
 STEPS = 160
-"""Points of an exceedance curve."""
+"""Number of points of an exceedance curve."""
 _PREDICTED = ("model", "seed", "algorithm", "status", "time_us", "predicted_us")
 _CHOSEN = ("model", "slowdown", "infeasible", "stratum")
 
 
 def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str, str], dict[str, str]]:
-    """Figures by name as SVG text, and for each one that cannot be drawn the reason.
+    """Return name → SVG text of each figure, and name → reason of each figure that cannot be drawn.
 
-    ``family`` selects rows of the parquet files in ``directory`` where they hold several. Raises `InputError` where
-    one of those is damaged.
+    ``family`` selects rows of the parquet files in ``directory`` if they hold several families. Raises `InputError` if
+    one of the files is damaged.
     """
-    models = shown_models(results)
+    models = drawn_models(results)
     attempts: dict[str, Callable[[], str | None]] = {
         "slowdowns": lambda: slowdown_figure(read_choices(directory, results, models, family), models),
         "gpus": lambda: gpu_figure(results, models),
@@ -59,10 +59,10 @@ def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str,
 
 
 def read_predictions(directory: Path, models: list[str], family: str = "") -> pd.DataFrame:
-    """Positive measured and predicted times of ``models``: columns model, algorithm, time_us, predicted_us.
+    """Read the positive measured and predicted times of ``models``: columns model, algorithm, time_us, predicted_us.
 
-    One seed (the smallest), so that a row counts once per model. Raises `FileNotFoundError` without
-    ``predictions.parquet``.
+    Only the smallest seed is read, so that a row counts once per model. Raises `FileNotFoundError` if
+    ``predictions.parquet`` is missing.
     """
     frame = _read(directory / "predictions.parquet", _PREDICTED, models, family)
     seed = frame["seed"]
@@ -76,9 +76,9 @@ def read_predictions(directory: Path, models: list[str], family: str = "") -> pd
 
 
 def read_choices(directory: Path, results: Results, models: list[str], family: str = "") -> pd.DataFrame:
-    """Slowdowns of ``models`` on the problems of the primary stratum: columns model, slowdown (≥ 1, or inf).
+    """Read the slowdowns of ``models`` on the primary stratum: columns model, slowdown (≥ 1, or inf).
 
-    Raises `FileNotFoundError` without ``choices.parquet``.
+    Raises `FileNotFoundError` if ``choices.parquet`` is missing.
     """
     rows = choice_rows(results)
     stratum = label(rows[0], "stratum") if rows else "all"
@@ -86,13 +86,13 @@ def read_choices(directory: Path, results: Results, models: list[str], family: s
     if stratum == "ungrouped":
         frame = frame[frame["stratum"] != "grouped"]
     slowdown = frame["slowdown"].to_numpy(dtype=float, na_value=np.nan)
-    # An infeasible pick without a time of its own is no faster than anything.
+    # An infeasible pick without a time has an infinite slowdown.
     slowdown = np.where(np.isnan(slowdown) & (frame["infeasible"] == True).to_numpy(), np.inf, slowdown)  # noqa: E712
     return frame.assign(slowdown=slowdown).loc[~np.isnan(slowdown), ["model", "slowdown"]]
 
 
 def _read(path: Path, columns: tuple[str, ...], models: list[str], family: str) -> pd.DataFrame:
-    """The rows of ``models`` and ``family``; `InputError` for a damaged file or a missing column."""
+    """Read the rows of ``models`` and ``family``. Raises `InputError` for a damaged file or a missing column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -108,11 +108,11 @@ def _read(path: Path, columns: tuple[str, ...], models: list[str], family: str) 
         return pd.read_parquet(path, columns=list(columns), filters=filters or None)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{path} is no readable parquet ({reason:.80}); run seer compare again") from None
+        raise InputError(f"{path} is not readable as parquet ({reason:.80}); run seer compare again") from None
 
 
 def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
-    """The share of problems slower than x over x, on log axes, from ``frame`` (columns model, slowdown)."""
+    """Draw the share of problems with a slowdown above x over x, on log axes. ``frame`` has model and slowdown."""
     models = [model for model in models if (frame["model"] == model).any()]
     if not models:
         return None
@@ -128,14 +128,14 @@ def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
 
 
 def exceedance(slowdown: np.ndarray, over: np.ndarray) -> np.ndarray:
-    """Share of ``slowdown`` above 1 + each of ``over``; NaN for none, which ends a curve on a log axis."""
+    """Return the share of ``slowdown`` above 1 + each of ``over``. A share of 0 is NaN, for a log axis."""
     ordered = np.sort(slowdown)
     above = 1 - np.searchsorted(ordered, 1 + over, side="right") / len(ordered)
     return np.where(above > 0, above, np.nan)
 
 
 def gpu_figure(results: Results, models: list[str]) -> str | None:
-    """Dots with intervals, a line per GPU: slowdown − 1 in percent; log where the models differ twentyfold."""
+    """Draw slowdown − 1 in percent with intervals, a line per GPU. The axis is log if models differ twentyfold."""
     excess = {gpu: _excess(results, gpu) for gpu in values(results["choice_rows"], "gpu")[:MAX_GPUS]}
     rows = [(gpu, model, *spans[model]) for model in models for gpu, spans in excess.items() if model in spans]
     frame = pd.DataFrame(rows, columns=["gpu", "model", "low", "middle", "high"])
@@ -148,7 +148,7 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
 
 
 def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]:
-    """Model → low, middle and high of slowdown − 1 on one GPU; without an interval the three are equal."""
+    """Return model → (low, middle, high) of slowdown − 1 on a GPU. The three are equal if there is no interval."""
     spans = {}
     for row in choice_rows(results, gpu=gpu):
         middle = number(row, "slowdown_macro")
@@ -159,7 +159,7 @@ def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]
 
 
 def predicted_figure(frame: pd.DataFrame) -> str | None:
-    """Log-log panels of one model's rows (columns algorithm, time_us, predicted_us) with the ±10 % band."""
+    """Draw log-log panels of one model's rows (columns algorithm, time_us, predicted_us) with the ±10 % band."""
     if frame.empty:
         return None
     names = panels(frame["algorithm"])
@@ -180,7 +180,7 @@ def predicted_figure(frame: pd.DataFrame) -> str | None:
 
 
 def panels(algorithm: pd.Series) -> list[str]:
-    """Names of the panels: the commonest algorithms, then one for the others where there are too many."""
+    """Return the names of the panels: the commonest algorithms, then one for the others if there are too many."""
     counts = algorithm.value_counts()
     names = sorted(counts.index, key=lambda name: (-counts[name], name))
     if len(names) <= MAX_PANELS:
@@ -195,11 +195,11 @@ def _panel(axis: "Axes", name: str, rows: pd.DataFrame, low: float, high: float)
     error = (rows["predicted_us"] / rows["time_us"] - 1).abs().to_numpy()
     axis.fill_between(line, 0.9 * line, 1.1 * line, color=style.BAND, linewidth=0, zorder=1)
     axis.plot(line, line, color=style.INK, linewidth=0.4, zorder=2)
-    shown = thinned(rows)
-    # A prediction far outside is drawn on the frame rather than left out.
-    heights = shown["predicted_us"].clip(low, high)
+    drawn = thinned(rows)
+    # A prediction outside the axes is drawn on the frame.
+    heights = drawn["predicted_us"].clip(low, high)
     points = {"color": style.BLUE, "alpha": 0.55, "markersize": 2.6, "markeredgewidth": 0, "zorder": 3}
-    axis.plot(shown["time_us"], heights, ".", **points)
+    axis.plot(drawn["time_us"], heights, ".", **points)
     axis.set_title(name if len(name) <= 26 else f"{name[:25]}…")
     middle, inside = float(np.median(error)), float(np.mean(error <= 0.1))
     words = f"{len(rows):,} rows\nmedian {percent(middle)} %\n{share(inside)} % in band"
@@ -208,21 +208,21 @@ def _panel(axis: "Axes", name: str, rows: pd.DataFrame, low: float, high: float)
     for side in (axis.xaxis, axis.yaxis):
         side.set_major_formatter(style.time_tick)
         side.set_minor_formatter(lambda _value, _position: "")
-        if high < 40 * low:  # less than two powers of ten: label more than those
+        if high < 40 * low:  # less than two powers of ten need more labels
             side.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    if high > 1e3 * low:  # "10 ms" and "100 ms" side by side would touch
+    if high > 1e3 * low:  # the labels "10 ms" and "100 ms" would touch
         axis.xaxis.set_major_locator(LogLocator(base=100))
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """At most `MAX_POINTS` of ``rows``, evenly over the measured times; always the same ones."""
+    """Return at most `MAX_POINTS` of ``rows``, evenly spread over the measured times; deterministic."""
     ordered = rows.sort_values(["time_us", "predicted_us"], kind="stable")
     indices = np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_POINTS)).round().astype(int)
     return ordered.iloc[indices]
 
 
 def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
-    """Median and p90 of the absolute relative error per decade of measured time, from `read_predictions`' columns."""
+    """Draw median and p90 of the absolute relative error per decade of measured time."""
     errors = bucket_errors(frame[frame["model"].isin(models)])
     titles = {"median": "median error, %", "p90": "90th percentile, %"}
     parts = [errors[column].rename("error").reset_index().assign(panel=title) for column, title in titles.items()]
@@ -230,14 +230,14 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     table = table.sort_values("model", key=lambda names: names.map(models.index), kind="stable")
     table["time_us"] = 10.0 ** (table["decade"] + 0.5)
     heights = table["error"][table["error"] > 0]
-    # Logarithmic where one model's error would flatten the others'.
+    # The axis is logarithmic if the largest error would flatten the others.
     is_log = bool(heights.max() > 12 * heights.min())
     x = Axis("time_us", "measured time", log=True, tick=style.time_tick)
     return curves(table, x, Axis("error", "error, %", log=is_log), "model", "panel")
 
 
 def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """Per model and decade (floor of log10 of time_us): median and p90 in percent, NaN for few rows."""
+    """Return median and p90 in percent per model and decade (floor of log10 of time_us); NaN for few rows."""
     log10_us = np.log10(frame["time_us"].to_numpy(dtype=float))
     decade = pd.Series(np.floor(log10_us).astype(int), index=frame.index, name="decade")
     error = 100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()

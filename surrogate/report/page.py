@@ -1,4 +1,4 @@
-"""HTML pages that need no other file: the shell that any report fills."""
+"""HTML pages in a single file, for any report."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ from surrogate.report.tables import FactTable, Table, template
 Bar = tuple[float, float, int, str, str]
 """Start and length in µs, fill, text inside the bar, text on hover."""
 _VARIABLES = {INK: "ink", PAPER: "paper", RULE: "rule", BAND: "band", BLUE: "blue"}
-"""Colour of a figure → the page's variable, which differs in dark mode."""
+"""Colour of a figure → variable of the page, which differs in dark mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """An SVG with its caption. ``name`` makes its ids unique on the page."""
+    """An SVG with its caption. ``name`` is the prefix of its ids, which makes them unique on the page."""
 
     name: str
     svg: str
     caption: str
 
     def __html__(self) -> str:
-        """The SVG inline: as wide as its place, in the page's colours."""
+        """Return the SVG inline, as wide as its container and in the colours of the page."""
         body = self.svg[self.svg.index("<svg") :]
         body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", body)
         for colour, variable in _VARIABLES.items():
@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page: tables, facts, HTML and paragraphs, then figures side by side. An empty one is left out."""
+    """A part of a page: tables, facts, HTML and paragraphs, then figures. An empty section is left out."""
 
     title: str
     parts: Sequence[Table | FactTable | Markup | str]
@@ -47,12 +47,12 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """What a link to the section names."""
+        """The id of the section, for links."""
         return re.sub(r"\W+", "-", self.title.lower())
 
 
 ZOOM = (1, 4, 16)
-"""How many times as wide as its place a chart of lanes may become; `page.html.j2` has a style for each."""
+"""Widths of a chart of lanes, in multiples of its container. `page.html.j2` has a style for each."""
 
 
 def lanes_chart(
@@ -60,20 +60,20 @@ def lanes_chart(
     caption: str,
     lanes: Mapping[str, Sequence[Bar]],
     legend: Mapping[int, str],
-    whole_us: float,
+    duration_us: float,
     zoom: Sequence[int] = (),
 ) -> Markup:
-    """Bars in lanes (by label) of ``whole_us`` µs as inline SVG, as wide as its place with letters of one size.
+    """Return bars in lanes (by label) over ``duration_us`` µs as inline SVG, as wide as its container.
 
-    Of the fills, 0 to 7 differ in colour and hatch, 8 is the others'; ``legend`` says what each stands for. ``zoom``:
-    how many times as wide a reader may make it, of `ZOOM`; it then scrolls, by style sheet alone.
+    ``legend`` explains the fills. Fills 0 to 7 differ in colour and hatch; 8 is the fill of the others. ``zoom`` lists
+    the widths of `ZOOM` that a reader may choose. A wide chart scrolls; the style sheet does this without a script.
     """
-    given = {"name": name, "caption": caption, "lanes": lanes, "legend": legend, "whole": whole_us, "zoom": zoom}
-    return Markup(template("lanes.html.j2").render(**given))
+    values = {"name": name, "caption": caption, "lanes": lanes, "legend": legend, "duration": duration_us, "zoom": zoom}
+    return Markup(template("lanes.html.j2").render(**values))
 
 
 def page(title: str, sections: Sequence[Section], *, kicker: str, question: str = "", answer: str = "") -> str:
-    """A whole HTML page. All texts are escaped; ``kicker`` says what kind of page it is, in a line above the title."""
-    shown = [section for section in sections if section.parts or section.figures]
+    """Return an HTML page. All texts are escaped. ``kicker`` names the kind of page, in a line above the title."""
+    filled = [section for section in sections if section.parts or section.figures]
     texts = {"kicker": kicker, "question": question, "answer": answer}
-    return template("page.html.j2").render(title=title, sections=shown, zoom=ZOOM, **texts)
+    return template("page.html.j2").render(title=title, sections=filled, zoom=ZOOM, **texts)

@@ -1,4 +1,4 @@
-"""How figures look: one theme, one look per series, SVG that is the same bytes for the same input."""
+"""The style of figures: one theme, one look per series, and SVG with the same bytes for the same input."""
 
 import io
 import warnings
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, PAPER, RULE, BAND, BLUE = "#1c1d1f", "#fefefe", "#d4d6da", "#c6cad1", "#0072b2"
-"""Colours the page replaces by its own, which differ in dark mode."""
+"""Colours that the page replaces by its own, which differ in dark mode."""
 WIDTH_INCHES = 4.4
-"""Narrow, so that a figure scaled to a phone's width keeps its letters legible."""
+"""A narrow width: the letters stay legible on a phone."""
 MANY = 300.0
-"""Ratio of an axis' ends from which labels at 1, 2 and 5 would touch: only powers of ten are labelled."""
+"""If the ratio of an axis' ends is at least this, only powers of ten are labelled."""
 COLUMN_WIDTH = 26
-"""Letters of a name that fit one of two columns of a legend."""
+"""Maximum letters of a name in one of two columns of a legend."""
 
-# Okabe and Ito's palette for all kinds of colour vision, without its yellow and black, and two more. Lengths without a
-# common factor: colour and dashes repeat together only after 40 series, and no marker twice in the first 13.
+# Okabe and Ito's palette for all kinds of colour vision, without its yellow and black, and two more colours. The
+# lengths have no common factor: a pair of colour and dashes repeats after 40 series, a marker after 13.
 _COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7570b3", "#a6761d")
 _DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "*", "<", "p", ">", "P", "h", "d", "X", "1")
@@ -43,7 +43,7 @@ class Look:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What a line of the series is drawn with, as settings of ``Axes.plot``."""
+        """Arguments of ``Axes.plot`` for a line of the series."""
         return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker, "fillstyle": "none"}
 
 
@@ -56,7 +56,7 @@ STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 def looks(names: list[str]) -> dict[str, Look]:
-    """One look per series: references have their own, the others take theirs by rank, the first 13 all different."""
+    """Return one look per series. References have fixed looks; the looks of the first 13 others differ."""
     kinds = {name: "heuristic" if is_heuristic(name) else name for name in names}
     learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
     parts = zip(learned, *map(cycle, (_COLOURS, _MARKERS, _DASHES)), strict=False)
@@ -66,11 +66,11 @@ def looks(names: list[str]) -> dict[str, Look]:
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Draw inside this: matplotlib's defaults and those of `figures.mplstyle`, whatever the user's own file says."""
+    """Use matplotlib's defaults and `figures.mplstyle` inside this context, instead of the user's own style."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
-        # A name may hold letters that the measuring font lacks; the SVG keeps them as text.
+        # A name may hold letters that matplotlib's font lacks. The SVG keeps them as text.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 
@@ -78,7 +78,7 @@ def theme() -> Iterator[None]:
 def blank(
     height_inches: float, panels: tuple[int, int] = (1, 1), sharex: bool = False, sharey: bool = False
 ) -> "tuple[Figure, list[Axes]]":
-    """A figure of rows × columns ``panels`` without pyplot's global state, and its axes row by row."""
+    """Return a figure of rows × columns ``panels``, without pyplot's global state, and its axes row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
@@ -87,31 +87,31 @@ def blank(
 
 
 def legend(figure: "Figure", handles: "Sequence[Artist]", names: list[str]) -> None:
-    """One legend below everything: two columns, or one where a name is long; names are cut to what fits that."""
+    """Add a legend below the figure: two columns, or one if a name is long. Too long names are cut."""
     columns = 2 if max(map(len, names), default=0) <= COLUMN_WIDTH else 1
     width = 2 * COLUMN_WIDTH if columns == 1 else COLUMN_WIDTH
     short = [name if len(name) <= width else f"{name[: width - 1]}…" for name in names]
     drawn = figure.legend(handles, [" "] * len(short), loc="outside lower center", ncols=columns)
-    # matplotlib hides labels that begin with an underscore, so the names are set afterwards.
+    # matplotlib hides labels with an underscore at the beginning, so the names are set afterwards.
     for text, name in zip(drawn.get_texts(), short, strict=True):
         text.set_text(name)
 
 
-def plain_tick(value: float, _position: float = 0) -> str:
-    """A tick's label without powers of ten: ``0.1``, ``1``, ``1,000``."""
+def number_tick(value: float, _position: float = 0) -> str:
+    """Return a tick's label without powers of ten: ``0.1``, ``1``, ``1,000``."""
     return f"{value:,.10g}"
 
 
 def time_tick(time_us: float, _position: float = 0) -> str:
-    """A time with the unit that suits it: ``250`` → ``250 µs``."""
+    """Return a time in its largest suitable unit: ``250`` → ``250 µs``."""
     for unit, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
         if time_us >= size:
             return f"{time_us / size:g} {unit}"
     return f"{time_us * 1e3:g} ns"
 
 
-def number_axes(*axes: "Axis", tick: Callable[[float, float], str] = plain_tick) -> None:
-    """Label axes by ``tick``, logarithmic ones at 1, 2 and 5, or at 1 where there are many decades, and not between."""
+def number_axes(*axes: "Axis", tick: Callable[[float, float], str] = number_tick) -> None:
+    """Label axes with ``tick``. A logarithmic axis has labels at 1, 2 and 5, or at 1 if it spans many decades."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in axes:
@@ -124,8 +124,8 @@ def number_axes(*axes: "Axis", tick: Callable[[float, float], str] = plain_tick)
 
 
 def svg(figure: "Figure") -> str:
-    """``figure`` as SVG text without dates or program names: same input, same bytes."""
+    """Return ``figure`` as SVG text without dates and program names, so that the same input gives the same bytes."""
     buffer = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=nothing)
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=no_metadata)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -24,7 +24,7 @@ SCHEMA = 2
 STRATA = ("ungrouped", "all", "1x1s1", "1x1s2", "3x3s1", "grouped", "other")
 MAX_LEARNED = 4
 SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm")
-"""The columns that name a slice, in the order of the CSV files."""
+"""Columns that identify a slice, in the order of the CSV files."""
 
 Row = dict[str, Any]
 Results = dict[str, Any]
@@ -33,13 +33,13 @@ TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("report.toml").re
 """The fixed texts of a report, and the columns of its tables."""
 
 _SPANS = {"paired_vs_heuristic": "paired", "paired_pooled_vs_heuristic": "paired_pooled"}
-"""Interval → the beginning of its columns' names in CSV files, if it is not the interval's own name."""
+"""Interval → prefix of its columns in CSV files, if it differs from the interval's name."""
 _AGAIN = "write it again with seer compare"
 
 
 @contextmanager
 def readable(name: str = "results.json") -> Iterator[None]:
-    """Inside this, whatever a damaged file makes of the tables and figures is one line: `InputError`."""
+    """Turn the errors that damaged results cause inside this context into an `InputError`."""
     try:
         yield
     except InputError:
@@ -49,7 +49,7 @@ def readable(name: str = "results.json") -> Iterator[None]:
 
 
 def read_results(directory: Path) -> Results:
-    """The content of ``directory/results.json``; `InputError` where it is missing, no such object, or newer."""
+    """Read ``directory/results.json``. Raises `InputError` if it is missing, damaged or of a newer schema."""
     path = Path(directory) / "results.json"
     require_regular(path)
     try:
@@ -85,45 +85,45 @@ def flat(row: Row) -> Row:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Judged rows as CSV, the slice's columns first; an interval becomes columns."""
+    """Return judged rows as CSV with the columns of the slice first. The ends of an interval are columns."""
     records = [flat(row) for row in rows]
-    seen = {key for record in records for key in record}
-    return to_csv(records, [key for key in ("model", *SLICE, "n", "shapes") if key in seen or not rows])
+    keys = {key for record in records for key in record}
+    return to_csv(records, [key for key in ("model", *SLICE, "n", "shapes") if key in keys or not rows])
 
 
 def number(row: Row, key: str) -> float | None:
-    """``row[key]`` as a float, None where it is missing, null or not finite."""
+    """Return ``row[key]`` as a float; None if it is missing, null or not finite."""
     value = row.get(key)
     return None if value is None or not math.isfinite(value) else float(value)
 
 
 def count(row: Row, key: str = "n") -> int:
-    """``row[key]`` as a whole number, 0 where it is missing."""
+    """Return ``row[key]`` as an integer; 0 if it is missing."""
     return int(number(row, key) or 0)
 
 
 def span(row: Row, key: str) -> tuple[float, ...] | None:
     """Return the ends of ``row[key]``, and the middle if it has one; None if one of them is unknown."""
     ends = [number({key: end}, key) for end in row.get(key) or (None,)]
-    known = tuple(end for end in ends if end is not None)
-    return known if len(known) == len(ends) else None
+    numbers = tuple(end for end in ends if end is not None)
+    return numbers if len(numbers) == len(ends) else None
 
 
 def label(row: Row, key: str) -> str:
-    """The slice a row belongs to along ``key``; a row that does not say covers all of it."""
+    """Return the slice of a row along ``key``; ``all`` for a row without the key."""
     return row.get(key) or "all"
 
 
 def values(rows: Iterable[Row], key: str, order: Sequence[str] = ()) -> list[str]:
-    """The values of ``key`` among judged rows but ``all``: those of ``order`` first, the others by name."""
-    known = {label(row, key) for row in rows if count(row)} - {"all"}
-    return [v for v in order if v in known] + sorted(known.difference(order), key=str.casefold)
+    """Return the values of ``key`` among judged rows, without ``all``: those in ``order`` first, then by name."""
+    found = {label(row, key) for row in rows if count(row)} - {"all"}
+    return [v for v in order if v in found] + sorted(found.difference(order), key=str.casefold)
 
 
 def by_family(results: Results) -> dict[str, Results]:
-    """Family → the results of its rows, where several were judged; else everything under an empty name.
+    """Return family → the results of its rows. If one family was judged, its name is empty.
 
-    Every figure is of one family: their shapes and strata have nothing in common.
+    Every figure is of one family, because families share neither shapes nor strata.
     """
     families = values(results["choice_rows"] + results["time_rows"], "family", (DEFAULT_FAMILY,))
     if len(families) < 2:
@@ -135,8 +135,8 @@ def by_family(results: Results) -> dict[str, Results]:
     }
 
 
-def _named(results: Results, key: str) -> Any:
-    """Return what ``results[key]`` says of the family that was judged."""
+def _of_family(results: Results, key: str) -> Any:
+    """Return the entry of ``results[key]`` for the judged family."""
     families = values(results["choice_rows"] + results["time_rows"], "family", (DEFAULT_FAMILY,))
     return next(((results.get(key) or {}).get(family) for family in families), None)
 
@@ -156,12 +156,12 @@ def time_rows(
 
 
 def _primary_times(results: Results) -> list[Row]:
-    """Return the time rows of the stratum in which the models' errors are compared with those of references."""
+    """Return the time rows of the stratum in which models are compared with references."""
     return time_rows(results, "ungrouped") or time_rows(results)
 
 
 def is_reference(model: str) -> bool:
-    """Whether a model learns no times, as a library's own picker does; tables keep those below the others."""
+    """Return True for a model that predicts no times, such as a library's own picker. Tables list it last."""
     return model in (ORACLE, "always-best-single") or is_heuristic(model)
 
 
@@ -179,11 +179,11 @@ def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -
 
 
 def reported_model(results: Results) -> str | None:
-    """Return the model that the report answers for: the one fixed in advance, else the best learned one, else None."""
+    """Return the model of the report's answer: the model fixed in advance, or the best learned model, or None."""
     slices = (choice_rows(results), "slowdown_macro"), (time_rows(results), "median_ape")
     judged = [row["model"] for rows, key in slices for row in rows if number(row, key) is not None]
     learned = [model for model in judged if not is_reference(model)]
-    fixed = _named(results, "reported")
+    fixed = _of_family(results, "reported")
     return fixed if fixed in learned else next(iter(learned), None)
 
 
@@ -191,13 +191,13 @@ def references(results: Results) -> dict[str, str]:
     """Return the judged references by kind; a kind that is not in the results is left out."""
     rows = choice_rows(results) + time_rows(results)
     pickers = (row["model"] for row in rows if is_heuristic(row["model"]))
-    kinds = {"heuristic": next(pickers, ""), **(_named(results, "references") or {})}
+    kinds = {"heuristic": next(pickers, ""), **(_of_family(results, "references") or {})}
     judged = {row["model"] for row in rows}
     return {kind: kinds[kind] for kind in TEXTS["heads"] if kinds.get(kind) in judged}
 
 
-def shown_models(results: Results) -> list[str]:
-    """Return the models that figures draw.
+def drawn_models(results: Results) -> list[str]:
+    """Return the models in the figures.
 
     The reported model, SEER's fits and the best linear model come first, then the best learned models, then the
     references except the oracle.
@@ -212,13 +212,13 @@ def shown_models(results: Results) -> list[str]:
 
 WIDTH = 80
 NAME_WIDTH = 18
-"""Characters of a model's name with which the widest table keeps to `WIDTH`."""
+"""Maximum characters of a model's name, so that the widest table fits `WIDTH`."""
 MAX_REASON = 90
-"""Characters of a reason in the line of models that were not judged."""
+"""Maximum characters of a reason in the line of models that were not judged."""
 MAX_OPEN_ROWS = 15
-"""Rows of coverage, importance and costs that a page shows at once."""
+"""Number of unfolded rows of coverage, importance and costs on a page."""
 
-_Said = tuple[tuple[float, ...] | None, str]
+_Statement = tuple[tuple[float, ...] | None, str]
 """The interval of a difference, and a sentence about it without its first capital letter."""
 
 
@@ -226,8 +226,8 @@ _Said = tuple[tuple[float, ...] | None, str]
 def terminal_summary(results: Results) -> str:
     """Return the answer, the data, the choice and time tables and the models not judged, in 80 columns.
 
-    Times are shown over all rows; the report's page has the other populations. The text has no trailing newline. Raises
-    `InputError` if ``results`` is damaged.
+    The time table is over all rows; the page of the report has the other populations, too. The text has no trailing
+    newline. Raises `InputError` if ``results`` is damaged.
     """
     answer = "\n\n".join("\n".join(sentences) for sentences in answers(results)).replace(" %", "\u00a0%")
     blocks = [tables.wrapped(answer, WIDTH).replace("\u00a0%", " %")]
@@ -241,14 +241,14 @@ def terminal_summary(results: Results) -> str:
 
 @readable()
 def html_summary(results: Results) -> str:
-    """Return the answer, the choice tables and the time tables as a notebook shows them."""
+    """Return the answer, the choice tables and the time tables as HTML for a notebook."""
     texts = filter(None, [*map(" ".join, answers(results)), not_judged(results)])
     parts = [*(f"<p>{escape(text)}</p>" for text in texts), *(table.__html__() for table in _main_tables(results))]
     return "\n".join(parts)
 
 
 def _main_tables(results: Results) -> list[Table]:
-    """Return the tables of choices and times that a terminal and a notebook show."""
+    """Return the tables of choices and times for a terminal and a notebook."""
     functions = (choice_tables, time_tables, part_tables)
     return [table for tables_of in functions for table in tables_of(results, full=False)]
 
@@ -268,18 +268,18 @@ def _answer(results: Results) -> list[str]:
     times = {row["model"]: row for row in time_rows(results) + _primary_times(results)}
     row, trees = choices.get(model, {}), others.get("trees", "")
     own = [_picks(row, kind, others) for kind in ("seer", "linear", "paper")]
-    alone = [_picks(choices.get(trees, {}), kind, others) for kind in ("seer", "linear") if trees != model]
+    tree_picks = [_picks(choices.get(trees, {}), kind, others) for kind in ("seer", "linear") if trees != model]
     errors = [_median(times, name, others) for name in dict.fromkeys((model, trees))]
     heuristic = choices.get(others.get("heuristic", ""), {})
     picks = [_picks(row, "heuristic", others), _both_slowdowns(row, heuristic), _slowdown_sentence(row)]
-    # Without a comparison with SEER or a linear model, the question has no answer: the picks come first.
+    # Without a comparison with SEER or a linear model, the question has no answer. Then the picks come first.
     is_compared = any(own)
-    order = [own, alone, errors, picks] if is_compared else [picks, alone, errors]
-    first, *rest = [said for part in order for said in part if said]
+    order = [own, tree_picks, errors, picks] if is_compared else [picks, tree_picks, errors]
+    first, *rest = [statement for part in order for statement in part if statement]
     ends, text = first
-    has_verdict = model == _named(results, "reported") and (is_compared or not row)
+    has_verdict = model == _of_family(results, "reported") and (is_compared or not row)
     held_out = TEXTS["splits"].get(label(row or times.get(model, {}), "split"), "held-out rows")
-    return [_sentence(ends, f"on {held_out}, {text}", has_verdict), *(_sentence(*said) for said in rest)]
+    return [_sentence(ends, f"on {held_out}, {text}", has_verdict), *(_sentence(*statement) for statement in rest)]
 
 
 def _sentence(ends: tuple[float, ...] | None, text: str, has_verdict: bool = False) -> str:
@@ -300,17 +300,17 @@ def _interval(ends: tuple[float, ...]) -> str:
     return f"95 % interval {percent(near)} to {percent(far)}"
 
 
-def _picks(row: Row, kind: str, others: Mapping[str, str]) -> _Said | None:
+def _picks(row: Row, kind: str, others: Mapping[str, str]) -> _Statement | None:
     """Return how much less time the picks of a model take than the picks of a reference."""
     ends, other = span(row, f"paired_vs_{kind}"), others.get(kind)
     if ends is None or other in (None, row["model"]):
         return None
-    whose = TEXTS["owners"][kind].format(_picker(other))
+    owner = TEXTS["owners"][kind].format(_picker(other))
     amount = f"{percent(abs(ends[1]))} % {'less' if ends[1] < 0 else 'more'} time"
-    return ends, f"the picks of {row['model']} take {amount} than {whose} ({other}; {_interval(ends)} %)."
+    return ends, f"the picks of {row['model']} take {amount} than {owner} ({other}; {_interval(ends)} %)."
 
 
-def _both_slowdowns(row: Row, heuristic: Row) -> _Said | None:
+def _both_slowdowns(row: Row, heuristic: Row) -> _Statement | None:
     """Return the slowdowns of a model and of the library's picker on the same problems."""
     ends, other, pairs = span(row, "paired_vs_heuristic"), number(heuristic, "slowdown_macro"), count(heuristic)
     if ends is None or other is None or count(row, "paired_problems") != pairs or row["model"] == heuristic["model"]:
@@ -320,7 +320,7 @@ def _both_slowdowns(row: Row, heuristic: Row) -> _Said | None:
     return None, f"{text} algorithm, {picker} {percent(other - 1)} %."
 
 
-def _slowdown_sentence(row: Row) -> _Said | None:
+def _slowdown_sentence(row: Row) -> _Statement | None:
     """Return how much slower than the fastest algorithm the picks of a model are."""
     slowdown, low, high = (number(row, key) for key in ("slowdown_macro", "ci_low", "ci_high"))
     if slowdown is None:
@@ -333,7 +333,7 @@ def _slowdown_sentence(row: Row) -> _Said | None:
     return None, f"{text} ({over})."
 
 
-def _median(times: Mapping[str, Row], model: str, others: Mapping[str, str]) -> _Said | None:
+def _median(times: Mapping[str, Row], model: str, others: Mapping[str, str]) -> _Statement | None:
     """Return the median error of the predicted times, compared with the first of SEER and the best linear model."""
     row = times.get(model, {})
     error = number(row, "median_ape")
@@ -354,21 +354,21 @@ def _picker(name: str) -> str:
 
 
 def provenance(results: Results) -> list[tuple[str, str]]:
-    """Name and value of everything known about the data and the folds."""
+    """Return (name, text) facts about the data and the folds."""
     titles = {"name": "dataset", "gpus": "GPUs", "where": "only rows where", "also_train": "also trained on"}
     facts = {str(titles.get(key, key)): value for key, value in results.get("dataset", {}).items()}
     facts |= {"folds": results.get("folds"), "seeds": len(results.get("seeds", [])) or None}
     facts["tuning"] = results.get("tune")
-    return [(name, _said(value)) for name, value in facts.items() if value not in (None, [], {}, "")]
+    return [(name, _formatted(value)) for name, value in facts.items() if value not in (None, [], {}, "")]
 
 
 def settings(results: Results) -> list[tuple[str, str]]:
-    """Model and its hyperparameters, for models that have any."""
-    return [(model, _said(chosen)) for model, chosen in results.get("settings", {}).items() if chosen]
+    """Return (model, hyperparameters as text) of the models with hyperparameters."""
+    return [(model, _formatted(chosen)) for model, chosen in results.get("settings", {}).items() if chosen]
 
 
-def _said(value: object) -> str:
-    """A value of the results as text: a count has its thousands separated."""
+def _formatted(value: object) -> str:
+    """Return a value of the results as text. The thousands of a count are separated."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else format_value(value)
 
 
@@ -393,8 +393,8 @@ def _each_family(tables_of: _TablesOf[P]) -> _TablesOf[P]:
 def choice_tables(results: Results, full: bool = True) -> list[Table]:
     """Return slowdowns and paired differences of each family's primary slice; if ``full``, hits too."""
     primary, columns = choice_rows(results), _columns("slowdowns", *["hits"] * full)
-    shown = [_of_models(primary, columns, "Algorithm choice", _sample(primary))] if primary else []
-    return shown + _differences(results, primary, "paired", "Difference in the time of the picks, %")
+    found = [_of_models(primary, columns, "Algorithm choice", _sample(primary))] if primary else []
+    return found + _differences(results, primary, "paired", "Difference in the time of the picks, %")
 
 
 def _differences(results: Results, rows: list[Row], prefix: str, title: str) -> list[Table]:
@@ -416,23 +416,23 @@ def time_tables(results: Results, full: bool = True) -> list[Table]:
     names = {"all": "all rows", **(TEXTS["populations"] if full else {})}
     slices = {name: time_rows(results, population=population) for population, name in names.items()}
     columns = _columns("errors")
-    shown = [
+    found = [
         _of_models(rows, columns, f"Time error, {name}", _sample(rows, "rows")) for name, rows in slices.items() if rows
     ]
     title = "Difference in the median time error, percentage points"
-    return shown + (_differences(results, _primary_times(results), "median", title) if full else [])
+    return found + (_differences(results, _primary_times(results), "median", title) if full else [])
 
 
 @_each_family
 def slice_tables(results: Results) -> list[Table]:
     """Return slowdowns by kind of problem and by GPU."""
-    rows, shown = results["choice_rows"], []
+    rows, found = results["choice_rows"], []
     strata = values(rows, "stratum", STRATA)
     names = {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}
     for key, parts in names.items():
         sliced = {part: choice_rows(results, **{key: part}) for part in parts}
-        shown += _across(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
-    return shown
+        found += _across(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
+    return found
 
 
 @_each_family
@@ -441,13 +441,13 @@ def part_tables(results: Results, full: bool = True) -> list[Table]:
 
     If not ``full``, only by algorithm, and only of the reported model and the learned references.
     """
-    rows, shown = results["time_rows"], []
-    models = {row["model"] for row in rows} if full else shown_models(results)[: MAX_LEARNED - 1]
+    rows, found = results["time_rows"], []
+    models = {row["model"] for row in rows} if full else drawn_models(results)[: MAX_LEARNED - 1]
     results = results | {"time_rows": [row for row in rows if row["model"] in models]}
     for key in TEXTS["parts"] if full else ["algorithm"]:
         sliced = {part: time_rows(results, **{key: part}) for part in values(rows, key, STRATA)}
-        shown += _across(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
-    return shown
+        found += _across(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
+    return found
 
 
 @_each_family
@@ -493,7 +493,10 @@ def _columns(*names: str) -> _Columns:
 
 
 def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -> Table:
-    """A row per model, references last; in the first column the best is marked, the title says what is covered."""
+    """Return a table with a row per model, references last.
+
+    The first column marks the best model, and the title names the slice.
+    """
     head, ((key, *_), _) = next(iter(columns.items()))
     best = _best(rows, key) if key in ("slowdown_macro", "median_ape") else None
     records = [{"model": row["model"], **_figures(row, columns)} for row in rows]
@@ -523,7 +526,7 @@ def _formats(columns: _Columns) -> dict[str, tables.Format]:
 
 
 def _sample(rows: list[Row], what: str = "problems") -> str:
-    """How much the figures rest on: the largest count, and who covers less of it."""
+    """Return the sample size: the largest count, and the models with a smaller one."""
     n, shapes = (max((count(row, key) for row in rows), default=0) for key in ("n", "shapes"))
     words = [f"{n:,} {what} of {shapes:,} shapes" if shapes else f"{n:,} {what}"]
     words += [f"{row['model']} on {count(row):,}" for row in rows if 0 < count(row) < n]
@@ -531,13 +534,13 @@ def _sample(rows: list[Row], what: str = "problems") -> str:
 
 
 def _best(rows: list[Row], key: str) -> str | None:
-    """The learned model on top of ranked ``rows``, where it has a figure."""
-    known = (row["model"] for row in rows if number(row, key) is not None)
-    return next((model for model in known if not is_reference(model)), None)
+    """Return the first learned model with a figure among ranked ``rows``, or None."""
+    judged = (row["model"] for row in rows if number(row, key) is not None)
+    return next((model for model in judged if not is_reference(model)), None)
 
 
 def _unjudged(results: Results) -> dict[tuple[str, str], dict[tuple[bool, str], None]]:
-    """Return model and reason of rows with n 0 → where: whether others of the model were judged there, and words."""
+    """Return (model, reason) of rows with n 0 → places: whether the model has other judged rows there, and words."""
     rows = [(kind, label(row, "family"), row) for kind in ("choice", "time") for row in results[f"{kind}_rows"]]
     judged = {(kind, family, row["model"]) for kind, family, row in rows if count(row)}
     has_several = len({family for _, family, _ in rows}) > 1

@@ -1,8 +1,8 @@
-"""The one writer of tables: aligned text for a terminal or a pipe, CSV, JSON and HTML.
+"""Write tables as aligned text for a terminal or a pipe, as CSV, as JSON and as HTML.
 
-A table is a list of records, column name → value. The values stay numbers; a formatter per column (`format_value` where there
-is none) says how they read, and numbers stand to the right because they are numbers. Only the standard library is
-imported here, because commands that must answer at once print tables.
+A table is a list of records, column name → value. The values stay numbers. A formatter per column (by default
+`format_value`) turns them into text. Numbers are aligned to the right. This module imports the standard library only,
+because fast commands print tables.
 """
 
 import csv
@@ -30,21 +30,25 @@ if TYPE_CHECKING:
 UNKNOWN = "–"
 GAP = "  "
 NARROWEST = 12
-"""No column of texts is cut below this, in characters."""
+"""Minimum width of a shortened text column, in characters."""
 NARROWEST_KEY = 24
-"""Nor the first column, which tells the rows apart."""
+"""Minimum width of the first column, which identifies the rows."""
 SHORTENED_KEY = 36
-"""The first column is cut to this before anything else is, and further after the others."""
+"""The first column is shortened to this width before any other column."""
 LONGEST_NAME = 80
-"""Characters of a row's name on a page: three lines of it."""
+"""Maximum characters of a row's name on a page (three lines)."""
 LONGEST_WORD = 40
-"""A column on a page with a longer text is broken into lines."""
+"""A column on a page is broken into lines if a text is longer."""
 
 Format = Callable[[Any], str]
 
 
 def format_value(value: object) -> str:
-    """Any value: four significant digits, no exponent from 1e-4 to 1e9; yes or no; lists and mappings joined."""
+    """Return any value as text.
+
+    A number has four significant digits, and no exponent from 1e-4 to 1e9. A bool is yes or no. Lists and mappings are
+    joined by commas.
+    """
     if value is None or value != value:
         return UNKNOWN
     if isinstance(value, bool):
@@ -59,20 +63,23 @@ def format_value(value: object) -> str:
 
 
 def format_count(value: float) -> str:
-    """A count, with thousands separated."""
+    """Return a count with separated thousands."""
     return f"{value:,.0f}"
 
 
 def binary_size(count: float) -> str:
-    """Bytes in MiB, as in ``12.3 MiB``, below 0.05 MiB in KiB; nothing is ``0``."""
+    """Return bytes in MiB, as in ``12.3 MiB``; below 0.05 MiB in KiB; no bytes as ``0``."""
     if not count:
         return "0"
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 / 20 else f"{count / 2**10:.1f} KiB"
 
 
 def interval_us(ends: tuple[float, float], digits: int = 3, between: str = "–") -> str:
-    """Both ends rounded outwards to ``digits`` significant ones, as in ``257–402``, so that what lies inside does so in
-    print; to one more where the interval is narrower than a unit of the last. A dash for an interval of no width."""
+    """Return both ends rounded outwards to ``digits`` significant digits, as in ``257–402``.
+
+    A value inside the interval is then inside the printed one. If the interval is narrower than a unit of the last
+    digit, the ends have one more digit. An interval without width is a dash.
+    """
     lower, upper = ends
     if lower == upper:
         return UNKNOWN
@@ -88,25 +95,25 @@ def interval_us(ends: tuple[float, float], digits: int = 3, between: str = "–"
 
 
 def significant(value: float, to_whole: Callable[[float], int] = round) -> str:
-    """Three significant digits without an exponent; ``to_whole`` rounds, which for bounds is `math.floor` or `ceil`."""
+    """Return three significant digits without an exponent. ``to_whole`` rounds: `math.floor` or `ceil` for a bound."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value else 1.0
     return f"{float(f'{to_whole(round(value / unit, 6)) * unit:.3g}'):.12g}"
 
 
 def ratio(value: float) -> str:
-    """A slowdown or other ratio: three decimals near 1, fewer where they say nothing."""
+    """Return a ratio, such as a slowdown: three decimals below 10, fewer above."""
     if abs(value) >= 1e6:
         return f"{value:.1e}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def interval_ratio(ends: tuple[float, ...]) -> str:
-    """An interval of ratios: ``1.008–1.017``."""
+    """Return an interval of ratios: ``1.008–1.017``."""
     return "–".join(map(ratio, ends))
 
 
 def percent(fraction: float) -> str:
-    """A fraction as percent, without the sign: ``0.1234`` → ``12.3``."""
+    """Return a fraction in percent, without the sign: ``0.1234`` → ``12.3``."""
     value = 100 * fraction
     if abs(value) >= 1e6:
         return f"{value:.1e}"
@@ -114,7 +121,7 @@ def percent(fraction: float) -> str:
 
 
 def share(fraction: float) -> str:
-    """A share of problems in percent; never ``100`` for what is not all of them."""
+    """Return a share of problems in percent. ``100`` means all problems: a smaller share is at most ``99.9``."""
     return f"{100 * fraction:.0f}" if fraction in (0.0, 1.0) else f"{min(100 * fraction, 99.9):.1f}"
 
 
@@ -136,7 +143,7 @@ def interval_change(ends: tuple[float, float, float]) -> str:
 
 
 class Cell(NamedTuple):
-    """A value that a page shows with a smaller second line (``detail``) or as the best of its kind."""
+    """A value with a smaller second line on a page (``detail``), or marked as the best of its row or column."""
 
     value: object
     detail: str = ""
@@ -149,13 +156,27 @@ def _cell(value: object) -> Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Records with what a reader needs around them.
+    """Records with a title, notes and formats.
 
-    ``formats``: column → how its values read, never asked about None or NaN. ``note`` stands behind the title in
-    parentheses, ``notes`` stand below the table. The last ``references`` records are yardsticks: a rule parts them from
-    the others. ``empty`` is printed where there is no record. With ``widest``, the characters of a
-    line where output is no terminal, the last columns are left out where a line is too long, which a note says.
-    On a page the records behind the first ``open_rows`` are folded away. In text, ``best_mark`` follows the best cells.
+    Attributes
+    ----------
+    records
+        Column name → value, for each row.
+    formats
+        Column → formatter of its values. It is not called for None and NaN.
+    title, note, notes
+        The title, a note in parentheses after it, and notes below the table.
+    references
+        Number of reference records at the end. A rule separates them from the others.
+    empty
+        Text of a table without records.
+    widest
+        Maximum characters of a line if the output is not a terminal. Columns that do not fit are left out, and a note
+        names them.
+    open_rows
+        Number of records that a page shows; the others are folded.
+    best_mark
+        Mark after the best cells, in text.
     """
 
     records: Sequence[Mapping[str, object]]
@@ -175,10 +196,10 @@ class Table:
         return list(dict.fromkeys(key for record in self.records for key in record))
 
     def text(self, width: int | None = None) -> str:
-        """Title, columns padded to their widest cell with numbers to the right, and notes; no trailing newline.
+        """Return title, aligned columns and notes, without a trailing newline.
 
-        In ``width`` characters where one is given: sentences are wrapped, long texts cut in the middle, and columns
-        that still do not fit left out (``widest``), or go on in a further table below, behind the first column again.
+        With a ``width`` in characters, sentences are wrapped and long texts are shortened in the middle. Columns that
+        still do not fit are left out (``widest``), or follow in a further table with the first column repeated.
         """
         key = SHORTENED_KEY if width else LONGEST_NAME
         width = width or self.widest
@@ -186,14 +207,14 @@ class Table:
         dropped = self._dropped(width, key) if width and self.widest else []
         notes = list(self.notes)
         if dropped:
-            notes.append(f"left out for want of room: {', '.join(dropped)}; --csv and --json have every column")
-        shown = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
+            notes.append(f"columns that do not fit: {', '.join(dropped)}; --csv and --json have every column")
+        kept = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
         notes += [f"{self.best_mark} best of its row"] if self.best_mark else []
-        lines = [*([wrapped(title, width)] if title else []), shown._grid(width)]
+        lines = [*([wrapped(title, width)] if title else []), kept._grid(width)]
         return printable("\n".join([*lines, *(wrapped(note, width) for note in notes)]))
 
     def __html__(self) -> str:
-        """A heading and a table in a container that scrolls sideways on its own; every text is escaped."""
+        """Return a heading and a table that scrolls sideways. Every text is escaped."""
         names = self.columns
         texts = [self._texts(name) for name in names]
         sides = [self._side(name, column) for name, column in zip(names, texts, strict=True)]
@@ -221,18 +242,18 @@ class Table:
         ]
 
     def _leftward(self, column: str) -> bool:
-        """Whether a column stands to the left: it holds something that is no number, nor an interval of numbers."""
+        """Return True if a column is aligned to the left: it holds a value other than numbers and intervals."""
         return any(
             value is not None and (isinstance(value, bool) or not isinstance(value, Number | tuple))
             for value, _, _ in self._cells(column)
         )
 
     def _dropped(self, width: int, key: int) -> list[str]:
-        """The last columns that do not fit ``width`` behind the others with texts cut, the first column to ``key``."""
-        room = width + len(GAP)
+        """Return the last columns that exceed ``width`` with shortened texts. ``key`` limits the first column."""
+        left = width + len(GAP)
         for i, name in enumerate(self.columns):
-            room -= len(GAP) + min(max(map(len, [name, *self._texts(name)])), 2 * NARROWEST if i else key)
-            if room < 0 and i:
+            left -= len(GAP) + min(max(map(len, [name, *self._texts(name)])), 2 * NARROWEST if i else key)
+            if left < 0 and i:
                 return self.columns[i:]
         return []
 
@@ -248,20 +269,20 @@ class Table:
         return "\n\n".join(_aligned([columns[i] for i in table], [left[i] for i in table], rule) for table in tables)
 
     def _side(self, column: str, texts: list[str]) -> str:
-        """Of a column's cells on a page: "" to the right, else ``left``, or ``text`` where lines are broken."""
+        """Return the style of a column on a page: "" (right), ``left``, or ``text`` for broken lines."""
         if not self._leftward(column):
             return ""
         return "text" if max(map(len, texts)) > LONGEST_WORD else "left"
 
 
 class TableResult(ABC):
-    """A result that shows itself as a table, as text and in a notebook."""
+    """A result that is displayed as a table, as text and in a notebook."""
 
     __slots__ = ()
 
     @abstractmethod
     def table(self) -> Table:
-        """What people see."""
+        """Return the table that people see."""
 
     def __repr__(self) -> str:
         return as_parameters(self.table().text())
@@ -272,12 +293,12 @@ class TableResult(ABC):
 
 @dataclass(frozen=True)
 class FactTable:
-    """Names and what is said of each, as two columns."""
+    """Pairs of a name and a text, displayed as two columns."""
 
     pairs: Sequence[tuple[str, str]]
 
     def text(self, width: int) -> str:
-        """A line or more for each pair, in ``width`` characters."""
+        """Return one or more lines per pair, in ``width`` characters."""
         names = max((len(name) for name, _ in self.pairs), default=0) + len(GAP)
         indent = " " * names
         lines = [textwrap.fill(f"{name:{names}}{text}", width, subsequent_indent=indent) for name, text in self.pairs]
@@ -290,7 +311,7 @@ class FactTable:
 
 @cache
 def template(name: str, package: str = "surrogate.report") -> "Template":
-    """A template of a package; every text that fills one of HTML is escaped."""
+    """Return a template of a package. A template of HTML escapes every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     settings = {"autoescape": ".html" in name, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
@@ -298,9 +319,9 @@ def template(name: str, package: str = "surrogate.report") -> "Template":
 
 
 def to_csv(records: Iterable[Mapping[str, object]], columns: Sequence[str] = ()) -> str:
-    """A header line and a line per record: ``columns`` first, then the others as they first occur.
+    """Return a header line and one line per record: ``columns`` first, then the others as they first occur.
 
-    None and NaN are empty fields; nested values stand as JSON.
+    None and NaN are empty fields. Nested values are JSON.
     """
     records = list(records)
     names = list(dict.fromkeys([*columns, *(key for record in records for key in record)]))
@@ -312,19 +333,19 @@ def to_csv(records: Iterable[Mapping[str, object]], columns: Sequence[str] = ())
 
 
 def to_json(value: object) -> str:
-    """Indented JSON; what JSON does not know stands as text."""
+    """Return indented JSON. Values of other types are texts."""
     return json.dumps(value, indent=1, default=str)
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that standard output is; None where it is a file or a pipe: nothing is cut there."""
+    """Return the columns of the terminal, or None if standard output is a file or a pipe."""
     if sys.stdout.closed or not sys.stdout.isatty():
         return None
     return shutil.get_terminal_size().columns
 
 
 def wrapped(text: str, width: int | None, indent: str = GAP) -> str:
-    """Sentences in lines of ``width`` characters, those that go on indented; as they are without a width."""
+    """Return the text in lines of ``width`` characters, with continued lines indented; unchanged without a width."""
     if width is None:
         return text
     fill = textwrap.TextWrapper(width, subsequent_indent=indent).fill
@@ -332,7 +353,7 @@ def wrapped(text: str, width: int | None, indent: str = GAP) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """``text`` with its middle left out; the beginning gets two thirds of ``width`` characters."""
+    """Return ``text`` without its middle. The beginning gets two thirds of ``width`` characters."""
     if len(text) <= width:
         return text
     end = (width - 1) // 3
@@ -340,7 +361,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with a question mark for every character that would steer a terminal; names come from data."""
+    """Return ``text`` with a question mark for each control character. Names come from data and may hold some."""
     if text.replace("\n", "").isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
@@ -353,12 +374,12 @@ def _field(value: object) -> object:
 
 
 def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[list[list[str]], list[list[int]]]:
-    """The columns with texts cut so that they fit ``width``, and the indices of the columns of each table."""
+    """Return the columns with shortened texts that fit ``width``, and the indices of the columns of each table."""
     widths = [max(map(len, column)) for column in columns]
     others = [i for i, is_text in enumerate(left) if is_text and i > 0]
     for indices, minimum in ([0], SHORTENED_KEY), (others, NARROWEST), ([0], NARROWEST_KEY):
         _shrink(widths, indices, minimum, width)
-    if _total(widths) > width:  # it takes several tables, so texts may be longer
+    if _total(widths) > width:  # several tables are needed, so texts may be longer
         longest = max(width // 3, NARROWEST)
         widths = [max(map(len, column)) for column in columns]
         widths = [min(w, longest) if i == 0 or left[i] else w for i, w in enumerate(widths)]
@@ -367,7 +388,7 @@ def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[lis
 
 
 def _shrink(widths: list[int], indices: list[int], minimum: int, width: int) -> None:
-    """Take from the widest of ``indices`` until the line fits or all of them are down at ``minimum``."""
+    """Reduce the widest of ``indices`` until the line fits, or until all of them are at the ``minimum``."""
     over = _total(widths) - width
     while over > 0 and any(widths[i] > minimum for i in indices):
         widths[max(indices, key=widths.__getitem__)] -= 1
@@ -379,7 +400,7 @@ def _total(widths: list[int]) -> int:
 
 
 def _split(widths: list[int], width: int) -> list[list[int]]:
-    """The columns of each table: as many as fit behind the first one, at least one."""
+    """Return the columns of each table: the first one, and at least one other, as many as fit."""
     tables = [[0]]
     for i in range(1, len(widths)):
         if _total([widths[j] for j in (*tables[-1], i)]) > width and len(tables[-1]) > 1:
@@ -389,7 +410,7 @@ def _split(widths: list[int], width: int) -> list[list[int]]:
 
 
 def _aligned(columns: list[list[str]], left: list[bool], rule: int | None) -> str:
-    """The lines of a table with a head; a rule stands before the record with the index ``rule``."""
+    """Return the lines of a table with a head. A horizontal rule precedes the record with the index ``rule``."""
     widths = [max(map(len, column)) for column in columns]
     cells = [
         map(str.ljust if is_text else str.rjust, column, repeat(width))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
-from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
+from surrogate.report.style import BLUE, INK, blank, number_tick, svg, theme
 from surrogate.report.tables import FactTable, Table, format_value, interval_us
 from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
@@ -190,6 +190,6 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
         axis.scatter(intensities, rates, [20 + 20 * row["time_pct"] for row in dots], color=BLUE, alpha=0.6)
         axis.set_xlabel("FLOP per DRAM byte")
         axis.set_ylabel("TFLOP/s")
-        axis.xaxis.set_major_formatter(plain_tick)
-        axis.yaxis.set_major_formatter(plain_tick)
+        axis.xaxis.set_major_formatter(number_tick)
+        axis.yaxis.set_major_formatter(number_tick)
         return svg(figure)

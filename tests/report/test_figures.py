@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from surrogate.report import figures
 from surrogate.report.style import looks, time_tick
-from surrogate.report.summary import shown_models
+from surrogate.report.summary import drawn_models
 
 
 def _times(rows: int = 200, model: str = "stacked-terms") -> pd.DataFrame:
@@ -101,7 +101,7 @@ def test_odd_and_long_names_are_drawn_as_they_are() -> None:
 
 
 def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, Any]) -> None:
-    words = _words(figures.gpu_figure(results, shown_models(results)) or "")
+    words = _words(figures.gpu_figure(results, drawn_models(results)) or "")
     assert all(part in words for gpu in results["dataset"]["gpus"] for part in gpu.split(" "))
     assert "stacked-terms" in words and "cudnn-heuristic" in words and "oracle" not in words
 
@@ -112,7 +112,7 @@ def test_figures_hold_the_reported_model_and_its_references(results: dict[str, A
         {**row, "model": f"better-{i}", "slowdown_macro": 1.001} for i in range(4) for row in results["choice_rows"]
     ]
     results["choice_rows"] = better + results["choice_rows"]
-    names = shown_models(results)
+    names = drawn_models(results)
     assert names[:4] == ["stacked-terms", "seer-time-only", "linear-terms", "better-0"]
     words = _words(figures.gpu_figure(results, names) or "")
     for name in ("stacked-terms", "seer-time-only", "linear-terms", "cudnn-heuristic"):

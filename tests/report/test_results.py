@@ -14,10 +14,10 @@ from surrogate.report.summary import (
     by_family,
     choice_rows,
     csv_text,
+    drawn_models,
     read_results,
     references,
     reported_model,
-    shown_models,
     time_rows,
     values,
 )
@@ -100,11 +100,11 @@ def test_values_are_of_judged_rows_in_the_wanted_order() -> None:
     assert values(rows, "gpu", ("b",)) == ["b", "A"]
 
 
-def test_shown_models_are_the_reported_one_its_references_and_the_best_others(results: dict[str, Any]) -> None:
+def test_drawn_models_are_the_reported_one_its_references_and_the_best_others(results: dict[str, Any]) -> None:
     four = ["stacked-terms", "seer-time-only", "linear-terms", "boosted-terms"]
-    assert shown_models(results) == [*four, "cudnn-heuristic", "always-best-single"]
+    assert drawn_models(results) == [*four, "cudnn-heuristic", "always-best-single"]
     del results["reported"], results["references"]
-    assert shown_models(results)[:4] == ["stacked-terms", "boosted-terms", "linear-terms", "seer-time-only"]
+    assert drawn_models(results)[:4] == ["stacked-terms", "boosted-terms", "linear-terms", "seer-time-only"]
 
 
 def test_several_families_are_told_apart_and_one_is_everything(results: dict[str, Any]) -> None:
