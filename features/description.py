@@ -1,7 +1,7 @@
-"""`Description`: a kernel of a user's own, as a TOML file or a table's columns describe it. Data, never code.
+"""`Description`: a user's own kernel, read from a TOML file or from a table's columns. It is data, never code.
 
-It names the kernel, the sizes of its problems, the parameters of its configurations with their values, and may add
-conditions that a configuration must keep and formulas (`ElementwiseFormula`) of what a launch costs.
+It names the kernel, the sizes of its problems, and the parameters of its configurations with their values. It may also
+have conditions that a configuration must meet, and formulas (`ElementwiseFormula`) of a launch's costs.
 """
 
 import json
@@ -20,21 +20,21 @@ from .elementwise import ElementwiseFormula
 from .errors import InputError, nearest, read_bounded, read_table
 
 Value = bool | int | float | str
-"""What a parameter may be set to."""
+"""A parameter's value."""
 Configuration = dict[str, Value]
 """Parameter → value."""
 _TABLE = read_table("description.toml")
 COSTS: Mapping[str, str] = _TABLE["costs"]
-"""What a formula may give, and its meaning."""
+"""Cost that a formula may give → its meaning."""
 WITHOUT_SIZES = "size"
-"""The one size of a kernel that has none: 1 for its only problem."""
+"""The size of a kernel without sizes; it is 1 in the kernel's only problem."""
 MAX_FILE_BYTES = 1 << 20
 MAX_CONFIGURATIONS = 2_000_000
-"""Of a kernel's space: more are neither listed nor ranked."""
+"""Maximum configurations of a kernel that are listed and ranked."""
 MAX_COMBINATIONS = 20_000_000
-"""Of values that are looked at together while conditions thin them out."""
+"""Maximum combinations of values that are checked at once while conditions reduce them."""
 RESERVED: frozenset[str] = frozenset(_TABLE["reserved"])
-"""Columns of tables, which no size, setting or parameter may be called."""
+"""Columns of tables, which cannot be names of sizes, settings or parameters."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEYS = ("name", "sizes", "batch", "settings", "parameters", "conditions", "formulas")
 _FORBIDDEN = re.compile(r"[,=|\x00-\x1f]")
@@ -42,12 +42,29 @@ _FORBIDDEN = re.compile(r"[,=|\x00-\x1f]")
 
 @dataclass(frozen=True)
 class Description:
-    """A kernel. Raises `InputError` for what does not fit together.
+    """A kernel of a user's own.
 
-    ``sizes`` name the numbers of a problem, of which a shape leaves out those of ``batch``; ``settings`` its texts
-    (dtype …) with their known values (empty: any); ``parameters`` the numbers or texts of a configuration with their
-    values. ``conditions`` hold for every configuration that may be run; None: those of the table alone may be.
-    ``formulas`` has keys of `COSTS`.
+    Parameters
+    ----------
+    name : str
+        The kernel's name, also of its family.
+    sizes : tuple of str
+        The integers of a problem.
+    parameters : mapping of str to tuple of bool, int, float or str
+        The parameters of a configuration and their values.
+    settings : mapping of str to tuple of str
+        The texts of a problem (dtype …) and their allowed values (empty: any).
+    conditions : tuple of ElementwiseFormula, optional
+        All must be true for a configuration to run. None: only configurations in a table may run.
+    formulas : mapping of str to ElementwiseFormula
+        The costs of a launch, by the keys of `COSTS`.
+    batch : tuple of str
+        The sizes that a shape leaves out.
+
+    Raises
+    ------
+    InputError
+        If a name or a value is not allowed or appears twice, or ``batch`` is not among the sizes.
     """
 
     name: str
@@ -66,7 +83,7 @@ class Description:
             if not _NAME.fullmatch(name):
                 raise InputError(f"kernel {self.name}: {name!r} is no name; write letters, digits and underscores")
         if doubled := [name for name in names if names.count(name) > 1]:
-            raise InputError(f"kernel {self.name}: {doubled[0]} is declared twice; a column has one meaning")
+            raise InputError(f"kernel {self.name}: {doubled[0]} is declared twice; give each name once")
         if reserved := RESERVED & {*names}:
             raise InputError(f"kernel {self.name}: {min(reserved)} is a column of every table; give another name")
         if unknown := [name for name in self.batch if name not in self.sizes]:
@@ -76,7 +93,7 @@ class Description:
 
     @cached_property
     def codes(self) -> Mapping[str, Mapping[str, float]]:
-        """Parameter → text of a value → the number that stands for it: its own, or its place among texts."""
+        """Parameter → text of a value → number for models: the value itself, or its position among texts."""
         return {
             name: {str(value): float(place if isinstance(value, str) else value) for place, value in enumerate(values)}
             for name, values in self.parameters.items()
@@ -87,41 +104,41 @@ class Description:
         return {name: {str(value): value for value in values} for name, values in self.parameters.items()}
 
     def is_numeric(self, parameter: str) -> bool:
-        """True where the parameter's values are numbers."""
+        """Return True if the parameter's values are numbers."""
         return not isinstance(self.parameters[parameter][0], str)
 
     def text(self, configuration: Mapping[str, object]) -> str:
-        """A configuration as one word, as in ``block_m=64,num_warps=4``: the name of a candidate."""
+        """Return a configuration's text, as in ``block_m=64,num_warps=4``: the name of a candidate."""
         return ",".join(f"{name}={configuration[name]}" for name in self.parameters)
 
     def configuration(self, text: str) -> Configuration:
-        """What `text` gave. Raises `InputError` for another parameter or value."""
+        """Return the configuration of a text of `text`. Raises `InputError` for another parameter or value."""
         pairs = [word.partition("=")[::2] for word in text.split(",")]
         if [name for name, _ in pairs] != [*self.parameters]:
             raise InputError(f"{text!r} is no configuration of {self.name}, which has {', '.join(self.parameters)}")
-        known = self._by_text
-        if wrong := [(name, value) for name, value in pairs if value not in known[name]]:
+        values = self._by_text
+        if wrong := [(name, value) for name, value in pairs if value not in values[name]]:
             name, value = wrong[0]
-            raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(known[name])}")
-        return {name: known[name][value] for name, value in pairs}
+            raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(values[name])}")
+        return {name: values[name][value] for name, value in pairs}
 
     def lists(self, text: str) -> bool:
-        """Return whether a text is a configuration of known values."""
+        """Return whether a text is a configuration of declared values."""
         words = [word.partition("=")[::2] for word in text.split(",")]
         return [name for name, _ in words] == [*self.parameters] and all(
             value in self._by_text[name] for name, value in words
         )
 
     def space(self, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, np.ndarray] | None:
-        """Parameter → (configurations,) values as objects of every configuration that the conditions allow; None where
-        there are no conditions.
+        """Return parameter → (configurations,) values, as objects, of every configuration that the conditions allow.
 
-        ``sizes`` stand in conditions that ask for them. Raises `InputError` for more than `MAX_CONFIGURATIONS`.
+        It is None if there are no conditions. Conditions may use ``sizes``. Raises `InputError` for more than
+        `MAX_CONFIGURATIONS`.
         """
         if self.conditions is None:
             return None
         waiting = list(self.conditions)
-        # Parameter after parameter joins the combinations; a condition thins them out once it has all that it asks for.
+        # Add one parameter after another. A condition removes combinations as soon as all its names are present.
         places = np.zeros((1, 0), dtype=np.int32)
         numbers: dict[str, Any] = dict(sizes)
         for name, values in self.parameters.items():
@@ -148,18 +165,21 @@ class Description:
         }
 
     def texts(self, sizes: Mapping[str, int] = MappingProxyType({})) -> tuple[str, ...]:
-        """`text` of every configuration of the `space`; none where there are no conditions."""
+        """Return the `text` of every configuration of the `space`; empty if there are no conditions."""
         space = self.space(sizes) or {}
-        named = zip(*([f"{name}={value}" for value in values.tolist()] for name, values in space.items()), strict=True)
-        return tuple(map(",".join, named))
+        pairs = zip(*([f"{name}={value}" for value in values.tolist()] for name, values in space.items()), strict=True)
+        return tuple(map(",".join, pairs))
 
     @cached_property
     def space_texts(self) -> tuple[str, ...]:
-        """`texts` without sizes."""
+        """The `texts` without sizes."""
         return self.texts()
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it; what is not there is left out. Tables are pairs, since files may sort a mapping's keys."""
+        """Return the description as JSON values, without empty entries.
+
+        Tables become pairs, because files may sort a mapping's keys.
+        """
         plain: dict[str, Any] = {"name": self.name, "sizes": list(self.sizes), "batch": list(self.batch)}
         plain["settings"] = [[name, list(values)] for name, values in self.settings.items()]
         plain["parameters"] = [[name, list(values)] for name, values in self.parameters.items()]
@@ -169,7 +189,7 @@ class Description:
         return {name: value for name, value in plain.items() if value or name in ("name", "sizes", "conditions")}
 
     def to_toml(self) -> str:
-        """The file that `read_description` reads."""
+        """Return the text of a file that `read_description` reads."""
         plain = self.to_plain()
         tables = [name for name in ("settings", "parameters", "formulas") if name in plain]
         lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items() if name not in tables]
@@ -179,7 +199,7 @@ class Description:
 
 
 def read_description(path: str | Path) -> Description:
-    """The description in a TOML file. Raises `InputError` that names the file, what came, and the rule."""
+    """Return the description in a TOML file. Raises `InputError` that names the file, what came, and the rule."""
     try:
         content = tomllib.loads(read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8"))
     except FileNotFoundError:
@@ -190,7 +210,8 @@ def read_description(path: str | Path) -> Description:
 
 
 def description_of(content: Mapping[str, Any], where: str) -> Description:
-    """The description of plain data (`Description.to_plain`). Raises `InputError`, which begins with ``where``."""
+    """Return the description of JSON values (`Description.to_plain`). Raises `InputError`, which begins with
+    ``where``."""
     if unknown := [key for key in content if key not in _KEYS]:
         raise InputError(f"{where}: {unknown[0]!r} is unknown; known: {', '.join(_KEYS)}{nearest(unknown[0], _KEYS)}")
     name = content.get("name")
@@ -202,50 +223,51 @@ def description_of(content: Mapping[str, Any], where: str) -> Description:
         if isinstance(table, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in table):
             table = tables[key] = dict(table)
         if not isinstance(table, Mapping):
-            raise InputError(f"{where}: {key} is {_short(table)}; a table is needed, [{key}] with a line for each name")
+            raise InputError(f"{where}: {key} is {_short(table)}; give a table, [{key}] with a line for each name")
     settings = {key: _texts(values, f"{where}: setting {key}") for key, values in tables["settings"].items()}
     parameters: dict[str, tuple[Value, ...]] = {}
     for key, values in tables["parameters"].items():
         if not isinstance(values, list | tuple) or not values:
-            raise InputError(f"{where}: parameter {key} is {_short(values)}; a list of its values is needed")
+            raise InputError(f"{where}: parameter {key} is {_short(values)}; give a list of its values")
         parameters[key] = tuple(values)
     described = Description(name, sizes, parameters, settings, batch=batch)
-    known = frozenset((*sizes, *parameters))
+    names = frozenset((*sizes, *parameters))
     conditions = None
     if "conditions" in content:
         texts = _texts(content["conditions"], f"{where}: conditions")
-        conditions = tuple(ElementwiseFormula.parse(text, f"{where}: condition", known) for text in texts)
+        conditions = tuple(ElementwiseFormula.parse(text, f"{where}: condition", names) for text in texts)
     formulas = {}
     for key, text in tables["formulas"].items():
         if key not in COSTS:
             raise InputError(f"{where}: formula {key!r} is unknown; known: {', '.join(COSTS)}{nearest(key, COSTS)}")
-        formulas[key] = ElementwiseFormula.parse(str(text), f"{where}: formula {key}", known)
-    asked = {each for formula in (*formulas.values(), *(conditions or ())) for each in formula.names}
-    if worded := [each for each in sorted(asked & parameters.keys()) if not described.is_numeric(each)]:
-        raise InputError(f"{where}: {worded[0]} holds texts; formulas and conditions are of numbers")
+        formulas[key] = ElementwiseFormula.parse(str(text), f"{where}: formula {key}", names)
+    used = {each for formula in (*formulas.values(), *(conditions or ())) for each in formula.names}
+    if worded := [each for each in sorted(used & parameters.keys()) if not described.is_numeric(each)]:
+        raise InputError(f"{where}: {worded[0]} holds texts; formulas and conditions need numbers")
     return replace(described, conditions=conditions, formulas=formulas)
 
 
 def _check_values(where: str, values: Sequence[Value]) -> None:
-    """Raises `InputError` for values of several types, doubled ones, and texts that names of candidates cannot hold."""
+    """Raise `InputError` for values of several types, values given twice, and texts that a candidate's name cannot
+    hold."""
     if not values:
         raise InputError(f"{where} has no values; give at least one")
     if odd := [value for value in values if not isinstance(value, bool | int | float | str)]:
-        raise InputError(f"{where} has the value {odd[0]!r}; numbers, texts, true and false are known")
+        raise InputError(f"{where} has the value {odd[0]!r}; give numbers, texts, true or false")
     if len({isinstance(value, str) for value in values}) > 1:
         raise InputError(f"{where} has texts and numbers; give one type")
     if len({*map(str, values)}) < len(values):
         raise InputError(f"{where} has a value twice; give each once")
     for value in values:
         if isinstance(value, str) and _FORBIDDEN.search(value):
-            raise InputError(f"{where} has the value {value!r}; a text holds no comma, =, | or line break")
+            raise InputError(f"{where} has the value {value!r}; a text cannot hold a comma, =, | or a line break")
         if isinstance(value, float) and not np.isfinite(value):
-            raise InputError(f"{where} has the value {value}; finite numbers are needed")
+            raise InputError(f"{where} has the value {value}; give a finite number")
 
 
 def _texts(values: object, where: str) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise InputError(f"{where} is {_short(values)}; a list of texts is needed")
+        raise InputError(f"{where} is {_short(values)}; give a list of texts")
     return tuple(values)
 
 

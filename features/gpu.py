@@ -1,4 +1,4 @@
-"""GPUs by name: what their makers specify, from `gpus.toml` and from a user's file named in ``SEER_GPUS``."""
+"""GPUs by name: datasheet figures from `gpus.toml` and from a user's file named in ``SEER_GPUS``."""
 
 import os
 import re
@@ -14,11 +14,11 @@ from .errors import InputError, nearest, read_bounded
 
 SCHEMA = 1
 _GREATEST = 1e12
-"""Above any figure of a GPU; below it, products of figures stay finite."""
+"""A limit above any figure of a GPU. Products of figures below it stay finite."""
 MAX_FILE_BYTES = 4 * 2**20
-"""Most bytes of a GPU file: thousands of GPUs."""
+"""Maximum bytes of a GPU file: thousands of GPUs."""
 Row = Mapping[str, Any]
-"""A row of a GPU file as TOML gives it: an architecture's keys, or a GPU's."""
+"""A row of a GPU file as TOML gives it: the keys of an architecture or of a GPU."""
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -43,13 +43,15 @@ _KINDS: dict[str, _Kind] = {
         lambda v: isinstance(v, dict) and all(_is_number(x) and x > 0 for x in v.values()),
     ),
 }
-"""What `gpu_keys.toml` says that a key's value must be, in words and as a check."""
+"""Kind of a key in `gpu_keys.toml` → the rule for its value, in words and as a check."""
 
 
 def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, Row], dict[str, Row]]:
-    """Architectures (``inherited`` ones first) and the GPUs of ``[gpu]``, each with the keys of its architecture.
+    """Return the architectures (``inherited`` ones first) and the GPUs of ``[gpu]`` with the keys of their
+    architectures.
 
-    Raises `InputError`: unreadable file, another schema, or keys missing, unknown or ill-typed (all named).
+    Raises `InputError` if the file is unreadable or has another schema. It also raises for missing, unknown and
+    ill-typed keys; the message names all of them.
     """
     content = _parse(path)
     keys = {
@@ -103,7 +105,7 @@ def _section(path: Path, content: Row, name: str) -> dict[str, object]:
 
 
 def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapping[str, _Kind]) -> Row:
-    """The row itself; raises one `InputError` that names everything wrong with it."""
+    """Return the row itself; raise one `InputError` that names all its faults."""
     if not isinstance(row, dict):
         raise InputError(f"{where} is {row!r}; a table of keys is needed: {', '.join(needed)}")
     kinds = {**needed, **allowed}
@@ -121,19 +123,57 @@ def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapp
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 BUNDLED = Path(__file__).with_name("gpus.toml")
 COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
-"""What a name means that fits several boards, this one among them."""
+"""The boards that a name means if it fits several boards and one of these."""
 CAPPED = 1.5
-"""Ratio of tensor rates from which on a GPU's is held down; clocks and rounding make up the rest."""
+"""A GPU's tensor rate is limited by its maker if the architecture's fastest rate is at least this multiple of it.
+
+Smaller differences come from clocks and rounding.
+"""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon", "rx"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as its maker specifies it; where a board holds two dies, one die (as the driver shows it).
+    """The figures of one GPU, from its maker's datasheet.
 
-    Peaks are TFLOP/s at the boost clock (2 per multiply-add), dense, accumulating in fp32; 0.0 where there is
-    no such unit. ``compute_capability`` is 0.0 on AMD, where ``architecture`` is the gfx name and an SM is a
-    compute unit. ``fp16_tflops`` is the non-tensor rate. ``checked`` is False where one source alone stands.
+    If a board holds two dies, a `Gpu` is one die, as the driver shows it. Peaks are dense, at the boost clock,
+    accumulate in fp32, and count 2 FLOPs per multiply-add. A peak is 0.0 if there is no such unit. A figure is 0 if it
+    is unknown.
+
+    Attributes
+    ----------
+    name, aliases : str, tuple of str
+        The registry name, and further names that `gpu` accepts.
+    vendor, architecture : str
+        ``nvidia``, ``amd`` or ``intel`` (``cpu`` for a measured CPU); the generation. On AMD it is the gfx name.
+    compute_capability : float
+        0.0 on AMD.
+    sms, cores_per_sm : int
+        On AMD an SM is a compute unit.
+    boost_mhz : float
+        The boost clock.
+    fp64_tflops, fp16_tflops, fp32_tflops : float
+        Rates without tensor cores in TFLOP/s.
+    fp16_tensor_tflops, bf16_tensor_tflops, tf32_tflops, fp32_matrix_tflops : float
+        Peaks of tensor cores, or of AMD's matrix cores, in TFLOP/s.
+    fp8_tensor_tflops, fp4_tensor_tflops, int8_tensor_tflops : float
+        Their peaks for 8-bit and 4-bit floats and 8-bit integers.
+    dram_gbs, pcie_gbs : float
+        Bandwidths in GB/s; PCIe in one direction.
+    l2_bytes, shared_per_sm_bytes, memory_bytes : int
+        Sizes of memories.
+    source : str
+        The origin of the figures.
+    checked : bool
+        False if only one source confirms the figures.
+    board_watts : float
+        The board's power limit in W.
+    fp32_gflops_per_watt : float
+        fp32 GFLOP/s per W of board power, where power limits matrix products.
+    fp32_sustained_share : float
+        Share of the fp32 peak that large matrix products reach without a limit of power.
+    dram_share : float
+        Share of ``dram_gbs`` that copies reach.
     """
 
     name: str
@@ -158,9 +198,9 @@ class Gpu:
     source: str
     checked: bool = True
     measured: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Measured figures by name (each name ends in its unit), apart from the specification."""
+    """Measured figures by name, separate from the datasheet; each name ends in its unit."""
     datasheet: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Figures that the maker prints and that follow here from others: what `to_dict` gives is to agree with them."""
+    """Printed figures that `to_dict` derives from other figures. The derived values must agree with them."""
     fp8_tensor_tflops: float = 0.0
     fp4_tensor_tflops: float = 0.0
     int8_tensor_tflops: float = 0.0
@@ -169,22 +209,23 @@ class Gpu:
     fp32_sustained_share: float = 1.0
     dram_share: float = 0.9
     tensor_pj_per_flop: float = 0.0
-    """Energy of a bf16 FLOP in pJ, for boards whose long products were seen to reach the power limit; else 0.0."""
+    """Energy of a bf16 FLOP in pJ, for boards that reached their power limit in long products; else 0.0."""
     link_gbs: float = 0.0
-    """Of the links to other GPUs (NVLink), one direction of all of them; 0.0: PCIe alone, or not known."""
+    """Bandwidth of the links to other GPUs (NVLink), one direction, all links; 0.0 if there is only PCIe, or if
+    unknown."""
     memory_bus_bits: int = 0
-    """Width of the interface to the DRAM; 0 where not known."""
+    """Width of the interface to the DRAM; 0 if unknown."""
 
     @property
     def line(self) -> str:
-        """Of AMD's GPUs those of GCN and CDNA are one line, those of RDNA another; other makers have one each."""
+        """The product line: on AMD, GCN and CDNA are one line and RDNA is another; other vendors have one line each."""
         return self.architecture[:4] if self.vendor == "amd" else self.vendor
 
     def sustained_tflops(self, fp32_peak: float) -> float:
-        """What large fp32 matrix products reach of a peak, in TFLOP/s.
+        """Return the rate of large fp32 matrix products in TFLOP/s, given a peak in TFLOP/s.
 
-        Other instructions take their share of the issue slots, and where the board's power is known, no more
-        multiply-adds run than it feeds: a board of 70 W falls to half its boost clock.
+        Other instructions take a share of the issue slots. If the board's power is known, it also limits the
+        multiply-adds: a board of 70 W falls to half its boost clock.
         """
         reached = self.fp32_sustained_share * fp32_peak
         return min(reached, self.board_watts * self.fp32_gflops_per_watt / 1e3 or reached)
@@ -195,24 +236,26 @@ class Gpu:
         return self.sms * self.cores_per_sm * 2 * self.boost_mhz / 1e6
 
     def to_dict(self) -> dict[str, object]:
-        """All fields and ``fp32_tflops`` as plain JSON values."""
+        """Return all fields and ``fp32_tflops`` as JSON values."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return values | {"aliases": list(self.aliases), "fp32_tflops": self.fp32_tflops}
 
 
-def unlisted(name: str, like: Collection[Gpu] = ()) -> Gpu:
-    """A GPU of which nothing but the name is known: it has no vendor, and its figures are 0. Where it is asked about
-    beside GPUs that it may be ``like``, the geometric means of their fp32 peaks and bandwidths stand for its own."""
+def unlisted(name: str, similar: Collection[Gpu] = ()) -> Gpu:
+    """Return a GPU that no registry has: it has no vendor, and its figures are 0.
+
+    If the GPUs ``similar`` are given, its fp32 peak and bandwidth are the geometric means of theirs.
+    """
     unknown = Gpu(name=name, source="by name alone", checked=False)
-    if not like:
+    if not similar:
         return unknown
-    tflops = geometric_mean(each.fp32_tflops for each in like)
-    dram_gbs = geometric_mean(each.dram_gbs for each in like)
+    tflops = geometric_mean(each.fp32_tflops for each in similar)
+    dram_gbs = geometric_mean(each.dram_gbs for each in similar)
     return replace(unknown, sms=1, cores_per_sm=1, boost_mhz=tflops * 1e6 / 2, dram_gbs=dram_gbs)
 
 
 def _from_row(name: str, row: Row) -> Gpu:
-    """The GPU of a checked row; peaks that it lacks follow from its fp32 or its fp16 tensor peak by ratio."""
+    """Return the GPU of a checked row; missing peaks follow by ratio from its fp32 peak or its fp16 tensor peak."""
     figures = {key: float(value) for key, value in row.items() if type(value) in (int, float)}
     fp32 = figures["sms"] * figures["cores_per_sm"] * 2 * figures["boost_mhz"] / 1e6
     tensor = figures["fp16_tensor_tflops"]
@@ -222,16 +265,16 @@ def _from_row(name: str, row: Row) -> Gpu:
     peaks["tf32_tflops"] = tensor * figures["tf32_per_tensor"]
     sizes = (("l2", "mib", 20), ("shared_per_sm", "kib", 10), ("memory", "gib", 30))
     memories = {f"{memory}_bytes": round(figures[f"{memory}_{unit}"] * 2**power) for memory, unit, power in sizes}
-    # What is itself a field stands as it is, also in the place of a peak by ratio.
+    # A key that is a field is used unchanged and replaces a peak that follows by ratio.
     given = {each.name: (figures if each.type is float else row)[each.name] for each in fields(Gpu) if each.name in row}
     return Gpu(name=name, **(peaks | memories | given | {"aliases": tuple(row["aliases"])}))
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """GPUs that can be asked for by name or alias. ``with_file`` returns a larger one; none changes in place.
+    """GPUs by name or alias. It never changes: ``with_file`` returns a larger registry.
 
-    Raises `InputError` where two GPUs claim one name.
+    Raises `InputError` if two GPUs have the same name.
     """
 
     gpus: tuple[Gpu, ...]
@@ -250,15 +293,15 @@ class Registry:
         object.__setattr__(self, "_labels", labels)
 
     def find(self, name: str) -> Gpu:
-        """The GPU of that name or alias, ignoring case, spaces, dashes, underscores and brand words (Tesla).
+        """Return the GPU of a name or alias, ignoring case, spaces, dashes, underscores and brand words (Tesla).
 
-        A shortened name counts where it fits one GPU only ("p100-sxm2"), or one of `COMMON_BOARDS` ("a100"). Raises
-        `InputError` with the candidates where it fits several others ("titan"), and with the nearest names where it
-        fits none.
+        A shortened name is accepted if it fits one GPU only ("p100-sxm2"), or if one of `COMMON_BOARDS` is among the
+        GPUs that it fits ("a100"). Raises `InputError` with the candidates if it fits several others ("titan"), and
+        with the nearest names if it fits no GPU.
         """
-        named = self._labels.get(_key(name))
-        if named is not None:
-            return named
+        exact = self._labels.get(_key(name))
+        if exact is not None:
+            return exact
         part = _PART.fullmatch(name)
         if part:
             return _part(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
@@ -269,18 +312,18 @@ class Registry:
         if fitting:
             raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
         raise InputError(
-            f"GPU {name!r} is unknown{nearest(name, self.labels)}; `seer gpus` lists the known ones,"
+            f"GPU {name!r} is unknown{nearest(name, self.labels)}; `seer gpus` lists the names,"
             f" and a file named in {ENVIRONMENT_VARIABLE} adds others"
         )
 
     @property
     def labels(self) -> list[str]:
-        """What GPUs may be called: bare family names, then every name and alias."""
+        """All accepted names: bare family names, then every name and alias."""
         labels = [label for board in self.gpus for label in (board.name, *board.aliases)]
         return [*(board.partition("-")[0] for board in COMMON_BOARDS), *labels]
 
     def note(self, name: str) -> str | None:
-        """What a reader must know where ``name`` fits several boards and `find` takes the commonest one, or None."""
+        """Return a note if ``name`` fits several boards and `find` returns the commonest one; else None."""
         board = self.find(name)
         others = [other.name for other in self._fitting(name) if other is not board]
         if not others or _key(name) == _key(board.name):
@@ -291,7 +334,8 @@ class Registry:
         return [board for board in self.gpus if any(_shortens(name, label) for label in (board.name, *board.aliases))]
 
     def with_file(self, path: str | os.PathLike[str]) -> "Registry":
-        """This registry and the GPUs of a TOML file (layout: `gpus.toml`); a row of a known name replaces that GPU.
+        """Return this registry with the GPUs of a TOML file (layout: `gpus.toml`) added; a row replaces a GPU of the
+        same name.
 
         Raises `InputError` that names every missing, unknown and ill-typed key.
         """
@@ -301,11 +345,14 @@ class Registry:
 
 
 _PART = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
-"""A part of a board as the driver calls it, as in ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
+"""The name of a MIG instance as the driver reports it, as in ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
 
 
 def _part(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
-    """So many of a board's seven slices with their share of its memory; a slice has an eighth of the SMs, in pairs."""
+    """Return a MIG instance of ``slices`` of a board's seven slices and ``gib`` of its memory.
+
+    A slice has an eighth of the SMs, rounded to pairs.
+    """
     sms = min(slices * 2 * round(board.sms / 16), board.sms)
     peaks = [each.name for each in fields(Gpu) if each.name.endswith("_tflops")]
     compute = {peak: getattr(board, peak) * sms / board.sms for peak in peaks}
@@ -317,14 +364,29 @@ def _part(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
 
 
 def gpu(name: str) -> Gpu:
-    """The GPU of that name or alias; see `Registry.find`. Raises `InputError` for what is no text."""
+    """Return a GPU by name.
+
+    Parameters
+    ----------
+    name : str
+        A registry name or an alias, in any spelling that `Registry.find` accepts.
+
+    Returns
+    -------
+    Gpu
+
+    Raises
+    ------
+    InputError
+        If the name is no text, fits several GPUs, or fits no GPU.
+    """
     if not isinstance(name, str):
         raise InputError(f"the GPU is a {type(name).__name__}; give its name, as in h100-sxm")
     return _find(name, os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 
 def canonical(name: str) -> str:
-    """The registry name of a GPU known under any name; a device that no registry knows keeps its own."""
+    """Return the registry name of a GPU, or ``name`` itself if no registry has the device."""
     try:
         return gpu(name).name
     except InputError:
@@ -332,14 +394,25 @@ def canonical(name: str) -> str:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """All known GPUs: the bundled ones, then those of the file named in ``SEER_GPUS``."""
+    """Return all registered GPUs: the bundled ones, then those in the file named in ``SEER_GPUS``.
+
+    Returns
+    -------
+    tuple of Gpu
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or one of its rows is wrong.
+    """
     return registry().gpus
 
 
 def uncapped(board: Gpu) -> Gpu:
-    """The GPU with the tensor rate per SM and clock of its architecture's fastest; itself where it has that.
+    """Return the GPU with the tensor rate per SM and clock of its architecture's fastest GPU.
 
-    For export and for games, makers hold tensor units down. What else limits a product stays as it is.
+    Makers limit the tensor units of boards for export and for games. The other figures stay the same. The GPU itself is
+    returned if its rate is not limited (see `CAPPED`).
     """
 
     def rate(of: Gpu) -> float:
@@ -354,7 +427,7 @@ def uncapped(board: Gpu) -> Gpu:
 
 
 def registry() -> Registry:
-    """The bundled GPUs together with the file that ``SEER_GPUS`` names, if it is set. Files are read once."""
+    """Return the bundled GPUs with those of the file that ``SEER_GPUS`` names, if it is set. Files are read once."""
     return _registry(os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 
@@ -379,20 +452,20 @@ def _key(label: str) -> str:
 
 
 def _shortens(name: str, label: str) -> bool:
-    """True where ``name`` has the first word of ``label`` and no word that ``label`` lacks."""
+    """Return True if ``name`` has the first word of ``label`` and no word that ``label`` lacks."""
     words, of_label = _tokens(name), _tokens(label)
     return bool(words) and words[0] == of_label[0] and set(words) <= set(of_label)
 
 
 CPU_LANES = 16
-"""fp32 lanes of one core, nominal: the clock is then chosen so that cores · lanes · 2 · clock is the measured peak."""
+"""Nominal fp32 lanes of a core. The clock is chosen so that cores · lanes · 2 · clock is the measured peak."""
 
 
 def cpu_device(name: str, properties: Mapping[str, float]) -> Gpu:
-    """A measured CPU as a `Gpu` row, so that it serves as a device like any other; cores stand for SMs.
+    """Return a measured CPU as a `Gpu`, so that it serves as a device; its cores are the SMs.
 
-    ``properties`` are ``threads_used``, ``gemm_gflops`` (2 flops per multiply-add), ``copy_gbs`` and
-    ``last_level_cache_bytes``. Raises `InputError` where a figure is missing or not positive.
+    ``properties`` are ``threads_used``, ``gemm_gflops`` (2 FLOPs per multiply-add), ``copy_gbs`` and
+    ``last_level_cache_bytes``. Raises `InputError` if a figure is missing or not positive.
     """
     try:
         cores, cache = (int(properties[key]) for key in ("threads_used", "last_level_cache_bytes"))

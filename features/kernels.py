@@ -1,9 +1,10 @@
-"""Kernels of cuDNN, cuBLAS and CUTLASS: their names, known launches, and how many blocks of a launch are resident.
+"""Kernels of cuDNN, cuBLAS and CUTLASS: their names, recorded launches, and occupancy.
 
-A name (`kernel_names.toml`) tells algorithm, tile, family and hardware generation; a known launch (`kernels.toml`), the
-resident blocks per SM of a tile variant. Occupancy is how many blocks of a launch are resident on one SM, and on the
-whole GPU (SEER's B_max). Source of its formula and of `LIMITS`: NVIDIA's occupancy calculator (cuda_occupancy.h of
-CUDA 13.0) and the CUDA programming guide's technical specifications per compute capability.
+A name (`kernel_names.toml`) shows the algorithm, the tile, the family and the hardware generation. A recorded launch
+(`kernels.toml`) gives the resident blocks per SM of a tile variant. Occupancy is the number of blocks of a launch that
+are resident on one SM, or on the whole GPU (SEER's B_max). Source of its formula and of `LIMITS`: NVIDIA's occupancy
+calculator (cuda_occupancy.h of CUDA 13.0) and the CUDA programming guide's technical specifications per compute
+capability.
 """
 
 import re
@@ -22,13 +23,13 @@ from .gpu import Gpu
 WARP_THREADS = 32
 MAX_THREADS = 1024
 DOUBLE_DATA_RATE = 2
-"""Transfers in one clock of the memory, by which drivers report its rate: 11 Gbit/s on a pin are 5500 MHz."""
+"""Transfers per clock of the memory. Drivers report the clock: 11 Gbit/s on a pin are 5500 MHz."""
 REGISTERS_PER_SM = 65536
 REGISTERS_PER_WARP_UNIT = 256
 NO_LIMIT = -1
 MAX_REGISTERS_PER_THREAD = 255
 CONCURRENT_KERNELS = {5.2: 32, 6.1: 32}
-"""Compute capability → grids that may be resident on the device, where they are not 128."""
+"""Compute capability → grids that may be resident on the device, if not 128."""
 _TABLE = read_table("occupancy.toml")
 BLOCK_LIMITS: dict[str, float] = _TABLE["block"]
 """Device attribute → its value on every NVIDIA GPU since compute capability 3.0."""
@@ -37,7 +38,7 @@ BLOCK_LIMITS: dict[str, float] = _TABLE["block"]
 SmLimits = namedtuple(
     "SmLimits", "warps blocks shared_bytes optin_bytes reserved_bytes shared_unit_bytes partitions header_partitions"
 )
-"""What one SM holds: warps, blocks, shared memory and its allocation rules, register-file partitions."""
+"""Limits of one SM: warps, blocks, shared memory and its allocation rules, register-file partitions."""
 LIMITS = {
     float(capability): SmLimits(warps, blocks, 1024 * kib, 1024 * optin_kib, *rest)
     for capability, (warps, blocks, kib, optin_kib, *rest) in _TABLE["limits"].items()
@@ -47,10 +48,10 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Resident blocks per SM and the four limits behind them (`NO_LIMIT` for a resource not used).
+    """Resident blocks per SM and the four limits that determine them (`NO_LIMIT` for an unused resource).
 
-    Numbers for a scalar launch, arrays for columns. A launch that cannot run has 0 blocks, and 0 stands in
-    the limit that refuses it.
+    Values are numbers for one launch, arrays for columns. A launch that cannot run has 0 blocks, and the limit that
+    forbids it is 0.
     """
 
     blocks_per_sm: Number
@@ -69,25 +70,25 @@ class Occupancy:
 def resident(
     sm: SmLimits, threads: Number, registers_per_thread: Number, shared_bytes: Number, dynamic_bytes: Number
 ) -> Occupancy:
-    """The occupancy formula for numbers or arrays; unchecked inputs, see `occupancy`."""
+    """Return the occupancy of numbers or arrays. Inputs are not checked; see `occupancy`."""
     warps = ceil_div(threads, WARP_THREADS)
-    # A warp's registers are handed out in units of REGISTERS_PER_WARP_UNIT.
+    # Registers are allocated to a warp in units of REGISTERS_PER_WARP_UNIT.
     per_warp = round_up(registers_per_thread * WARP_THREADS, REGISTERS_PER_WARP_UNIT)
-    # Whether one block fits at all: the hardware fills the partitions of the register file evenly, so the block's warps
-    # are rounded up to whole partitions; the header rounds to its own number of them, which differs on Pascal's GP100.
+    # Check whether one block fits. The hardware fills the partitions of the register file evenly, so the block's warps
+    # are rounded up to full partitions. The header has its own number of partitions, which differs on Pascal's GP100.
     per_block = maximum(round_up(warps, sm.partitions), round_up(warps, sm.header_partitions)) * per_warp
-    # How many fit: each partition holds whole warps in its share of the registers; all partitions' warps together make
-    # blocks. maximum(..., 1) keeps the division defined where no registers are used, a case that `where` then replaces.
+    # Count the blocks that fit. Each partition holds complete warps in its share of the registers. The warps of all
+    # partitions make blocks. maximum(..., 1) avoids a division by 0 if no registers are used.
     by_registers = REGISTERS_PER_SM // sm.partitions // maximum(per_warp, 1) * sm.partitions // warps
     limit_registers = where(registers_per_thread == 0, NO_LIMIT, where(per_block > REGISTERS_PER_SM, 0, by_registers))
     # Shared memory of a block: static, dynamic and what the driver reserves, in whole allocation units.
     shared = round_up(shared_bytes + dynamic_bytes + sm.reserved_bytes, sm.shared_unit_bytes)
-    # A block that asks for more than a block may have is refused (0); without shared memory there is no such limit.
+    # A block above the opt-in maximum cannot run (0). Without shared memory there is no limit.
     optin = sm.optin_bytes + sm.reserved_bytes
     limit_shared = where(shared == 0, NO_LIMIT, where(shared > optin, 0, sm.shared_bytes // maximum(shared, 1)))
-    # The SM's warp slots; a block of more threads than any block may have is refused.
+    # The SM's warp slots. A block of more than MAX_THREADS threads cannot run (0).
     limit_warps = where(threads > MAX_THREADS, 0, sm.warps // warps)
-    # The smallest limit counts. NO_LIMIT is negative and must not win, so the SM's block slots stand in for it.
+    # Take the smallest limit. NO_LIMIT is negative, so the SM's block slots replace it.
     blocks = minimum(limit_warps, sm.blocks)
     blocks = minimum(blocks, where(limit_registers == NO_LIMIT, sm.blocks, limit_registers))
     blocks = minimum(blocks, where(limit_shared == NO_LIMIT, sm.blocks, limit_shared))
@@ -95,7 +96,7 @@ def resident(
 
 
 def sm_limits(compute_capability: float) -> SmLimits:
-    """`LIMITS` of a compute capability. Raises `InputError` for one that is not known."""
+    """Return the `LIMITS` of a compute capability. Raises `InputError` if there are none."""
     if compute_capability not in LIMITS:
         known = ", ".join(map(str, LIMITS))
         raise InputError(
@@ -111,13 +112,13 @@ def occupancy(
     shared_bytes: Number,
     dynamic_shared_bytes: Number = 0,
 ) -> Occupancy:
-    """Resident blocks per SM of a launch; a launch that the device refuses has 0.
+    """Return the resident blocks per SM of a launch: 0 if the device cannot run it.
 
-    ``threads`` is per block, ``shared_bytes`` the static and ``dynamic_shared_bytes`` the dynamic shared
-    memory of a block: whole numbers, or arrays of one common length.
+    ``threads`` is per block. ``shared_bytes`` is the static and ``dynamic_shared_bytes`` the dynamic shared memory of a
+    block. All are whole numbers, or arrays of one common length.
 
-    Raises `InputError` for a compute capability outside `LIMITS` (AMD's 0.0 included), fewer than 1 thread,
-    more than 255 registers per thread, or a negative size.
+    Raises `InputError` for a compute capability outside `LIMITS` (AMD's 0.0 included), fewer than 1 thread, more than
+    255 registers per thread, or a negative size.
     """
     sm = sm_limits(compute_capability)
     _check("threads", threads, 1, None)
@@ -130,13 +131,13 @@ def occupancy(
 def b_max(
     gpu: Gpu, threads: Number, registers_per_thread: Number, shared_bytes: Number, dynamic_shared_bytes: Number = 0
 ) -> Number:
-    """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
+    """Return the blocks that the whole GPU holds at once: resident blocks per SM × SMs (SEER's B_max)."""
     launch = (threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
     return occupancy(gpu.compute_capability, *launch).blocks_per_sm * gpu.sms
 
 
 def _check(name: str, value: Number, minimum: int, maximum: int | None) -> None:
-    """Raises `InputError` unless ``value`` (every element of it) lies within the bounds."""
+    """Raise `InputError` if a value lies outside the bounds."""
     array = isinstance(value, np.ndarray)
     if array and not value.size:
         return
@@ -147,12 +148,12 @@ def _check(name: str, value: Number, minimum: int, maximum: int | None) -> None:
 
 
 def device_attributes(gpu: Gpu) -> dict[str, float | None]:
-    """Attributes beside the specification, each name ending in its unit; None where not known.
+    """Return further attributes of a GPU, each name ending in its unit; None if unknown.
 
-    Limits of an SM and a block follow from the compute capability (`LIMITS`); a block may use more shared memory than
-    ``shared_per_block_bytes``, up to ``shared_per_block_optin_bytes``, where the kernel opts in.
-    ``fp16_unpacked_tflops`` is the rate of half-precision instructions on one value each, as NVIDIA's visual profiler
-    states it: half that of pairs (``fp16_tflops``).
+    Limits of an SM and of a block follow from the compute capability (`LIMITS`). A block may use more shared memory
+    than ``shared_per_block_bytes``, up to ``shared_per_block_optin_bytes``, if the kernel opts in.
+    ``fp16_unpacked_tflops`` is the rate of half-precision instructions on single values, as NVIDIA's visual profiler
+    reports it: half the rate of instructions on pairs (``fp16_tflops``).
     """
     limits = LIMITS.get(gpu.compute_capability)
     fixed = BLOCK_LIMITS if gpu.vendor == "nvidia" else dict.fromkeys(BLOCK_LIMITS)
@@ -174,11 +175,11 @@ def device_attributes(gpu: Gpu) -> dict[str, float | None]:
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """What a kernel's name says.
+    """The facts in a kernel's name.
 
-    ``algorithm`` is the cuDNN forward algorithm of the same method, None where only the whole call tells (a
-    GEMM, a layout change). ``tile_m`` × ``tile_n`` is the block's tile of the (implicit) GEMM, 0 where the
-    name has none. ``architecture`` is the generation that the kernel was written for, else "".
+    ``algorithm`` is the cuDNN forward algorithm of the same method. It is None if only the complete call determines it
+    (a GEMM, a layout change). ``tile_m`` × ``tile_n`` is the block's tile of the (implicit) GEMM; 0 if the name has
+    none. ``architecture`` is the generation that the kernel was written for, or "".
     """
 
     algorithm: str | None
@@ -190,7 +191,7 @@ class KernelName:
 
 @lru_cache(maxsize=4096)
 def identify(kernel_name: str) -> KernelName | None:
-    """What the name of one kernel says; None for what is no convolution, GEMM or helper of one."""
+    """Return the facts in a kernel's name, or None if the kernel belongs to no convolution or GEMM."""
     name = kernel_name.lower()
     rules, generations, *_ = _table()
     for pattern, algorithm, family in rules:
@@ -209,14 +210,14 @@ def identify(kernel_name: str) -> KernelName | None:
 
 @lru_cache(maxsize=4096)
 def uses_tensor_cores(kernel_name: str) -> bool:
-    """True where the name tells of tensor cores; with fp32 data these compute in TF32 (from Ampere on)."""
+    """Return True if the kernel's name implies tensor cores. With fp32 data they compute in TF32 (from Ampere on)."""
     name = kernel_name.lower()
     return "ffma" not in name and _table()[2].search(name) is not None
 
 
 @lru_cache(maxsize=4096)
 def word_rank(word: str) -> int:
-    """How little a word of a kernel's template arguments tells: 0 for a function, 1 for a type, 2 for a wrapper."""
+    """Return the rank of a word in a kernel's template arguments: 0 for a function, 1 for a type, 2 for a wrapper."""
     types, wrappers = _table()[3:]
     return 2 if wrappers.fullmatch(word) else 1 if types.fullmatch(word) else 0
 
@@ -225,9 +226,9 @@ _DECISIVE = ("WINOGRAD_NONFUSED", "WINOGRAD", "FFT_TILING", "FFT", "GEMM", "IMPL
 
 
 def identify_call(kernel_names: Iterable[str]) -> str | None:
-    """The algorithm of one library call from the names of all its kernels; None where none of them tells.
+    """Return the algorithm of a library call from the names of its kernels, or None if no name shows it.
 
-    The rarer mark decides: index kernels make an implicit GEMM a precomputed one, and so on.
+    The rarest algorithm decides: for example, an index kernel makes an implicit GEMM a precomputed one.
     """
     seen = {kernel.algorithm for kernel in map(identify, kernel_names) if kernel}
     return next((algorithm for algorithm in _DECISIVE if algorithm in seen), None)
@@ -235,7 +236,8 @@ def identify_call(kernel_names: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[Any, ...]:
-    """`kernel_names.toml`: compiled rules, generations by number; tensor cores, types and wrappers, a pattern each."""
+    """Return the rules, the generations, and the patterns of tensor cores, types and wrappers in
+    `kernel_names.toml`."""
     content = read_table("kernel_names.toml")
     rules = []
     for pattern, algorithm, family in content["rules"]:
@@ -254,18 +256,18 @@ TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {
 """Resident blocks per SM on a Titan Xp: SEER's B_max (PACT 2021) over its 30 SMs."""
 
 _SEEN_ON = {"volta": 7.0, "turing": 7.5, "hopper": 9.0}
-"""Compute capability of the architectures in the file: older ones cannot run what was built for these."""
+"""Compute capability of the architectures in the file. Older GPUs cannot run kernels built for them."""
 
 UNKNOWN_BLOCKS = 2.0
-"""For an algorithm without a known launch (FFT and its tiling): blocks of half an SM's registers each."""
+"""Resident blocks of an algorithm without a recorded launch (FFT and its tiling): each takes half an SM's registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """One kernel's launch as a trace recorded it: sizes per block, shared memory in bytes.
+    """A kernel's launch from a trace: sizes per block, shared memory in bytes.
 
-    ``pattern`` is a part of the kernel's name in lower case; ``algorithm`` is "" for a GEMM that several
-    callers share; ``tensor`` marks tensor-core kernels; ``architectures`` are names as in `Gpu.architecture`.
+    ``pattern`` is a part of the kernel's name in lower case. ``algorithm`` is "" for a GEMM that several callers share.
+    ``tensor`` marks tensor-core kernels. ``architectures`` are names as in `Gpu.architecture`.
     """
 
     pattern: str
@@ -282,28 +284,28 @@ class KernelLaunch:
     tensor: bool = False
 
     def blocks_per_sm(self, compute_capability: float) -> int:
-        """Resident blocks per SM on a compute capability of `occupancy.LIMITS`."""
+        """Return the resident blocks per SM on a compute capability of `LIMITS`."""
         launch = (self.threads, self.registers_per_thread, self.static_shared_bytes, self.dynamic_shared_bytes)
         return occupancy(compute_capability, *launch).blocks_per_sm
 
 
 @lru_cache(maxsize=4096)
 def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
-    """Resident blocks per SM of an algorithm's tile variant (fp32 FMA, forward) on any GPU. Never raises.
+    """Return the resident blocks per SM of an algorithm's tile variant (fp32 FMA, forward) on any GPU. Never raises.
 
-    From the occupancy of a launch seen on the GPU's own architecture, else of one seen on an older one; else
-    the Titan Xp's value (on AMD always): that of the nearest tile where its table lacks this one.
+    The value is the occupancy of a launch recorded on the GPU's architecture, or else on an older one. If there is
+    none, and always on AMD, it is the Titan Xp's value for the tile, or for the nearest tile in its table.
     """
     if gpu.compute_capability in LIMITS:
-        known = [
+        recorded = [
             launch
             for launch in launches()
             if _serves(launch, algorithm, tile_m, tile_n)
-            and any(_SEEN_ON[seen] <= gpu.compute_capability for seen in launch.architectures)
+            and any(_SEEN_ON[name] <= gpu.compute_capability for name in launch.architectures)
         ]
-        same_architecture = [launch for launch in known if gpu.architecture in launch.architectures]
-        blocks = sorted(launch.blocks_per_sm(gpu.compute_capability) for launch in same_architecture or known)
-        # The kernels of one tile differ a little in registers: the middle one, never one that cannot run.
+        same_architecture = [launch for launch in recorded if gpu.architecture in launch.architectures]
+        blocks = sorted(launch.blocks_per_sm(gpu.compute_capability) for launch in same_architecture or recorded)
+        # The kernels of one tile differ slightly in registers: take the median, unless it cannot run.
         if blocks and blocks[len(blocks) // 2] > 0:
             return float(blocks[len(blocks) // 2])
     table = TITAN_XP_BLOCKS.get(algorithm, {})
@@ -313,12 +315,12 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
 
 
 def _serves(launch: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> bool:
-    """True where the launch is a plain fp32 forward kernel (NCHW) of that algorithm's main step and tile."""
+    """Return True if the launch is an fp32 forward kernel (NCHW) of the algorithm's main step and tile."""
     if launch.tensor or launch.direction != "fwd" or not launch.tile_m or "nhwc" in launch.pattern:
         return False
     if algorithm == "WINOGRAD":
         return launch.algorithm == algorithm
-    # The GEMM inside non-fused Winograd is cuBLAS's, whoever calls it, and its tile is named in either order.
+    # Non-fused Winograd runs a GEMM of cuBLAS, whatever call recorded it; its name has the tile in either order.
     if algorithm == "WINOGRAD_NONFUSED" and "gemm" in launch.pattern and launch.algorithm in (algorithm, ""):
         return (tile_m, tile_n) in ((launch.tile_m, launch.tile_n), (launch.tile_n, launch.tile_m))
     return launch.algorithm == algorithm and (launch.tile_m, launch.tile_n) == (tile_m, tile_n)
@@ -326,6 +328,6 @@ def _serves(launch: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> b
 
 @lru_cache(maxsize=1)
 def launches() -> tuple[KernelLaunch, ...]:
-    """The known launches."""
+    """Return the recorded launches."""
     rows = ({**row, "architectures": tuple(row["architectures"])} for row in _CONTENT["launch"])
     return tuple(KernelLaunch(**{**row, "source": _CONTENT["source"][row["source"]]}) for row in rows)

@@ -1,7 +1,7 @@
-"""`DescribedFamily`: a kernel of a user's own as a family, made from its `Description`.
+"""`DescribedFamily`: the family of a user's own kernel, made from its `Description`.
 
-Its candidates are configurations: the columns of a candidate are its parameters, and what the description's formulas
-say of its launch. On a GPU that the registry lacks, what the GPU's figures would decide is missing (NaN) to a model.
+Its candidates are configurations. The columns of a candidate are its parameters and the results of the description's
+formulas for the launch. On an unregistered GPU, columns that depend on the GPU's figures are NaN.
 """
 
 import re
@@ -25,22 +25,24 @@ from ..problem import setting as setting_value
 from ..roofline import MACHINE_NAMES, machine, machine_features, peak_flops_table, waves_of
 
 MAX_LAUNCHED_THREADS = 4096.0
-"""Of a block, in the formula of occupancy: more than any device runs."""
+"""An upper limit for threads of a block in the occupancy formula; no device runs that many."""
 WORK_UNIT = 1e6
-"""Where no formula says what a problem costs, the product of its sizes over this stands for µs: times scale by it."""
+"""If no formula gives the work, the time in µs is proportional to the product of the sizes divided by this."""
 WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity")
-"""What the formulas of a problem add to its sizes; the product of the sizes stands for work that none gives."""
+"""Columns from the formulas of a problem, besides its sizes. The product of the sizes replaces work without a
+formula."""
 ORDINARY_TFLOPS, ORDINARY_GBS = 15.0, 600.0
-"""Of an ordinary GPU: where no formula tells what a problem costs, times scale by the geometric mean of both."""
+"""Figures of an ordinary GPU. If no formula gives the work, times scale by the geometric mean of both."""
 RULED_OUT = "ruled out by a condition"
 OVER_GPU_LIMIT = "cannot run: {name} is above {maximum:,}, the most on {gpu}"
 LAUNCH_TERMS = ("log2_blocks", "log2_waves", "last_wave", "whole_waves", "blocks_per_sm", "log2_own_roofline")
-"""What the formulas of a launch add to the columns of a configuration."""
+"""Columns from the formulas of a launch, besides the parameters of a configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedProblem:
-    """A problem of a described kernel, or many: ``values`` of its sizes (numbers, or int64 arrays), ``settings``."""
+    """One problem of a described kernel, or many: ``values`` of the sizes (numbers or int64 arrays) and
+    ``settings``."""
 
     family: "DescribedFamily"
     values: tuple[Number, ...]
@@ -58,20 +60,20 @@ class DescribedProblem:
 
     @property
     def dtype(self) -> str:
-        """The setting of that name; empty where there is none."""
+        """The setting ``dtype``; empty if the kernel has none."""
         return dict(zip(self.family.setting_names, self.settings, strict=True)).get("dtype", "")
 
     def fallbacks(self) -> tuple["DescribedProblem", ...]:
-        """The problem alone: no other kernel is like it."""
+        """Return only the problem itself: other kernels' measurements cannot replace its own."""
         return (self,)
 
     def to_dict(self) -> dict[str, object]:
-        """Kind, sizes and settings as plain values."""
+        """Return kind, sizes and settings as a dictionary."""
         settings = dict(zip(self.family.setting_names, self.settings, strict=True))
         return {"kind": self.kind, **self.sizes, **settings}
 
     def __str__(self) -> str:
-        """One word, as in ``matmul:m64n4096``; with equals signs where names have digits."""
+        """Return the problem's text, as in ``matmul:m64n4096``, or with equals signs if a name has digits."""
         sizes = self.sizes if self.family.description.sizes else {}
         spelled = any(char.isdigit() for name in sizes for char in name)
         words = [f"{name}={size}" if spelled else f"{name}{size}" for name, size in sizes.items()]
@@ -117,17 +119,17 @@ class DescribedFamily(Family[DescribedProblem]):
 
     @property
     def example(self) -> str:
-        """A problem as people write it."""
+        """An example of a problem's text."""
         return str(DescribedProblem(self, (8,) * len(self.sizes)))
 
     def full_text(self, problem: str) -> str:
-        """As `Family.full_text`: a bundle of this kernel alone need not be told its name."""
+        """See `Family.full_text`: a text without a kernel's name means this kernel."""
         return problem if ":" in problem else f"{self.name}:{problem if problem != self.name else ''}"
 
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> DescribedProblem:
-        """The problem of sizes such as ``m64n4096`` or ``m=64,n=4096``, and settings such as ``,dtype=fp16``.
+        """Return the problem of sizes such as ``m64n4096`` or ``m=64,n=4096``, and settings such as ``,dtype=fp16``.
 
-        Errors as of `Family.read`.
+        Raises `InputError` as `Family.read` does.
         """
         words = [word.partition("=") for word in body.split(",")]
         settings = {**settings, **{name: value for name, _, value in words if name in self.settings}}
@@ -139,42 +141,45 @@ class DescribedFamily(Family[DescribedProblem]):
             raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; write it as in {self.example}")
         if missing := [name for name in names if name not in sizes]:
             raise InputError(
-                f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; a problem of {kind} gives every size,"
+                f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; give every size of {kind},"
                 f" {', '.join(names)}, as in {self.example}"
             )
         return self.problem(sizes, settings)
 
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> DescribedProblem:
-        """As `Family.problem`; a setting that is not given takes its first known value."""
+        """See `Family.problem`. A setting that is not given takes its first registered value."""
         values = tuple(
             checked_int(self.name, size.name, sizes.get(size.name, size.default), size.minimum) for size in self.sizes
         )
         settings = tuple(setting.get(name) or default for name, default in self.setting_defaults.items())
         for name, value in zip(self.setting_names, settings, strict=True):
-            known = self.settings[name]
-            if known and value not in known:
-                raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(known)}")
+            choices = self.settings[name]
+            if choices and value not in choices:
+                raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(choices)}")
         return DescribedProblem(self, values, settings)
 
     def as_own(self, problem: DescribedProblem) -> DescribedProblem:
-        """A problem of this kernel, whose table may have had other values. Raises `InputError` for another kernel's."""
+        """Return the problem as one of this kernel, if its kernel has the same name, sizes and settings.
+
+        The kernels' tables may differ in values. Raises `InputError` for another kernel's problem.
+        """
         if problem.family == self:
             return problem
         names, own_names = ((each.name, *each.size_names, *each.setting_names) for each in (problem.family, self))
         if names != own_names:
-            raise InputError(f"{problem} is of a kernel of other sizes or settings; write it as in {self.example}")
+            raise InputError(f"{problem} has a kernel with other sizes or settings; write it as in {self.example}")
         return self.problem(problem.sizes, dict(zip(self.setting_names, problem.settings, strict=True)))
 
     def setting_of(self, problem: DescribedProblem) -> tuple[str, ...]:
-        """As `Family.setting_of`."""
+        """See `Family.setting_of`."""
         return problem.settings
 
     def sizes_of(self, problem: DescribedProblem) -> tuple[Number, ...]:
-        """As `Family.sizes_of`."""
+        """See `Family.sizes_of`."""
         return problem.values
 
     def allowed(self, problem: DescribedProblem, parameters: np.ndarray) -> np.ndarray:
-        """(configurations,) True where the conditions allow a problem's ``parameters`` (configurations, parameters)."""
+        """Return (configurations,) True where the conditions allow ``parameters`` (configurations, parameters)."""
         values = {**problem.sizes, **dict(zip(self.parameter_names, parameters.T, strict=True))}
         keep = np.full(len(parameters), True)
         for condition in self.description.conditions or ():
@@ -182,16 +187,20 @@ class DescribedFamily(Family[DescribedProblem]):
         return keep
 
     def min_us(self, problem: DescribedProblem, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> Number:
-        """What a problem's FLOPs and bytes take at the `rates` of a GPU. 0 where no formula of the sizes, or no data
-        sheet, tells."""
+        """Return the time in µs of a problem's FLOPs and bytes at the `rates` of a GPU.
+
+        It is 0 if no formula of the sizes gives them, or if the GPU has no datasheet.
+        """
         rates = self.rates(problem.dtype, gpu, units) if gpu.vendor else {}
         times_us = [self._of_problem[name].value(problem.sizes) / rate for name, rate in rates.items()]
         return reduce(np.maximum, times_us, 0.0)
 
     def rates(self, dtype: str, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> dict[str, float]:
-        """What a GPU does in a µs, of "flops" and "bytes" those that formulas of the sizes give: its bandwidth, and its
-        peak of the dtype; where none is known the greatest peak, if given of the ``units`` (keys of
-        `peak_flops_table`). Empty where no figure is known."""
+        """Return the "flops" and "bytes" of a GPU per µs, as far as formulas of the sizes give both or one of them.
+
+        The rates are the bandwidth and the peak of the dtype. For an unknown dtype the largest peak counts, of the
+        ``units`` (keys of `peak_flops_table`) if they are given. The result is empty if the GPU has no figures.
+        """
         if not gpu.sms:
             return {}
         peaks = peak_flops_table(gpu)
@@ -200,8 +209,11 @@ class DescribedFamily(Family[DescribedProblem]):
         return {name: rates[name] for name in self._of_problem if name in rates}
 
     def refusals(self, problem: DescribedProblem, parameters: np.ndarray, gpu: Gpu) -> dict[str, np.ndarray]:
-        """Reason → (configurations,) True where the conditions rule it out, or its launch is more than a block may have
-        on one of NVIDIA's GPUs, by the formulas. ``parameters`` as of `allowed`."""
+        """Return reason → (configurations,) True where a configuration cannot run.
+
+        A reason is a condition, or on NVIDIA's GPUs a launch above the limits of a block by the formulas.
+        ``parameters`` are as in `allowed`.
+        """
         reasons = {RULED_OUT: ~self.allowed(problem, parameters)}
         limits = LIMITS.get(gpu.compute_capability)
         if limits is None:
@@ -220,34 +232,35 @@ class DescribedFamily(Family[DescribedProblem]):
         return reasons
 
     def stratum(self, problem: DescribedProblem) -> np.ndarray:
-        """The kernel's name for every problem."""
+        """Return the kernel's name for every problem."""
         return np.full(len(np.atleast_1d(problem.values[0])), self.name, dtype=object)
 
     def configurations(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, parameters) float64: what stands for the values of configurations by their texts (NaN: none)."""
+        """Return (texts, parameters) float64 codes of the values in configurations' texts; NaN for a text of no
+        configuration."""
         codes = [*self.description.codes.values()]
         rows = np.full((len(texts), len(codes)), np.nan)
         for row, text in zip(rows, texts, strict=True):
             words = [word.partition("=")[2] for word in text.split(",")]
             if len(words) == len(codes) and words[0]:
-                row[:] = [known.get(word, np.nan) for known, word in zip(codes, words, strict=True)]
+                row[:] = [by_text.get(word, np.nan) for by_text, word in zip(codes, words, strict=True)]
         return rows
 
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
-        """The description's physics; the candidate's argument is an array (configurations, parameters)."""
-        known = bool(gpu.vendor)
+        """Return the description's formulas; the candidate's argument is an array (configurations, parameters)."""
+        registered = bool(gpu.vendor)
         m = machine(gpu) if gpu.sms else None
-        figures = tuple(map(float, machine_features(m))) if m and known else (np.nan,) * len(MACHINE_NAMES)
+        figures = tuple(map(float, machine_features(m))) if m and registered else (np.nan,) * len(MACHINE_NAMES)
         places = [
             float(self.settings[name].index(value)) if value in self.settings[name] else np.nan
             for name, value in zip(self.setting_names, setting, strict=True)
         ]
 
-        # How fast the GPU is beside an ordinary one, as far as anything is known of it.
+        # The GPU's speed relative to an ordinary GPU; 1 if it has no figures.
         speed = np.sqrt(m.fp32_tflops / ORDINARY_TFLOPS * m.dram_gbs / ORDINARY_GBS) if m else 1.0
 
         def costs(values: Mapping[str, Number], formulas: Mapping[str, Any], work: Number) -> tuple[Number, ...]:
-            """FLOPs, bytes and the roofline in µs; ``work`` where no formula or figure tells."""
+            """Return FLOPs, bytes and the roofline in µs; ``work`` if no formula or figure gives them."""
             flops = np.maximum(formulas["flops"].value(values), 1.0) if "flops" in formulas else work
             moved = np.maximum(formulas["bytes"].value(values), 1.0) if "bytes" in formulas else work
             if m is None or not formulas.keys() & {"flops", "bytes"}:
@@ -257,12 +270,12 @@ class DescribedFamily(Family[DescribedProblem]):
                 return flops, moved, np.maximum(compute_us, memory_us)
             return flops, moved, compute_us if "flops" in formulas else memory_us
 
-        def problem(asked: DescribedProblem) -> ProblemTerms:
-            work = prod(1.0 * np.maximum(value, 1) for value in asked.values)
-            flops, moved, base_us = costs(asked.sizes, self._of_problem, work)
-            logs = tuple(np.log2(np.maximum(value, 1)) for value in asked.values)
+        def problem(sized: DescribedProblem) -> ProblemTerms:
+            work = prod(1.0 * np.maximum(value, 1) for value in sized.values)
+            flops, moved, base_us = costs(sized.sizes, self._of_problem, work)
+            logs = tuple(np.log2(np.maximum(value, 1)) for value in sized.values)
             work_logs = tuple(np.log2(value) for value in (flops, moved, base_us, flops / moved))
-            return ProblemTerms((*logs, *work_logs), base_us, asked)
+            return ProblemTerms((*logs, *work_logs), base_us, sized)
 
         def candidate(terms: ProblemTerms, parameters: Any) -> tuple[tuple[Number, ...], Number]:
             columns = tuple(np.asarray(parameters, dtype=np.float64).T)
@@ -271,12 +284,12 @@ class DescribedFamily(Family[DescribedProblem]):
             if {"flops", "bytes"} & self.description.formulas.keys() - self._of_problem.keys():
                 work = prod(1.0 * np.maximum(value, 1) for value in terms.sized.values)
                 own = np.log2(costs(values, self.description.formulas, work)[2] / terms.roofline_us)
-            return (*columns, *self._launch(values, gpu if known else None), own), 0
+            return (*columns, *self._launch(values, gpu if registered else None), own), 0
 
         return Formula((*places, *figures), problem, candidate)
 
     def _launch(self, values: Mapping[str, Number], gpu: Gpu | None) -> tuple[Number, ...]:
-        """`LAUNCH_TERMS` of configurations but the last; NaN where no formula or figure tells."""
+        """Return `LAUNCH_TERMS` without the last, of configurations; NaN if no formula or figure gives them."""
         cost = {
             name: formula.value(values)
             for name, formula in self.description.formulas.items()

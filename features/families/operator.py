@@ -1,7 +1,6 @@
-"""`Operator`: what every problem other than a convolution has in common: sizes, FLOPs, bytes, blocks, roofline.
+"""`Operator`: the base class of all problems except convolutions. It has sizes, FLOPs, bytes, blocks and a roofline.
 
-A class is one kind of operator; it names its family and has a known answer. `register_operator` enters it into
-`OPERATORS`.
+A class is one kind of operator. It names its family and has a known answer; `register_operator` adds it to `OPERATORS`.
 """
 
 from abc import ABC, abstractmethod
@@ -34,12 +33,12 @@ from ..problem import (
 )
 
 ELEMENTS_PER_BLOCK = 512
-"""128 threads of 4 elements each: PyTorch's vectorized_elementwise_kernel."""
+"""128 threads of 4 elements each, as in PyTorch's vectorized_elementwise_kernel."""
 REDUCE = "reduce"
 CAST = "cast"
-"""Variants of `Streamed` work that reduces, or changes the element type."""
+"""Variants of `Streamed` work: a reduction, and a change of the element type."""
 MAX_WORK = 2**60
-"""Most operations or bytes of one problem: column arithmetic is in int64."""
+"""Maximum operations or bytes of a problem. Columns are computed in int64."""
 
 
 Misfit = tuple[str, Number, str]
@@ -47,7 +46,7 @@ Misfit = tuple[str, Number, str]
 
 
 class KnownAnswer(NamedTuple):
-    """A problem by its text and what it costs, worked out by hand: a test holds the operator's formulas to it."""
+    """A problem's text and its costs, calculated by hand. A test compares the operator's formulas with them."""
 
     problem: str
     flops: float
@@ -56,9 +55,9 @@ class KnownAnswer(NamedTuple):
 
 
 class Extents(NamedTuple):
-    """What the columns of a pass over memory are made of; an extent that an operator lacks is 1, a padding 0.
+    """The inputs of the columns of a pass over memory. An extent that an operator lacks is 1; a missing padding is 0.
 
-    ``elements`` are those read, ``outputs`` those written where their number differs.
+    ``elements`` is the number of elements read. ``outputs`` is the number of elements written, if it differs.
     """
 
     elements: Number
@@ -79,39 +78,51 @@ class Extents(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(InNetwork, ABC):
-    """One problem (whole numbers), or many of one kind, dtype, math and variant (int64 arrays of one length).
+    """One problem (integers), or many problems of one kind, dtype, math and variant (int64 arrays of one length).
 
-    ``variant`` names the library's algorithm or mode where it has several ("SPATIAL_PERSISTENT"); the formulas ignore
-    it, fitted models may not. Hashable where the sizes are numbers. Raises `InputError` for a size that is no whole
-    number in range, and for an unknown dtype or math.
+    Subclasses declare sizes and further settings. An operator is hashable if its sizes are numbers.
+
+    Parameters
+    ----------
+    dtype : str
+        An element type: a key of `DTYPES` or, for products, of `QUANTISED`.
+    math : str
+        One of `MATHS`. Quantised types always have ``default``, because only matrix units compute with them.
+    variant : str
+        The library's algorithm or mode if it has several ("SPATIAL_PERSISTENT"). Formulas ignore it; models may use it.
+
+    Raises
+    ------
+    InputError
+        If a size is no whole number in range, sizes do not fit one another, or the dtype or the math is unknown.
     """
 
     kind: ClassVar[str] = "operator"
     FAMILY: ClassVar[str] = ""
-    """Name of the family whose columns and models it has; empty for a problem that no model knows."""
+    """Name of the operator's family; empty if no model covers the operator."""
     KNOWN_ANSWER: ClassVar[KnownAnswer | None] = None
-    """What `register_operator` says of the kind. Its problem is the example in messages."""
+    """The answer given to `register_operator`. Its problem is the example in messages."""
     BATCH: ClassVar[str] = "n"
-    """The size that counts as the batch: folds hold out the others."""
+    """The batch size: a shape consists of the other sizes."""
     BATCHES: ClassVar[tuple[str, ...]] = ()
-    """Sizes any of which may be the batch inside a network, where it is not `BATCH` for certain."""
+    """Sizes that may be the batch inside a network, if `BATCH` is not always it."""
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(DTYPES), "math": MATHS}
-    """Setting → its known values; one that is not here may be any text."""
+    """Setting → its allowed values. A setting that is not listed may be any text."""
     LETTERS: ClassVar[Mapping[str, str]] = {}
-    """Short name of a size, as texts are written → the size."""
+    """Short name of a size in written texts → the size."""
     ALSO_READ: ClassVar[Mapping[str, str]] = {"b": "batch"}
-    """Further short names that texts may have."""
+    """Further short names that are accepted in texts."""
     MULTIPLIES: ClassVar[bool] = False
     """True for products of matrices."""
     FALLBACK_KINDS: ClassVar[tuple[str, ...]] = ()
-    """Kinds of the same sizes that move the same bytes, nearest first: they stand in where it was never measured."""
+    """Kinds of the same sizes and the same traffic, nearest first. Their measurements replace missing ones."""
     BANDWIDTH: ClassVar[str] = ""
-    """The share of the DRAM bandwidth that it reaches by `TensorCoreLaw`: streaming, norm or pool; empty: not known."""
+    """The name of its share of the DRAM bandwidth in `TensorCoreModel`: streaming, norm or pool; empty if unknown."""
     APPLIED_BY: ClassVar[str] = ""
-    """Of a norm, the kind of the same sizes that scales and shifts by statistics that are known."""
+    """For a norm: the kind, of the same sizes, that scales and shifts with known statistics."""
 
     MIN_SHARE: ClassVar[float] = 1.0
-    """Its least time in times of its `roofline_us`, which counts usual delays where it runs step by step."""
+    """Its minimum time divided by `roofline_us`. It is below 1 if the roofline includes usual delays of steps."""
 
     dtype: str = "fp32"
     math: str = "fma"
@@ -121,7 +132,7 @@ class Operator(InNetwork, ABC):
         fill_followers(self)
         for name, choices in self.CHOICES.items():
             check_choice(f"{self.kind}: {name}", getattr(self, name), choices)
-        if self.dtype in QUANTISED:  # there is no arithmetic on them outside matrix units
+        if self.dtype in QUANTISED:  # only matrix units compute with them
             object.__setattr__(self, "math", "default")
         for size in declared_sizes(type(self)):
             object.__setattr__(
@@ -133,26 +144,26 @@ class Operator(InNetwork, ABC):
                 raise InputError(f"{self.kind}: {name} {value} does not fit the other sizes; {rule}")
         is_one = all(type(getattr(self, name)) is int for name in self.size_names())
         if is_one and max(self.flops, self.dram_bytes) > MAX_WORK:
-            raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; sizes that large are damage")
+            raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; give smaller sizes")
 
     @classmethod
     def size_names(cls) -> tuple[str, ...]:
-        """Names of the sizes, in the order of declaration."""
+        """Return the names of the sizes, in the order of declaration."""
         return tuple(size.name for size in declared_sizes(cls))
 
     @classmethod
     def setting_names(cls) -> tuple[str, ...]:
-        """Names of the settings (dtype, math, variant and the kind's own), in the order of declaration."""
+        """Return the names of the settings (dtype, math, variant and the kind's own), in the order of declaration."""
         return tuple(declared_settings(cls))
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """(size, where it breaks the rule, the rule): sizes in range that do not fit one another."""
+        """Return (size, where it breaks the rule, rule) for sizes in range that do not fit one another."""
         return []
 
     @classmethod
     def is_streaming(cls) -> bool:
-        """True for one pass over memory with too few operations to matter on any GPU."""
+        """Return True for one pass over memory with too few operations to limit its time on any GPU."""
         return False
 
     @property
@@ -162,27 +173,27 @@ class Operator(InNetwork, ABC):
 
     @property
     def element(self) -> Element:
-        """What values of its arithmetic cost."""
+        """Bytes of the values of its element type."""
         return ELEMENTS[self.dtype]
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element of a type whose values all take the same."""
+        """Bytes per element, for a type whose values all have one size."""
         return DTYPES[self.dtype]
 
     @property
     def stratum(self) -> str:
-        """The kind of problem that it is reported with."""
+        """The group of problems in which reports list the problem."""
         return self.kind
 
     @classmethod
     def tensor_cores(cls, dtype: str, math: str) -> bool:
-        """True where matrix units may run it under that element type and math."""
+        """Return True if matrix units may run the operator with that element type and math."""
         return cls.MULTIPLIES and may_use_tensor_cores(dtype, math)
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """True where matrix units may run it."""
+        """True if matrix units may run the problem."""
         return self.tensor_cores(self.dtype, self.math)
 
     @property
@@ -197,40 +208,42 @@ class Operator(InNetwork, ABC):
 
     @property
     def weight_bytes(self) -> Number:
-        """Those of `dram_bytes` that are of weights, where a kind tells them apart; else 0."""
+        """The part of `dram_bytes` that is weights; 0 if the kind does not separate them."""
         return 0
 
     @property
     @abstractmethod
     def blocks(self) -> Number:
-        """Thread blocks that a usual kernel launches."""
+        """Thread blocks that a typical kernel launches."""
 
     @classmethod
     def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:
-        """The peak that its arithmetic can reach, in TFLOP/s."""
+        """Return the peak of its arithmetic in TFLOP/s."""
         return roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """The larger of compute and memory time in µs (Williams et al., CACM 2009)."""
+        """Return the larger of compute and memory time in µs (Williams et al., CACM 2009)."""
         peak = self.peak_tflops(gpu, self.dtype, self.math)
         return roofline.roofline_us(self.flops, self.dram_bytes, peak, gpu.dram_gbs)
 
     def fallback_kinds(self) -> tuple[str, ...]:
-        """Kinds whose measurements may stand in for this problem's, nearest first."""
+        """Return the kinds whose measurements may replace this problem's, nearest first."""
         return self.FALLBACK_KINDS
 
     def fallbacks(self) -> tuple["Operator", ...]:
-        """The problem itself, then those whose measurements may stand in for its own, nearest first.
+        """Return the problem itself, then problems whose measurements may replace its own, nearest first.
 
-        A variant that was never measured goes by the problem without one.
+        Problems without the variant come last: they answer for a variant that was never measured.
         """
         settings = {**self.sizes, "dtype": self.dtype, "math": self.math}
         likes = (self, *(operator_class(kind)(**settings) for kind in self.fallback_kinds()))
         return (*likes, *(replace(like, variant="") for like in likes if like.variant))
 
     def of_kind(self, kind: str) -> "Operator":
-        """The operator of that kind with the same sizes and element type; as `STREAMED` the pass over memory that reads
-        two tensors of its size and writes one, as a gradient of a pass does."""
+        """Return the operator of another kind with the same sizes and element type.
+
+        For `STREAMED` it is a pass over memory that reads two tensors of its size and writes one, as a gradient does.
+        """
         if kind == self.kind:
             return self
         if kind == STREAMED:
@@ -239,22 +252,25 @@ class Operator(InNetwork, ABC):
         return operator_class(kind)(**self.sizes, dtype=self.dtype)
 
     def gradients(self, of: str) -> Gradients:
-        """`GRADIENT`'s kinds, of the input; also of the weight where the kernel updates that itself."""
+        """Return the operators of `GRADIENT` for the input, and for the weight if the kernel updates it itself."""
         if of != INPUT and not self.UPDATES_WEIGHTS:
             return ()
         return tuple(("backward", self.of_kind(kind)) for kind in self.GRADIENT)
 
     def waves(self, gpu: Gpu) -> float:
-        """How often its thread blocks fill the GPU: one block of 512 elements on every SM is a wave."""
+        """Return how often its thread blocks fill the GPU. A wave is one block of 512 elements on every SM."""
         return self.dram_bytes / (self.element.output_bytes * ELEMENTS_PER_BLOCK * gpu.sms)
 
     def seer_class(self, gpu: Gpu, mechanism: str = "") -> str:
-        """SEER's class, by its `waves`, FLOPs and compulsory bytes, whatever the ``mechanism``."""
+        """Return SEER's class by `waves`, FLOPs and compulsory bytes; the ``mechanism`` has no effect."""
         peak = roofline.peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
         return roofline.seer_class(self.waves(gpu), self.flops, self.dram_bytes, peak, gpu.dram_gbs)
 
     def at_batch(self, old: int, new: int) -> Self | None:
-        """With ``new`` in the place of the one size that is ``old``; as it is where none is, or a multiple of it."""
+        """Return the problem with ``new`` for the only size that equals ``old``.
+
+        The problem is returned unchanged if no size equals ``old`` or is a multiple of it; else the result is None.
+        """
         sizes = [(name, getattr(self, name)) for name in self.BATCHES or (self.BATCH,) if name]
         equal = [name for name, size in sizes if size == old]
         if len(equal) == 1:
@@ -262,22 +278,22 @@ class Operator(InNetwork, ABC):
         return None if not sizes or any(size % old == 0 for _, size in sizes) else self
 
     def to_dict(self) -> dict[str, object]:
-        """Kind, sizes and settings as plain values."""
+        """Return kind, sizes and settings as a dictionary."""
         return {"kind": self.kind, **self.sizes, **{name: getattr(self, name) for name in self.setting_names()}}
 
     def __str__(self) -> str:
-        """One word, as in ``softmax:n32c1000h1w1``."""
+        """Return the problem's text, as in ``softmax:n32c1000h1w1``."""
         short = {name: letter for letter, name in self.LETTERS.items()}
         return f"{self.kind}:" + "".join(f"{short.get(name, name)}{size}" for name, size in self.sizes.items())
 
 
 OPERATORS: dict[str, type[Operator]] = {}
-"""Kind → class of every operator that is `register_operator`."""
+"""Kind → class of every registered operator."""
 DeclaredOperator = TypeVar("DeclaredOperator", bound=type[Operator])
 
 
 def operator_class(kind: str) -> type[Operator]:
-    """The class of that kind. Raises `InputError` with the nearest kinds."""
+    """Return the class of a kind. Raises `InputError` with the nearest kinds."""
     check_choice("operator", kind, OPERATORS)
     return OPERATORS[kind]
 
@@ -286,10 +302,10 @@ def operator_class(kind: str) -> type[Operator]:
 def register_operator(
     problem: str, *, flops: float, dram_bytes: float, blocks: float
 ) -> Callable[[DeclaredOperator], DeclaredOperator]:
-    """A class decorator: the kind of operator that ``problem`` begins with becomes a dataclass, frozen, with slots and
-    keywords alone, and enters `OPERATORS` with its `KnownAnswer`.
+    """Return a class decorator that registers a kind of operator in `OPERATORS`, with its known answer.
 
-    Raises `TypeError` for a class without a family, and for a kind that is there already.
+    ``problem`` begins with the kind. The class becomes a dataclass: frozen, with slots, keyword arguments only. Raises
+    `TypeError` for a class without a family and for a kind that is already registered.
     """
     kind = problem.partition(":")[0]
 
@@ -299,7 +315,7 @@ def register_operator(
         if kind in OPERATORS:
             raise TypeError(f"{cls.__name__}: the kind {kind!r} is {OPERATORS[kind].__name__}'s")
         cls.kind = kind
-        if "__slots__" not in vars(cls):  # it is none yet
+        if "__slots__" not in vars(cls):  # it is no dataclass yet
             cls = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         cls.KNOWN_ANSWER = KnownAnswer(problem, flops, dram_bytes, blocks)
         OPERATORS[kind] = cls
@@ -310,28 +326,30 @@ def register_operator(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound(Operator):
-    """An operator that memory bounds: the columns of its family are made of its `Extents`."""
+    """An operator limited by memory: the columns of its family are computed from its `Extents`."""
 
     MAX_TRAFFIC: ClassVar[float] = 0.0
-    """Most that its kernel takes where nobody measured it, in times of its traffic's; 0: not known. Source of the
-    others: half of KernelBench's programs, on 12 boards that no bundle knows, judged on the other half."""
+    """Maximum time of an unmeasured kernel, divided by the time of its traffic; 0: unknown.
+
+    Source of the values: half of KernelBench's programs, on 12 boards that no bundle was fitted on. The other half
+    judged them.
+    """
 
     SERIAL: ClassVar[tuple[float, ...]] = ()
-    """Of a kernel with a block per row: times that a block reads its row, bytes that it has in flight, and rows that an
-    SM begins in a µs (0: no limit)."""
+    """For kernels with a block per row: passes over the row, bytes in flight, and rows per SM and µs (0: no limit)."""
 
     @property
     def extents(self) -> Extents:
-        """What it passes over: the extents that it has."""
+        """The extents of its pass over memory."""
         own = {name: getattr(self, name, None) for name in Extents._fields}
         return Extents(**{name: value for name, value in own.items() if value is not None})
 
     def traffic_us(self, gpu: Gpu) -> Number:
-        """Time of its traffic in µs, with what the kernel reads again."""
+        """Return the time of its traffic in µs, repeated reads included."""
         return self.roofline_us(gpu)
 
     def serial_us(self, gpu: Gpu) -> Number:
-        """Least time in µs of what no other block shares with the longest one; 0 where blocks are alike and many."""
+        """Return the minimum time in µs of the work that blocks cannot share; 0 for many blocks of equal work."""
         return 0.0
 
 
@@ -339,8 +357,8 @@ class MemoryBound(Operator):
 class Image(MemoryBound):
     """A tensor n × c × h × w; the class's FLOPs and accesses are per element.
 
-    Traffic: ``ACCESSES`` tensors read or written once each; what a reduction reads again, masks and per-channel values
-    are left to a fitted correction. A matrix of rows × columns has n rows and c columns.
+    The traffic is ``ACCESSES`` tensors, each read or written once. A fitted correction covers repeated reads of a
+    reduction, masks and per-channel values. A matrix of rows × columns has n rows and c columns.
     """
 
     FLOPS: ClassVar[int] = 0
@@ -367,15 +385,16 @@ class Image(MemoryBound):
         return self.ACCESSES * self.itemsize * self.elements
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """Memory time at the bandwidth that copies reach: the counted operations of gelu and softmax hide behind it."""
+        """Return the memory time in µs at the bandwidth of copies. It also covers the operations of gelu and
+        softmax."""
         return roofline.memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streamed(Operator):
-    """Any operator that memory bounds: ``reads`` elements in, ``writes`` elements out, ``variant`` names it.
+    """Any memory-bound operator: it reads ``reads`` elements and writes ``writes``; ``variant`` is its name.
 
-    ``work`` is its operations per element written.
+    ``work`` is the number of operations per element written.
     """
 
     kind: ClassVar[str] = STREAMED
@@ -387,7 +406,7 @@ class Streamed(Operator):
 
     @property
     def flops(self) -> Number:
-        """Elements written × operations of each."""
+        """Elements written × operations per element."""
         return self.writes * self.work
 
     @property
@@ -397,15 +416,15 @@ class Streamed(Operator):
 
     @property
     def blocks(self) -> Number:
-        """512 elements a block, of what is larger."""
+        """512 elements of the larger tensor per block."""
         return ceil_div(max(self.reads, self.writes), ELEMENTS_PER_BLOCK)
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """Memory time at the bandwidth that copies reach."""
+        """Return the memory time in µs at the bandwidth of copies."""
         return roofline.memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)
 
     def gradients(self, of: str) -> Gradients:
-        """The gradient of a reduction is broadcast; any other reads its inputs and dy, and writes dx."""
+        """Return the gradient: a reduction's is broadcast; other operators read their inputs and dy, and write dx."""
         if of != INPUT:
             return ()
         reads = self.writes if self.variant == REDUCE else self.reads + self.writes
@@ -426,7 +445,7 @@ OPTIONAL_KEYS = {
     "applied_by": "APPLIED_BY",
     "serial": "SERIAL",
 }
-"""Key of a row → the constant of the class that it gives."""
+"""Key of a row → the class constant that it sets."""
 
 
 def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Any]]:

@@ -1,7 +1,7 @@
-"""`OperatorFamily`: operators of one physics, from a `FamilyDeclaration` and the operators that name it.
+"""`OperatorFamily`: operators with common formulas, made of a `FamilyDeclaration` and the operators that name it.
 
-Each family holds several operators (its column ``operator``) that have the same sizes and columns. The families that
-memory traffic dominates have one set of columns (`memory_family`), whatever an operator passes over.
+A family holds several operators (its column ``operator``) with the same sizes and columns. All families limited by
+memory traffic have the same columns (`memory_family`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,17 +21,17 @@ from ..roofline import MACHINE_NAMES, Machine, machine, machine_features, missin
 from .operator import MemoryBound, Operator
 
 AMD_GENERATION = 8.0
-"""What AMD's GPUs have as compute capability: 0, below NVIDIA's oldest, made trees take them for a Pascal."""
+"""The compute capability of AMD's GPUs for models. With 0, below NVIDIA's oldest, trees treated them as Pascal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyDeclaration:
-    """A family by what it declares; its operators name it, and their classes declare sizes and settings.
+    """The declaration of a family. Its operators name it, and their classes declare sizes and settings.
 
-    ``columns`` gives the values of ``column_names`` for a problem on a machine; ``dimension_names`` are those of them
-    that are raw sizes. ``batch``, ``strata`` (by default the operators), ``candidate_key``, ``lines``, ``grid_sizes``,
-    ``tiled_kinds`` and ``call_cost_by_gpu`` as in `Family`; ``counted`` are the sizes whose product bounds the work
-    (none: all that count).
+    ``columns`` returns the values of ``column_names`` for a problem on a machine. ``dimension_names`` are the raw sizes
+    among them. ``batch``, ``strata`` (default: the operators), ``candidate_key``, ``lines``, ``grid_sizes``,
+    ``tiled_kinds`` and ``call_cost_by_gpu`` are as in `Family`. ``counted`` are the sizes whose product limits the work
+    (empty: all sizes that count).
     """
 
     name: str
@@ -49,14 +49,14 @@ class FamilyDeclaration:
 
     @classmethod
     def of(cls, name: str, columns: Callable[[Any, Machine], tuple[Number, ...]]) -> Self:
-        """What `families.toml` says of a family; without names of columns they are those of a pass over memory."""
+        """Return the declaration of a family in `families.toml`. Default columns are those of a pass over memory."""
         row = {"column_names": DECLARED["memory_names"], **DECLARED[name]}
         declared = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
         return cls(name=name, columns=columns, **declared)
 
 
 class OperatorFamily(Family[Operator]):
-    """Operators of one physics: ``kinds`` are the values of the column ``operator``."""
+    """A family of operators with common formulas. ``kinds`` are the values of the column ``operator``."""
 
     setting_columns = ("itemsize", "uses_tensor_cores")
 
@@ -76,7 +76,7 @@ class OperatorFamily(Family[Operator]):
         }
         self.setting_meanings = {name: text for name, text in declared_settings(first).items() if text}
         defaults = {field.name: str(field.default) for field in fields(first)}
-        self.setting_defaults = {  # an operator's own default may depend on its sizes
+        self.setting_defaults = {  # a default that depends on the sizes is empty
             setting: defaults.get(setting) or next(iter(choices), "") for setting, choices in self.settings.items()
         }
         self.strata = declaration.strata or (tuple(self.kinds) if len(self.kinds) > 1 else ())
@@ -89,13 +89,13 @@ class OperatorFamily(Family[Operator]):
 
     @property
     def counted_names(self) -> tuple[str, ...]:
-        """Those that the family names, else all."""
+        """The sizes in the declaration's ``counted``; by default all sizes that count."""
         return self._counted or super().counted_names
 
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> Operator:
-        """The operator of ``kind`` whose sizes ``body`` gives, as in ``m4096n4096k7168``.
+        """Return the operator ``kind`` with the sizes in ``body``, as in ``m4096n4096k7168``.
 
-        Raises `InputError`, with the operator's sizes and an example, for what cannot be read.
+        Raises `InputError`, with the operator's sizes and an example, if the text is not readable.
         """
         cls = self.kinds[kind]
         letters = {"bs": cls.BATCH, **cls.ALSO_READ, **cls.LETTERS}
@@ -111,11 +111,12 @@ class OperatorFamily(Family[Operator]):
             raise InputError(f"problem {f'{kind}:{body}'!r} lacks a size; {expected}") from None
 
     def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
-        """The rules of the operator, where the family has one alone."""
+        """Return the operator's rules if the family has only one operator."""
         return next(iter(self.kinds.values())).misfits(sizes) if len(self.kinds) == 1 else []
 
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> Operator:
-        """The `Operator` of that kind; sizes that it lacks are ignored. Raises `InputError` for an unknown kind."""
+        """Return the `Operator` of the setting's kind; sizes that it lacks are ignored. Raises `InputError` for an
+        unknown kind."""
         kind = setting.get("operator") or self.setting_defaults["operator"]
         check_choice(f"family {self.name}: operator", kind, self.kinds)
         cls = self.kinds[kind]
@@ -123,15 +124,15 @@ class OperatorFamily(Family[Operator]):
         return cls(**own_sizes, **{name: setting[name] for name in self.setting_names[1:] if name in setting})
 
     def setting_of(self, problem: Operator) -> tuple[str, ...]:
-        """Operator, dtype, math, variant, and the family's others."""
+        """Return the operator, the dtype, the math, the variant, and the family's further settings."""
         return problem.kind, *(getattr(problem, name) for name in self.setting_names[1:])
 
     def sizes_of(self, problem: Operator) -> tuple[Number, ...]:
-        """Values of `size_names`; 0 for a size that the operator lacks."""
+        """Return the values of `size_names`; 0 for a size that the operator lacks."""
         return tuple(getattr(problem, name, 0) for name in self.size_names)
 
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
-        """One formula for every candidate: no public source says how they differ."""
+        """Return one formula for all candidates: no public source describes how they differ."""
         kind, dtype, math, *_ = setting
         cls = self.kinds[kind]
         tensor_cores = cls.tensor_cores(dtype, math)
@@ -142,7 +143,7 @@ class OperatorFamily(Family[Operator]):
 
         def problem(op: Operator) -> ProblemTerms:
             base_us = op.roofline_us(gpu)
-            work = op.flops + 1.0  # copies have none
+            work = op.flops + 1.0  # + 1: copies have no FLOPs
             traffic = 1.0 * op.dram_bytes
             common = (
                 log2(work),
@@ -160,8 +161,7 @@ class OperatorFamily(Family[Operator]):
         return Formula((float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate)
 
     def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
-        """As the tables of these operators name it on a GPU: ``default`` where matrix units run, and for quantised
-        types."""
+        """Return the math type in the tables of these operators: ``default`` for matrix units and quantised types."""
         if gpu is None:
             return super().default_math(dtype)
         matrix_units = dtype == "fp32" and gpu.fp32_matrix_tflops
@@ -172,27 +172,27 @@ class OperatorFamily(Family[Operator]):
     def refusal(
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Operator, gpu_name: str
     ) -> str | None:
-        """What products need and the GPU lacks."""
+        """Return the unit that a product needs and the GPU lacks, or None."""
         multiplies = gpu_name and self.kinds[setting[0]].MULTIPLIES
         return missing_units(gpu_named(gpu_name), *setting[1:3]) if multiplies else None
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
-        """What the operator says."""
+        """Return True if the operator is one pass over memory."""
         return self.kinds[setting[0]].is_streaming()
 
     def stratum(self, problem: Operator) -> np.ndarray:
-        """The stratum that each problem's operator names."""
+        """Return (rows,) the stratum of each problem's operator."""
         return np.full(len(np.atleast_1d(problem.flops)), problem.stratum, dtype=object)
 
 
 def _sizes_of(cls: type[Operator]) -> str:
-    """Names of an operator's sizes, with their short ones."""
+    """Return the names of an operator's sizes, with their short names."""
     short = {name: letter for letter, name in cls.LETTERS.items()}
     return ", ".join(f"{short[name]} ({name})" if name in short else name for name in cls.size_names())
 
 
 def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
-    """``memory_names`` of `families.toml`, from an operator's `Extents`."""
+    """Return the ``memory_names`` of `families.toml` for an operator's `Extents`."""
     e = op.extents
     outputs = e.elements if e.outputs is None else e.outputs
     return (
@@ -208,7 +208,7 @@ def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
         log2(maximum(outputs, 1) / e.elements),
         e.c % 4,
         e.elements % 4,
-        2.0 ** -((-log2(e.c)) // 1) / e.c,  # what a power of two above c would waste
+        2.0 ** -((-log2(e.c)) // 1) / e.c,  # padding of c to a power of two
         log2(e.tables),
         log2(e.bag),
         log2(e.rows),
@@ -216,4 +216,4 @@ def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
 
 
 memory_family = partial(FamilyDeclaration.of, columns=memory_columns)
-"""The declaration of a family with these columns, by its name."""
+"""Return the declaration of a family with these columns, by its name."""

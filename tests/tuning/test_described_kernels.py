@@ -237,7 +237,7 @@ def test_two_kernels_of_one_name_are_each_answered_by_their_own_description(bund
     for queries in ([problem], ["m64n512"], pd.DataFrame({"family": ["made_up"], "m": [64], "n": [512]})):
         assert first.select(queries)[0].time_us == pytest.approx(min_us, rel=1e-5)
     assert other.predict("made_up:m64").time_us == pytest.approx(64)
-    with refused("made_up:m64n512 is of a kernel of other sizes"):
+    with refused("made_up:m64n512 has a kernel with other sizes"):
         other.predict(problem)
 
 
