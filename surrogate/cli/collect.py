@@ -1,5 +1,6 @@
-"""``seer collect``: measure a plan of problems on a device, into a log that any interruption leaves good; and
-``seer doctor``, which says beforehand what of the measuring chain works.
+"""``seer collect`` measures a plan of problems on a device, into a log that survives any interruption.
+
+``seer doctor`` checks the measuring chain beforehand.
 """
 
 import sys
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
 DTYPES = ("fp32", "fp16", "bf16", "fp64")
 """Element types that the devices measure."""
 DEFAULT_SAMPLE = 1000
-"""Problems drawn where no plan is named."""
+"""Number of sampled problems if no plan is given."""
 CAMPAIGN_MINUTES = 55.0
-"""A campaign's time where none is given: a rented hour, less its start."""
+"""Default time of a campaign: a rented hour, less its start."""
 COUNTERS_SHARE = 0.45
-"""Share of ``--minutes`` that ``--counters`` is given."""
+"""Share of ``--minutes`` for ``--counters``."""
 
 
 @click.command(name="collect")
 @option(
     "--device",
-    "What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again.",
+    "The measuring device: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run.",
     ("cudnn", "cpu", "replay", "reference"),
 )
 @option(
@@ -54,45 +55,45 @@ COUNTERS_SHARE = 0.45
 @option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
 @option(
     "--sample",
-    "About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks, and anchors"
-    " that come again and again; N shapes of each slice of a campaign. [1000, where no plan is named]",
+    "About N problems: 45 % drawn over the whole domain, 25 % from the grids, 25 % from the networks, and anchors"
+    " that are measured repeatedly; for a campaign N shapes of each slice. [1000 if no plan is given]",
     COUNT,
 )
-@option("--max-gflop", "Leave out what takes more GFLOP; inf leaves nothing out. [150; cpu 0.5]", POSITIVE, metavar="G")
-@option("--max-tensor", "Leave out what has a larger input, filter or output, as in 8GiB. [2GiB; cpu 64MiB]", BYTES)
+@option("--max-gflop", "Leave out problems with more GFLOP; inf for no limit. [150; cpu 0.5]", POSITIVE, metavar="G")
+@option("--max-tensor", "Leave out problems with a larger input, filter or output. [2GiB; cpu 64MiB]", BYTES)
 @option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
-@option("--seed", "Draws the sample and the order.", default=0)
+@option("--seed", "Seed of the sample and of the order.", default=0)
 @option(
     "--minutes",
-    "Stop in time for M minutes of wall clock; the same command goes on later. [a campaign: 55]",
+    "Stop within M minutes of wall-clock time; the same command continues later. [a campaign: 55]",
     POSITIVE,
     metavar="M",
 )
 @option(
     "--campaign",
-    "All that a data set of this GPU needs, slice by slice, into the folder -o: convolutions of every kind,"
-    " other operators, counters where they are allowed.",
+    "Measure a complete dataset of this GPU, slice by slice, into the folder -o: convolutions of every kind,"
+    " other operators, and counters if they are allowed.",
     is_flag=True,
 )
-@option("--counters", "Then count a part of what was measured, by ncu.", is_flag=True)
+@option("--counters", "Then take hardware counters of a part of the problems, by ncu.", is_flag=True)
 @option("--math", "Repeat for several. [fma]", CHOICES["math"], multiple=True)
 @option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
 @option("--direction", "The same. [fwd]", CHOICES["direction"], multiple=True)
 @option("--layout", "The same. [NCHW]", CHOICES["layout"], multiple=True)
-@option("--recording", "What --device replay serves; the plan too, if none is named.", metavar="RUN.jsonl")
-@option("--heuristic-only", "Nothing is measured: cuDNN's own ranking for any --gpu.", is_flag=True)
-@option("--gpu", "The GPU that --heuristic-only asks for.", GPU)
+@option("--recording", "The run for --device replay; it is also the plan if none is given.", metavar="RUN.jsonl")
+@option("--heuristic-only", "Measure nothing: record cuDNN's own ranking for any --gpu.", is_flag=True)
+@option("--gpu", "The GPU for --heuristic-only.", GPU)
 @option(
     "-o --output",
-    "The log (a campaign's folder), appended to; one of the same device and plan is gone on with.",
+    "The log (for a campaign: a folder). A log of the same device and plan is continued.",
     required=True,
     metavar="RUN.jsonl",
 )
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 
-    The log survives a kill at any moment: repeat the same command to go on. Turn logs into a dataset with
-    `seer data merge`.
+    The log survives a kill at any moment: repeat the same command to continue. `seer data merge` turns logs into a
+    dataset.
 
     Examples:
       seer collect --device cudnn --campaign -o RUN
@@ -107,17 +108,17 @@ def command(**options: Any) -> None:
     except DeviceLostError as error:
         raise InputError(str(error)) from None
     except OSError as error:
-        reason = f"{error.strerror or error}; what was measured is kept, the same command goes on"
+        reason = f"{error.strerror or error}; the measurements are kept, the same command continues"
         raise InputError(f"{options['output']}: {reason}") from None
     except KeyboardInterrupt as stop:
-        stop.add_note(f"the same command goes on with {options['output']}")
+        stop.add_note(f"the same command continues with {options['output']}")
         raise
     click.echo(done)
     sys.exit(status)
 
 
 def _collect(options: dict[str, Any]) -> tuple[str, int]:
-    """Do what the options say; returns the line that tells it and the exit status."""
+    """Collect as the options request; return the line to print and the exit status."""
     from surrogate.collect.log import RunLog
     from surrogate.collect.open_device import caps_for, open_device
     from surrogate.collect.run import header_for, run
@@ -152,7 +153,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
 
 
 def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str, int]:
-    """The whole campaign; refused where the machine would not give times to be trusted."""
+    """Run the campaign, unless the machine's times could not be trusted."""
     from surrogate.collect.campaign import Campaign, run_campaign
     from surrogate.collect.doctor import FAILED
 
@@ -160,16 +161,16 @@ def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str
     checks = _doubts(name, device, out)
     failed = [check.name for check in checks if check.status == FAILED]
     if failed:
-        return f"{out}: nothing was measured, its times could not be trusted ({', '.join(failed)}); see seer doctor", 1
+        return f"{out}: nothing was measured, the times could not be trusted ({', '.join(failed)}); see seer doctor", 1
     minutes = options["minutes"] or CAMPAIGN_MINUTES
     with _progress() as progress:
         settings = {"seed": options["seed"], "shapes": options["sample"], "echo": click.echo, "progress": progress}
         fit, verdict = run_campaign(Campaign(out, name, minutes, **settings), device, checks)
-    return f"{out}: {verdict}; README.md tells of it, the same command goes on", int(not fit)
+    return f"{out}: {verdict}; README.md has the report, the same command continues", int(not fit)
 
 
 def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:
-    """The quick examination of a GPU's measuring chain, its doubts on standard error; nothing of another device."""
+    """Check a GPU's measuring chain quickly, and print the notes and failures on standard error."""
     if name != "cudnn":
         return []
     from surrogate.collect.doctor import OK, examine
@@ -182,7 +183,7 @@ def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:
 
 
 def _count(log: "RunLog", device: "Device", minutes: float | None, options: dict[str, Any]) -> tuple[str, int]:
-    """Count what was measured; what to say of it, and 1 where nothing could be counted."""
+    """Take the counters. Return the line to print, and 1 if nothing could be counted."""
     from surrogate.collect.counting import collect_counters
 
     device.close()  # the profiled program needs its memory
@@ -192,7 +193,7 @@ def _count(log: "RunLog", device: "Device", minutes: float | None, options: dict
 
 
 def _progress() -> AbstractContextManager[Callable[..., None]]:
-    """A bar with rows per second and the time left."""
+    """Return a progress bar with rows per second and the time left."""
     from surrogate.cli.datasets import progress_bar
 
     shape = "{desc}: {n_fmt} of {total_fmt} problems in {elapsed}{postfix}"
@@ -200,27 +201,27 @@ def _progress() -> AbstractContextManager[Callable[..., None]]:
 
 
 def _device_name(options: dict[str, Any]) -> str:
-    """The device asked for; `InputError` for options that contradict each other."""
+    """Return the requested device. Raises `InputError` for options that contradict each other."""
     device = options["device"]
     ranks = options["heuristic_only"]
     campaign = options["campaign"]
     settings = ("dtype", "math", "layout", "direction")
-    its_own = ("file", "grid", "networks", "max_gflop", "max_tensor", *settings, "recording", "heuristic_only")
-    given = [name for name in (*its_own, "counters") if options[name]] + ["shard"] * (options["shard"] != "1/1")
+    planned = ("file", "grid", "networks", "max_gflop", "max_tensor", *settings, "recording", "heuristic_only")
+    given = [name for name in (*planned, "counters") if options[name]] + ["shard"] * (options["shard"] != "1/1")
     option = (*given, "")[0].replace("_", "-").replace("file", "plan")
     timing = [name for name in ("recording", "minutes") if options[name]]
     table = str(options["output"]).endswith(".parquet")
     rules = (
-        (options["output"] == "-", "-o is a log that the same command goes on with; name a file"),
+        (options["output"] == "-", "-o is a log that the same command continues; give a file"),
         (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
         (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
         (options["counters"] and (ranks or device != "cudnn"), "--counters counts on a GPU; give --device cudnn"),
-        (table, "-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` makes a dataset"),
+        (table, "-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` turns into a dataset"),
         (ranks and timing, f"--{(*timing, '')[0]} goes with measuring, not with --heuristic-only; leave it out"),
-        (ranks and device not in (None, "cudnn"), f"--heuristic-only asks cuDNN alone; leave --device {device} out"),
-        (ranks and not options["gpu"], "--heuristic-only needs --gpu G to ask about; `seer gpus` lists them"),
-        (options["gpu"] and not ranks, "--gpu goes with --heuristic-only; a device measures on the GPU it has"),
-        (not device and not ranks, "no device is named; give --device cudnn, --device cpu or --device replay"),
+        (ranks and device not in (None, "cudnn"), f"--heuristic-only uses cuDNN only; leave --device {device} out"),
+        (ranks and not options["gpu"], "--heuristic-only needs --gpu G; `seer gpus` lists the GPUs"),
+        (options["gpu"] and not ranks, "--gpu goes with --heuristic-only; a device measures its own GPU"),
+        (not device and not ranks, "no device is given; give --device cudnn, --device cpu or --device replay"),
         (options["recording"] and device != "replay", "--recording goes with --device replay"),
     )
     for wrong, message in rules:
@@ -234,10 +235,10 @@ def _source(options: dict[str, Any]) -> "PlanSource":
     from surrogate.collect.plan_source import PlanSource, parse_shard
 
     settings = PlanSettings(options["dtype"], options["math"], options["layout"], options["direction"])
-    named = options["file"], options["grid"], options["networks"] or None, options["sample"]
-    unnamed = all(source is None for source in named)
-    recording = options["recording"] if unnamed else None
-    sample = DEFAULT_SAMPLE if unnamed and recording is None else options["sample"]
+    sources = options["file"], options["grid"], options["networks"] or None, options["sample"]
+    no_source = all(source is None for source in sources)
+    recording = options["recording"] if no_source else None
+    sample = DEFAULT_SAMPLE if no_source and recording is None else options["sample"]
     plan = {name: options[name] for name in ("file", "grid", "networks", "seed")}
     plan |= {"sample": sample, "recording": recording, "shard": parse_shard(options["shard"])}
     return PlanSource(**plan, settings=settings)
@@ -261,14 +262,14 @@ def _summary(output: str, outcome: "Outcome") -> str:
         f"no algorithm ran: {outcome.last_reason}" if _nothing_ran(outcome) else "",
         outcome.timer_warning,
         outcome.label_warning,
-        f"stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else "",
-        "the same command tries again what lost the device" if lost else "",
+        f"stopped: {outcome.stopped}, the same command continues" if outcome.stopped else "",
+        "the same command repeats the measurements that lost the device" if lost else "",
     ]
     return "; ".join(filter(None, parts))
 
 
 def _exit_status(outcome: "Outcome") -> int:
-    """1 where the device was lost for good, nothing could run, or the wrong instrument timed; 0 when time was up."""
+    """Return 1 if the device was lost too often, nothing ran, or CUPTI did not take the times; 0 if time was up."""
     lost = outcome.stopped and not outcome.time_up
     return int(bool(lost or _nothing_ran(outcome) or outcome.timer_warning))
 
@@ -278,13 +279,13 @@ def _nothing_ran(outcome: "Outcome") -> bool:
 
 
 @click.command(name="doctor")
-@option("--device", "What would measure.", ("cudnn",), default="cudnn")
+@option("--device", "The measuring device.", ("cudnn",), default="cudnn")
 @output_options
 def doctor(device: str, form: Form) -> None:
-    """Say what of the measuring chain works on this machine: driver, cuDNN, CUPTI, clocks, counters and the rest.
+    """Check the measuring chain of this machine: driver, cuDNN, CUPTI, clocks, counters and more.
 
-    A line for each part: ok, note (measuring works all the same) or failed, what was found, and what mends it. Exit
-    status 1 where measurements could not be trusted.
+    Each part has a line: ok, note (measuring still works) or failed, the finding, and the remedy. Exit status 1 if
+    measurements could not be trusted.
 
     Examples:
       seer doctor

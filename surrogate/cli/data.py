@@ -1,4 +1,4 @@
-"""``seer data``: check, describe and merge datasets, and say what their columns mean."""
+"""``seer data``: check, describe and merge datasets, and list the meaning of their columns."""
 
 import sys
 from dataclasses import asdict, replace
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from surrogate.features.description import Description
 
 WIDTH = 79
-"""Characters of a line, of what is described in sentences."""
+"""Largest number of characters of a line of text."""
 INDENT = "    "
-"""What the lines after the first of a sentence begin with."""
+"""Indent of all lines of a text after the first."""
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
 
@@ -47,9 +47,9 @@ def command() -> None:
 @kernel_options
 @output_options
 def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
-    """Name every violation in PATHS with its row. Exit status 1 if there is one.
+    """List every violation in PATHS with its row. Exit status 1 if there is one.
 
-    Times that look like another unit's (ms for µs) are told as a warning.
+    A warning is printed if times seem to have a wrong unit (ms for µs).
 
     Examples:
       seer data check a.parquet b.parquet --json
@@ -80,19 +80,19 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
 @kernel_options
 @output_options
 def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "Kernel | None") -> None:
-    """Describe PATHS: rows, problems, shapes and what can be judged, per GPU and setting.
+    """Summarise PATHS: rows, problems, shapes, and how many can be evaluated, per GPU and setting.
 
     Examples:
       seer data info run.parquet
     """
     from surrogate.dataset.store import read_dataset, summarise_dataset
 
-    described = {path: summarise_dataset(read_dataset(path, candidates=candidates, kernel=kernel)) for path in paths}
+    summaries = {path: summarise_dataset(read_dataset(path, candidates=candidates, kernel=kernel)) for path in paths}
     if form:
-        rows = [{"file": str(path), **record} for path, records in described.items() for record in records]
+        rows = [{"file": str(path), **record} for path, records in summaries.items() for record in records]
         show(rows, form)
         return
-    for path, records in described.items():
+    for path, records in summaries.items():
         first = records[0]
         shared = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
         facts = ", ".join(f"{name} {format_value(first[name])}" for name in shared)
@@ -102,12 +102,12 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
 
 
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
-"""Heads that let the counts fit 80 columns."""
+"""Short column heads, so that the counts fit 80 columns."""
 _FACTS = (
     *("family", "gpu", "library", "versions", "operator", "direction"),
     *("dtype", "math", "layout", "variant", "candidates"),
 )
-"""Columns that are told once where all records agree in them."""
+"""Columns that are printed once if all records have the same value."""
 
 
 @click.command()
@@ -139,8 +139,8 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
         for path, part in zip(paths, parts, strict=True):
             print_warnings(path, part)
         result = merged(parts)
-    described = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
-    write_dataset(result.frame, output, **described)
+    parts_written = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
+    write_dataset(result.frame, output, **parts_written)
     print_written(output, f"{output}: {len(result)} rows")
 
 
@@ -154,10 +154,10 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
 def describe(
     path: Path, name: str, sizes: str | None, parameters: str | None, settings: str | None, output: Path | None
 ) -> None:
-    """Write a first description of the kernel whose configurations the table at PATH holds, with all their values.
+    """Write a first description of the kernel of a table of configurations at PATH, with all their values.
 
-    Read it before use: columns that are not named are guessed, unless the file tells them, as imported ones do. Add
-    conditions, and formulas of what a launch costs
+    Check it before use: columns that are not given are guessed, unless the file's metadata lists them, as in imported
+    files. Add conditions, and formulas of the costs of a launch
     (flops, bytes, blocks, threads_per_block, shared_bytes, registers_per_thread), in plain arithmetic.
 
     Examples:
@@ -170,20 +170,20 @@ def describe(
     frame, metadata = read_table(path)
     if "kernel" in metadata and sizes is None and parameters is None and settings is None:
         own = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
-        _describe(replace(own, name=name or own.name), output)
+        _output_description(replace(own, name=name or own.name), output)
         return
     texts = named_columns(settings)
     guessed_sizes, guessed_parameters = guessed_columns(frame.drop(columns=list(texts), errors="ignore"))
-    chosen_sizes = named_columns(sizes) if sizes is not None else tuple(guessed_sizes)
-    chosen = named_columns(parameters) if parameters is not None else tuple(guessed_parameters)
-    chosen = tuple(column for column in chosen if parameters is not None or column not in chosen_sizes)
-    if not chosen:
-        raise InputError(f"{path}: no column looks like a parameter; name them, --parameters block_m,num_warps")
-    _describe(KernelColumns(chosen, chosen_sizes, texts, name).of(frame, path), output)
+    size_columns = named_columns(sizes) if sizes is not None else tuple(guessed_sizes)
+    tuned = named_columns(parameters) if parameters is not None else tuple(guessed_parameters)
+    tuned = tuple(column for column in tuned if parameters is not None or column not in size_columns)
+    if not tuned:
+        raise InputError(f"{path}: no column looks like a parameter; give them, --parameters block_m,num_warps")
+    _output_description(KernelColumns(tuned, size_columns, texts, name).of(frame, path), output)
 
 
-def _describe(described: "Description", output: Path | None) -> None:
-    """Print the description, or write it and say so."""
+def _output_description(described: "Description", output: Path | None) -> None:
+    """Print the description, or write it and print a line."""
     from surrogate.dataset.files import write_text
 
     if output is None:

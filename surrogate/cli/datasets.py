@@ -1,4 +1,4 @@
-"""Reading datasets from the command line: several files, filters, the kind of candidate list."""
+"""Read datasets for the command line: several files, filters, and the kind of candidate list."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,15 +18,15 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.features.gpu import canonical
 
 LINE_SECONDS = 10.0
-"""How often the progress is a line, where standard error is no terminal."""
+"""Seconds between progress lines if standard error is no terminal."""
 MAX_LISTED = 12
-"""Values of a column that a message names."""
+"""Largest number of values of a column in a message."""
 
 
 def load_dataset(
     path: Path, candidates: str | None = None, where: Sequence[str] = (), kernel: Kernel | None = None
 ) -> Dataset:
-    """A checked dataset with the filters applied; the filters are noted in its metadata."""
+    """Return a checked dataset with the filters applied; its metadata records the filters."""
     data = read_dataset(path, candidates=candidates, kernel=kernel)
     print_warnings(path, data)
     kept = filter_rows(data.frame, where, str(path))
@@ -34,15 +34,15 @@ def load_dataset(
 
 
 def print_warnings(path: Path, data: Dataset) -> None:
-    """Say on standard error where a dataset's times look like another unit's, were throttled, or stand for repeats."""
+    """Print warnings of a dataset on standard error: times in a wrong unit, throttled times, merged repeats."""
     frame = data.frame
     warnings = unit_warnings(frame, data.devices, data.own)
     if repeats := data.metadata.get("repeats"):
         warnings.append(f"{repeats:,} repeats of a configuration on a problem; the median of its times counts")
     ok = frame[frame["status"] == "ok"]
-    held_down = int(ok["throttled"].eq(True).sum()) if "throttled" in ok else 0
-    if held_down:
-        warnings.append(f"{held_down} of {len(ok)} times were taken while the clock was held down (column throttled)")
+    count = int(ok["throttled"].eq(True).sum()) if "throttled" in ok else 0
+    if count:
+        warnings.append(f"{count} of {len(ok)} times were taken while the clock was throttled (column throttled)")
     for warning in warnings:
         click.echo(f"warning: {path}: {warning}", err=True)
 
@@ -50,43 +50,43 @@ def print_warnings(path: Path, data: Dataset) -> None:
 def load_datasets(
     paths: Sequence[Path], candidates: str | None, where: Sequence[str], kernel: Kernel | None = None
 ) -> Dataset:
-    """Several datasets as one; rows of different candidate lists may train together, the first list's kind counts."""
+    """Return several datasets as one. Different kinds of candidate lists may train together; the first kind counts."""
     parts = [load_dataset(path, candidates, where, kernel) for path in paths]
     if not parts:
-        raise InputError("no dataset given; name at least one parquet file")
+        raise InputError("no dataset is given; give at least one file")
     return merge_datasets([replace(part, candidates=parts[0].candidates) for part in parts])
 
 
 def filter_rows(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFrame:
-    """Rows where every ``COLUMN=VALUE[,VALUE…]`` holds. Raises `InputError` where nothing is left."""
+    """Return the rows that satisfy every ``COLUMN=VALUE[,VALUE…]``. Raises `InputError` if no row is left."""
     for condition in where:
-        column, equals, wanted = condition.partition("=")
+        column, equals, listed_values = condition.partition("=")
         if not equals:
             raise InputError(f"--where {condition!r} is not readable; write COLUMN=VALUE, as dtype=fp32")
         if column not in frame:
             hint = nearest(column, map(str, frame.columns))
             raise InputError(f"{name}: no column {column!r} for --where{hint}")
-        values = set(wanted.split(","))
+        values = set(listed_values.split(","))
         text = frame[column].map(_as_text)
-        held = text.isin(values)
-        if column == "gpu":  # by any name that `seer gpus` knows
-            held |= text.map(canonical).isin(set(map(canonical, values)))
-        if not held.any():
+        matches = text.isin(values)
+        if column == "gpu":  # a GPU matches by any name that `seer gpus` lists
+            matches |= text.map(canonical).isin(set(map(canonical, values)))
+        if not matches.any():
             present = sorted(set(text))
             listed = ", ".join(present[:MAX_LISTED]) + ", …" * (len(present) > MAX_LISTED)
             raise InputError(f"{name}: --where {condition} leaves no rows; {column} holds {listed}")
-        frame = frame[held]
+        frame = frame[matches]
     return frame.reset_index(drop=True)
 
 
 def _as_text(value: object) -> str:
-    """A cell as a user would type it: 3.0 in a float column matches 3."""
+    """Return a cell as a user would type it: 3.0 in a float column matches 3."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @contextmanager
 def note_on_interrupt(note: str) -> Iterator[None]:
-    """Say ``note`` behind what an interrupted command says."""
+    """Add ``note`` to the message of an interrupted command."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -96,9 +96,9 @@ def note_on_interrupt(note: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Callable[..., None]]:
-    """A callback (done, total, text) that moves a bar on standard error, or prints lines where that is no terminal.
+    """Yield a callback (done, total, text) for a progress bar on standard error, or for lines if it is no terminal.
 
-    ``settings`` are `tqdm`'s. An interrupted command says how far it came.
+    ``settings`` are options of `tqdm`. The message of an interrupted command states the position.
     """
     from tqdm import tqdm
 
@@ -120,6 +120,6 @@ def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Ca
 
         try:
             yield step
-        except KeyboardInterrupt as stop:  # how far it came is known now alone
+        except KeyboardInterrupt as stop:  # only this function knows the position
             stop.add_note(position)
             raise

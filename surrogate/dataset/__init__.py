@@ -1,1 +1,1 @@
-"""Rows to checked tables: columns, reading and writing, checks, splits, features."""
+"""Datasets: columns, reading and writing, checks, splits, and rows with their features."""

@@ -1,4 +1,4 @@
-"""From a raw table to a checked one: spellings and types, then the rules that a dataset keeps, row by row."""
+"""Normalise a raw table (spellings, types, defaults), and check each row by the rules of a dataset."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMIL
 from surrogate.features.gpu import Gpu, gpu, unlisted
 
 MAX_WORK = 2.0**58
-"""Products of sizes beyond this would not fit the int64 columns that features are computed in."""
+"""Upper limit of the product of a problem's sizes, so that features computed in int64 cannot overflow."""
 LAUNCH_US = 5.0
-"""What a call takes however small its problem: 3 to 10 µs on every GPU measured."""
+"""Time of a call with a tiny problem: 3 to 10 µs on all measured GPUs."""
 MIN_RATIO, MAX_RATIO = 0.1, 250.0
-"""Half of a GPU's times below or above these multiples of launch and roofline are in another unit: the medians of the
-measured tables lie between 1.8 and 18, and in ns they would be a thousand times that."""
+"""Limits of the median of time / (launch + roofline) of a GPU. Outside them the times seem to have a wrong unit.
+Medians of the measured tables lie between 1.8 and 18; in ns they would be a thousand times as large."""
 FASTEST_US = 1.0
-"""No GPU's kernel is faster: an empty one takes about twice as long."""
+"""No kernel on any GPU is faster: an empty kernel takes about twice as long."""
 UNIT_SAMPLE = 2000
-"""Rows of a GPU that are looked at for their unit, spread evenly."""
+"""Number of rows per GPU, evenly spaced, for the check of the unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule: the row's position, the column, the value that came, and the rule."""
+    """One violation of a rule: the row's position, the column, the value, and the rule."""
 
     row: int
     column: str
@@ -45,17 +45,17 @@ class Violation:
 
 
 def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A copy with a family, int64 sizes, float64 numbers, plain text columns and the dataset's spellings.
+    """Return a copy with a family, int64 sizes, float64 numbers, text columns, and the dataset's spellings.
 
-    A row names its problem as `surrogate.dataset.problem_list` tells. A table of measurements needs ``gpu`` and
-    ``time_us`` beside the problem, a table of convolutions ``algorithm``, and any other table ``library``. What else a
-    row's family has takes these defaults:
+    `surrogate.dataset.problem_list` explains how a row states its problem. A table of measurements also needs ``gpu``
+    and ``time_us``. A table of convolutions needs ``algorithm``; any other table needs ``library``. Other columns of a
+    row's family have these defaults:
 
-    - sizes and settings: the family's; ``math``: PyTorch's on the GPU,
-    - ``library`` of convolutions: cuDNN or MIOpen, by the GPU's vendor; ``library_version``: "", unknown,
-    - ``status``: ok in rows with a time, failed in the others.
+    - sizes and settings: the family's defaults; ``math``: PyTorch's default on the GPU,
+    - ``library`` of convolutions: cuDNN or MIOpen, by the GPU's vendor; ``library_version``: "" (unknown),
+    - ``status``: ok in rows with a time, failed in other rows.
 
-    Unknown columns survive. Raises `InputError` for a missing column, an unknown family or GPU, and a size that is no
+    Unknown columns are kept. Raises `InputError` for a missing column, an unknown family or GPU, and a size that is no
     whole number.
     """
     out = _with_family(frame.reset_index(drop=True).copy(), name)
@@ -68,9 +68,9 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         _fill_defaults(out, family, name)
     for column in columns.SIZE_COLUMNS:
         if column in out:
-            if len(families) > 1:  # 0 where a row's family has no such size
-                having = [family.name for family in families if column in family.size_names]
-                out.loc[~out[columns.FAMILY_COLUMN].isin(having), column] = 0
+            if len(families) > 1:  # a size is 0 if the row's family does not have it
+                with_size = [family.name for family in families if column in family.size_names]
+                out.loc[~out[columns.FAMILY_COLUMN].isin(with_size), column] = 0
             out[column] = _whole(out[column], column, name)
     for column in [column for column in columns.NUMBER_COLUMNS if column in out]:
         out[column] = columns.numbers(out[column], column, name)
@@ -82,7 +82,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the table with each row's family, and with the sizes and settings that texts of problems name."""
+    """Return the table with each row's family, and with the sizes and settings in texts of problems."""
     if table.columns.intersection(["problem", *FAMILY_COLUMNS]).empty:
         _require_known_kernel(table, name)
     known = pd.DataFrame(
@@ -93,37 +93,37 @@ def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _require_known_kernel(table: pd.DataFrame, name: str) -> None:
-    """Raise `InputError` for configurations of a kernel of the user's own, which nothing describes."""
+    """Raise `InputError` if a table seems to hold configurations of the user's own kernel without a description."""
     sizes, parameters = guessed_columns(table)
     if "algorithm" in table or not parameters:
         return
     raise InputError(
-        f"{name}: nothing says what kernel its columns {', '.join(map(str, table))} are of; of one of your own `seer"
-        f" train` takes the names, --sizes {','.join(sizes) or '…'} --parameters {','.join(parameters)}, or a"
-        " description, --kernel FILE; a convolution's table has algorithm as well"
+        f"{name}: the kernel of columns {', '.join(map(str, table))} is unknown; for your own kernel give `seer train`"
+        f" the columns, --sizes {','.join(sizes) or '…'} --parameters {','.join(parameters)}, or a description,"
+        " --kernel FILE; a table of convolutions needs a column algorithm"
     )
 
 
 def _each(values: pd.Series, function: Callable[[object], str], absent: str | None) -> pd.Series:
-    """Plain texts: ``function`` of each value, called once for equal ones; ``absent`` where there is none."""
+    """Return ``function`` of each value, called once for equal values; ``absent`` for missing values."""
     code, distinct = pd.factorize(values)
     texts = np.array([*map(function, distinct), absent], dtype=object)
     return pd.Series(texts[code], index=values.index, dtype=object)
 
 
 def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: str) -> None:
-    """Raise `InputError` naming every missing column (and the nearest present one)."""
+    """Raise `InputError` with all missing columns, and the present column with the most similar name."""
     needed = ["gpu"]
     for family in families:
         needed += [*required(family), "algorithm" if family.name == DEFAULT_FAMILY else "library"]
     missing = [column for column in dict.fromkeys([*needed, "time_us"]) if column not in frame]
     if missing:
-        remedy = f"`seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame))}"
+        remedy = f"`seer data columns --table dataset` explains each{nearest(missing[0], map(str, frame))}"
         raise InputError(f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; {remedy}")
 
 
 def _fill_facts(out: pd.DataFrame, name: str) -> None:
-    """Fill the columns on a measurement, not on its problem, that the table lacks."""
+    """Add missing columns of the measurement: library, its version and status."""
     if "library" not in out:
         out["library"] = _each(out["gpu"], lambda gpu_name: VENDOR_LIBRARIES[_device(gpu_name, name).vendor], "")
     if "library_version" not in out:
@@ -133,7 +133,7 @@ def _fill_facts(out: pd.DataFrame, name: str) -> None:
 
 
 def _fill_defaults(out: pd.DataFrame, family: Family, name: str) -> None:
-    """Columns of the family that the table lacks, or leaves empty in the family's rows."""
+    """Add columns of the family that the table lacks, and fill them if they are empty in the family's rows."""
     rows = family_rows(out, family)
     for size in family.sizes:
         if size.name not in out:
@@ -156,16 +156,16 @@ def _fill_defaults(out: pd.DataFrame, family: Family, name: str) -> None:
 
 
 def _fill_math(out: pd.DataFrame, family: Family, rows: np.ndarray, name: str) -> None:
-    """Fill in the math type that PyTorch runs by default on each row's GPU, as questions that state none get it."""
+    """Add PyTorch's default math on each row's GPU; a query without math has the same default."""
     dtype = out["dtype"] if "dtype" in out else pd.Series(family.setting_defaults["dtype"], index=out.index)
     out["math"] = ""
     for (gpu_name, kind), positions in row_groups(out.assign(dtype=dtype)[rows], ("gpu", "dtype")):
-        at = np.flatnonzero(rows)[positions]
-        out.loc[at, "math"] = family.default_math(kind, _device(gpu_name, name))
+        members = np.flatnonzero(rows)[positions]
+        out.loc[members, "math"] = family.default_math(kind, _device(gpu_name, name))
 
 
 def _device(gpu_name: object, name: str) -> Gpu:
-    """Return the registry's GPU; the error begins with the ``name`` of the table."""
+    """Return the registry's GPU. An error begins with the table's ``name``."""
     try:
         return gpu(str(gpu_name))
     except InputError as error:
@@ -173,7 +173,7 @@ def _device(gpu_name: object, name: str) -> Gpu:
 
 
 def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
-    """Sizes as int64, whatever their width, so that products cannot overflow."""
+    """Return sizes as int64, so that products cannot overflow."""
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     numbers = columns.numbers(values, column, name).to_numpy()
@@ -181,14 +181,14 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
 
 
 def find_violations(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:
-    """Every violation in a normalised frame, in the order of rows; ``own`` as of `families_of`."""
+    """Return every violation in a normalised frame, in the order of rows; ``own`` as in `families_of`."""
     broken = [(int(row), column, rule) for column, mask, rule in _rules(frame, own) for row in np.flatnonzero(mask)]
-    violations = [Violation(row, column, _plain(frame[column].iloc[row]), rule) for row, column, rule in broken]
+    violations = [Violation(row, column, _python_value(frame[column].iloc[row]), rule) for row, column, rule in broken]
     return sorted(violations, key=lambda violation: violation.row)
 
 
 def _rules(frame: pd.DataFrame, own: Family | None) -> Iterator[tuple[str, np.ndarray, str]]:
-    """(column, rows that break the rule, the rule) for each rule."""
+    """Yield (column, mask of the rows that break the rule, the rule) for each rule."""
     for family in families_of(frame, own):
         yield from _family_rules(frame, family)
     for column in ("gpu", "library", "library_version", "algorithm"):
@@ -208,9 +208,9 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
         outside = in_family & ((values < size.minimum) | (values > MAX_INT32))
         sane &= ~outside
         yield size.name, outside, f"it must be between {size.minimum} and {MAX_INT32}"
-    for column, known in family.settings.items():
-        if known:
-            yield column, in_family & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
+    for column, allowed in family.settings.items():
+        if allowed:
+            yield column, in_family & ~frame[column].isin(allowed).to_numpy(), f"known: {', '.join(allowed)}"
     with np.errstate(over="ignore"):
         sizes = [np.maximum(frame[name].to_numpy(dtype=float), 1) for name in family.counted_names]
         large = sane & (np.prod(sizes, axis=0) >= MAX_WORK)
@@ -219,8 +219,8 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
     for column, wrong, rule in family.geometry(arrays, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
     key = [*family.row_key, *(["solver"] if "solver" in frame else [])]
-    if not isinstance(family, DescribedFamily):  # whose repeats count by their median
-        yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
+    if not isinstance(family, DescribedFamily):  # repeats of a described kernel are merged by their median
+        yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "an earlier row is equal; one row per key"
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
@@ -228,48 +228,53 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
     time_us = frame["time_us"].to_numpy()
     with np.errstate(invalid="ignore"):
         wrong = ok & ~(np.isfinite(time_us) & (time_us > 0))
-        yield "time_us", wrong, "a row with status ok needs a time above 0 µs; one that failed has none"
+        yield "time_us", wrong, "a row with status ok needs a time above 0 µs; a failed row has no time"
         for column, breaks, rule in (
-            ("time_us_min", lambda v: v > time_us, "the least repeat cannot exceed the median"),
-            ("time_us_max", lambda v: v < time_us, "the greatest repeat cannot lie below the median"),
+            ("time_us_min", lambda v: v > time_us, "the fastest repeat cannot exceed the median"),
+            ("time_us_max", lambda v: v < time_us, "the slowest repeat cannot be below the median"),
             ("workspace_bytes", lambda v: v < 0, "it must be at least 0"),
         ):
             if column in frame:
                 yield column, ok & breaks(frame[column].to_numpy()), rule
 
 
-def _plain(value: object) -> object:
-    """A NumPy scalar as the Python number it holds, for the message."""
+def _python_value(value: object) -> object:
+    """Return a NumPy scalar as a Python number, for messages."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def check_formulas(frame: pd.DataFrame, family: DescribedFamily, name: str) -> None:
-    """Raises `InputError`, which begins with ``name``, for a formula that gives no finite number, or conditions that
-    rule out every row of a described kernel's table."""
+    """Raise `InputError` if a formula of a described kernel gives no finite number, or a condition excludes every row.
+
+    The error begins with ``name``.
+    """
     values = _of_rows(frame, family)
     for cost, formula in family.description.formulas.items():
         numbers = np.broadcast_to(formula.value(values), len(frame))
         wrong = ~np.isfinite(numbers) & np.isfinite(sum(values[each] for each in formula.names))
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            asked = ", ".join(f"{each} {values[each][row]:g}" for each in sorted(formula.names))
-            given = f"formula {cost}, {formula.text!r}, gives {numbers[row]} for {asked}"
-            raise RowError(name, row, f"{given}; a finite number is needed")
+            inputs = ", ".join(f"{each} {values[each][row]:g}" for each in sorted(formula.names))
+            result = f"formula {cost}, {formula.text!r}, gives {numbers[row]} for {inputs}"
+            raise RowError(name, row, f"{result}; a finite number is needed")
     for condition in family.description.conditions or ():
         if len(frame) and not np.any(np.nan_to_num(condition.value(values))):
-            raise InputError(f"{name}: condition {condition.text!r} holds in no row, so that nothing could be chosen")
+            raise InputError(f"{name}: condition {condition.text!r} holds in no row, so no configuration is left")
 
 
 def _of_rows(frame: pd.DataFrame, family: DescribedFamily) -> dict[str, np.ndarray]:
-    """Sizes and parameters of a described kernel's rows by name, as its formulas take them."""
+    """Return the sizes and parameters of a described kernel's rows by name, for its formulas."""
     parameters = family.configurations(frame["solver"].tolist())
     sizes = {name: frame[name].to_numpy(dtype=np.float64) for name in family.size_names}
     return {**sizes, **dict(zip(family.parameter_names, parameters.T, strict=True))}
 
 
 def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mapping[str, Gpu]) -> list[str]:
-    """A sentence for each GPU of a described kernel's rows that is unknown, or whose times look like another unit's or
-    break its roofline, and for each condition that rules out rows that ran."""
+    """Return warnings for a described kernel's ok rows.
+
+    There is a warning for each unknown GPU, for each GPU with times in a wrong unit or below the roofline, and for each
+    condition that excludes rows that ran.
+    """
     warnings = []
     for (name, *settings), positions in row_groups(ok, ("gpu", *family.setting_names)):
         part = ok.iloc[positions]
@@ -297,8 +302,8 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
         out = int((np.nan_to_num(np.broadcast_to(condition.value(values), len(ok))) == 0).sum())
         if out:
             warnings.append(
-                f"condition {condition.text!r} rules out {out:,} of {len(ok):,} rows that ran; none of their"
-                " configurations will be chosen"
+                f"condition {condition.text!r} excludes {out:,} of {len(ok):,} rows that ran; their configurations"
+                " will not be chosen"
             )
     return list(dict.fromkeys(warnings))
 
@@ -306,8 +311,10 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
 def unit_warnings(
     frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({}), own: DescribedFamily | None = None
 ) -> list[str]:
-    """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped. Of
-    the described kernel ``own`` `described_warnings`."""
+    """Return a warning for each GPU of a checked frame with times that seem to have a wrong unit.
+
+    Unknown GPUs are skipped. For a described kernel ``own``, return its `described_warnings`.
+    """
     ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
     if own is not None:
         return described_warnings(ok, own, devices)
@@ -320,7 +327,7 @@ def unit_warnings(
             continue
         ratio = float(np.median(rows.time_us / (LAUNCH_US + rows.roofline_us)))
         if not MIN_RATIO <= ratio <= MAX_RATIO:
-            # The unit that fits better: seconds and nanoseconds lie beyond milliseconds.
+            # The most likely unit: a ratio above 1 means nanoseconds, a very small ratio seconds, else milliseconds.
             likely = "ns" if ratio > 1 else "s" if ratio < 1e-4 else "ms"
             side = f"exceed {ratio:,.0f} times" if ratio > 1 else f"are below {ratio:.2g} of"
             found = f"half of the times {side} launch and roofline"

@@ -1,6 +1,6 @@
-"""From rows to problems: codes of problems and shapes, the newest library version, and which problems can be judged.
+"""Problems of rows: codes of problems and shapes, the newest library version, and the rows for an evaluation.
 
-Functions take a normalised table of one family, unless they say otherwise.
+Functions take a normalised table of one family, unless stated otherwise.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,10 @@ from surrogate.features.gpu import canonical
 
 
 def families_of(frame: pd.DataFrame, own: Family | None = None) -> tuple[Family, ...]:
-    """The families of a normalised table, in the registry's order; ``own`` is that of all rows of a described kernel,
-    which no registry knows."""
+    """Return the families of a normalised table, in the registry's order.
+
+    ``own`` is the family of a described kernel: all rows belong to it, and it is not in the registry.
+    """
     if own is not None:
         return (own,)
     names = set(frame[FAMILY_COLUMN].unique()) if FAMILY_COLUMN in frame else {DEFAULT_FAMILY}
@@ -24,14 +26,14 @@ def families_of(frame: pd.DataFrame, own: Family | None = None) -> tuple[Family,
 
 
 def family_rows(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """(rows,) True where a row is of that family."""
+    """Return (rows,) True for rows of the family."""
     if FAMILY_COLUMN not in frame:
         return np.full(len(frame), family.name == DEFAULT_FAMILY)
     return (frame[FAMILY_COLUMN] == family.name).to_numpy()
 
 
 def joined(frame: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
-    """One text per row: the values of ``columns`` with ``|`` between them; a GPU goes by its registry name."""
+    """Return one text per row: the values of ``columns`` with ``|`` between them; a GPU has its registry name."""
     texts = [
         device_names(frame) if column == "gpu" else frame[column].astype(str).to_numpy(dtype=object)
         for column in columns
@@ -40,20 +42,24 @@ def joined(frame: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
 
 
 def device_names(frame: pd.DataFrame) -> np.ndarray:
-    """(rows,) the registry name of each row's GPU, so that aliases of one GPU are one device."""
+    """Return (rows,) the registry name of each row's GPU, so that aliases of a GPU are one device."""
     names = frame["gpu"].astype(str)
     return names.map({name: canonical(name) for name in names.unique()}).to_numpy(dtype=object)
 
 
 def codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """One int per row, equal where all ``columns`` are equal, numbered from 0 in order of appearance; GPUs go by their
-    registry names."""
+    """Return (rows,) int codes, numbered from 0 in order of appearance; rows with equal ``columns`` have equal codes.
+
+    GPUs are compared by their registry names.
+    """
     return _codes(frame.assign(gpu=device_names(frame)) if "gpu" in columns else frame, columns)
 
 
 def _codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """`codes` of the columns' values as they are; column by column, as pandas' own grouping takes 3 times as long for
-    the few rows of one answer."""
+    """Return `codes` of the columns' unchanged values.
+
+    The loop over columns is 3 times as fast as pandas' grouping for the few rows of one answer.
+    """
     code = np.zeros(len(frame), dtype=np.int64)
     for column in columns:
         of_column, values = pd.factorize(frame[column], use_na_sentinel=False)
@@ -63,20 +69,20 @@ def _codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
 
 
 def problem_codes(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """Problem of each row: device, settings and all sizes; its candidates may come from several libraries."""
+    """Return (rows,) codes of problems: device, settings, all sizes. Candidates of several libraries share a code."""
     return codes(frame, family.problem_key)
 
 
 def shape_codes(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """Shape of each row: the values of `shape_columns`."""
+    """Return (rows,) codes of shapes: the values of `shape_columns`."""
     columns = shape_columns(frame, family)
     return codes(frame, columns) if columns else np.zeros(len(frame), dtype=int)
 
 
 def shape_columns(frame: pd.DataFrame, family: Family) -> tuple[str, ...]:
-    """Columns whose values are a shape: the sizes without the batch; device and settings do not matter.
+    """Return the columns that form a shape: the sizes without the batch, and without device and settings.
 
-    Of a described kernel that was measured in one shape, GPUs take their place, on one GPU configurations.
+    If a described kernel was measured in only one shape, return the GPU; with only one GPU, the configuration.
     """
     if not family.parameter_names or not len(frame):
         return family.shape_names
@@ -85,29 +91,29 @@ def shape_columns(frame: pd.DataFrame, family: Family) -> tuple[str, ...]:
 
 
 def shape_names(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """A text per row naming its shape."""
+    """Return (rows,) a text of each row's shape."""
     parts = [frame[column].astype(str) for column in shape_columns(frame, family)]
     return np.array(["/".join(row) for row in zip(*parts, strict=True)], dtype=object)
 
 
 def candidate_names(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """(rows,) text: library, what the family adds, algorithm (and solver, where the table has them)."""
+    """Return (rows,) the candidate: library, columns of the family, algorithm, and solver if there is such a column."""
     solver = ("solver",) if "solver" in frame else ()
     return joined(frame, ("library", *family.candidate_key, *solver)).to_numpy()
 
 
 def strata(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """(rows,) the stratum of each row's problem."""
+    """Return (rows,) the stratum of each row's problem."""
     return _of_problems(frame, family, family.stratum)
 
 
 def kernel_groups(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """(rows,) the group of problems that run the same kernels; see `Family.kernel_group`."""
+    """Return (rows,) the group of problems that run the same kernels; see `Family.kernel_group`."""
     return _of_problems(frame, family, family.kernel_group)
 
 
 def _of_problems(frame: pd.DataFrame, family: Family, name: Callable[[object], np.ndarray]) -> np.ndarray:
-    """(rows,) what ``name`` says of each row's problem; problems of one setting are asked together."""
+    """Return (rows,) ``name`` of each row's problem, called once per setting on arrays."""
     out = np.full(len(frame), "", dtype=object)
     for setting, positions in row_groups(frame, family.setting_names):
         out[positions] = name(problems_of(frame.iloc[positions], family, setting))
@@ -115,7 +121,7 @@ def _of_problems(frame: pd.DataFrame, family: Family, name: Callable[[object], n
 
 
 def row_groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """(values, positions) of every combination of the columns' values, in order of appearance."""
+    """Return (values, positions) for every combination of the columns' values, in order of appearance."""
     if not columns:
         return [((), np.arange(len(frame)))]
     values = [frame[column].to_numpy(dtype=object) for column in columns]
@@ -123,24 +129,24 @@ def row_groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[
 
 
 def rows_by_code(code: np.ndarray) -> list[np.ndarray]:
-    """The rows of every code (rows,), codes ascending."""
+    """Return the positions of the rows of each code, codes ascending; ``code`` is (rows,)."""
     order = np.argsort(code, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
 
 
 def by_setting(frame: pd.DataFrame, family: Family) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """((GPU by its registry name, library, setting …), positions) of every combination."""
+    """Return ((registry name of the GPU, library, setting …), positions) for every combination."""
     return row_groups(frame.assign(gpu=device_names(frame)), ("gpu", "library", *family.setting_names))
 
 
 def problems_of(frame: pd.DataFrame, family: Family, setting: tuple[str, ...]) -> object:
-    """The problems of all rows as one problem of arrays; all rows have the same ``setting``."""
+    """Return the problems of all rows as one problem of arrays; all rows have the same ``setting``."""
     sizes = {name: frame[name].to_numpy(dtype=np.int64) for name in family.size_names}
     return family.problem(sizes, dict(zip(family.setting_names, setting, strict=True)))
 
 
 def newest_version(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """True for rows whose library version is the newest measured for their (gpu, problem, library)."""
+    """Return (rows,) True if the row has the newest library version measured for its (gpu, problem, library)."""
     versions = sorted(frame["library_version"].unique(), key=version_key)
     rank = frame["library_version"].map({version: rank for rank, version in enumerate(versions)})
     newest = rank.groupby(codes(frame, (*family.problem_key, "library"))).transform("max")
@@ -148,14 +154,14 @@ def newest_version(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 
 def fully_measured(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """True for rows whose problem has a row for every algorithm of its device, library and settings in this table.
+    """Return (rows,) True if the problem has a row for every algorithm of its device, library and settings.
 
-    This is the rule for ``all`` tables: an algorithm that was tried elsewhere but has no row here is unmeasured.
+    This is the rule for ``all`` tables: an algorithm is unmeasured if other problems have it and this one does not.
     """
     setting = ["gpu", "library", "library_version", *family.setting_names]
     tried = frame.groupby(setting, sort=False)["algorithm"].transform("nunique")
-    here = frame.groupby([*setting, *family.size_names], sort=False)["algorithm"].transform("nunique")
-    return (tried == here).to_numpy()
+    measured = frame.groupby([*setting, *family.size_names], sort=False)["algorithm"].transform("nunique")
+    return (tried == measured).to_numpy()
 
 
 def evaluation_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.ndarray:
@@ -172,14 +178,14 @@ def evaluation_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.
 
 
 def key_columns(frame: pd.DataFrame, own: Family | None = None) -> list[str]:
-    """Columns of a table of any families whose values name one row; ``own`` as of `families_of`."""
+    """Return the columns that form the key of a row, for a table of any families; ``own`` as in `families_of`."""
     described = own.row_key if own else ()
     names = dict.fromkeys((*SETTING_COLUMNS, *SIZE_COLUMNS, *described, "algorithm", "solver"))
     return [name for name in names if name in frame]
 
 
 def fastest_solver(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per (problem, algorithm) of any family: that of its fastest solver, ok rows before others."""
+    """Return one row per (problem, algorithm) of any family: its fastest solver, with ok rows first."""
     if "solver" not in frame:
         return frame
     key = [column for column in key_columns(frame) if column != "solver"]

@@ -1,4 +1,4 @@
-"""`Rows`: a checked table of one family with its columns for a model. Built once, sliced often."""
+"""`Rows`: a checked table of one family, with the feature columns for a model. It is built once and sliced often."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,19 @@ from surrogate.features.families import DescribedFamily, Family
 from surrogate.features.gpu import Gpu, gpu, unlisted
 
 CONTEXT_NAMES = ("library_version",)
-"""Columns that a model sees besides the family's: which release measured."""
+"""Feature columns of a model besides the family's: the library's version."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one family as models and judge see them; every array has one entry per row.
+    """Rows of one family, for models and the evaluation. Every array has one entry per row.
 
-    ``features`` (rows, len(column_names)) float32; ``roofline_us`` of the problem; ``workspace_bytes`` of the
-    candidate; ``time_us`` NaN where not measured; ``ok`` True where it was; ``candidate`` its name; ``problem`` and
-    ``shape`` are codes; ``order`` the candidate's place among its library's (ties go to the lowest). ``devices`` are
-    those that the table's own metadata describes, by name.
+    - ``features``: (rows, len(column_names)) float32; ``roofline_us``: of the problem; ``workspace_bytes``: of the
+      candidate,
+    - ``time_us``: NaN if not measured; ``ok``: True if measured; ``candidate``: its name,
+    - ``problem``, ``shape``: codes; ``stratum``: its name,
+    - ``order``: the candidate's position in its library's list; ties go to the lowest position,
+    - ``devices``: name → device that the table's own metadata describes.
     """
 
     family: Family
@@ -47,40 +49,40 @@ class Rows:
         return len(self.frame)
 
     def device(self, name: str) -> Gpu:
-        """A GPU of the rows; of a described kernel also one that the registry lacks."""
-        return self.devices.get(name) or _named(name, self.frame, self.family)
+        """Return a GPU of the rows. With a described kernel, the registry need not have it."""
+        return self.devices.get(name) or _gpu_by_name(name, self.frame, self.family)
 
     @property
     def sizes(self) -> np.ndarray:
-        """(rows, sizes) int64, in the order of the family's ``size_names``."""
+        """Return (rows, sizes) int64, in the order of the family's ``size_names``."""
         return self.frame[list(self.family.size_names)].to_numpy(dtype=np.int64)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Names of the columns of ``features``."""
+        """Return the names of the columns of ``features``."""
         return (*self.family.column_names, *CONTEXT_NAMES)
 
     def take(self, index: np.ndarray | Sequence[int]) -> "Rows":
-        """The rows at these positions (or where the mask holds)."""
+        """Return the rows at these positions, or of a boolean mask."""
         index = np.asarray(index)
         positions = np.flatnonzero(index) if index.dtype == bool else index
         arrays = (getattr(self, field.name)[positions] for field in fields(self)[2:-1])
         return Rows(self.family, self.frame.iloc[positions], *arrays, devices=self.devices)
 
     def column(self, name: str) -> np.ndarray:
-        """One column of ``features`` by name (rows,)."""
+        """Return the column ``name`` of ``features``, (rows,)."""
         return self.features[:, self.column_names.index(name)]
 
     def columns(self, names: tuple[str, ...]) -> np.ndarray:
-        """(rows, len(names)) float32."""
+        """Return columns of ``features`` by name, (rows, len(names)) float32."""
         places = {name: position for position, name in enumerate(self.column_names)}
         return self.features[:, [places[name] for name in names]]
 
 
-def _named(device: str, rows: pd.DataFrame, family: Family) -> Gpu:
-    """The registry's GPU, of a described kernel also one that it lacks.
+def _gpu_by_name(device: str, rows: pd.DataFrame, family: Family) -> Gpu:
+    """Return the registry's GPU; with a described kernel, an unlisted GPU if the registry lacks it.
 
-    Raises `InputError` for an unknown one; of a CPU it says where its description is.
+    Raises `InputError` for an unknown GPU. For a CPU the message states where its description is.
     """
     try:
         return gpu(device)
@@ -95,9 +97,10 @@ def _named(device: str, rows: pd.DataFrame, family: Family) -> Gpu:
 def rows_of(
     table: pd.DataFrame | Rows, family: Family | None = None, devices: Mapping[str, Gpu] = MappingProxyType({})
 ) -> Rows:
-    """The columns of every row of a normalised table of one family; ``devices`` are known beside the registry's GPUs.
+    """Return the rows of a normalised table of one family, with their features.
 
-    `Rows` are returned as they are. Raises `InputError` for an unknown GPU, or a table of several families.
+    ``devices`` are used in addition to the registry's GPUs. `Rows` are returned unchanged. Raises `InputError` for an
+    unknown GPU, or a table of several families.
     """
     if isinstance(table, Rows):
         return table
@@ -134,7 +137,7 @@ def rows_of(
 def _computed(
     frame: pd.DataFrame, family: Family, devices: Mapping[str, Gpu]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``features`` of every row but the context, roofline times and workspaces, as of `Rows`."""
+    """Return ``features`` of every row without the context columns, roofline times and workspaces, as in `Rows`."""
     # The columns of `features` from left to right: problem, candidate, constants of setting and GPU, context.
     width = len(family.column_names) + len(CONTEXT_NAMES)
     features = np.empty((len(frame), width), dtype=np.float32)
@@ -145,7 +148,7 @@ def _computed(
     for (device, *values), positions in problems.row_groups(frame, ("gpu", *family.setting_names)):
         setting = tuple(values)
         part = frame.iloc[positions]
-        formula = family.formula(setting, devices.get(device) or _named(device, part, family))
+        formula = family.formula(setting, devices.get(device) or _gpu_by_name(device, part, family))
         terms = formula.problem(problems.problems_of(part, family, setting))
         features[positions, : candidate_columns.start] = _stacked(terms.values, len(part))
         features[positions, candidate_columns.stop : -len(CONTEXT_NAMES)] = formula.constant
@@ -159,19 +162,19 @@ def _computed(
             continue
         # 2. The candidates' own columns, mechanism by mechanism.
         for mechanism, members in _mechanisms(part, family, setting):
-            chosen = part.iloc[members]
-            chosen_terms = formula.problem(problems.problems_of(chosen, family, setting))
-            columns, bytes_needed = formula.candidate(chosen_terms, mechanism)
-            at = positions[members]  # places in the whole frame of rows that the setting counts from 0
-            features[at, candidate_columns] = _stacked(columns, len(at))
-            workspace_bytes[at] = bytes_needed
+            member_rows = part.iloc[members]
+            member_terms = formula.problem(problems.problems_of(member_rows, family, setting))
+            columns, bytes_needed = formula.candidate(member_terms, mechanism)
+            frame_positions = positions[members]  # positions in the frame, not in the rows of the setting
+            features[frame_positions, candidate_columns] = _stacked(columns, len(frame_positions))
+            workspace_bytes[frame_positions] = bytes_needed
     return features, roofline_us, workspace_bytes
 
 
 def rows_by_family(
     frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({}), own: Family | None = None
 ) -> dict[Family, tuple[np.ndarray, Rows]]:
-    """Family → (positions in ``frame``, its `Rows`); ``own`` as of `problems.families_of`."""
+    """Return family → (positions in ``frame``, its `Rows`); ``own`` as in `problems.families_of`."""
     parts = {}
     for family in problems.families_of(frame, own):
         positions = np.flatnonzero(problems.family_rows(frame, family))
@@ -180,7 +183,7 @@ def rows_by_family(
 
 
 def _stacked(columns: tuple[Number, ...], length: int) -> np.ndarray:
-    """(length, columns) float32 of arrays and constants."""
+    """Return (length, columns) float32 of arrays and constants."""
     out = np.empty((length, len(columns)), dtype=np.float32)
     for position, values in enumerate(columns):
         out[:, position] = values
@@ -188,7 +191,7 @@ def _stacked(columns: tuple[Number, ...], length: int) -> np.ndarray:
 
 
 def _mechanisms(part: pd.DataFrame, family: Family, setting: tuple[str, ...]) -> list[tuple[str, np.ndarray]]:
-    """(mechanism, positions) of the rows of one setting."""
+    """Return (mechanism, positions) for the rows of one setting."""
     by_mechanism: dict[str, list[np.ndarray]] = {}
     for (library, algorithm), members in problems.row_groups(part, ("library", "algorithm")):
         by_mechanism.setdefault(family.mechanism(library, setting, algorithm), []).append(members)
@@ -196,7 +199,7 @@ def _mechanisms(part: pd.DataFrame, family: Family, setting: tuple[str, ...]) ->
 
 
 def _order(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """(rows,) the candidate's place in its library's registry, behind it where it is not there."""
+    """Return (rows,) the candidate's position in its library's list; an unlisted candidate comes last."""
     order = np.zeros(len(frame), dtype=np.int64)
     names = ("library", *family.setting_names, "algorithm")
     for (library, *setting, algorithm), positions in problems.row_groups(frame, names):
@@ -206,8 +209,10 @@ def _order(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 
 def fingerprint(rows: Rows) -> str:
-    """16 hex digits of what was measured: keys, statuses and times of all rows, whatever their order, and the
-    description of a described kernel, whose formulas are columns of a fit."""
+    """Return 16 hex digits that identify the measurements: keys, statuses and times of all rows, in any order.
+
+    They include the description of a described kernel, because its formulas are columns of a fit.
+    """
     columns = [*rows.family.row_key, *(["solver"] if "solver" in rows.frame else []), "status", "time_us"]
     hashes = pd.util.hash_pandas_object(rows.frame[columns], index=False).to_numpy()
     own = repr(rows.family.description.to_plain()) if isinstance(rows.family, DescribedFamily) else ""

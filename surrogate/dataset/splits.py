@@ -1,7 +1,7 @@
-"""What is held out: folds by shape, network, GPU or row.
+"""Folds of held-out rows, by shape, network, GPU or row.
 
-A fold is a label per row of the main table; rows of further training tables follow their shapes. All folds are made by
-hashing what is held out with the seed, so they do not depend on the order of rows.
+A fold is a label per row of the main table. Rows of further training tables get the fold of their shape. Folds by shape
+and by network are computed by a hash of the name and the seed, so they do not depend on the order of rows.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from surrogate.features.families import Family
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One round: positions of the rows to train on and to test on, and what is held out."""
+    """One fold: its name, and the positions of the rows to train on and of the held-out rows to test on."""
 
     name: str
     train: np.ndarray
@@ -27,13 +27,16 @@ class Fold:
 
 
 def fold_labels(names: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """(rows,) the fold of each row's name; see `fold_of_names`."""
+    """Return (rows,) the fold of each row's name; see `fold_of_names`."""
     fold_of = fold_of_names(names, count, seed)
     return np.array([fold_of[name] for name in names])
 
 
 def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]:
-    """Fold number of each distinct name: sorted by a seeded hash, dealt round in turn (sizes differ by one at most)."""
+    """Return the fold number of each distinct name: names sorted by a seeded hash take the folds in turn.
+
+    The numbers of names per fold differ by one at most.
+    """
 
     def rank(name: str) -> bytes:
         return hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
@@ -42,13 +45,16 @@ def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]
 
 
 def folds(by: str, family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    """The rounds of a split of one family's tables.
+    """Return the folds of a split of one family's tables.
 
-    Positions count through ``main`` first, then ``also``, which is never tested.
+    Positions count the rows of ``main`` first, then of ``also``, which is never tested. ``by`` is one of:
 
-    ``by``: ``shape`` (no shape of the test rows is in training, whatever its batch, GPU or table), ``network`` (every
-    shape of the held networks leaves training), ``gpu`` (one GPU each), ``random`` (rows; flatters, for comparison).
-    Raises `InputError` for an unknown split, or one that the table cannot carry.
+    - ``shape``: no shape of the test rows is in training, at any batch, on any GPU, in any table,
+    - ``network``: every shape of the held-out networks is left out of training,
+    - ``gpu``: one GPU per fold,
+    - ``random``: random rows; too optimistic, for comparison only.
+
+    Raises `InputError` for an unknown split, and if the table has too few shapes, networks or GPUs.
     """
     check_choice("split", by, SPLITS)
     if count < 2:
@@ -56,13 +62,13 @@ def folds(by: str, family: Family, main: pd.DataFrame, also: pd.DataFrame, count
     return SPLITS[by](family, main, also, count, seed)
 
 
-def _both(family: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
-    """Shape names of all rows, main table first."""
+def _all_shapes(family: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
+    """Return the shape names of all rows, main table first."""
     return np.concatenate([shape_names(part, family) for part in (main, also) if len(part)])
 
 
 def _by_shape(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    names = _both(family, main, also)
+    names = _all_shapes(family, main, also)
     main_names = names[: len(main)]
     distinct = len(set(main_names))
     if distinct < 2:
@@ -75,7 +81,7 @@ def _by_shape(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int
 
 
 def network_names(frame: pd.DataFrame) -> list[set[str]]:
-    """The networks that each row's problem occurs in (the table separates them by ``,`` or ``;``)."""
+    """Return the networks of each row's problem. The table separates them by ``,`` or ``;``."""
     if "networks" not in frame:
         return [set() for _ in range(len(frame))]
     texts = (text if isinstance(text, str) else "" for text in frame["networks"])
@@ -83,37 +89,37 @@ def network_names(frame: pd.DataFrame) -> list[set[str]]:
 
 
 def _by_network(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    """Networks that share most of their shapes (ResNet-50 v1 and v2) stay apart: each fold holds whole networks."""
+    """Return folds of complete networks. All shapes of the held-out networks are left out of training."""
     members = network_names(main)
     networks = set().union(*members)
     if len(networks) < 2:
-        raise InputError("a split by network needs a `networks` column that names at least 2 networks")
+        raise InputError("a split by network needs a column `networks` with at least 2 networks")
     fold_of = fold_of_names(networks, min(count, len(networks)), seed)
-    names = _both(family, main, also)
-    rounds = []
+    names = _all_shapes(family, main, also)
+    result = []
     for f in range(min(count, len(networks))):
-        held = {network for network, number in fold_of.items() if number == f}
-        test = np.array([bool(row & held) for row in members])
+        holdout_networks = {network for network, number in fold_of.items() if number == f}
+        test = np.array([bool(row & holdout_networks) for row in members])
         shapes = set(names[: len(main)][test])
         train = np.array([name not in shapes for name in names])
-        rounds.append(Fold("+".join(sorted(held)), np.flatnonzero(train), np.flatnonzero(test)))
-    return rounds
+        result.append(Fold("+".join(sorted(holdout_networks)), np.flatnonzero(train), np.flatnonzero(test)))
+    return result
 
 
 def _by_gpu(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    """One fold a GPU; nothing is drawn."""
-    here = device_names(main)
-    everywhere = device_names(pd.concat([main, also]))
+    """Return one fold per GPU."""
+    main_gpus = device_names(main)
+    all_gpus = device_names(pd.concat([main, also]))
     spelt = main["gpu"].astype(str).to_numpy()
-    shown = dict(zip(here[::-1], spelt[::-1], strict=True))  # as the table first spells it
-    if len(shown) < 2:
-        raise InputError(f"the table has one GPU ({shown[here[0]]}); a split by gpu needs at least 2")
-    gpus = sorted(shown, key=lambda device: shown[device])
-    return [Fold(shown[gpu], np.flatnonzero(everywhere != gpu), np.flatnonzero(here == gpu)) for gpu in gpus]
+    label = dict(zip(main_gpus[::-1], spelt[::-1], strict=True))  # the first spelling in the table
+    if len(label) < 2:
+        raise InputError(f"the table has one GPU ({label[main_gpus[0]]}); a split by gpu needs at least 2")
+    gpus = sorted(label, key=lambda device: label[device])
+    return [Fold(label[gpu], np.flatnonzero(all_gpus != gpu), np.flatnonzero(main_gpus == gpu)) for gpu in gpus]
 
 
 def _by_row(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    """A further row of the same key as a held-out one is the same measurement, and leaves training with it."""
+    """Return folds of random rows. A row of ``also`` with the key of a held-out row is left out of training, too."""
     label = np.random.default_rng(seed).permutation(len(main)) % count
     extra = np.empty(0, dtype=int)
     if len(also):
@@ -121,8 +127,8 @@ def _by_row(family: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, 
         code = codes(pd.concat([main[key], also[key]], ignore_index=True), key)
         label_of = dict(zip(code[: len(main)].tolist(), label.tolist(), strict=True))
         extra = np.array([label_of.get(each, count) for each in code[len(main) :].tolist()], dtype=int)
-    everywhere = np.concatenate([label, extra])
-    return [Fold(str(f), np.flatnonzero(everywhere != f), np.flatnonzero(label == f)) for f in range(count)]
+    all_labels = np.concatenate([label, extra])
+    return [Fold(str(f), np.flatnonzero(all_labels != f), np.flatnonzero(label == f)) for f in range(count)]
 
 
 SPLITS = {"shape": _by_shape, "network": _by_network, "gpu": _by_gpu, "random": _by_row}

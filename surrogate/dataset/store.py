@@ -22,11 +22,23 @@ from surrogate.features.gpu import Gpu
 
 @dataclass(frozen=True)
 class Dataset:
-    """A checked table: ``frame`` (columns of `surrogate.dataset.columns`), how its candidates were listed, its name.
+    """A checked table of measurements with its metadata.
 
-    ``metadata`` holds what else the file's own metadata says (provenance, the device's description); ``kernels`` is the
-    kernel table that stands beside the file, if there is one; ``described`` the kernel that all rows are of, where a
-    user described it.
+    Parameters
+    ----------
+    frame : DataFrame
+        One row per (GPU, library, version, setting, problem, algorithm[, solver]), with the columns of
+        `surrogate.dataset.columns`. Times are in µs.
+    candidates : {"all", "listed"}
+        ``all``: every algorithm was tried, so a missing row is unmeasured. ``listed``: a censored list.
+    name : str
+        The name in messages and reports, usually that of the file.
+    metadata : dict
+        Other metadata of the file: provenance, descriptions of devices.
+    kernels : DataFrame, optional
+        The kernel table in ``NAME.kernels.parquet``, if the file exists.
+    described : Description, optional
+        The described kernel of all rows, if a user described one.
     """
 
     frame: pd.DataFrame
@@ -38,39 +50,53 @@ class Dataset:
 
     @property
     def own(self) -> DescribedFamily | None:
-        """The family of the described kernel."""
+        """Return the family of the described kernel, or None."""
         return FAMILIES.from_description(self.described) if self.described else None
 
     @property
     def devices(self) -> dict[str, Gpu]:
-        """Devices that the dataset brings with it, by name: CPUs that its own runs measured and described."""
+        """Return name → device for the devices in the metadata: CPUs that its runs measured and described."""
         return devices_in(self.metadata)
 
     def __len__(self) -> int:
         return len(self.frame)
 
     def with_frame(self, frame: pd.DataFrame) -> "Dataset":
-        """The same dataset over other rows."""
+        """Return the same dataset with other rows."""
         return replace(self, frame=frame.reset_index(drop=True))
 
 
 def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Kernel | None = None) -> Dataset:
-    """A dataset, normalised and checked.
+    """Read, normalise and check a dataset.
 
-    ``candidates`` overrides what the file says (where it says nothing ``all``, of a described kernel ``listed``);
-    ``kernel`` says what the columns are, else the file's own metadata may. Raises `InputError` naming the first
-    violation and how many there are.
+    Parameters
+    ----------
+    path : str or Path
+        A parquet, CSV or JSON file.
+    candidates : {"all", "listed"}, optional
+        Overrides the file's metadata. Without both, the default is ``all``, and ``listed`` for a described kernel.
+    kernel : Description or KernelColumns, optional
+        The described kernel of all rows. The default is the kernel in the file's metadata, if there is one.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or with its first violation and the number of violations.
     """
     frame, metadata = read_table(path)
     data = _dataset(frame, path, metadata, kernel)
-    chosen = candidates or metadata.get("candidates", data.candidates)
-    check_choice(f"{path}: candidates", chosen, CANDIDATES)
-    beside = kernels_path(path)
-    return replace(data, candidates=chosen, kernels=read_table(beside)[0] if beside.is_file() else None)
+    listing = candidates or metadata.get("candidates", data.candidates)
+    check_choice(f"{path}: candidates", listing, CANDIDATES)
+    kernels_file = kernels_path(path)
+    return replace(data, candidates=listing, kernels=read_table(kernels_file)[0] if kernels_file.is_file() else None)
 
 
 def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None) -> Dataset:
-    """The checked dataset of a raw table, whose kernel the caller or the metadata may describe."""
+    """Return the checked dataset of a raw table. The caller or the metadata may describe its kernel."""
     data, violations = check_table(frame, path, metadata, kernel)
     if violations:
         more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
@@ -81,7 +107,7 @@ def _dataset(frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], ke
 def check_table(
     frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None
 ) -> tuple[Dataset, list[Violation]]:
-    """The normalised dataset of a raw table, and what `find_violations` finds in the table's rows."""
+    """Return the normalised dataset of a raw table, and the violations in its rows (`find_violations`)."""
     described = None
     if kernel is not None:
         described = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
@@ -102,13 +128,13 @@ def check_table(
 
 
 Data = Dataset | pd.DataFrame | str | Path | list[Any] | tuple[Any, ...]
-"""What functions take as measurements: a dataset, a table, a path, or a list of them."""
+"""Measurements as an argument of functions: a dataset, a table, a path, or a list of them."""
 
 
 def as_dataset(data: Data, kernel: Kernel | None = None) -> Dataset:
-    """A dataset from what a caller has: itself, a path, a table, which is normalised and checked, or several of these.
+    """Return the dataset of a path or a table (normalised and checked), of a `Dataset` (unchanged), or of a list.
 
-    ``kernel`` says what the columns are. Raises `InputError` for anything else.
+    ``kernel`` describes the kernel of the rows. Raises `InputError` for another type.
     """
     if isinstance(data, Dataset):
         return data
@@ -129,35 +155,50 @@ def write_dataset(
     kernels: pd.DataFrame | None = None,
     metadata: dict[str, object] | None = None,
 ) -> None:
-    """Write a dataset (and ``NAME.kernels.parquet`` beside it) atomically: whole, or not at all.
+    """Write a dataset atomically, and its kernel table to ``NAME.kernels.parquet``.
 
-    ``metadata`` must be JSON; the schema version and ``candidates`` join it. What is written as text (see
-    `surrogate.dataset.tables`) keeps the rows and no metadata.
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows, with the columns of `surrogate.dataset.columns`; times in µs.
+    path : str or Path
+        The file; its ending gives the format: parquet, or text (CSV, JSON), which has no metadata.
+    candidates : {"all", "listed"}
+        See `Dataset`.
+    kernels : DataFrame, optional
+        The kernel table.
+    metadata : dict, optional
+        JSON values; the schema version and ``candidates`` are added.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or if its ending is no format of tables.
     """
     path = Path(path)
-    described = {**(metadata or {}), "schema": SCHEMA_VERSION, "candidates": candidates}
+    all_metadata = {**(metadata or {}), "schema": SCHEMA_VERSION, "candidates": candidates}
     if path == STDOUT or kernels is None or kernels.empty:
-        write_table(frame, path, described)
-        other = path.with_suffix(".parquet")
-        if path == other or not other.exists():  # an older dataset's kernels are not this one's
+        write_table(frame, path, all_metadata)
+        parquet = path.with_suffix(".parquet")
+        if path == parquet or not parquet.exists():  # a kernel table of an older dataset does not belong to this one
             kernels_path(path).unlink(missing_ok=True)
         return
-    with table_writer(kernels_path(path), described) as write_kernels:
+    with table_writer(kernels_path(path), all_metadata) as write_kernels:
         write_kernels(kernels)
-        write_table(frame, path, described)
+        write_table(frame, path, all_metadata)
 
 
 def kernels_path(path: str | Path) -> Path:
-    """Where a dataset's kernel table lies: ``NAME.parquet`` → ``NAME.kernels.parquet``."""
+    """Return the path of a dataset's kernel table: ``NAME.parquet`` → ``NAME.kernels.parquet``."""
     path = Path(path)
     return path.with_name(f"{path.stem}.kernels.parquet")
 
 
 def merge_datasets(parts: list[Dataset]) -> Dataset:
-    """All rows of all parts; a row key measured in several parts keeps the last part's row.
+    """Return the rows of all parts. If several parts have a row with the same key, the last part's row counts.
 
-    A GPU is one device under all its names. Raises `InputError` where the parts' candidate lists differ: a censored
-    list and a full one cannot be judged alike.
+    Aliases of a GPU are the same device. Raises `InputError` if the kinds of candidate lists differ, because a censored
+    list and a complete one are evaluated differently.
     """
     if not parts:
         raise InputError("nothing to merge; give at least one dataset")
@@ -168,11 +209,11 @@ def merge_datasets(parts: list[Dataset]) -> Dataset:
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
     described = common_kernel(parts)
     for column in SIZE_COLUMNS:
-        if column in frame:  # a family that only one part has
+        if column in frame:  # a part without the family does not have the column
             frame[column] = frame[column].fillna(0).astype("int64")
     key = problems.key_columns(frame, described and FAMILIES.from_description(described))
-    named = frame.assign(gpu=problems.device_names(frame))
-    frame = frame[~named.duplicated(key, keep="last")].reset_index(drop=True)
+    keyed = frame.assign(gpu=problems.device_names(frame))
+    frame = frame[~keyed.duplicated(key, keep="last")].reset_index(drop=True)
     tables = [part.kernels for part in parts if part.kernels is not None]
     kernels = pd.concat(tables, ignore_index=True) if tables else None
     metadata: dict[str, Any] = {"parts": [{"name": part.name, **part.metadata} for part in parts]}
@@ -183,9 +224,9 @@ def merge_datasets(parts: list[Dataset]) -> Dataset:
 
 
 def common_kernel(parts: Sequence[Dataset]) -> Description | None:
-    """The described kernel of all parts, with the values of each; None where none is one's.
+    """Return the described kernel of all parts, with the values of all; None if no part has a described kernel.
 
-    Raises `InputError` where parts are of two kernels.
+    Raises `InputError` if the parts have several kernels.
     """
     described = [part.described for part in parts if part.described is not None]
     if not described:
@@ -196,15 +237,15 @@ def common_kernel(parts: Sequence[Dataset]) -> Description | None:
 
 
 def summarise_dataset(data: Dataset) -> list[dict[str, object]]:
-    """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
+    """Return a record per family, device and setting: counts of rows, ok rows, problems, shapes, evaluated."""
     records = []
-    everything = data.frame if data.described else problems.fastest_solver(data.frame)
-    for family in problems.families_of(everything, data.own):
-        frame = everything[problems.family_rows(everything, family)].reset_index(drop=True)
+    table = data.frame if data.described else problems.fastest_solver(data.frame)
+    for family in problems.families_of(table, data.own):
+        frame = table[problems.family_rows(table, family)].reset_index(drop=True)
         evaluated = problems.evaluation_rows(frame, family, data.candidates)
         problem = problems.problem_codes(frame, family)
         shape = problems.shape_codes(frame, family)
-        if family.parameter_names:  # folds of one problem are of GPUs or configurations, which are no shapes
+        if family.parameter_names:  # shape codes may be GPUs or configurations, so shapes are counted anew
             shape = frame.groupby([*family.shape_names, *family.setting_names], dropna=False).ngroup().to_numpy()
         names = ("gpu", "library", *family.setting_names)
         for values, rows in sorted(problems.row_groups(frame, names), key=lambda group: group[0]):
@@ -227,9 +268,9 @@ def summarise_dataset(data: Dataset) -> list[dict[str, object]]:
 
 
 def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
-    """The rows to choose among, of all families: of each ``algorithm`` its fastest solver, or every ``solver``.
+    """Return the candidates' rows, of all families: every ``solver``, or each ``algorithm`` by its fastest solver.
 
-    Raises `InputError` for another ``candidate``, and for solvers that the table does not name.
+    Raises `InputError` for another ``candidate``, and if the table has no column of solvers.
     """
     check_choice("candidate", candidate, ("algorithm", "solver"))
     if candidate == "algorithm" and data.described is None:  # what can be chosen of a kernel are its configurations

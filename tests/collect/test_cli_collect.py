@@ -78,7 +78,7 @@ def test_the_cpu_keeps_its_time_under_either_name(seer, tmp_path, monkeypatch):
     output, plan = tmp_path / "run.jsonl", tmp_path / "plan.txt"
     plan.write_text("\n".join(f"n1c16h{size}k16r3" for size in range(20, 220)))
     result = seer("--device", "reference", "--plan", plan, "--minutes", 0.01, "-o", output).succeeded()
-    assert "stopped: the time is up, the same command goes on" in result.out
+    assert "stopped: the time is up, the same command continues" in result.out
     header = log.read_log(output).header
     assert header is not None
     assert header.device.gpu == "Test CPU"
@@ -108,7 +108,7 @@ def test_a_device_lost_for_good_is_one_line_and_the_same_command_tries_again(
     result = seer(*words)
     assert (result.code, result.out.count("\n")) == (1, 1)
     assert "measured 5 lost" in result.out and "stopped: the device was lost 5 times" in result.out
-    assert "no answer within 30 s" in result.out and "the same command goes on" in result.out
+    assert "no answer within 30 s" in result.out and "the same command continues" in result.out
     device.measure = measure
     result = seer(*words)
     assert result.code == 0 and len(merge_runs([tmp_path / "run.jsonl"]).frame) == 16
@@ -183,7 +183,7 @@ def test_an_ended_run_goes_on_and_has_the_table_of_a_whole_one(seer, recording, 
             finally:
                 child.kill()
         assert child.returncode == (130 if ending == signal.SIGINT else -ending)
-        assert (f"the same command goes on with {output}" in errors) is (ending == signal.SIGINT)
+        assert (f"the same command continues with {output}" in errors) is (ending == signal.SIGINT)
         assert "Traceback" not in errors
     assert "12 of 12 problems done" in seer(*words, output).out and seer(*words, whole).code == 0
     cut, uncut = (merge_runs([path]) for path in (output, whole))

@@ -192,7 +192,7 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
         (lambda t: t.assign(time_us=-1.0, status="ok"), "above 0"),
         (
             lambda t: t.assign(time_us=["fast", *t["time_us"][1:]]),
-            "row 1: time_us is 'fast'; a number is needed, as in 7.5; of a row that failed leave it empty",
+            "row 1: time_us is 'fast'; a number is needed, as in 7.5; if the row failed, leave it empty",
         ),
         (lambda t: pd.concat([t.assign(stages=2), t.assign(stages=3)]), "differs in stages: is it a parameter"),
     ],

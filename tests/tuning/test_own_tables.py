@@ -123,7 +123,7 @@ def test_units_and_conditions_that_rows_contradict_are_warned_of(table: pd.DataF
         data = as_dataset(table.assign(time_us=table["time_us"] * factor), kernel)
         *units, condition = unit_warnings(data.frame, own=data.own)
         assert [each[-len(word) :] for each, word in zip(units, words, strict=True)] == words
-        assert f"'warps < 8' rules out {(table['warps'] == 8).sum():,} of" in condition
+        assert f"'warps < 8' excludes {(table['warps'] == 8).sum():,} of" in condition
 
 
 def test_repeats_of_one_configuration_count_by_their_median(table: pd.DataFrame) -> None:
