@@ -84,7 +84,7 @@ def test_a_file_cut_at_any_byte_gives_its_whole_events_or_one_line(refused, make
         else:
             assert events == expected and (file.ends_early or cut < 1)
     for cut in (0, 1, ends[0] - 1):
-        with refused("is no JSON or damaged"):
+        with refused("is not JSON or is damaged"):
             read_kineto(in_pieces(content[:cut], 70), "cut.json")
 
 

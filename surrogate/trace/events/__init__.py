@@ -1,27 +1,36 @@
-"""Events of profiler traces as columns: what `Trace` holds, and what every table promises.
+"""Events of profiler traces as columns: the tables of a `Trace` and their guarantees.
 
 ``read_trace(path) -> Trace`` reads PyTorch profiler JSON (both generations of category names, .json, .gz, .bz2) and
 Nsight Systems' sqlite exports.
 
-Tables (frozen dataclasses of int64 NumPy columns, -1 = not in the trace), each sorted by start (ties: longest first):
+The tables are frozen dataclasses of int64 NumPy columns. A value that is not in the trace is -1. Each table is sorted
+by start; of rows that start together, the longest comes first:
 
 - ``trace.ranges``       operators, annotations, steps and NVTX ranges on host threads, with shapes and autograd ids
-- ``trace.frames``       Python frames: modules (``nn.Module: …``) and lines of the program, same columns, nested apart
-- ``trace.calls``        CUDA/HIP runtime and driver calls; ``kind`` tells launches, copies, synchronisations, …
+- ``trace.frames``       Python frames: modules (``nn.Module: …``) and program lines; columns of ranges, own nesting
+- ``trace.calls``        CUDA/HIP runtime and driver calls; ``kind`` separates launches, copies, synchronisations, …
 - ``trace.activities``   kernels, copies, memsets, graphs on the device, with grid, block, registers, shared memory
-- ``trace.syncs``        synchronisation records, where the profiler wrote them (else see ``calls.kind == SYNC_CALL``)
+- ``trace.syncs``        synchronisation records, if the profiler wrote them (else use ``calls.kind == SYNC_CALL``)
 - ``trace.allocations``  memory records
 
-Times are ``start_ns``, ``end_ns``: whole ns from ``trace.origin_ns`` (end ≥ start; ``time_us`` gives µs as float).
-Indices: ``name`` → ``trace.names``, ``thread`` → ``trace.threads``, ``stream`` → ``trace.streams`` (device and number),
-``shapes`` → ``trace.shapes`` (a tuple per argument), ``types``, ``inputs`` (values of scalar arguments, as text).
-Links: ``ranges.parent`` (innermost enclosing range of the thread), ``calls.range``, ``activities.call`` (by correlation
-id; kernels of one CUDA graph share the call of its launch), ``activities.range`` (the launch call's range),
-``allocations.range``. Codes of ``kind`` and ``copy_kind`` are constants of this package.
+Times are ``start_ns`` and ``end_ns``: integer ns from ``trace.origin_ns``, with end ≥ start. ``time_us`` gives µs as
+floats. Indices: ``name`` → ``trace.names``, ``thread`` → ``trace.threads``, ``stream`` → ``trace.streams`` (device and
+number), ``shapes`` → ``trace.shapes`` (a tuple per argument), ``types``, ``inputs`` (values of scalar arguments, as
+text).
 
-``iterations(trace)`` is never empty; ``iteration_of(chosen, trace)`` gives the iteration of every range, call and
-activity; ``trim(trace, …)`` returns a smaller `Trace` under the same promises. What was left out is said in
-``trace.notes`` and counted by category in ``trace.ignored``.
+Links between tables:
+
+- ``ranges.parent``     innermost enclosing range of the thread
+- ``calls.range``       innermost range around the call
+- ``activities.call``   launch call, by correlation id; kernels of one CUDA graph share the call of its launch
+- ``activities.range``  range of the launch call
+- ``allocations.range`` innermost range around the allocation
+
+The codes of ``kind`` and ``copy_kind`` are constants of this package.
+
+``iterations(trace)`` returns at least one iteration. ``iteration_of(chosen, trace)`` gives the iteration of every
+range, call and activity. ``trim(trace, …)`` returns a smaller `Trace` with the same guarantees. ``trace.notes`` lists
+the events that were left out, and ``trace.ignored`` counts them by category.
 """
 
 import re
@@ -30,15 +39,15 @@ OPERATOR, ANNOTATION, STEP, NVTX, FRAME = range(5)
 """Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range, a Python frame."""
 
 MODULE = "nn.Module: "
-"""How names of frames that are modules begin."""
+"""The prefix in the names of frames that are modules."""
 
 LAUNCH, GRAPH_LAUNCH, COPY_CALL, MEMSET_CALL, SYNC_CALL, RECORD_CALL, WAIT_CALL, MEMORY_CALL, OTHER_CALL = range(9)
 """Kinds of a runtime call."""
 KERNEL, COPY, MEMSET, GRAPH = range(4)
-"""Kinds of a device activity; `GRAPH` is a whole CUDA graph that was traced as one activity."""
+"""Kinds of a device activity. `GRAPH` is a CUDA graph that was traced as one activity."""
 
 TO_DEVICE, TO_HOST, ON_DEVICE, PEER, ON_HOST, OTHER_COPY = range(6)
-"""Directions of a copy; -1 for what is no copy."""
+"""Directions of a copy; -1 for an activity that is not a copy."""
 COPY_KINDS = ("host to device", "device to host", "device to device", "peer to peer", "host to host", "other")
 
 SYNC_EVENT, SYNC_STREAM_WAIT, SYNC_STREAM, SYNC_CONTEXT, SYNC_UNKNOWN = range(5)
@@ -46,9 +55,9 @@ SYNC_EVENT, SYNC_STREAM_WAIT, SYNC_STREAM, SYNC_CONTEXT, SYNC_UNKNOWN = range(5)
 SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
 
 COLLECTIVE_NAME = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
-"""In the name of a kernel that communicates."""
+"""Matches the names of kernels that communicate."""
 
-# Regular expressions of which the first match wins, on the name in lower case: CUDA's runtime and driver API and HIP's.
+# Regular expressions on the lower-case name of CUDA's runtime and driver API and HIP's; the first match counts.
 _CALLS = {
     r"graphlaunch": GRAPH_LAUNCH,
     r"launch(?!hostfunc)": LAUNCH,
@@ -70,20 +79,20 @@ _SYNCS = {r"wait": SYNC_STREAM_WAIT, r"event": SYNC_EVENT, r"stream": SYNC_STREA
 
 
 def call_kind(name: str) -> int:
-    """The kind of the runtime or driver call of that name."""
-    return _first(_CALLS, name, OTHER_CALL)
+    """Return the kind of a runtime or driver call, from its name."""
+    return _first_match(_CALLS, name, OTHER_CALL)
 
 
 def copy_kind(name: str) -> int:
-    """The direction in the name of a copy, such as ``Memcpy HtoD (Pageable -> Device)``."""
-    return _first(_COPIES, name, OTHER_COPY)
+    """Return the direction of a copy, from its name, such as ``Memcpy HtoD (Pageable -> Device)``."""
+    return _first_match(_COPIES, name, OTHER_COPY)
 
 
 def sync_kind(name: str) -> int:
-    """The kind of a synchronisation record by its name, such as ``Stream Wait Event``."""
-    return _first(_SYNCS, name, SYNC_UNKNOWN)
+    """Return the kind of a synchronisation record, from its name, such as ``Stream Wait Event``."""
+    return _first_match(_SYNCS, name, SYNC_UNKNOWN)
 
 
-def _first(codes: dict[str, int], name: str, otherwise: int) -> int:
+def _first_match(codes: dict[str, int], name: str, otherwise: int) -> int:
     lower = name.lower()
     return next((kind for pattern, kind in codes.items() if re.search(pattern, lower)), otherwise)

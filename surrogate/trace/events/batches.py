@@ -1,8 +1,9 @@
-"""The events of a JSON file in batches: memory holds one of them, never the file.
+"""Read the events of a JSON file in batches, so that memory holds one batch and never the whole file.
 
-msgspec parses, and it proves where a batch ends. What is open at a place of a JSON text (strings, lists, objects)
-depends only on what stands before that place. So the text up to a guessed border, closed by ``]``, is a whole JSON list
-if and only if the border lies between two events. A guess is a closing brace, a comma and an opening brace.
+msgspec parses the text, and it also proves that a batch ends between two events. The strings, lists and objects that
+are open at a position of a JSON text depend only on the text before it. Therefore the text up to a guessed border,
+closed by ``]``, is valid JSON if and only if the border lies between two events. A guess is a closing brace, a comma
+and an opening brace.
 """
 
 import json
@@ -14,22 +15,23 @@ from typing import Any
 import msgspec
 
 BATCH_BYTES = 1 << 20
-"""Least size of a batch, the last one aside; its parsed objects take several times as much, and fit in a cache."""
+"""The minimum size of a batch except the last. Its parsed objects take several times as much, but fit in a cache."""
 _LIST = re.compile(rb'^(?:\xef\xbb\xbf)?\s*\[|"traceEvents"\s*:\s*\[')
 _KEY_BYTES = 64
-"""How much of the text is searched again for a key that is split between two pieces."""
+"""The length of text that is searched again for a key that is split between two pieces."""
 _BORDER = re.compile(rb"\}\s*,\s*(?=\{)")
 _TRIES = 4
-"""Borders that are tried before the batch grows: objects may stand in a list or a text inside of an event."""
-_TAIL = 12  # characters; a number or a literal cut by the end of the file fails this close to it
+"""The number of borders to try before the batch grows; an event may contain a list of objects or a text like one."""
+_TAIL = 12  # characters; a number or literal that the end of the file cuts fails this close to the end
 
 
 class EventFile:
-    """Iterating over it gives lists of the entries of ``traceEvents``, or of the list that the file is.
+    """The entries of ``traceEvents``, or of the list that the file is, as an iterator of lists.
 
-    ``pieces`` are the file's bytes. Afterwards ``header`` holds the file's keys, ``traceEvents`` an empty list where it
-    is a list. ``ends_early`` is the parser's message where the file was cut; the last batch are then the objects before
-    the cut that have a phase. Raises `json.JSONDecodeError`, another `ValueError` or `RecursionError` for damage.
+    ``pieces`` are the file's bytes. After the iteration, ``header`` holds the file's keys, with ``traceEvents`` as an
+    empty list if it is a list. ``ends_early`` is the parser's message if the file was cut; the last batch then holds
+    the complete objects with a phase. Raises `json.JSONDecodeError`, another `ValueError` or `RecursionError` for
+    damage.
     """
 
     def __init__(self, pieces: Iterable[bytes], batch_bytes: int = BATCH_BYTES) -> None:
@@ -40,42 +42,44 @@ class EventFile:
 
     def __iter__(self) -> Iterator[list[Any]]:
         opening, text = self._opened()
-        wanted = self._batch_bytes
+        batch_bytes = self._batch_bytes
         for piece in self._pieces if opening else ():
             text += piece
-            if len(text) >= wanted:
+            if len(text) >= batch_bytes:
                 batch, end = _first_batch(text)
-                wanted = self._batch_bytes if batch else 2 * wanted
+                batch_bytes = self._batch_bytes if batch else 2 * batch_bytes
                 del text[:end]
                 yield batch
         text += b"".join(self._pieces)
         text[:0] = opening
         try:
-            whole = _parsed(text)
+            document = _parsed(text)
         except json.JSONDecodeError as error:
             if not _at_the_end(error):
                 raise
             self.ends_early = error.msg
             yield _events_before_the_end(text)
             return
-        self.header |= whole if isinstance(whole, dict) else {"traceEvents": whole}
+        self.header |= document if isinstance(document, dict) else {"traceEvents": document}
         if isinstance(events := self.header.get("traceEvents"), list):
             self.header["traceEvents"] = []
             yield events
 
     def _opened(self) -> tuple[bytes, bytearray]:
-        """How a text that goes on with the next event has to begin (b"": the file has no list of events), and what was
-        read of the events."""
+        """Return the text before the next event that makes it valid JSON, and the text of the events so far.
+
+        The first is b"" if the file has no list of events.
+        """
         text = bytearray()
         for piece in self._pieces:
-            known = len(text)
+            searched = len(text)
             text += piece
-            if not (found := _LIST.search(text, max(known - _KEY_BYTES, 0))):
+            if not (found := _LIST.search(text, max(searched - _KEY_BYTES, 0))):
                 continue
             if text[found.start()] != ord('"'):
                 return b"[", text[found.end() :]
             with suppress(ValueError, RecursionError):
-                # What stands before the key is the beginning of an object, unless the key stands inside of something.
+                # The text before the key is the beginning of an object, unless the key is inside another value.
                 self.header = _parsed(text[: found.start()] + b'"traceEvents":[]}')
                 return b'{"traceEvents":[', text[found.end() :]
             break
@@ -83,7 +87,7 @@ class EventFile:
 
 
 def _first_batch(text: bytearray) -> tuple[list[Any], int]:
-    """The events up to the last border of ``text``, and where the next one begins; ([], 0) where no guess was right."""
+    """Return the events up to the last border of ``text``, and the position after it; ([], 0) if every guess failed."""
     end = len(text)
     for _ in range(_TRIES):
         border = None
@@ -102,8 +106,10 @@ def _first_batch(text: bytearray) -> tuple[list[Any], int]:
 
 
 def _parsed(text: bytes | bytearray) -> Any:
-    """A JSON text by msgspec; what that refuses (NaN, control characters, half of a surrogate pair, bytes that are no
-    UTF-8) by Python's own parser."""
+    """Parse a JSON text with msgspec, or with Python's own parser if msgspec refuses it.
+
+    msgspec refuses NaN, control characters, half of a surrogate pair, and bytes that are not UTF-8.
+    """
     try:
         return msgspec.json.decode(text)
     except ValueError:
@@ -111,19 +117,19 @@ def _parsed(text: bytes | bytearray) -> Any:
 
 
 def _at_the_end(error: json.JSONDecodeError) -> bool:
-    """Whether the text is the beginning of a JSON text."""
+    """Return whether the text is the beginning of a JSON text."""
     return error.msg.startswith("Unterminated") or error.pos >= len(error.doc.rstrip()) - _TAIL
 
 
 def _events_before_the_end(text: bytearray) -> list[Any]:
-    """The objects with a phase that are whole in a text that was cut."""
+    """Return the complete objects with a phase in a text that was cut."""
     events: list[Any] = []
 
-    def take(entry: dict[str, Any]) -> dict[str, Any]:
+    def keep_event(entry: dict[str, Any]) -> dict[str, Any]:
         if entry.get("ph") is not None:
             events.append(entry)
         return entry
 
     with suppress(json.JSONDecodeError):
-        json.JSONDecoder(object_hook=take, strict=False).decode(text.decode("utf-8-sig", "replace"))
+        json.JSONDecoder(object_hook=keep_event, strict=False).decode(text.decode("utf-8-sig", "replace"))
     return events

@@ -1,4 +1,4 @@
-"""Nsight Systems' sqlite export → `Trace`: NVTX ranges, library and CUDA calls, kernels, copies, synchronisations."""
+"""Read an Nsight Systems sqlite export: NVTX ranges, library and CUDA calls, kernels, copies, synchronisations."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ _DEVICE = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
 
 
 def read_nsys(path: Path) -> Trace:
-    """The trace in an sqlite export; any schema version, missing tables and columns count as empty.
+    """Read the trace of an sqlite export of any schema version. Missing tables and columns count as empty.
 
-    Raises `InputError` for a damaged file or one without any CUDA or NVTX table.
+    Raises `InputError` if the file is damaged or has no CUDA or NVTX table.
     """
     address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
@@ -43,10 +43,10 @@ def read_nsys(path: Path) -> Trace:
             connection.execute("PRAGMA trusted_schema = OFF")
             return build_trace(_NsysExport(connection, str(path)).raw_trace())
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-        # sqlite quotes a damaged name in an error that is no text itself.
-        fault = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
+        # If a name is damaged, sqlite's error message is not valid text either.
+        fault = "it contains a name that is not text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(
-            f"{path}: is no readable Nsight Systems export ({fault}); write it again with `nsys export --type sqlite`"
+            f"{path}: is not a valid Nsight Systems export ({fault}); write it again with `nsys export --type sqlite`"
         ) from None
 
 
@@ -75,7 +75,7 @@ class _NsysExport:
         raw.devices = list(self.devices())
         for thread, name in self.rows("ThreadNames", "globalTid", "nameId"):
             raw.thread_names[_thread(thread)] = clean_name(self.texts.get(name, ""))
-        # Tables of events that no column holds are counted.
+        # Count the events of tables that are not read.
         others = {table for table in self.tables if table.startswith(_PREFIX)} - _READ
         for table in sorted(others | ({"OSRT_API"} & self.tables)):
             if count := self.connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()[0]:
@@ -83,12 +83,12 @@ class _NsysExport:
         return raw
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table; None for a column it lacks, nothing where there is no such table."""
+        """Yield the rows of a table, with None for missing columns; nothing if the table is missing."""
         if table not in self.tables:
             return
         present = {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
-        wanted = ", ".join(f'"{c}"' if c in present else "NULL" for c in columns)
-        yield from self.connection.execute(f'SELECT {wanted} FROM "{table}"')
+        selected = ", ".join(f'"{c}"' if c in present else "NULL" for c in columns)
+        yield from self.connection.execute(f'SELECT {selected} FROM "{table}"')
 
     def name(self, text_id: object, direct: object = None) -> int:
         text = direct if isinstance(direct, str) else self.texts.get(text_id)
@@ -174,8 +174,11 @@ def _activity(
     moved: tuple[object, int] = (-1, -1),
     node: object = 0,
 ) -> Row:
-    """``event`` holds the columns `_DEVICE`; ``launch`` is grid, block, registers and shared memory; ``moved`` bytes,
-    and the direction of a copy."""
+    """Return the raw row of a device activity.
+
+    ``event`` holds the columns `_DEVICE`, ``launch`` grid, block, registers and shared memory, ``moved`` the bytes and
+    the direction of a copy.
+    """
     start, end, *place, process, correlation = event
     return start, _length(start, end), name, kind, *place, _process(process), correlation, -1, *launch, *moved, node
 
@@ -190,5 +193,5 @@ def _thread(global_id: object) -> tuple[str, str]:
 
 
 def _process(global_id: object) -> int:
-    """Nsight's global ids hold the process in the bits 24 to 47; -1 for what is no id."""
+    """Return the process in the bits 24 to 47 of Nsight's global id; -1 if it is not an id."""
     return global_id >> 24 & 0xFFFFFF if isinstance(global_id, int) else -1

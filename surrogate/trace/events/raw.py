@@ -1,7 +1,8 @@
-"""What a reader collects from a trace file, and how it becomes the sorted, linked tables of a `Trace`.
+"""Collect the rows that a reader finds in a trace file, and build the sorted, linked tables of a `Trace`.
 
-Readers append one tuple per event to a table of a `RawTrace`, its values as the file holds them. A table turns its rows
-into NumPy columns: fast where every value is a plain number, value by value where a file is damaged.
+Readers append one tuple per event to a table of a `RawTrace`, with values as the file holds them. A table converts its
+rows into NumPy columns. The conversion is fast if every value is a plain number; if the file is damaged, values are
+converted one by one.
 """
 
 from collections import Counter
@@ -34,20 +35,20 @@ COLUMNS = {table: tuple(columns.split()) for table, columns in _TABLES.items()}
 """Table → the columns of its raw rows, in order; ``ts`` and ``dur`` are the start and the length."""
 
 PACKED_ROWS = 20_000
-"""Rows of a table that are turned into columns together."""
+"""The number of rows of a table that are converted into columns together."""
 MAX_NAME = 20_000
-"""Characters of a name that are kept; templated kernel names reach a few thousand."""
+"""The maximum length of a name in characters; templated kernel names reach a few thousand."""
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)], " ")
-_MAX_TIME_US = 3e15  # the year 2065 in µs since 1970; what lies beyond is damage
+_MAX_TIME_US = 3e15  # the year 2065 in µs since 1970; later times are damaged
 _MAX_START_NS = 3 * 10**18
-_MAX_LENGTH_NS = 10**18  # 31 years; sums of two starts and a length stay within 64 bits
+_MAX_LENGTH_NS = 10**18  # 31 years; the sum of two starts and a length fits in 64 bits
 _LIMIT = 2**63 - 1
 _DAMAGE = (ValueError, TypeError, OverflowError)
-"""What NumPy, `int` and `float` raise for a value that is no number."""
+"""The exceptions of NumPy, `int` and `float` for a value that is not a number."""
 
 
 class Interner(dict[Hashable, int], Generic[T]):
-    """Gives each distinct value an index, in the order of first sight; ``clean`` is applied to new values."""
+    """A map of each distinct value to an index, in the order of first occurrence; ``clean`` converts new values."""
 
     def __init__(self, clean: Callable[[Any], T]) -> None:
         self._clean = clean
@@ -55,7 +56,7 @@ class Interner(dict[Hashable, int], Generic[T]):
         self.distinct: list[T] = []
 
     def index(self, key: Hashable, value: object = None) -> int:
-        """The index of ``key`` (cleaned from ``value``, or from the key itself)."""
+        """Return the index of ``key``, which is cleaned from ``value``, or from the key itself."""
         if key in self:
             return self[key]
         clean = self._clean(key if value is None else value)
@@ -68,33 +69,35 @@ class Interner(dict[Hashable, int], Generic[T]):
 
 
 def clean_name(value: object) -> str:
-    """Printable text: no control characters (a terminal would obey them), no lone surrogates, bounded length."""
+    """Return printable text: no control characters (terminals execute them), no lone surrogates, at most `MAX_NAME`."""
     text = value if isinstance(value, str) else repr(value)
     return text[:MAX_NAME].translate(_CONTROL).encode("utf-8", "replace").decode("utf-8")
 
 
 def clean_texts(values: object) -> tuple[str, ...]:
-    """A list of anything as a tuple of printable texts."""
+    """Return a list of any values as a tuple of printable texts; () for a value that is not a list."""
     return tuple(map(clean_name, values)) if isinstance(values, list | tuple) else ()
 
 
 def clean_shapes(values: object) -> tuple[object, ...]:
-    """An operator's list of shapes as nested tuples, () for what is no list; -1 for what is no whole number."""
+    """Return an operator's list of shapes as nested tuples: () for a value that is not a list, -1 for one that is not
+    an integer.
+    """
 
     def clean(value: object, depth: int) -> object:
         if isinstance(value, list | tuple):
             return tuple(clean(inner, depth + 1) for inner in value) if depth < 8 else ()
-        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-        return value if whole else -1
+        is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+        return value if is_integer else -1
 
     return tuple(clean(value, 1) for value in values) if isinstance(values, list | tuple) else ()
 
 
 class RawTable:
-    """Rows of one table: a reader appends to ``rows``, and `pack` turns them into columns, which take less memory.
+    """The rows of one table. A reader appends to ``rows``; `pack` converts them into columns, which take less memory.
 
-    Rows count whose start and length are numbers of sane size and whose length is not negative; others are ``dropped``.
-    ``whole_us`` says whether all times are whole µs.
+    A row is valid if its start and length are numbers in a plausible range and its length is not negative. ``dropped``
+    counts the others. ``integer_us`` is True if all times are whole µs.
     """
 
     def __init__(self, names: tuple[str, ...], exact_ns: bool) -> None:
@@ -102,11 +105,11 @@ class RawTable:
         self.exact_ns = exact_ns
         self.rows: list[Row] = []
         self.dropped = 0
-        self.whole_us = not exact_ns
+        self.integer_us = not exact_ns
         self._packed: list[dict[str, Ints]] = []
 
     def pack(self) -> None:
-        """Turn the rows into columns."""
+        """Convert the rows into columns."""
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.names)
         self.rows.clear()
         values = dict(zip(self.names, columns, strict=True))
@@ -116,10 +119,10 @@ class RawTable:
             start, length = integers(ts, _LIMIT // 2), integers(dur)
             valid = np.ones(len(ts), np.bool_)
         else:
-            start, valid, whole = nanoseconds(ts)
-            length, lasting, whole_length = nanoseconds(dur)
+            start, valid, start_is_integer = nanoseconds(ts)
+            length, lasting, length_is_integer = nanoseconds(dur)
             valid = valid & lasting
-            self.whole_us = self.whole_us and whole and whole_length
+            self.integer_us = self.integer_us and start_is_integer and length_is_integer
         valid = valid & (length >= 0) & (length <= _MAX_LENGTH_NS) & (np.abs(start) <= _MAX_START_NS)
         packed = {name: _CONVERTED.get(name, integers)(column) for name, column in values.items()}
         packed |= {"start_ns": start, "length_ns": length}
@@ -127,27 +130,28 @@ class RawTable:
         self.dropped += len(ts) - int(valid.sum())
 
     def columns(self) -> dict[str, Ints]:
-        """The columns of all rows, ``start_ns`` and ``end_ns`` in the place of ``ts`` and ``dur``.
+        """Return the columns of all rows, with ``start_ns`` and ``end_ns`` instead of ``ts`` and ``dur``.
 
-        Sorted by start; of rows that start together the longest first, which holds the others, then as in the file.
+        Rows are sorted by start. Of rows that start together, the longest comes first because it encloses the others;
+        equal rows keep the order of the file.
         """
         self.pack()
         packed, self._packed = self._packed, []
-        whole = {name: np.concatenate([part.pop(name) for part in packed]) for name in list(packed[0])}
-        length = whole.pop("length_ns")
-        order = np.lexsort((-length, whole["start_ns"]))
-        whole["end_ns"] = whole["start_ns"] + length
-        return {name: whole.pop(name)[order] for name in list(whole)}
+        columns = {name: np.concatenate([part.pop(name) for part in packed]) for name in list(packed[0])}
+        length = columns.pop("length_ns")
+        order = np.lexsort((-length, columns["start_ns"]))
+        columns["end_ns"] = columns["start_ns"] + length
+        return {name: columns.pop(name)[order] for name in list(columns)}
 
 
 @dataclass(slots=True)
 class RawTrace:
-    """Rows in the column orders of `COLUMNS`, and what the indices in them refer to."""
+    """Rows in the column orders of `COLUMNS`, and the values that the indices in them refer to."""
 
     source: str
     format: str
     exact_ns: bool = False
-    """True where rows give ``ts`` and ``dur`` in whole ns; they are µs otherwise."""
+    """True if rows give ``ts`` and ``dur`` in integer ns; otherwise they are in µs."""
     names: Interner[str] = field(default_factory=lambda: Interner(clean_name))
     shapes: Interner[tuple[object, ...]] = field(default_factory=lambda: Interner(clean_shapes))
     types: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
@@ -169,12 +173,12 @@ class RawTrace:
 
 
 def integers(values: Sequence[object], default: int = -1) -> Ints:
-    """int64 column; ``default`` where a value is no number of 64 bits."""
+    """Return an int64 column, with ``default`` for values that are not 64-bit numbers."""
     return _column(values, int, np.int64, default)
 
 
 def _column(values: Sequence[object], convert: Callable[[Any], Any], dtype: Any, default: float) -> NDArray[Any]:
-    """All values at once where each is a number, else one by one, with ``default`` in the place of damage."""
+    """Convert all values at once if each is a number, else one by one, with ``default`` for damaged values."""
 
     def number(value: Any) -> float:
         try:
@@ -190,7 +194,7 @@ def _column(values: Sequence[object], convert: Callable[[Any], Any], dtype: Any,
 
 
 def triples(values: Sequence[object]) -> Ints:
-    """Column of (x, y, z), shape (rows, 3), at least 0; zeros where a value is no such list."""
+    """Return a column of (x, y, z), shape (rows, 3), at least 0; zeros for values that are not such a list."""
     try:
         sizes = np.array(values, np.int64).reshape(len(values), 3)
     except _DAMAGE:
@@ -200,7 +204,7 @@ def triples(values: Sequence[object]) -> Ints:
 
 
 def numbers(values: Sequence[object]) -> Ints:
-    """Column of numbers of devices or streams; old traces write ``stream 7`` where newer ones write 7."""
+    """Return a column of device or stream numbers. Old traces write ``stream 7``, newer ones 7."""
     return integers(values if set(map(type, values)) == {int} else [*map(_number, values)])
 
 
@@ -216,29 +220,33 @@ _CONVERTED: dict[str, Callable[[Sequence[object]], Ints]] = {
     **dict.fromkeys(("device", "stream"), numbers),
     **dict.fromkeys(("size", "graph_node"), partial(integers, default=0)),
 }
-"""Columns that are no plain numbers, or lack another one than -1 where a value is damaged."""
+"""The conversions of columns that are not plain numbers, or that replace damaged values by another number than -1."""
 
 
 def nanoseconds(values: Sequence[object]) -> tuple[Ints, NDArray[np.bool_], bool]:
-    """Times in µs as ns; which are valid; whether all are whole µs (so that rounding may split nested ranges).
+    """Convert times in µs to ns. Return the times, which of them are valid, and whether all are whole µs.
 
-    A float of µs since 1970 resolves 0.25 µs only, so whole and fractional part are converted apart.
+    Rounding to whole µs may split nested ranges. A float of µs since 1970 resolves only 0.25 µs, so the integer and the
+    fractional part are converted separately.
     """
     numbers = _column(values, float, np.float64, np.nan)
     valid = np.abs(numbers) <= _MAX_TIME_US
-    whole = np.floor(np.where(valid, numbers, 0.0))
-    part = np.rint((np.where(valid, numbers, 0.0) - whole) * 1000)
-    return whole.astype(np.int64) * 1000 + part.astype(np.int64), valid, not part.any()
+    integer = np.floor(np.where(valid, numbers, 0.0))
+    part = np.rint((np.where(valid, numbers, 0.0) - integer) * 1000)
+    return integer.astype(np.int64) * 1000 + part.astype(np.int64), valid, not part.any()
 
 
-_WHOLE_US_NS = 1000
-"""What rounding to whole µs can cut off the end of a range."""
+_ROUNDING_NS = 1000
+"""The maximum time that rounding to whole µs cuts off the end of a range, in ns."""
 Columns = dict[str, Ints]
 """Raw columns by name, sorted by start, with ``start_ns`` and ``end_ns``."""
 
 
 def build_trace(raw: RawTrace) -> Trace:
-    """Drop rows without a usable time (counted in the notes), convert, sort, link, and shift the origin to 0."""
+    """Return the trace of the rows, converted, sorted and linked, with its first event at time 0.
+
+    Rows without a usable time are dropped and counted in the notes.
+    """
     parts = {name: table.columns() for name, table in raw.tables.items()}
     origin = min((int(part["start_ns"][0]) for part in parts.values() if len(part["start_ns"])), default=0)
     for part in parts.values():
@@ -247,7 +255,7 @@ def build_trace(raw: RawTrace) -> Trace:
     notes = [*raw.notes]
     if dropped := sum(table.dropped for table in raw.tables.values()):
         notes.append(f"{dropped:,} events without a usable time are left out")
-    tolerance = _WHOLE_US_NS if all(table.whole_us for table in raw.tables.values()) else 0
+    tolerance = _ROUNDING_NS if all(table.integer_us for table in raw.tables.values()) else 0
     names = raw.names.distinct
     frames, _ = _ranges(parts["frames"], names, tolerance)
     ranges, nesting = _ranges(parts["ranges"], names, tolerance)
@@ -259,7 +267,7 @@ def build_trace(raw: RawTrace) -> Trace:
         launches = np.flatnonzero(np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)))
         lost = np.setdiff1d(launches, activities.call)
         without = f", and {len(lost):,} of {len(launches):,} launches have no kernel" * bool(len(lost))
-        notes.insert(0, f"the file ends early: what was recorded last is missing{without}")
+        notes.insert(0, f"the file ends early: the last events are missing{without}")
     values: Any = {name: tuple(getattr(raw, name).distinct) for name in ("names", "shapes", "types", "inputs")}
     values |= {name: getattr(raw, name) for name in ("source", "format", "rank", "world_size", "ends_early")}
     return Trace(
@@ -280,7 +288,7 @@ def build_trace(raw: RawTrace) -> Trace:
 
 
 def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ranges, Nesting]:
-    # The profiler's own range around an iteration is recognised by its name.
+    # The profiler's own range around an iteration has a known prefix.
     steps = _lookup(names, columns["name"], lambda name: name.startswith("ProfilerStep"))
     is_step = (steps == 1) & (columns["kind"] != events.FRAME)
     columns["kind"] = np.where(is_step, events.STEP, columns["kind"])
@@ -293,7 +301,7 @@ def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ran
 def _calls(columns: Columns, names: Sequence[str], ranges: Ranges, nesting: Nesting) -> tables.Calls:
     columns["kind"] = _lookup(names, columns["name"], events.call_kind)
     around = nesting.open_at(columns["start_ns"], columns["thread"])
-    # A profiler that numbers threads differently for calls and operators still gives the operator's id.
+    # Some profilers number threads differently for calls and operators, but give the operator's id.
     around = np.where(around < 0, _by_external_id(columns, ranges), around)
     return tables.Calls(**columns, range=around)
 
@@ -305,7 +313,7 @@ def _allocations(columns: Columns, nesting: Nesting) -> tables.Allocations:
 
 
 class _DeviceTables:
-    """Activities and synchronisations, joined to the calls that launched them; both share the ``streams``."""
+    """The tables of activities and synchronisations, joined to their launch calls; both share the ``streams``."""
 
     def __init__(self, raw: RawTrace, ranges: Ranges, calls: tables.Calls) -> None:
         self.names = raw.names.distinct
@@ -333,19 +341,19 @@ class _DeviceTables:
         return tables.Syncs(**columns)
 
     def _link(self, columns: Columns) -> None:
-        """Replace device, stream and process by ``stream``, its index, and add ``call``, the launch."""
+        """Replace device, stream and process by the index ``stream``, and add ``call``, the launch call."""
         values = (columns.pop("device"), columns["stream"], columns.pop("process"))
         rows = zip(*(column.tolist() for column in values), strict=True)
         keys = [(device, number, str(process) if process >= 0 else "") for device, number, process in rows]
-        known = {key: self.streams.setdefault(tables.Stream(*key), len(self.streams)) for key in dict.fromkeys(keys)}
-        columns["stream"] = np.array([known[key] for key in keys], np.int64)
+        index = {key: self.streams.setdefault(tables.Stream(*key), len(self.streams)) for key in dict.fromkeys(keys)}
+        columns["stream"] = np.array([index[key] for key in keys], np.int64)
         process = np.array([self.processes.get(name, -1) for _, _, name in keys], np.int64)
-        own = columns["correlation"], columns["start_ns"]
-        columns["call"] = launched_by(*own, self.calls.correlation, self.calls.start_ns, process, self.process_of_call)
+        ids = columns["correlation"], columns["start_ns"]
+        columns["call"] = launched_by(*ids, self.calls.correlation, self.calls.start_ns, process, self.process_of_call)
 
 
 def _lookup(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:
-    """``of(name)`` for every row, evaluated once per name that occurs."""
+    """Return ``of(name)`` for every row. ``of`` is called once per name that occurs."""
     table = np.full(len(names) + 1, -1, dtype=np.int64)
     for index in map(int, np.unique(column)):
         if index >= 0:
@@ -354,31 +362,35 @@ def _lookup(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Int
 
 
 def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
-    """The range with each row's id, -1 for none; newer profilers put the correlation id there, which names no range."""
+    """Return the range with each row's external id, -1 for none.
+
+    Newer profilers write the correlation id there, which identifies no range.
+    """
     external_id = table["external_id"]
     numbered = np.flatnonzero(ranges.external_id > 0)
     if not len(numbered) or not len(external_id):
         return np.full(len(external_id), -1, np.int64)
-    # A binary search of each id among those of the ranges; what is found counts where it is the same.
+    # Find each id among the ranges' ids by binary search; a result is valid if the ids are equal.
     order = numbered[np.argsort(ranges.external_id[numbered], kind="stable")]
     at = np.minimum(np.searchsorted(ranges.external_id[order], external_id), len(order) - 1)
-    good = (ranges.external_id[order[at]] == external_id) & (external_id != table["correlation"])
-    return np.where(good, order[at], -1)
+    is_found = (ranges.external_id[order[at]] == external_id) & (external_id != table["correlation"])
+    return np.where(is_found, order[at], -1)
 
 
 def launched_by(
     correlation: Ints, start_ns: Ints, call_correlation: Ints, call_start_ns: Ints, process: Ints, call_process: Ints
 ) -> Ints:
-    """The call (row) that launched each activity, -1 for none, by correlation id.
+    """Return the row of the call that launched each activity, by correlation id; -1 for none.
 
-    Ids can repeat in a file that several processes wrote: of the calls with the id (and the process, where the
-    activity has one, not -1) the last that began before the activity counts, else the first.
+    Ids can repeat in a file that several processes wrote. If the activity has a process (not -1) and calls of that
+    process have the id, only these calls are candidates. The last candidate that began before the activity is the
+    answer, else the first candidate.
     """
     call = np.full(len(correlation), -1, np.int64)
     usable = np.flatnonzero(call_correlation >= 0)
     if not len(usable) or not len(correlation):
         return call
-    # Calls by id, then by start: those with an activity's id are order[low:high].
+    # Sort calls by id, then by start. The calls with an activity's id are order[low:high].
     order = usable[np.lexsort((call_start_ns[usable], call_correlation[usable]))]
     keys = call_correlation[order]
     low = np.searchsorted(keys, correlation, "left")

@@ -1,6 +1,6 @@
-"""Reading a trace file: PyTorch profiler (Kineto) JSON of both generations here, Nsight Systems in `nsys`.
+"""Read a trace file: PyTorch profiler (Kineto) JSON of both generations here, Nsight Systems exports in `nsys`.
 
-The format is told by the first bytes, never by the name. `trace_files` finds the traces in a folder or an archive.
+The first bytes determine the format, not the name. `trace_files` finds the traces in a folder or an archive.
 """
 
 import gc
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from surrogate.formats.foreign_file import Progress
 
 DEFAULT_MAX_BYTES = 2 << 30
-"""Most bytes that a JSON trace may unpack to."""
+"""The maximum size in bytes of an unpacked JSON trace."""
 _SQLITE = b"SQLite format 3\x00"
 _TRACES = (".json", ".json.gz", ".sqlite")
 _ARCHIVES = (".tar.gz", ".tgz")
-"""How names of traces in a folder or an archive end, and those of archives."""
+"""The endings of the names of traces in a folder or an archive, and of archives."""
 _POINTS = ("i", "I", "C")
-"""Phases of marks and counters, which take no time."""
+"""Phases of marks and counters, which have no duration."""
 Event = Mapping[str, object]
 """A JSON object of the file, or its arguments."""
 Handler = Callable[[Row, Event, Event], None]
-"""Takes an event's start, length and name, the event, and its arguments."""
+"""A function of an event's start, length and name, of the event, and of its arguments."""
 _UNKNOWN = (0, 0, 0)
 _LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
 
@@ -51,26 +51,41 @@ _ACTIVITIES = {
 _IGNORED = {
     *("async", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward", "gpu_user_annotation", "trace")
 }
-"""Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
+"""Categories that repeat other events: arrows, annotations projected to the GPU, the recording itself."""
 
 
 def as_trace(given: object) -> Trace:
-    """A trace as it is, or that of `read_trace` by its path or name. Raises `InputError` for anything else."""
+    """Return a trace unchanged, or read the trace of a path or name with `read_trace`.
+
+    Raises `InputError` for any other type.
+    """
     if isinstance(given, str | Path):
         return read_trace(given)
     if not isinstance(given, Trace):
-        raise InputError(f"a {type(given).__name__} is no trace; give read_trace's, a file or a name that ships")
+        raise InputError(f"a {type(given).__name__} is not a trace; give a trace, a file or the name of a shipped one")
     return given
 
 
 def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
-    """The trace in ``path``: a PyTorch profiler's JSON (plain, .gz, .bz2) or an Nsight Systems sqlite export.
+    """Read a PyTorch profiler's JSON trace (plain, .gz, .bz2) or an Nsight Systems sqlite export.
 
-    A name of `surrogate.bundled.TRACES` is a trace that ships.
+    Parameters
+    ----------
+    path : str or Path
+        The file, or the name of a shipped trace (`surrogate.bundled.TRACES`).
+    max_bytes : int
+        The maximum size in bytes of an unpacked JSON file.
+    progress : callable, optional
+        Called with (bytes of the file read so far, size of the file) while the file is read.
 
-    ``max_bytes`` is the most that a JSON file may unpack to, ``progress`` is called with (bytes of the file read, its
-    size) now and then. Raises `InputError` for a file that is missing, damaged, of another kind, too large, or holds
-    no event.
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged, of another kind or too large, or has no event.
     """
     path = Path(path)
     if not path.exists():
@@ -86,11 +101,13 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
             start = file.read(len(_SQLITE))
     except OSError as error:
         ships = ", ".join(TRACES)
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or {ships}, which ships") from None
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give a trace, or one that ships: {ships}"
+        ) from None
     if start.startswith((b"PK\x03\x04", b"\xfd7zXZ")):
-        raise InputError(f"{path}: is an archive, which is read packed by gzip or bzip2 alone; unpack it first")
+        raise InputError(f"{path}: is an archive; only files packed by gzip or bzip2 are read; unpack it first")
     collecting = gc.isenabled()
-    gc.disable()  # it would search millions of new objects for cycles that they cannot have
+    gc.disable()  # millions of new objects have no cycles to search for
     try:
         if start == _SQLITE:
             from surrogate.trace.events.nsys import read_nsys
@@ -113,13 +130,13 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace's file, and what a user knows it by: a member of an archive by both names."""
+    """The file of a trace, and its name for users; for a member of an archive, the archive's and the member's name."""
 
     path: Path
     display_name: str
 
     def read(self, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
-        """`read_trace` of the file, in whose messages and `Trace.source` it goes by what the user knows."""
+        """Read the trace. Messages and `Trace.source` contain the name for users."""
         path = str(self.path)
         try:
             trace = read_trace(path, max_bytes=max_bytes, progress=progress)
@@ -130,10 +147,11 @@ class TraceFile:
 
 @contextmanager
 def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES) -> Iterator[list[TraceFile]]:
-    """The files, and in the place of a folder or of an archive the traces in it and in its folders, by name.
+    """Yield the files of traces. A folder or an archive is replaced by the traces in it, sorted by name.
 
-    An archive's name ends in .tar.gz or .tgz; it is unpacked until the end, to ``max_bytes`` at most. Raises
-    `InputError` where a folder or an archive holds no trace, and for an archive that is damaged or unpacks to more.
+    Subfolders are searched, too. An archive's name ends in .tar.gz or .tgz. It is unpacked to at most ``max_bytes`` and
+    removed at the end. Raises `InputError` if a folder or an archive has no trace, or if an archive is damaged or too
+    large.
     """
     from surrogate.formats.foreign_file import untar
 
@@ -142,19 +160,19 @@ def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES)
         for path in map(Path, paths):
             if path.name.endswith(_ARCHIVES):
                 unpacked = untar(path, Path(folder), _TRACES, max_bytes=max_bytes)
-                held = [TraceFile(file, f"{path}/{name}") for name, file in unpacked]
+                found = [TraceFile(file, f"{path}/{name}") for name, file in unpacked]
             elif path.is_dir():
-                held = [TraceFile(file, str(file)) for file in path.rglob("*") if file.name.endswith(_TRACES)]
+                found = [TraceFile(file, str(file)) for file in path.rglob("*") if file.name.endswith(_TRACES)]
             else:
-                held = [TraceFile(path, str(path))]
-            if not held:
+                found = [TraceFile(path, str(path))]
+            if not found:
                 raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
-            files += sorted(held, key=lambda file: file.display_name)
+            files += sorted(found, key=lambda file: file.display_name)
         yield files
 
 
 def distinct_names(sources: Sequence[str]) -> list[str]:
-    """The names of traces' files, with as many of their folders as tell them apart."""
+    """Return the names of the traces' files, each with as many of its folders as make the names distinct."""
     paths = [Path(source).parts for source in sources]
     longest = max(map(len, paths), default=1)
     fewest = next((n for n in range(1, longest) if len({path[-n:] for path in paths}) == len(paths)), longest)
@@ -162,37 +180,37 @@ def distinct_names(sources: Sequence[str]) -> list[str]:
 
 
 def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
-    """The trace in a file's (unpacked) bytes: an object with a ``traceEvents`` list, or a bare list of events.
+    """Read a trace from a file's unpacked bytes: an object with a ``traceEvents`` list, or a list of events.
 
-    Events without a usable time are left out and counted in ``notes``; categories that no table holds are counted in
-    ``ignored``. Of a file that ends early the whole events are used. Raises `InputError` for what is no trace.
+    Events without a usable time are left out and counted in ``notes``. Categories without a table are counted in
+    ``ignored``. If the file ends early, its complete events are used. Raises `InputError` if the file is not a trace.
     """
     reader = _EventReader(RawTrace(source, "kineto"))
     raw = reader.raw
     file = EventFile(pieces)
     try:
-        # Each batch becomes columns before the next is parsed, so that memory never holds all events as dicts.
+        # Convert each batch into columns before the next is parsed; memory never holds all events as dicts.
         for batch in file:
-            reader.take(batch)
+            reader.keep(batch)
     except InputError:
         raise
     except json.JSONDecodeError as error:
-        raise _refusal(source, f"is no JSON or damaged ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or lists without end
+        raise _refusal(source, f"is not JSON or is damaged ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or endless lists
         raise _refusal(source, f"is damaged ({str(error).partition(';')[0]})") from None
     if file.ends_early:
         if not reader.count:
-            raise _refusal(source, f"is no JSON or damaged ({file.ends_early})")
+            raise _refusal(source, f"is not JSON or is damaged ({file.ends_early})")
         raw.ends_early = True
     elif not isinstance(file.header.get("traceEvents"), list):
         if "nodes" in file.header:
             raise InputError(
-                f"{source}: an execution trace, which holds shapes and no times; give a trace of torch.profiler, which"
+                f"{source}: an execution trace has shapes but no times; give a trace of torch.profiler, which"
                 " record_shapes=True gives shapes"
             )
-        raise _refusal(source, "holds no list of events")
+        raise _refusal(source, "has no list of events")
     if reader.others:
-        raw.notes.append(f"{reader.others:,} entries of the events list are no events")
+        raw.notes.append(f"{reader.others:,} entries of the list of events are not events")
     raw.devices = _devices(file.header.get("deviceProperties"))
     info = file.header.get("distributedInfo")
     if isinstance(info, dict):
@@ -211,13 +229,16 @@ def _refusal(source: str, what: str) -> InputError:
 
 @cache
 def _is_kept(name: str) -> bool:
-    """Whether a frame is a module, or a line of neither torch nor Python's library: ``model.py(12): forward``."""
+    """Return whether a frame is a module, or a line of user code, such as ``model.py(12): forward``.
+
+    Lines of torch and of Python's library are not kept.
+    """
     file, is_line, _ = name.partition(".py(")
     return name.startswith(events.MODULE) or (bool(is_line) and file.split("/")[0] not in _LIBRARIES)
 
 
 class _EventReader:
-    """Keeps the events of a file as rows of ``raw``; ``count`` are the events, ``others`` the entries that are none."""
+    """A collector of events as rows of ``raw``; ``count`` is the number of events, ``others`` that of other entries."""
 
     def __init__(self, raw: RawTrace) -> None:
         self.raw = raw
@@ -234,7 +255,7 @@ class _EventReader:
         for category, handler in of_category.items():
             self.handlers[category] = self.handlers[category.capitalize()] = handler
 
-    def take(self, batch: Sequence[Any]) -> None:
+    def keep(self, batch: Sequence[Any]) -> None:
         """Keep the events among the entries."""
         others = 0
         names = self.raw.names
@@ -245,11 +266,11 @@ class _EventReader:
                 continue
             category = event.get("cat")
             name = event.get("name")
-            given = event.get("args")
-            arguments: Event = given if type(given) is dict else {}
+            args = event.get("args")
+            arguments: Event = args if type(args) is dict else {}
             handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
             if handler is not None:
-                # Of Python frames modules are kept, which are layers, and lines of the program: others are most events.
+                # Of Python frames, only modules (layers) and lines of user code are kept; most events are other frames.
                 if category != "python_function" or (type(name) is str and _is_kept(name)):
                     index = names[name if type(name) is str else repr(name)]
                     handler((event.get("ts"), event.get("dur"), index), event, arguments)
@@ -272,56 +293,56 @@ class _EventReader:
         thread = event.get("tid")
         try:
             return self.raw.threads[process, thread]
-        except TypeError:  # a list in the place of an id
+        except TypeError:  # the id is a list
             return self.raw.threads[str(process), str(thread)]
 
-    def range(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
+    def range(self, head: Row, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
         stack = get("Call stack")
         line = self.raw.names[stack if type(stack) is str else repr(stack)] if stack else -1
         texts = self.signature(get("Input Dims", get("Input dims")), get("Input type"), get("Concrete Inputs"))
         external, sequence = get("External id", get("external id", -1)), get("Sequence number", -1)
         forward = get("Fwd thread id", -1)
-        self.add["ranges"]((*named, kind, self.thread(event), external, sequence, forward, *texts, line))
+        self.add["ranges"]((*head, kind, self.thread(event), external, sequence, forward, *texts, line))
 
     def signature(self, *values: object) -> tuple[int, ...]:
-        """The indices of an operator's shapes, types and scalar inputs, -1 for None."""
+        """Return the indices of an operator's shapes, types and scalar inputs, -1 for None."""
         try:
             key = msgspec.json.encode(values)
         except UnicodeError:  # half of a surrogate pair
             key = repr(values)
         if key not in self.signatures:
             raw = self.raw
-            known = zip((raw.shapes, raw.types, raw.inputs), values, strict=True)
+            interners = zip((raw.shapes, raw.types, raw.inputs), values, strict=True)
             self.signatures[key] = tuple(
-                -1 if value is None else texts.index(repr(value), value) for texts, value in known
+                -1 if value is None else texts.index(repr(value), value) for texts, value in interners
             )
         return self.signatures[key]
 
-    def frame(self, named: Row, event: Event, arguments: Event) -> None:
+    def frame(self, head: Row, event: Event, arguments: Event) -> None:
         number = arguments.get("Python id", -1)
-        self.add["frames"]((*named, events.FRAME, self.thread(event), number, *[-1] * 6))
+        self.add["frames"]((*head, events.FRAME, self.thread(event), number, *[-1] * 6))
 
-    def call(self, named: Row, event: Event, arguments: Event) -> None:
+    def call(self, head: Row, event: Event, arguments: Event) -> None:
         get = arguments.get
         ids = get("correlation", -1), get("External id", get("external id", -1))
-        self.add["calls"]((*named, -1, self.thread(event), *ids))
+        self.add["calls"]((*head, -1, self.thread(event), *ids))
 
-    def activity(self, named: Row, event: Event, arguments: Event, kind: int) -> None:
+    def activity(self, head: Row, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
         device, stream = get("device", event.get("pid")), get("stream", event.get("tid"))
         launch, external = get("correlation", -1), get("External id", get("external id", -1))
         grid, block, registers = get("grid", _UNKNOWN), get("block", _UNKNOWN), get("registers per thread", -1)
         shared, size, node = get("shared memory", -1), get("bytes", -1), get("graph node id", 0)
-        row = (*named, kind, device, stream, -1, launch, external, grid, block, registers, shared, size, -1, node)
+        row = (*head, kind, device, stream, -1, launch, external, grid, block, registers, shared, size, -1, node)
         self.add["activities"](row)
 
-    def sync(self, named: Row, event: Event, arguments: Event) -> None:
+    def sync(self, head: Row, event: Event, arguments: Event) -> None:
         get = arguments.get
         kind = get("cuda_sync_kind")
-        name = named[2] if kind is None else self.raw.names[kind if type(kind) is str else repr(kind)]
+        name = head[2] if kind is None else self.raw.names[kind if type(kind) is str else repr(kind)]
         device, stream = get("device", event.get("pid")), get("stream", event.get("tid"))
-        self.add["syncs"]((*named[:2], name, -1, device, stream, -1, get("correlation", -1)))
+        self.add["syncs"]((*head[:2], name, -1, device, stream, -1, get("correlation", -1)))
 
     def allocation(self, event: Event, arguments: Event) -> None:
         get = arguments.get
@@ -331,7 +352,7 @@ class _EventReader:
 
 
 def _devices(properties: Any) -> list[TraceGpu]:
-    """The GPUs that the header lists; none where the list is damaged."""
+    """Return the GPUs that the header lists; an empty list if it is damaged."""
     try:
         return [
             TraceGpu(

@@ -1,5 +1,6 @@
-"""The events of a trace as columns: one frozen table per kind of event, over shared names, threads and streams; and
-which interval of a thread holds which.
+"""The events of a trace as columns: one frozen table per kind of event, and the nesting of intervals on threads.
+
+The tables share names, threads and streams.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-"""A column of whole numbers; -1 stands for "not in the trace"."""
+"""A column of integers; -1 means "not in the trace"."""
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A host thread, by the ids the profiler printed."""
+    """A host thread, by the ids that the profiler printed."""
 
     process: str
     thread: str
@@ -25,7 +26,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A queue of one device. ``process`` is "" where the trace does not say whose it is (PyTorch's never does)."""
+    """A queue of one device. ``process`` is "" if the trace does not name the process (PyTorch's never does)."""
 
     device: int
     stream: int
@@ -33,13 +34,13 @@ class Stream:
 
     @property
     def label(self) -> str:
-        """Its name, as people read it."""
+        """A readable name, such as ``GPU 0 stream 7``."""
         return f"GPU {self.device} stream {self.stream}"
 
 
 @dataclass(frozen=True, slots=True)
 class TraceGpu:
-    """A GPU as the trace describes it; 0 where it does not."""
+    """A GPU as the trace describes it; 0 for properties that the trace does not hold."""
 
     index: int
     name: str
@@ -49,8 +50,11 @@ class TraceGpu:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
-    """What all tables with a duration share: ``start_ns`` and ``end_ns`` from the trace's origin, and what an event is:
-    ``name``, an index into ``Trace.names``, and ``kind``, a code of `surrogate.trace.events`."""
+    """The columns of all tables with a duration.
+
+    ``start_ns`` and ``end_ns`` count from the trace's origin. ``name`` is an index into ``Trace.names``, ``kind`` a
+    code of `surrogate.trace.events`.
+    """
 
     start_ns: Ints
     end_ns: Ints
@@ -70,11 +74,10 @@ class Timed:
 class Ranges(Timed):
     """Host ranges: operators, annotations, profiler steps, NVTX ranges (`surrogate.trace.events`), or modules' frames.
 
-    ``name``, ``shapes``, ``types``, ``inputs`` and ``stack`` are indices into the trace's tuples ``names``, ``shapes``,
-    ``types``, ``inputs`` and ``names``; ``thread`` into ``threads``.
-    ``parent`` is the innermost range of the same thread around this one, ``depth`` the number of those around
-    it. ``sequence`` and ``forward_thread`` are autograd's: a backward operator has the sequence number of its
-    forward operator and a forward thread above 0.
+    ``name`` and ``stack`` are indices into the trace's tuple ``names``; ``shapes``, ``types``, ``inputs`` and
+    ``thread`` are indices into ``shapes``, ``types``, ``inputs`` and ``threads``. ``parent`` is the innermost enclosing
+    range of the same thread, ``depth`` the number of enclosing ranges. ``sequence`` and ``forward_thread`` are
+    autograd's: a backward operator has the sequence number of its forward operator and a forward thread above 0.
     """
 
     thread: Ints
@@ -103,9 +106,9 @@ class Calls(Timed):
 class Activities(Timed):
     """Kernels, copies, memsets and graphs on the device (`surrogate.trace.events`).
 
-    ``call`` is the row of `Trace.calls` that launched it (all kernels of one CUDA graph share theirs), ``range``
-    the innermost row of `Trace.ranges` around that call. ``grid`` and ``block`` have shape (rows, 3), in blocks
-    and threads, 0 where unknown; ``shared_bytes`` is a block's static and dynamic shared memory together.
+    ``call`` is the row of `Trace.calls` that launched the activity; all kernels of one CUDA graph share one call.
+    ``range`` is the innermost row of `Trace.ranges` around that call. ``grid`` and ``block`` have shape (rows, 3), in
+    blocks and threads, 0 if unknown. ``shared_bytes`` is the static plus dynamic shared memory of a block.
     ``graph_node`` is above 0 for a kernel of a CUDA graph. ``bytes`` and ``copy_kind`` belong to copies and memsets.
     """
 
@@ -134,8 +137,11 @@ class Syncs(Timed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
-    """Allocations (``bytes`` > 0) and frees (< 0); ``total``: bytes allocated then. ``device`` is -1 for host memory,
-    ``range`` the range around it."""
+    """Allocations (``bytes`` > 0) and frees (``bytes`` < 0).
+
+    ``total`` is the number of bytes allocated at that time. ``device`` is -1 for host memory. ``range`` is the
+    enclosing range.
+    """
 
     time_ns: Ints
     bytes: Ints
@@ -152,7 +158,8 @@ class Allocations:
 class Iteration:
     """One iteration: host events that start in ``[start_ns, end_ns)`` and the device activities they launched.
 
-    ``by`` says how it was found: ``step`` (ProfilerStep), ``optimizer``, ``repetition`` or ``whole``.
+    ``by`` is the evidence for it: ``step`` (ProfilerStep), ``optimizer``, ``repetition`` or ``whole`` (the whole
+    trace).
     """
 
     index: int
@@ -163,15 +170,38 @@ class Iteration:
 
     @property
     def time_us(self) -> float:
-        """Host time from its start to the next one's, in µs."""
+        """Host time from the start of the iteration to the start of the next one, in µs."""
         return (self.end_ns - self.start_ns) / 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace:
-    """All events of one trace; every table sorted by start. See `surrogate.trace.events` for the contract.
+    """All events of one trace; every table is sorted by start.
 
-    ``ends_early``: its file was cut; ``chosen``: the iterations that it was cut to (`trim`), () where it is whole.
+    `surrogate.trace.events` documents the tables.
+
+    Attributes
+    ----------
+    source, format
+        The file, and ``kineto`` or ``nsys``.
+    origin_ns
+        The recorded time of time 0.
+    names, shapes, types, inputs, threads, streams
+        The values that indices in the tables refer to.
+    devices
+        The GPUs that the trace describes.
+    ranges, frames, calls, activities, syncs, allocations
+        The tables.
+    rank, world_size
+        The rank of the process and the number of ranks; None if unknown.
+    notes
+        Remarks on events that were left out.
+    ends_early
+        Whether the file was cut.
+    chosen
+        The iterations that `trim` kept; () for a trace that was not trimmed.
+    ignored
+        Number of events without a table, by category.
     """
 
     source: str
@@ -205,7 +235,7 @@ class Trace:
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """Earliest start and latest end of all events, frames left aside, in ns from the origin; (0, 0) if empty."""
+        """Earliest start and latest end of all events except frames, in ns from the origin; (0, 0) if empty."""
         tables = [t for t in (self.ranges, self.calls, self.activities, self.syncs) if len(t)]
         if not tables:
             return (0, 0)
@@ -213,56 +243,56 @@ class Trace:
 
     @property
     def span_us(self) -> float:
-        """From the first start to the last end, in µs."""
+        """Time from the first start to the last end, in µs."""
         first, last = self.span_ns
         return (last - first) / 1e3
 
     def name_of(self, table: Timed, row: int) -> str:
-        """The name in ``row`` of a table of this trace."""
+        """Return the name in ``row`` of a table of this trace."""
         return self.names[int(table.name[row])]
 
     def name_matches(self, table: Timed, test: Callable[[str], object]) -> NDArray[np.bool_]:
-        """Which rows of a table have a name that passes ``test``, which is called once per name."""
+        """Return a mask of the rows with a name that passes ``test``. ``test`` is called once per name."""
         return np.array([bool(test(name)) for name in self.names] or [False])[table.name]
 
     def shapes_of(self, row: int) -> tuple[Any, ...] | None:
-        """Input shapes of a row of ``ranges``, one tuple per argument; None where the trace has none."""
+        """Return the input shapes of a row of ``ranges``, one tuple per argument; None if not recorded."""
         index = int(self.ranges.shapes[row])
         return None if index < 0 else self.shapes[index]
 
     def device_name(self, device: int) -> str:
-        """The name of the device of that index, "" where the trace has none."""
-        return next((known.name for known in self.devices if known.index == device), "")
+        """Return the name of a device, "" if the trace does not describe it."""
+        return next((gpu.name for gpu in self.devices if gpu.index == device), "")
 
 
 T = TypeVar("T")
 
 
 def take_rows(table: T, rows: NDArray[Any]) -> T:
-    """The chosen rows (indices or a mask) of a table of columns."""
+    """Return the table with only the given rows (indices or a mask)."""
     columns = {f.name: getattr(table, f.name)[rows] for f in fields(table)}  # type: ignore[arg-type]
     return replace(table, **columns)  # type: ignore[type-var]
 
 
 def linked(column: NDArray[Any], links: Ints, missing: Any = -1) -> NDArray[Any]:
-    """``column[links]``, with ``missing`` where a link is -1; the column may be empty."""
+    """Return ``column[links]``, with ``missing`` for links of -1. The column may be empty."""
     return np.append(column, missing)[links]
 
 
 def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Starts and ends of the union of intervals, sorted; intervals that touch or overlap become one."""
+    """Return the starts and ends of the union of intervals, sorted. Intervals that touch or overlap become one."""
     if not len(starts):
         return starts, ends
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
     reach = np.maximum.accumulate(ends[order])
-    # An interval opens a new one of the union where it starts behind all that came before.
+    # An interval starts a new interval of the union if it starts after the ends of all intervals before it.
     new = np.flatnonzero(starts[1:] > reach[:-1]) + 1
     return starts[np.concatenate([[0], new])], reach[np.concatenate([new - 1, [len(reach) - 1]])]
 
 
 def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = False) -> Ints:
-    """For every range the innermost chosen one (or the outermost) of itself and those around it, -1 for none."""
+    """Return for every range the innermost (or outermost) chosen range among itself and its ancestors, -1 if none."""
     ancestor = np.where(chosen, np.arange(len(ranges)), -1)
     for _, rows in grouped(ranges.depth, np.arange(len(ranges))):  # outer ranges first
         parents = ranges.parent[rows]
@@ -273,16 +303,16 @@ def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = Fa
 
 
 def with_ancestors(ranges: Ranges, inner: Ints) -> NDArray[np.bool_]:
-    """The ranges in the rows ``inner`` (-1: none) and all those around them."""
-    held = np.zeros(len(ranges) + 1, np.bool_)  # the last one takes what -1 refers to
-    held[inner] = True
+    """Return a mask of the ranges in the rows ``inner`` (-1: none) and of all ranges around them."""
+    mask = np.zeros(len(ranges) + 1, np.bool_)  # the last entry is for the index -1
+    mask[inner] = True
     for _, rows in reversed(grouped(ranges.depth, np.arange(len(ranges)))):  # inner ranges first
-        held[ranges.parent[rows[held[rows]]]] = True
-    return held[:-1]
+        mask[ranges.parent[rows[mask[rows]]]] = True
+    return mask[:-1]
 
 
 def grouped(column: Ints, rows: Ints) -> list[tuple[int, Ints]]:
-    """(value, those of ``rows`` that have it in ``column``), values ascending and rows in their order."""
+    """Return (value, rows with this value in ``column``) pairs; values ascend, rows keep their order."""
     order = rows[np.argsort(column[rows], kind="stable")]
     values, starts = np.unique(column[order], return_index=True)
     return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else []
@@ -290,9 +320,10 @@ def grouped(column: Ints, rows: Ints) -> list[tuple[int, Ints]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nesting:
-    """Intervals of threads: the ``parent`` of each, its ``depth`` and its end, cut to its parent's.
+    """The nesting of intervals on threads: ``parent`` and ``depth`` of each, and its end, cut to its parent's end.
 
-    ``rows`` are the intervals thread by thread in the order of their starts, the outer of two first.
+    ``rows`` are the intervals thread by thread in the order of their starts; of two that start together, the outer
+    comes first.
     """
 
     rows: Ints
@@ -303,14 +334,14 @@ class Nesting:
     depth: Ints
 
     def open_at(self, time_ns: Ints, thread: Ints) -> Ints:
-        """The innermost interval that is open on a thread at each time, -1 for none."""
+        """Return the innermost interval that is open on a thread at each time, -1 for none."""
         if not len(self.rows) or not len(time_ns):
             return np.full(len(time_ns), -1, np.int64)
         # Intervals and times as one sorted column, in which an interval comes before a time that equals its start.
         count = len(self.rows)
         times = np.concatenate([self.start_ns[self.rows], time_ns])
         order = np.lexsort((times, np.concatenate([self.thread[self.rows], thread])))
-        # The last interval that began before each time: it, or an interval around it, is the innermost open one.
+        # The innermost open interval is the last one that began before the time, or one of its ancestors.
         last = np.empty(len(order), np.int64)
         last[order] = np.maximum.accumulate(np.where(order < count, order, -1))
         begun = self.rows[last[count:]]
@@ -323,13 +354,13 @@ class Nesting:
 
 
 def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: int = 0) -> Nesting:
-    """The innermost interval of the same thread that holds each, -1 for none; linear time.
+    """Return the nesting of intervals on threads, in linear time.
 
-    ``order`` breaks ties of the start (the outer range was opened first, so it has the smaller id). Overlap without
-    inclusion makes no child: a later range that outlasts an open one is its sibling. ``tolerance_ns`` forgives what
-    rounding to whole µs cuts off a parent.
+    ``order`` breaks ties of the start: the outer range was opened first and has the smaller id. Intervals that overlap
+    without inclusion do not nest; a later interval that outlasts an open one has the same parent. ``tolerance_ns`` is
+    the amount by which rounding to whole µs may cut the end of a parent.
     """
-    # Lists, for the loop reads them one by one.
+    # Lists are faster than arrays for reads one by one.
     rows = np.lexsort((-end_ns, order, start_ns, thread))
     parent = [-1] * len(rows)
     depth = [0] * len(rows)
@@ -341,7 +372,7 @@ def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: 
             current = threads[row]
             stack = []
         start, end = starts[row], ends[row]
-        # What ends before this row does can hold neither it nor, better than this row, anything later.
+        # An interval that ends before this row does cannot be its parent, nor a better parent of later rows.
         while stack and (ends[stack[-1]] + tolerance_ns < end or ends[stack[-1]] <= start):
             stack.pop()
         if stack:
@@ -355,5 +386,5 @@ def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: 
 
 
 def nest_of(ranges: Ranges) -> Nesting:
-    """The nesting of ranges; of two that start together the one of the smaller id is the outer."""
+    """Return the nesting of ranges. Of two that start together, the one with the smaller id is the outer."""
     return nest(ranges.start_ns, ranges.end_ns, ranges.thread, order=ranges.external_id)
