@@ -393,7 +393,7 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Fam
         support = Support.from_json(files[f"{family.name}/support.json"], family)
     with input_error_if_damaged(f"{family.name}/widths.json"):
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
-        if widths.greatest > MAX_WIDTH:
+        if widths.max_half_width > MAX_WIDTH:
             raise InputError(f"half widths reach more than {MAX_WIDTH} in log time")
     part = FamilyModel(
         family=family,

@@ -35,12 +35,12 @@ from surrogate.uncertainty.fit import (
     MIN_GPUS,
     Fit,
     Split,
+    combined_answers,
     fit_unseen_gpu,
     fit_widths,
     gpu_splits,
-    known_settings,
-    put_together,
     run_fits,
+    seen_settings,
     shape_splits,
 )
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL, UnseenGpu
@@ -215,7 +215,7 @@ def _folds(rows: Rows, seed: int) -> list[Split]:
     count = fold_count(rows)
     minimum = -(-count * MIN_HELD_SHAPES // len(np.unique(rows.shape)))
     fits = min(count, max(1, minimum, HELD_OUT_ROWS // len(rows)))
-    return shape_splits(rows, count, seed, fits=fits, most_rows=HELD_OUT_ROWS // fits)
+    return shape_splits(rows, count, seed, fits=fits, max_rows=HELD_OUT_ROWS // fits)
 
 
 class _FamilyFits(NamedTuple):
@@ -249,14 +249,14 @@ class _FamilyFits(NamedTuple):
             for n, split in enumerate(gpus, 1)
         ]
         answers = run_fits(rows, fits, steps.begin, options.keep)
-        held, distance = put_together(rows, folds, answers[: len(folds)])
-        left_out_gpu_us, _ = put_together(rows, gpus, answers[len(folds) + 1 :])
+        held, distance = combined_answers(rows, folds, answers[: len(folds)])
+        left_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 :])
         if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
             left_out_gpu_us = held
         # 2. What their errors say.
         measured = np.where(rows.ok, rows.time_us, np.nan)
         evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
-        known = known_settings(rows, folds if leaves_gpus else gpus)
+        known = seen_settings(rows, folds if leaves_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
         part = FamilyModel(

@@ -226,9 +226,7 @@ def _domain(base: Domain, new: Domain) -> Domain:
     for key, added in new.references.items():
         before = references[key]
         references[key] = replace(
-            before,
-            minimum=np.minimum(before.minimum, added.minimum),
-            greatest=np.maximum(before.greatest, added.greatest),
+            before, minimum=np.minimum(before.minimum, added.minimum), maximum=np.maximum(before.maximum, added.maximum)
         )
     return replace(
         base,

@@ -1,9 +1,9 @@
-"""Where a fitted model has seen anything like a row, and the reason where it has not.
+"""Decide whether a fitted model was trained near a row, and give the reason if not.
 
 A row is inside if its settings were measured together, its sizes lie in the training ranges, and its shape was measured
-or is no farther from the nearest ones than held-out shapes were from theirs. The distance is Euclidean in scaled log2
-sizes, the root mean square over the nearest shapes, so that it is large where training was sparse. Needs numpy alone,
-until a table comes in.
+or is near measured shapes. The limit for "near" is the distance of held-out shapes to their nearest training shapes.
+The distance is Euclidean in scaled log2 sizes: the root mean square over the nearest shapes, so that it is large where
+training was sparse. Only tables need more than numpy.
 """
 
 import hashlib
@@ -24,22 +24,29 @@ if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
 
 REACH_QUANTILE = 0.99
-"""A problem farther from training than this share of the held-out problems were is outside."""
+"""A problem is outside if this share of the held-out problems was nearer to training."""
 REFERENCES = 256
-"""Training shapes kept at most: more are thinned to those that lie farthest from one another."""
+"""Maximum number of training shapes that are kept. More shapes are thinned to those farthest from one another."""
 NEIGHBOURS = 5
-"""Nearest shapes that count, chosen with the weights for the sharpest intervals of one coverage on held-out shapes."""
+"""Number of nearest shapes. The number and the weights give the sharpest intervals of equal coverage on held-out
+shapes.
+"""
 BATCH_WEIGHT = 0.25
-"""Distance per doubling of a size of the batch beyond the batches measured; between them it counts for nothing."""
+"""Distance per doubling of a batch size outside the measured batches. Inside them it adds no distance."""
 PER_DOUBLING = 0.4
-"""Half width in log time that a problem of a described kernel gains with every doubling or halving beyond the measured
-ones. The least tenth with which nine in ten times held, near and far, where half of a real table's problems, the small
-or the large ones, had to foretell the other half; chosen on seven tables, and it held on seven others."""
+"""Half width in log time that a described kernel's problem gains per doubling or halving outside the measured ones.
+
+It was chosen on seven tables and confirmed on seven others. The larger or the smaller half of the problems predicted
+the other half. It is the smallest multiple of 0.1 with which intervals cover nine in ten times, near and far.
+"""
 _CHUNK = 256  # products of this many problems stay in the cache
 
 
 class SettingKey(NamedTuple):
-    """What a row is measured with: ``values`` of `Family.setting_names`; the GPU goes by its registry name."""
+    """The setting in which a row is measured, with its algorithm.
+
+    ``values`` are those of `Family.setting_names`. The GPU has its registry name.
+    """
 
     gpu: str
     library: str
@@ -48,19 +55,19 @@ class SettingKey(NamedTuple):
 
     @classmethod
     def of(cls, fields: Sequence[str]) -> Self:
-        """From one value for every one of `setting_columns`."""
+        """Return the key from one value for each of `setting_columns`."""
         return cls(fields[0], fields[1], tuple(fields[2:-1]), fields[-1])
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """One value for every one of `setting_columns`."""
+        """Return one value for each of `setting_columns`."""
         return (self.gpu, self.library, *self.values, self.algorithm)
 
 
 class ReferenceKey(NamedTuple):
-    """A library, and those ``values`` of a setting that tell one kind of problem from another.
+    """A library, and the ``values`` of a setting that separate kinds of problems.
 
-    On a GPU by its registry name, or (None) on all of them.
+    ``gpu`` is a registry name, or None for all GPUs.
     """
 
     gpu: str | None
@@ -69,7 +76,10 @@ class ReferenceKey(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str, family: Family) -> Self:
-        """What `key_text` gave: a GPU comes first where there is a field more than `reference_columns`."""
+        """Return the key from the output of `key_text`.
+
+        A text with one field more than `reference_columns` begins with the GPU.
+        """
         fields = text.split("|")
         gpu = fields.pop(0) if len(fields) > len(reference_columns(family)) else None
         return cls(gpu, fields[0], tuple(fields[1:]))
@@ -83,58 +93,66 @@ class LibraryVersion(NamedTuple):
 
 
 def weights(family: Family) -> np.ndarray:
-    """(sizes,) the distance per doubling of each of the family's sizes; one that may be 0 counts as 1 + size."""
+    """Return the distance per doubling of each of the family's sizes, (sizes,). A size that may be 0 counts as 1 +
+    size.
+    """
     return np.where(_is_batch(family), BATCH_WEIGHT, [size.per_doubling for size in family.sizes])
 
 
 @dataclass(frozen=True, eq=False)
 class References:
-    """What was measured with one library and kind of problem (direction, or operator and variant).
+    """The measured problems of one library and kind (direction, or operator and variant).
 
-    ``shapes`` (m, sizes) int64, m ≤ `REFERENCES`, problems that distances are taken to, whose batch sizes do not
-    matter; ``minimum`` and ``greatest`` (sizes,) int64 of all problems; ``reach`` the greatest distance inside.
+    Attributes
+    ----------
+    shapes
+        (m, sizes) int64, m ≤ `REFERENCES`: problems to which distances are measured. Their batch sizes do not matter.
+    minimum, maximum
+        (sizes,) int64: ranges over all problems.
+    reach
+        The largest distance of a problem that is inside.
     """
 
     family: Family
     shapes: np.ndarray
     minimum: np.ndarray
-    greatest: np.ndarray
+    maximum: np.ndarray
     reach: float = inf
 
     @classmethod
     def of(cls, family: Family, sizes: np.ndarray, reach: float = inf, count: int = REFERENCES) -> Self:
-        """From the sizes (rows, sizes) of all training problems, repeats allowed; ``count`` shapes are kept at most."""
+        """Return the references of problems with ``sizes`` (rows, sizes), with at most ``count`` shapes."""
         sizes = np.asarray(sizes, dtype=np.int64)
         shapes = sizes.copy()
         shapes[:, _is_batch(family)] = 1
         shapes = np.unique(shapes, axis=0)
         references = farthest_points(_coordinates(family, shapes) * ~_is_batch(family), count)
-        return cls(family, shapes[references], minimum=sizes.min(axis=0), greatest=sizes.max(axis=0), reach=reach)
+        return cls(family, shapes[references], minimum=sizes.min(axis=0), maximum=sizes.max(axis=0), reach=reach)
 
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """(sizes + 1,) what is added to each size before its log2, and its weight; a last size of 2 becomes 1."""
+        """Return the offset added to each size before its log2, and the size's weight; an extra size of 2 becomes 1."""
         return np.append(_shift(self.family), 0.0), np.append(weights(self.family), 1.0)
 
     @cached_property
     def _factors(self) -> np.ndarray:
-        """(m, sizes + 1): its product with coordinates and a one is a squared distance, less their squared length."""
+        """Return (m, sizes + 1): its product with (coordinates, 1) is a squared distance less their squared length."""
         points = _coordinates(self.family, self.shapes) * ~_is_batch(self.family)
         return np.column_stack([-2 * points, (points * points).sum(axis=1)])
 
     @cached_property
     def _batches(self) -> tuple[tuple[int, float, float], ...]:
-        """Of every batch size: its position, and the least and greatest coordinate."""
-        low, high = _coordinates(self.family, self.minimum), _coordinates(self.family, self.greatest)
+        """Return the position, and the smallest and largest coordinate, of each batch size."""
+        low, high = _coordinates(self.family, self.minimum), _coordinates(self.family, self.maximum)
         return tuple((int(i), float(low[i]), float(high[i])) for i in np.flatnonzero(_is_batch(self.family)))
 
     @cached_property
     def bounds(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, least, greatest) of every size."""
-        return tuple(zip(self.family.size_names, self.minimum.tolist(), self.greatest.tolist(), strict=True))
+        """Return (name, minimum, maximum) of each size."""
+        return tuple(zip(self.family.size_names, self.minimum.tolist(), self.maximum.tolist(), strict=True))
 
     def distance(self, sizes: Sequence[int]) -> float:
-        """Distance of one problem's sizes, in the order of `Family.size_names`."""
+        """Return the distance of one problem's sizes, in the order of `Family.size_names`."""
         shift, scale = self._scale
         x = np.log2(np.array([*sizes, 2], dtype=np.float64) + shift) * scale
         batch_excess = -1.0  # for the one at the end
@@ -149,9 +167,9 @@ class References:
         return max(nearest + float(x.dot(x)) + batch_excess, 0.0) ** 0.5
 
     def distances(self, sizes: np.ndarray) -> np.ndarray:
-        """(rows,) distances of problems (rows, sizes); neighbouring equal rows are computed once."""
+        """Return the distances (rows,) of problems (rows, sizes). Equal neighbouring rows are computed once."""
         sizes = np.asarray(sizes)
-        if len(sizes) < 2:  # faster than arrays
+        if len(sizes) < 2:  # faster without arrays
             return np.array([self.distance(row) for row in sizes.tolist()])
         new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
         points = _coordinates(self.family, sizes[new])
@@ -165,52 +183,62 @@ class References:
         return np.sqrt(np.maximum(squared, 0.0))[np.cumsum(new) - 1]
 
     def _nearest(self, points: np.ndarray) -> np.ndarray:
-        """(rows,) mean squared distance to the nearest shapes, less the squared length of ``points`` (rows, sizes)."""
+        """Return the mean squared distance (rows,) to the nearest shapes, less the squared length of each point."""
         squared = points @ self._factors[:, :-1].T + self._factors[:, -1]
         count = min(NEIGHBOURS, len(self._factors))
         squared.partition(count - 1, axis=1)
         return squared[:, :count].sum(axis=1) / count
 
     def inside(self, sizes: np.ndarray) -> np.ndarray:
-        """(rows,) True where all sizes (rows, sizes) lie in the measured ranges."""
-        return np.all((self.minimum <= sizes) & (sizes <= self.greatest), axis=1)
+        """Return True (rows,) if all sizes (rows, sizes) lie in the measured ranges."""
+        return np.all((self.minimum <= sizes) & (sizes <= self.maximum), axis=1)
 
     def doublings_outside(self, sizes: np.ndarray) -> np.ndarray:
-        """(rows,) doublings, or halvings, from the measured ranges to ``sizes`` (rows, sizes): of the sizes in sum, or
-        of their product, whichever is more."""
-        logs, shapes, minimum, greatest = (
-            np.log2(np.maximum(each, 1)) for each in (sizes, self.shapes, self.minimum, self.greatest)
+        """Return the doublings or halvings (rows,) between the measured ranges and ``sizes`` (rows, sizes).
+
+        They are summed over the sizes. If the product of the sizes is farther outside, it counts instead.
+        """
+        logs, shapes, minimum, maximum = (
+            np.log2(np.maximum(each, 1)) for each in (sizes, self.shapes, self.minimum, self.maximum)
         )
-        outside = np.maximum(minimum - logs, 0.0) + np.maximum(logs - greatest, 0.0)
+        outside = np.maximum(minimum - logs, 0.0) + np.maximum(logs - maximum, 0.0)
         shaped = ~_is_batch(self.family)
         product, measured = logs[:, shaped].sum(axis=1), shapes[:, shaped].sum(axis=1)
-        past = np.maximum(product - measured.max(), measured.min() - product)
-        return np.maximum(outside.sum(axis=1), past)
+        product_outside = np.maximum(product - measured.max(), measured.min() - product)
+        return np.maximum(outside.sum(axis=1), product_outside)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers; no ``reach`` where there is no limit."""
-        arrays = {"shapes": self.shapes.tolist(), "least": self.minimum.tolist(), "greatest": self.greatest.tolist()}
+        """Return JSON types. The key ``reach`` is left out if there is no limit."""
+        arrays = {"shapes": self.shapes.tolist(), "least": self.minimum.tolist(), "greatest": self.maximum.tolist()}
         return arrays if self.reach == inf else {**arrays, "reach": self.reach}
 
     @classmethod
     def from_dict(cls, family: Family, stored: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave. Raises `InputError` for sizes that the family has not, or none."""
+        """Return the references from the output of `to_dict`. Raise `InputError` if the sizes are not the family's."""
         rows = [*stored["shapes"], stored["least"], stored["greatest"]]
         sizes = from_json_types(np.ndarray, rows, "references").astype(np.int64)
-        minimum, greatest = sizes[-2], sizes[-1]
+        minimum, maximum = sizes[-2], sizes[-1]
         floors = [size.minimum for size in family.sizes]
-        if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (minimum > greatest).any():
-            raise InputError(f"shapes, least and greatest are not sizes of {family.name}")
+        if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (minimum > maximum).any():
+            raise InputError(f"shapes, least and greatest are not sizes of family {family.name}")
         reach = from_json_types(Number, stored["reach"], "reach") if "reach" in stored else inf
-        return cls(family, sizes[:-2], minimum, greatest, reach=reach)
+        return cls(family, sizes[:-2], minimum, maximum, reach=reach)
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """What the training rows of one family span.
+    """The settings, shapes and versions that one family's training rows cover.
 
-    ``settings`` were measured together; ``shapes`` are hashes of training shapes; ``references`` the problems that
-    distances are taken to.
+    Attributes
+    ----------
+    settings
+        Settings that were measured, with their algorithms.
+    shapes
+        Hashes of the training shapes.
+    versions
+        Measured library versions.
+    references
+        Problems to which distances are measured.
     """
 
     family: Family
@@ -221,8 +249,15 @@ class Domain:
 
     @classmethod
     def of(cls, rows: "Rows", held_out_distance: np.ndarray | None = None) -> Self:
-        """What the training rows span; ``held_out_distance`` (rows,) is each row's distance to the training problems
-        of the fold that held it out, NaN where none did. Without it no distance is too far.
+        """Return the domain of the training rows.
+
+        Parameters
+        ----------
+        rows
+            Training rows of one family.
+        held_out_distance
+            (rows,) distance of each row to the training problems of the fold that held the row out, or NaN. If None, no
+            distance is too large.
         """
         from surrogate.dataset.problems import device_names, row_groups
 
@@ -234,35 +269,37 @@ class Domain:
         return cls(rows.family, settings, shapes, versions, references=references)
 
     def reference_key(self, library: str, setting: Sequence[str]) -> ReferenceKey:
-        """The key of ``references`` for a problem whose values of `Family.setting_names` are ``setting``."""
-        named = dict(zip(self.family.setting_names, setting, strict=True))
+        """Return the key of ``references`` for a problem with these values of `Family.setting_names`."""
+        settings = dict(zip(self.family.setting_names, setting, strict=True))
         _, *columns = reference_columns(self.family)
-        return ReferenceKey(None, library, tuple(named[name] for name in columns))
+        return ReferenceKey(None, library, tuple(settings[name] for name in columns))
 
     def distance(self, key: ReferenceKey, sizes: Sequence[int]) -> float:
-        """Distance of one problem's sizes to the nearest training shapes of a `reference_key`.
+        """Return the distance of one problem's sizes to the nearest training shapes of a `reference_key`.
 
-        Infinite where nothing of that key was measured.
+        It is infinite if no problem of this key was measured.
         """
         references = self.references.get(key)
         return inf if references is None else references.distance(sizes)
 
     def distances(self, key: ReferenceKey, sizes: np.ndarray) -> np.ndarray:
-        """(problems,) `distance` of each of ``sizes`` (problems, sizes)."""
+        """Return the `distance` (problems,) of each of ``sizes`` (problems, sizes)."""
         references = self.references.get(key)
         return np.full(len(sizes), inf) if references is None else references.distances(sizes)
 
     def extrapolation_width(self, sizes: np.ndarray) -> np.ndarray:
-        """(problems,) what ``sizes`` (problems, sizes) beyond the measured ones add to the half widths of a described
-        kernel. Other families' widths go by the distance alone."""
+        """Return the extra half width (problems,) for ``sizes`` (problems, sizes) outside the measured ones.
+
+        It is 0 unless the kernel is described. The widths of other families depend on the distance alone.
+        """
         if not self.family.parameter_names:
             return np.zeros(len(sizes))
         return PER_DOUBLING * np.min([each.doublings_outside(sizes) for each in self.references.values()], axis=0)
 
     def setting_reason(self, key: SettingKey, library_version: str | None = None) -> str | None:
-        """Why this setting is outside, or None; no version is any version."""
+        """Return why this setting is outside, or None. If no version is given, any version is inside."""
         if key not in self.settings:
-            # The first field with which nothing was measured any more, given those before it.
+            # Find the first field that was never measured together with the fields before it.
             fields = key.fields
             length = next(i for i in range(1, len(fields) + 1) if fields[:i] not in self._beginnings)
             together = ", ".join(filter(None, fields[: length - 1]))
@@ -275,21 +312,21 @@ class Domain:
         return None
 
     def size_reason(self, key: ReferenceKey, sizes: Sequence[int], distance: float | None = None) -> str | None:
-        """Why these sizes are outside, or None; ``distance`` where it is known already."""
+        """Return why these sizes are outside, or None. The ``distance`` is computed if it is not given."""
         references = self.references.get(key)
         if references is None:
             return f"{' '.join((key.library, *key.values)).strip()} was never measured"
-        extra = float(self.extrapolation_width(np.array([sizes]))[0])
-        wider = f", so that intervals are wider, each end by a factor of {exp(extra):.3g}" if extra else ""
+        extra_width = float(self.extrapolation_width(np.array([sizes]))[0])
+        wider = f", so that intervals are wider, each end by a factor of {exp(extra_width):.3g}" if extra_width else ""
         outside = [
-            f"{name} {value} lies outside the measured {minimum} … {greatest}"
-            for value, (name, minimum, greatest) in zip(sizes, references.bounds, strict=True)
-            if not minimum <= value <= greatest
+            f"{name} {value} lies outside the measured {minimum} … {maximum}"
+            for value, (name, minimum, maximum) in zip(sizes, references.bounds, strict=True)
+            if not minimum <= value <= maximum
         ]
         if outside:
             return f"{', '.join(outside)}{wider}"
         if wider:
-            return f"the product of the sizes lies outside the measured ones'{wider}"
+            return f"the product of the sizes lies outside the measured products{wider}"
         if distance is None:
             distance = references.distance(sizes)
         if distance > references.reach and shape_hash(self.family, sizes) not in self.shapes:
@@ -300,46 +337,48 @@ class Domain:
         return None
 
     def seen(self, rows: "Rows") -> np.ndarray:
-        """(rows,) True where the row's shape was in training, at whatever batch, on whatever device."""
+        """Return True (rows,) if the row's shape was in training, with any batch and on any device."""
         return np.isin(shape_hashes(rows), list(self.shapes))
 
     @cached_property
     def _beginnings(self) -> frozenset[tuple[str, ...]]:
-        """Every beginning of every setting's fields: what of it was seen together."""
+        """Return every prefix of every setting's fields: the values that were measured together."""
         fields = [key.fields for key in self.settings]
         return frozenset(values[:i] for values in fields for i in range(1, len(values) + 1))
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """Registry names of the GPUs that training saw."""
+        """Return the registry names of the training GPUs."""
         return tuple(sorted({key.gpu for key in self.settings}))
 
     @cached_property
     def libraries(self) -> dict[str, frozenset[str]]:
-        """Library → registry names of the GPUs that it was measured on, by name."""
+        """Return library → registry names of the GPUs on which it was measured, sorted by library."""
         pairs = {(key.library, key.gpu) for key in self.settings}
         names = sorted({library for library, _ in pairs})
         return {name: frozenset(gpu for library, gpu in pairs if library == name) for name in names}
 
     def versions_of(self, library: str) -> set[str]:
-        """The versions of a library that were measured."""
+        """Return the measured versions of a library."""
         return {release.version for release in self.versions if release.library == library}
 
     def gpus_of(self, library: str, setting: Sequence[str]) -> frozenset[str]:
-        """Registry names of the GPUs on which a library was measured, with the setting's operator where it has one."""
-        named = dict(zip(self.family.setting_names, setting, strict=True))
+        """Return the registry names of the GPUs on which a library was measured, with the setting's operator if it has
+        one.
+        """
+        settings = dict(zip(self.family.setting_names, setting, strict=True))
         measured = self.libraries.get(library, frozenset())
-        if not (operator := named.get("operator")):
+        if not (operator := settings.get("operator")):
             return measured
         return frozenset(gpu for gpu in measured if (gpu, library, operator) in self._beginnings)
 
     def dtypes(self, gpu: str) -> list[str]:
-        """The element types measured on a GPU, by its registry name."""
+        """Return the element types that were measured on a GPU (registry name)."""
         position = self.family.setting_names.index("dtype")
         return sorted({key.values[position] for key in self.settings if key.gpu == gpu})
 
     def to_json(self) -> bytes:
-        """All parts as plain values."""
+        """Return all parts as JSON."""
         content = {
             "family": self.family.name,
             "settings": sorted(map(key_text, self.settings)),
@@ -351,7 +390,7 @@ class Domain:
 
     @classmethod
     def from_json(cls, content: bytes, family: Family) -> Self:
-        """What `to_json` wrote, of a bundle's part of this family."""
+        """Return the domain of a bundle's family from the output of `to_json`."""
         data = from_json_types(_Stored, json.loads(content), "domain")
         fields = [text.split("|") for text in data.settings]
         if {len(each) for each in fields} != {len(setting_columns(family))}:
@@ -367,7 +406,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A `Domain` as JSON; keys and settings are one text each."""
+    """A `Domain` as JSON. Each key and each setting is one text."""
 
     settings: tuple[str, ...]
     shapes: tuple[str, ...]
@@ -376,12 +415,12 @@ class _Stored:
 
 
 def setting_columns(family: Family) -> tuple[str, ...]:
-    """What a row is measured with; a GPU goes by its registry name."""
+    """Return the columns of a `SettingKey`. The GPU has its registry name."""
     return ("gpu", "library", *family.setting_names, "algorithm")
 
 
 def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> dict[ReferenceKey, References]:
-    """`Domain.reference_key` → the problems of its rows that distances are taken to (see `Domain.of`)."""
+    """Return `Domain.reference_key` → the references of its rows (see `Domain.of`)."""
     sizes = rows.sizes
     distance = np.full(len(rows), np.nan) if held_out_distance is None else held_out_distance
     references = {}
@@ -393,7 +432,7 @@ def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> 
 
 
 def distances_to(references: Mapping[ReferenceKey, References], rows: "Rows") -> np.ndarray:
-    """(rows,) distances to `references_of` other rows, infinite where there are none of a row's key."""
+    """Return the distances (rows,) to `references_of` other rows, infinite if they have none of the row's key."""
     sizes = rows.sizes
     out = np.full(len(rows), inf)
     for key, positions in _by_reference(rows):
@@ -403,23 +442,23 @@ def distances_to(references: Mapping[ReferenceKey, References], rows: "Rows") ->
 
 
 def shape_hashes(rows: "Rows") -> np.ndarray:
-    """(rows,) 16 hex digits naming each row's shape without telling it."""
+    """Return 16 hex digits (rows,) that identify each row's shape without revealing it."""
     first, code = np.unique(rows.shape, return_index=True, return_inverse=True)[1:]
     hashes = [shape_hash(rows.family, sizes) for sizes in rows.sizes[first].tolist()]
     return np.array(hashes, dtype="U16")[code]
 
 
 def shape_hash(family: Family, sizes: Sequence[int]) -> str:
-    """16 hex digits of the shape of a problem's sizes."""
-    named = zip(family.size_names, sizes, strict=True)
-    text = "/".join(str(size) for name, size in named if name not in family.batch)
+    """Return 16 hex digits of the shape of a problem's sizes."""
+    by_name = zip(family.size_names, sizes, strict=True)
+    text = "/".join(str(size) for name, size in by_name if name not in family.batch)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def farthest_points(points: np.ndarray, count: int) -> np.ndarray:
-    """Ascending positions of at most ``count`` of ``points`` (rows, d), each next one the farthest from those taken.
+    """Return ascending positions of at most ``count`` of ``points`` (rows, d). Each is the farthest from those before.
 
-    Greedy k-centre, which covers within twice the best possible radius (Gonzalez 1985); starts at the first point.
+    Greedy k-centre, starting at the first point. Its radius is at most twice the best possible one (Gonzalez 1985).
     """
     if len(points) <= count:
         return np.arange(len(points))
@@ -441,18 +480,18 @@ def _is_batch(family: Family) -> np.ndarray:
 
 
 def _coordinates(family: Family, sizes: np.ndarray) -> np.ndarray:
-    """Scaled log2 sizes (…, sizes)."""
+    """Return the scaled log2 sizes (…, sizes)."""
     return np.log2(np.asarray(sizes, dtype=np.float64) + _shift(family)) * weights(family)
 
 
 def reference_columns(family: Family) -> tuple[str, ...]:
-    """The columns of a `ReferenceKey`."""
+    """Return the columns of a `ReferenceKey`."""
     return ("library", *(name for name in family.candidate_key if name in family.settings))
 
 
 def _by_reference(rows: "Rows") -> list[tuple[ReferenceKey, np.ndarray]]:
-    """(`Domain.reference_key`, positions of its rows)."""
+    """Return each `Domain.reference_key` with the positions of its rows."""
     from surrogate.dataset.problems import row_groups
 
-    named = row_groups(rows.frame, reference_columns(rows.family))
-    return [(ReferenceKey(None, library, tuple(values)), positions) for (library, *values), positions in named]
+    key_rows = row_groups(rows.frame, reference_columns(rows.family))
+    return [(ReferenceKey(None, library, tuple(values)), positions) for (library, *values), positions in key_rows]

@@ -1,8 +1,9 @@
-"""Intervals that hold, and how likely each candidate is to be the fastest.
+"""Compute prediction intervals, and the probability of each candidate to be the fastest.
 
-A half width of the log error is a base per GPU and candidate, falling back to the candidate on any GPU and to all rows,
-times a factor for the distance to the training data, times one for the predicted time; `surrogate.uncertainty.fit`
-finds them on rows held out by shape. Needs numpy alone, so that an answer does not wait for pandas or SciPy.
+The half width of an interval in log time is a product. The base depends on GPU and candidate, with fallbacks to the
+candidate on any GPU and to all rows. One factor depends on the distance to the training data, one on the predicted
+time. `surrogate.uncertainty.fit` fits them on rows held out by shape. This module needs only numpy, so that an answer
+does not wait for pandas or SciPy.
 """
 
 import json
@@ -20,15 +21,15 @@ from surrogate.models.json_types import Number, from_json_types, key_text
 
 COVERAGE = 0.90
 UNSEEN_HALF_WIDTH = log(3.0)
-"""For a GPU that was never measured, where too few GPUs were measured to find one."""
+"""Half width for a GPU that was never measured, if too few GPUs were measured to fit one."""
 STUDENT_90 = 0.9 * sqrt(2.0 / (1.0 - 0.9**2))
 """A variable of Student's t distribution with 2 degrees of freedom lies within ± this in 90 of 100 cases."""
 COMPARED = 256
-"""Candidates of a problem that are compared with one another: configurations by the thousand cost their square."""
+"""Maximum candidates of a problem that are compared with one another: the cost grows with their square."""
 MAX_POINTS = 1000
-"""At which times the distributions are compared."""
+"""Maximum number of times at which the distributions are compared."""
 _STEPS = 100 * np.sinh(np.linspace(-6.0, 6.0, 49)) / sinh(6.0)  # in scales; dense in the middle, 5e-5 lies below
-_MIN_WIDTH = 1e-9  # half width 0 stands for a very small one
+_MIN_WIDTH = 1e-9  # replaces a half width of 0
 _MIN_PROBABILITY = 1e-300
 
 
@@ -37,8 +38,10 @@ Factor = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class WidthKey(NamedTuple):
-    """A candidate, as `Rows.candidate` names it, on a GPU by its registry name (None: on any), in an element type
-    (None: in any)."""
+    """A candidate (as in `Rows.candidate`) on a GPU, in an element type.
+
+    ``gpu`` is a registry name; None: any GPU. If ``dtype`` is None: any element type.
+    """
 
     gpu: str | None
     candidate: str
@@ -48,14 +51,16 @@ class WidthKey(NamedTuple):
 ALL = WidthKey(None, "all")
 """Key of the base over all rows."""
 MODEL, AVERAGE_RANK = "model", "habit"
-"""Whose order of the candidates answers on a GPU that was never measured, as bundles spell it. Bundles of version 0.3.0
-may also hold "nearest", which reads as the model's."""
+"""Sources of the candidates' order on a GPU that was never measured, as bundles spell them.
+
+Bundles of version 0.3.0 may also hold "nearest", which means the model.
+"""
 RankingSource = Annotated[str, Meta(pattern=f"^({MODEL}|{AVERAGE_RANK}|nearest)$")]
 
 
 @dataclass(frozen=True)
 class StepFunction:
-    """``values`` has one entry more than the ascending ``edges`` at which the function changes."""
+    """A step function: it changes at the ascending ``edges``, and ``values`` has one entry more."""
 
     edges: tuple[Number, ...] = ()
     values: tuple[Factor, ...] = (1.0,)
@@ -65,7 +70,7 @@ class StepFunction:
             raise InputError("a step function has ascending edges, and one value more than edges")
 
     def at(self, x: np.ndarray) -> np.ndarray:
-        """(rows,) the value at each x; an edge belongs to the step above it, NaN to the last."""
+        """Return the value (rows,) at each x. An edge belongs to the step above it; NaN gets the last value."""
         return np.array(self.values)[np.searchsorted(np.array(self.edges), x, side="right")]
 
 
@@ -93,15 +98,16 @@ class Widths:
     independent_share: float = 1.0
 
     def base(self, gpu: str, candidate: str, dtype: str) -> float:
-        """The half width of a candidate before distance and time count; ``gpu`` by its registry name."""
+        """Return a candidate's half width before the factors for distance and time. ``gpu`` is a registry name."""
         keys = (WidthKey(gpu, candidate, dtype), WidthKey(gpu, candidate), WidthKey(None, candidate), ALL)
         return next(self.by_key[key] for key in keys if key in self.by_key)
 
     def at(
         self, gpu: np.ndarray, candidate: np.ndarray, dtype: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray
     ) -> np.ndarray:
-        """(rows,) half widths in log time of rows on the GPUs of these registry names: the interval is
-        predicted · exp(± half width). ``distance`` (rows,) as `surrogate.uncertainty.domain.distances_to` gives it.
+        """Return half widths in log time (rows,): the interval is predicted · exp(± half width).
+
+        ``gpu`` (rows,) are registry names. ``distance`` (rows,) is from `surrogate.uncertainty.domain.distances_to`.
         """
         keys = list(zip(gpu, candidate, dtype, strict=True))
         bases = {key: self.base(*key) for key in set(keys)}
@@ -109,12 +115,12 @@ class Widths:
         return base * self.time_us.at(predicted_us)
 
     @property
-    def greatest(self) -> float:
-        """The half width that none exceeds."""
+    def max_half_width(self) -> float:
+        """Return an upper bound of all half widths."""
         return max(self.by_key.values()) * max(self.distance.values) * max(self.time_us.values)
 
     def to_json(self) -> bytes:
-        """All of it."""
+        """Return all parts as JSON."""
         by_key = {key_text((key.dtype, key.gpu, key.candidate)): base for key, base in self.by_key.items()}
         factors = {
             "distance": asdict(self.distance),
@@ -125,7 +131,7 @@ class Widths:
 
     @classmethod
     def from_json(cls, content: bytes, libraries: Collection[str]) -> Self:
-        """What `to_json` wrote; the names of candidates begin with one of the ``libraries``."""
+        """Return the widths from the output of `to_json`. Names of candidates begin with one of the ``libraries``."""
         data = json.loads(content)
         by_key = {}
         for text, base in from_json_types(Mapping[str, HalfWidth], data["by_key"], "by_key").items():
@@ -137,18 +143,27 @@ class Widths:
 
 
 def _width_key(text: str, libraries: Collection[str]) -> WidthKey:
-    """Of a text with the type and the GPU, where it has them, before the candidate, which begins with a library."""
+    """Return the key of a text: the candidate, which begins with a library, maybe after the type and the GPU."""
     names = text.split("|")
-    before = next((i for i, name in enumerate(names) if name in libraries), len(names) - 1)
-    dtype, gpu = [None, None, *names[:before]][-2:]
-    return WidthKey(gpu, "|".join(names[before:]), dtype)
+    prefix = next((i for i, name in enumerate(names) if name in libraries), len(names) - 1)
+    dtype, gpu = [None, None, *names[:prefix]][-2:]
+    return WidthKey(gpu, "|".join(names[prefix:]), dtype)
 
 
 @dataclass(frozen=True)
 class HeldOutGpuErrors:
-    """How far off times were on ``gpus`` GPUs, each left out of training: the median of |predicted / measured − 1|, and
-    a half width in log time that holds nine in ten times of each, and more as they are few; of no GPUs None and an
-    assumption."""
+    """Errors of times on ``gpus`` GPUs, each left out of training.
+
+    Attributes
+    ----------
+    gpus
+        Number of GPUs. If it is 0, the half width is an assumption.
+    median_ape
+        Median of |predicted / measured − 1|, or None for no GPUs.
+    half_width
+        Half width in log time that covers nine in ten times of each GPU. It has a margin, which is larger for fewer
+        GPUs.
+    """
 
     gpus: int
     median_ape: Number | None
@@ -156,7 +171,7 @@ class HeldOutGpuErrors:
 
 
 NEVER = "never"
-"""Key of the settings that no other GPU was measured in."""
+"""Key of settings that were measured on no other GPU."""
 UNKNOWN = HeldOutGpuErrors(0, None, UNSEEN_HALF_WIDTH)
 
 
@@ -191,38 +206,41 @@ class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
             raise InputError('by_kind lacks the key ""')
 
     def kind(self, line: str, dtype: str) -> str:
-        """The key of ``by_kind``: that of the line's GPUs in the element type; where none was left out, of the line's,
-        or of all."""
+        """Return the key of ``by_kind`` for a line and an element type, or else for the line, or else for all GPUs."""
         return next(key for key in (f"{line}|{dtype}", line, "") if key in self.by_kind)
 
     def half_widths(self, kinds: np.ndarray) -> np.ndarray:
-        """(rows,) in log time, of ``kinds`` (rows, 2), lines and element types."""
+        """Return half widths in log time (rows,) for ``kinds`` (rows, 2): lines and element types."""
         pairs = list(map(tuple, kinds.tolist()))
-        known = {pair: self.by_kind[self.kind(*pair)].half_width for pair in set(pairs)}
-        return np.array([known[pair] for pair in pairs])
+        half_width_of = {pair: self.by_kind[self.kind(*pair)].half_width for pair in set(pairs)}
+        return np.array([half_width_of[pair] for pair in pairs])
 
     def note(self, kind: str, described: bool) -> str:
-        """One line on what an answer for such a GPU is worth: from the specification, of a ``described`` kernel from
-        other GPUs' measurements."""
-        basis = "never measured on this GPU: other GPUs' times stand in" if described else "from the datasheet alone"
-        known = self.by_kind[kind]
+        """Return one line on the expected errors on such a GPU.
+
+        If the kernel is ``described``, its times come from other GPUs' measurements; otherwise they come from the
+        datasheet.
+        """
+        others = "never measured on this GPU: its times come from other GPUs' measurements"
+        basis = others if described else "from the datasheet alone"
+        errors = self.by_kind[kind]
         line, _, of_type = kind.partition("|")
-        if known.median_ape is None:
-            evens = ", so that P(best) is nearer to even" * described
-            return f"{basis}: how far off such times are is not known{evens}"
+        if errors.median_ape is None:
+            return f"{basis}: the errors of such times are unknown{', so P(best) is nearer to even' * described}"
         what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(of_type)}{of_type}"
-        # What is known of a line with a single GPU comes from other lines.
+        # The errors of a line with a single GPU come from other lines.
         is_own = any(key.startswith(f"{line}|") for key in self.by_kind)
-        maker = (f"{line.upper()} " if line.isalpha() else f"AMD {line} ") if is_own else ""
+        vendor = (f"{line.upper()} " if line.isalpha() else f"AMD {line} ") if is_own else ""
+        gpus = "one GPU" if errors.gpus == 1 else f"{errors.gpus} {vendor}GPUs"
+        order = "; the order of candidates is more reliable than P(best) states" if described else ""
         return (
-            f"{basis}: on {'one GPU' if known.gpus == 1 else f'{known.gpus} {maker}GPUs'} left out of training, {what}"
-            f" were off by {100 * known.median_ape:.0f} % in the median, nine in ten are expected within a factor of"
-            f" {exp(known.half_width):.1f}{'; their order errs less than P(best) allows' * described}"
+            f"{basis}: on {gpus} left out of training, the median error of {what} was {100 * errors.median_ape:.0f} %,"
+            f" and nine in ten times are expected within a factor of {exp(errors.half_width):.1f}{order}"
         )
 
 
 def student_cdf(x: np.ndarray) -> np.ndarray:
-    """P(T ≤ x) of a variable of Student's t distribution with 2 degrees of freedom, which has this closed form.
+    """Return P(T ≤ x) for Student's t distribution with 2 degrees of freedom, in closed form.
 
     Source: Johnson, Kotz and Balakrishnan 1995, Continuous Univariate Distributions 2, chapter 28.
     """
@@ -264,18 +282,18 @@ def probability_best(
         return np.ones(mean.shape)
     if mean.size > COMPARED:
         probability = np.full(mean.size, _MIN_PROBABILITY)
-        near = np.argpartition(mean, COMPARED)[:COMPARED]
-        probability[near] = probability_best(mean[near], np.asarray(half_width)[near], independent_share)
+        fastest = np.argpartition(mean, COMPARED)[:COMPARED]
+        probability[fastest] = probability_best(mean[fastest], np.asarray(half_width)[fastest], independent_share)
         return probability
     deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (independent_share / STUDENT_90), _MIN_WIDTH)
-    # 1. Points around every candidate; beyond the first that is certainly past, nothing is decided any more.
+    # 1. Points around every candidate. After the first time at which some candidate surely ended, no point matters.
     points = (mean + _STEPS[:, None] * deviation).ravel()
     points = np.sort(points[points <= (mean + _STEPS[-1] * deviation).min()])
-    points = points[:: -(-len(points) // MAX_POINTS)]  # those of many candidates are far closer than needed
-    # 2. P(time of j > t) at every point, and the product over all others.
+    points = points[:: -(-len(points) // MAX_POINTS)]  # points of many candidates are closer than needed
+    # 2. P(time of j > t) at each point, and the product over all other candidates.
     later = np.maximum(student_cdf((mean - points[:, None]) / deviation), _MIN_PROBABILITY)
     others_later = later.prod(axis=1, keepdims=True) / later
-    # 3. Trapezoids: the mass of i between two points, times the mean chance that the others come later.
+    # 3. Trapezoids: the probability of i between two points times the mean probability that all others are later.
     mass = (later[:-1] - later[1:]) * (others_later[:-1] + others_later[1:])
-    total = np.maximum(mass.sum(axis=0), 0.0)  # rounding may leave a little less than nothing
+    total = np.maximum(mass.sum(axis=0), 0.0)  # rounding may give small negative numbers
     return total / total.sum()

@@ -225,10 +225,10 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     evaluated = np.full(len(rows), True)
     splits = fit.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model, rows, splits)
-    known = fit.known_settings(rows, splits)
+    known = fit.seen_settings(rows, splits)
     found = fit.fit_unseen_gpu(rows, predicted, known, evaluated)
     wanted = HeldOutGpuErrors(
-        3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.ONE_MORE / 3), rel=1e-3)
+        3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.NEW_GPU_MARGIN / 3), rel=1e-3)
     )
     assert found.by_kind[found.kind("nvidia", "fp32")] == wanted and 0 < found.independent_share <= 2
     assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == wanted
@@ -248,10 +248,10 @@ def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
     rows = roofline_times(frame, off)
     splits = fit.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
-    found = fit.fit_unseen_gpu(rows, predicted, fit.known_settings(rows, splits), np.full(len(rows), False))
+    found = fit.fit_unseen_gpu(rows, predicted, fit.seen_settings(rows, splits), np.full(len(rows), False))
     half_widths = {kind: each.half_width for kind, each in found.by_kind.items()}
     greatest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
-    wanted = {kind: np.log(factor) * (1 + fit.ONE_MORE / gpus) for kind, (factor, gpus) in greatest.items()}
+    wanted = {kind: np.log(factor) * (1 + fit.NEW_GPU_MARGIN / gpus) for kind, (factor, gpus) in greatest.items()}
     assert half_widths == pytest.approx(wanted, rel=1e-3)
     assert "GFX9" not in found.note("gfx9", described=False) and "3 NVIDIA GPUs" in found.note(
         "nvidia", described=False
@@ -261,7 +261,7 @@ def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
 def predicted_without(model: TimeModel, rows: Rows, splits: Sequence[fit.Split]) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) predictions by clones of ``model`` fitted without the row, and distances to what those saw."""
     fits = [fit.Fit("a split", duplicate(model), *split) for split in splits]
-    return fit.put_together(rows, splits, fit.run_fits(rows, fits, lambda name, count: lambda share: None))
+    return fit.combined_answers(rows, splits, fit.run_fits(rows, fits, lambda name, count: lambda share: None))
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
