@@ -34,7 +34,7 @@ from experiments.sources import beside
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.json_types import to_json_types
-from surrogate.network.language import DOMAINS, NODE, Decoder, Deployment, main_dtype, read_decoder
+from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment, main_dtype, read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
 
 NAMES = beside(__file__)
@@ -97,7 +97,7 @@ def _row(entry: Any, configs: Path) -> Row:
         if entry.backend == "trtllm" and gpu(name).fp4_tensor_tflops:
             decoder = replace(decoder, checkpoint=decoder.checkpoint.with_types({own: FLOAT4}))
     is_cached_in_fp8 = entry.backend == "trtllm" and (dtype or own) not in ("bf16", "w4a16_mxfp4")
-    deployment = _deployment(entry, DOMAINS.get(name, NODE), bool(decoder.experts))
+    deployment = _deployment(entry, NVLINK_DOMAINS.get(name, NVLINK_GPUS), bool(decoder.experts))
     deployment = replace(deployment, dtype=dtype, kv_dtype="fp8" if is_cached_in_fp8 else None)
     return Row(decoder, name, entry.backend, Setup(deployment, int(entry.users)), Load(int(entry.isl), int(entry.osl)))
 
@@ -122,7 +122,7 @@ def _deployment(entry: Any, node: int, routes: bool) -> Deployment:
         return int(entry[name]) if entry[name] > 0 else 1
 
     tensor, data, expert = count("tp_size"), count("attention_dp_size"), count("moe_ep_size")
-    if node == NODE and tensor * data > node and count("moe_tp_size") == expert:
+    if node == NVLINK_GPUS and tensor * data > node and count("moe_tp_size") == expert:
         tensor, data = (expert, 1) if data == 1 else (1, expert)
     elif data > 1 and tensor == data and expert == tensor * data:
         tensor, expert = 1, data

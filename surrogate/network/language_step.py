@@ -1,8 +1,9 @@
-"""One step of a language model on one of the GPUs that share it: kernels of prompts, of decoded tokens, or of both.
+"""Build one step of a language model on one of its GPUs: the kernels of prompts, of decoded tokens, or of both.
 
-Sources: the kernels as vLLM and SGLang launch them (query, key and value in one product, gate and up in one, residual
-and norm fused, and with norm or activation the quantisation of what they write); Shoeybi et al., "Megatron-LM" (2019),
-for sums over GPUs behind either half of a layer; Yang et al., "Gated Delta Networks" (2024), for linear attention.
+Sources: the kernels are the ones that vLLM and SGLang launch. One product computes query, key and value, and one
+computes gate and up. The residual is fused with the norm; quantisation is fused with the norm or the activation that
+writes the values. Sums over GPUs follow each half of a layer: Shoeybi et al., "Megatron-LM" (2019). Linear attention
+follows Yang et al., "Gated Delta Networks" (2024).
 """
 
 from collections import Counter
@@ -30,27 +31,27 @@ from surrogate.network.operators import streamed
 
 MAX_REQUESTS = 1 << 20
 GAP_US = 3.1
-"""Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
-included. Source: decoded tokens of zksainx/pipeweave's 40 runs, median of what kernels leave open."""
+"""Time in µs between two kernels of a CUDA graph; it includes sampling and small kernels that are not listed. Source:
+the decoded tokens of zksainx/pipeweave's 40 runs, median of the time that kernels do not explain."""
 STEPS_DIFFER = (
-    "`seer serving` takes for each product the fastest kernel that any framework has on the GPU, without gaps, as fits"
-    f" measured servers; `seer network` takes one framework's own kernels (--library), {GAP_US:g} µs apart, so that its"
+    "`seer serving` uses each product's fastest kernel of all frameworks on the GPU, without gaps, since this fits"
+    f" measured servers; `seer network` uses one framework's kernels (--library) with gaps of {GAP_US:g} µs, so its"
     " steps are longer"
 )
 STATE = "fp32"
 """Element type of a delta net's state."""
 CHUNK = 64
-"""Positions that a delta net's prompt kernels take at once."""
+"""Positions that a delta net's prompt kernels process at once."""
 
 
 PRODUCTS, EXPERTS, ATTENTION = "products", "experts", "attention"
 COMMUNICATION, OTHERS = "communication", "small kernels"
 PARTS = (PRODUCTS, EXPERTS, ATTENTION, COMMUNICATION, OTHERS)
-"""What the kernels of a step are for."""
+"""The parts of a step's time."""
 
 
 class Requests(NamedTuple):
-    """``size`` requests, each with ``new`` tokens, and ``context`` positions with them."""
+    """``size`` requests, each with ``new`` tokens and ``context`` positions, the new tokens included."""
 
     size: int
     new: int
@@ -58,29 +59,29 @@ class Requests(NamedTuple):
 
 
 class StepKernel(NamedTuple):
-    """Its word, what it computes, and the weights that it holds."""
+    """The name of a kernel, its problem, and the number of its weights."""
 
-    word: str
-    work: Operator
+    name: str
+    problem: Operator
     weights: int = 0
 
 
-def part_of(work: Operator) -> str:
-    """The one of `PARTS` that a kernel belongs to."""
+def part_of(problem: Operator) -> str:
+    """Return the part of a step (`PARTS`) that a kernel belongs to."""
     kinds = ((Gemm, PRODUCTS), (Moe, EXPERTS), (Attending, ATTENTION), (Transfer, COMMUNICATION))
-    return next((part for kind, part in kinds if isinstance(work, kind)), OTHERS)
+    return next((part for kind, part in kinds if isinstance(problem, kind)), OTHERS)
 
 
 def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: Deployment, tokens: int = 0) -> Network:
-    """One step of ``groups`` of equal requests on one of the GPUs of a ``deployment``; ``tokens``: the new ones of all,
-    where they are not the groups'.
+    """Return one step of ``groups`` of equal requests on one GPU of a ``deployment``.
 
-    Raises `InputError` where the model cannot be divided so.
+    ``tokens`` is the number of new tokens of all groups, if it differs from the groups' sum. Raises `InputError` if
+    the model cannot be divided among the GPUs.
     """
     step = Step(decoder, groups, deployment, tokens or sum(size * new for size, new, _ in groups))
     tally = Tally()
-    for prefix, (word, work, weights) in step.kernels():
-        tally.add([Layer(f"{prefix}{word}", word, work, parameters=weights)])
+    for prefix, (name, problem, weights) in step.kernels():
+        tally.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
     network = with_chain_memory(tally.network(decoder.name, sum(size for size, _, _ in groups)))
     stages = deployment.pipeline_parallel
     held = -(-round(step.weights_bytes()) // stages)
@@ -101,15 +102,16 @@ def read_language(
     batch: int | None = None,
     deployment: Deployment | None = None,
 ) -> Network:
-    """`language_network` of a ``config.json`` for ``batch`` equal requests (default: one).
+    """Return the step of a ``config.json`` for ``batch`` equal requests (default: one).
 
-    Raises `InputError` for a bad file, and unless one of ``prefill`` and ``decode`` is given.
+    ``prefill`` is the length of a prompt, ``decode`` the context of a decoded token. Raises `InputError` if the file
+    is invalid, or unless exactly one of ``prefill`` and ``decode`` is given.
     """
     decoder = read_decoder(path)
     if (prefill is None) == (decode is None):
-        raise InputError(f"{path}: a step is --prefill TOKENS or --decode CONTEXT; give one of them")
+        raise InputError(f"{path}: a step needs --prefill TOKENS or --decode CONTEXT; give one of them")
     if (batch or 1) > MAX_REQUESTS:
-        raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
+        raise InputError(f"{path}: the batch is {batch}; give at most {MAX_REQUESTS} requests")
     requests = Requests(batch or 1, prefill or 1, prefill or decode or 1)
     decoder.require_context(requests.context)
     network = language_network(decoder, [requests], deployment or Deployment())
@@ -119,41 +121,41 @@ def read_language(
 
 @dataclass(frozen=True)
 class Step:
-    """The kernels of one step on one GPU; ``tokens`` are the new ones of its groups of requests."""
+    """The kernels of one step on one GPU; ``tokens`` is the number of new tokens of its groups of requests."""
 
     decoder: Decoder
     groups: Sequence[Requests]
-    how: Deployment
+    deployment: Deployment
     tokens: int
 
     def __post_init__(self) -> None:
-        self.how.check(self.decoder)
-        self.arithmetic.of("lm_head")  # a checkpoint that cannot be timed is refused here
+        self.deployment.check(self.decoder)
+        self.arithmetic.of("lm_head")  # raises if the checkpoint cannot be timed
 
     @property
     def dtype(self) -> str:
-        """The arithmetic of what is not quantised."""
+        """The element type of all values that are not quantised."""
         return self.arithmetic.plain
 
     @cached_property
     def arithmetic(self) -> Checkpoint:
-        """That of the products."""
-        return arithmetic_of(self.decoder, self.how.dtype)[0]
+        """The arithmetic of the products."""
+        return arithmetic_of(self.decoder, self.deployment.dtype)[0]
 
     @cached_property
     def layers(self) -> tuple[LayerKind, ...]:
         """The kind of every layer, in order."""
-        return arithmetic_of(self.decoder, self.how.dtype)[1]
+        return arithmetic_of(self.decoder, self.deployment.dtype)[1]
 
     @property
     def kv_dtype(self) -> str:
-        """Element type of the cache, "" for that of the rest."""
-        return self.how.kv_dtype or self.arithmetic.kv_dtype
+        """The element type of the cache; "" means the same as `dtype`."""
+        return self.deployment.kv_dtype or self.arithmetic.kv_dtype
 
     @property
     def ranks(self) -> int:
-        """GPUs that share a layer."""
-        return self.how.tensor_parallel * self.how.data_parallel
+        """The number of GPUs that share a layer."""
+        return self.deployment.tensor_parallel * self.deployment.data_parallel
 
     @cached_property
     def by_kind(self) -> dict[LayerKind, list[StepKernel]]:
@@ -161,45 +163,47 @@ class Step:
         return {kind: list(self.layer(kind)) for kind in dict.fromkeys(self.layers)}
 
     def kernels(self) -> Iterator[tuple[str, StepKernel]]:
-        """The prefix of the layer's name and the kernel, for every kernel of the step in order."""
-        yield from (("", kernel) for kernel in self.before())
+        """Yield the prefix of the layer's name and the kernel, for every kernel of the step in order."""
+        yield from (("", kernel) for kernel in self.first_kernels())
         for number, kind in enumerate(self.layers):
             yield from ((f"layers.{number}.", kernel) for kernel in self.by_kind[kind])
-        yield from (("", kernel) for kernel in self.behind())
+        yield from (("", kernel) for kernel in self.last_kernels())
 
-    def counted(self) -> Counter[Operator]:
-        """How often each distinct kernel runs."""
+    def kernel_counts(self) -> Counter[Operator]:
+        """Return how often each distinct problem runs."""
         counts: Counter[Operator] = Counter()
         for kind, layers in Counter(self.layers).items():
             for kernel in self.by_kind[kind]:
-                counts[kernel.work] += layers
-        counts.update(kernel.work for kernel in chain(self.before(), self.behind()))
+                counts[kernel.problem] += layers
+        counts.update(kernel.problem for kernel in chain(self.first_kernels(), self.last_kernels()))
         return counts
 
     def weights_bytes(self) -> float:
-        """Bytes of all weights that a GPU holds of the layers, over all stages of a pipeline."""
+        """Return the bytes of all weights on a GPU, summed over all stages of the pipeline."""
         layers = Counter(self.layers)
-        inside = sum(count * self.stored(self.by_kind[kind]) for kind, count in layers.items())
-        return inside + self.stored(chain(self.before(), self.behind()))
+        inside = sum(count * self.stored_bytes(self.by_kind[kind]) for kind, count in layers.items())
+        return inside + self.stored_bytes(chain(self.first_kernels(), self.last_kernels()))
 
-    def stored(self, kernels: Iterable[StepKernel]) -> float:
-        """Bytes of these kernels' weights, with the scales of 4-bit ones beyond those that their type has."""
+    def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:
+        """Return the bytes of the kernels' weights; 4-bit weights include the checkpoint's additional scales."""
         scales = {"int4_wo": self.arithmetic.read.scale_bytes}
         return sum(
-            kernel.weights * (ELEMENTS[kernel.work.dtype].weight_bytes + scales.get(kernel.work.dtype, 0.0))
+            kernel.weights * (ELEMENTS[kernel.problem.dtype].weight_bytes + scales.get(kernel.problem.dtype, 0.0))
             for kernel in kernels
         )
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of keys, values and states that a GPU holds once the step is done, over all stages of a pipeline; a
-        window bounds a layer's."""
+        """The bytes of keys, values and states on a GPU after the step, summed over all stages of the pipeline.
+
+        A window limits the positions of its layers.
+        """
         d, total = self.decoder, 0.0
         itemsize = ELEMENTS[self.kv_dtype or self.dtype].activation_bytes
         for kind, layers in Counter(self.layers).items():
             for count, _, context in self.groups:
                 if kind.recurrent and d.linear:
-                    heads = ceil_div(d.linear.value_heads, self.how.tensor_parallel)
+                    heads = ceil_div(d.linear.value_heads, self.deployment.tensor_parallel)
                     state = heads * d.linear.key_dim * d.linear.value_dim * ELEMENTS[STATE].activation_bytes
                     total += layers * count * state
                     continue
@@ -207,210 +211,219 @@ class Step:
                 a_token = (
                     LATENT + ROPE
                     if d.family.latent
-                    else 2 * d.head_dim * ceil_div(d.kv_heads, self.how.tensor_parallel)
+                    else 2 * d.head_dim * ceil_div(d.kv_heads, self.deployment.tensor_parallel)
                 )
                 total += layers * count * kept * (a_token * itemsize + d.index_dim)  # an index is kept in fp8
         return round(total)
 
-    def before(self) -> Iterator[StepKernel]:
-        """The embedding."""
+    def first_kernels(self) -> Iterator[StepKernel]:
+        """Yield the embedding."""
         d = self.decoder
-        table = 0 if d.tied else ceil_div(d.vocabulary, self.how.tensor_parallel) * d.hidden
-        yield StepKernel("embedding", self.moved("embedding", d.hidden, d.hidden), table)
+        table = 0 if d.tied else ceil_div(d.vocabulary, self.deployment.tensor_parallel) * d.hidden
+        yield StepKernel("embedding", self.streamed_kernel("embedding", d.hidden, d.hidden), table)
 
-    def behind(self) -> Iterator[StepKernel]:
-        """The head over each request's last token, and what passes from stage to stage of a pipeline."""
+    def last_kernels(self) -> Iterator[StepKernel]:
+        """Yield the head over each request's last token, sampling, and the transfers between stages of the pipeline."""
         d = self.decoder
         batch = sum(count for count, _, _ in self.groups)
         yield self.norm()
-        own_vocabulary = ceil_div(d.vocabulary, self.how.tensor_parallel)
+        own_vocabulary = ceil_div(d.vocabulary, self.deployment.tensor_parallel)
         yield from self.product("lm_head", d.hidden, own_vocabulary, layer=None, rows=batch)
         yield StepKernel("sampling", streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32"))
         send = AllToAll(elements=2 * self.tokens * d.hidden, ranks=2, dtype=self.dtype)  # half of it crosses the link
-        yield from [StepKernel("send", send)] * (self.how.pipeline_parallel - 1)
+        yield from [StepKernel("send", send)] * (self.deployment.pipeline_parallel - 1)
 
     def layer(self, kind: LayerKind) -> Iterator[StepKernel]:
-        """Attention or what stands for it, then products of the token alone, with the sums over GPUs behind either."""
+        """Yield a layer: attention or linear attention, then the MLP or the experts, each with its sum over GPUs."""
         d = self.decoder
-        mixing = self.recurrent(d.linear, kind) if kind.recurrent and d.linear else self.attention(kind)
+        mixing = self.delta_net(d.linear, kind) if kind.recurrent and d.linear else self.attention(kind)
         post = [self.norm()] * d.family.post_norms
-        yield from (self.norm(), *mixing, *self.summed(self.how.tensor_parallel), *post, self.norm())
+        yield from (self.norm(), *mixing, *self.all_reduced(self.deployment.tensor_parallel), *post, self.norm())
         if not kind.routes:
-            yield from (*self.dense("", d.inter, kind), *self.summed(self.how.tensor_parallel), *post)
+            yield from (*self.dense("", d.inter, kind), *self.all_reduced(self.deployment.tensor_parallel), *post)
         else:
-            yield from self.routed(kind)
+            yield from self.expert_kernels(kind)
 
     def norm(self) -> StepKernel:
-        """The sum with the residual, normed."""
+        """Return the norm of the sum with the residual."""
         hidden = self.decoder.hidden
-        return StepKernel("norm", self.moved("norm", 2 * hidden, 2 * hidden), hidden)
+        return StepKernel("norm", self.streamed_kernel("norm", 2 * hidden, 2 * hidden), hidden)
 
     def product(
-        self, word: str, inputs: int, outputs: int, *, layer: int | None, rows: int = 0, fused: bool = True
+        self, name: str, inputs: int, outputs: int, *, layer: int | None, rows: int = 0, fused: bool = True
     ) -> Iterator[StepKernel]:
-        """rows × inputs · inputs × outputs, of a ``layer`` (None: outside all) whose arithmetic it has; quantised
-        activations cost a pass of their own unless what writes them does it (``fused``)."""
-        dtype = self.arithmetic.of(word, layer)
+        """Yield the product (rows × inputs) · (inputs × outputs) in the arithmetic of a ``layer`` (None: no layer).
+
+        Activations are quantised in an additional pass, unless the kernel that writes them does it (``fused``).
+        """
+        dtype = self.arithmetic.of(name, layer)
         rows = rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2 and not fused:
-            yield StepKernel(f"{word}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype))
-        yield StepKernel(word, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), inputs * outputs)
+            yield StepKernel(f"{name}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype))
+        yield StepKernel(name, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), inputs * outputs)
 
-    def moved(self, word: str, reads: int, writes: int) -> Operator:
-        """A kernel that reads and writes so many values a token."""
-        return streamed(word, [(self.tokens, reads)], [(self.tokens, writes)], self.dtype)
+    def streamed_kernel(self, name: str, reads: int, writes: int) -> Operator:
+        """Return a streaming kernel with ``reads`` and ``writes`` values per token."""
+        return streamed(name, [(self.tokens, reads)], [(self.tokens, writes)], self.dtype)
 
     def attention(self, kind: LayerKind) -> Iterator[StepKernel]:
-        """Projections, and attention of each group of requests."""
+        """Yield the projections, and the attention of each group of requests."""
         if self.decoder.family.latent:
-            yield from self.latent(kind)
+            yield from self.latent_attention(kind)
             return
         d = self.decoder
-        heads = d.heads // self.how.tensor_parallel
-        kv_heads = ceil_div(d.kv_heads, self.how.tensor_parallel)
+        heads = d.heads // self.deployment.tensor_parallel
+        kv_heads = ceil_div(d.kv_heads, self.deployment.tensor_parallel)
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
-        yield from self.product("qkv_proj", d.hidden, (1 + d.family.recurrent) * queries + 2 * keys, layer=kind.like)
+        yield from self.product("qkv_proj", d.hidden, (1 + d.family.recurrent) * queries + 2 * keys, layer=kind.same_as)
         if d.family.query_norm:
-            yield StepKernel("query_norm", self.moved("query_norm", queries + keys, queries + keys))
-        if d.family.query_norm == "layer" and self.how.tensor_parallel > 1:  # the squares' sums of queries and of keys
-            ranks = min(self.how.tensor_parallel, self.how.node)
+            yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys))
+        if (
+            d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1
+        ):  # sums of squares of queries and keys
+            ranks = min(self.deployment.tensor_parallel, self.deployment.node)
             yield StepKernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
-        yield StepKernel("rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys))
+        yield StepKernel("rope", self.streamed_kernel("rope", queries + 2 * keys, queries + 2 * keys))
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": kind.window}
         for group in self.groups:
-            yield self.attending(Attention, group, sizes)
-        yield from [StepKernel("gate", self.moved("gate", 2 * queries, queries))] * d.family.recurrent
-        yield from self.product("o_proj", queries, d.hidden, layer=kind.like, fused=False)
+            yield self.attention_kernel(Attention, group, sizes)
+        yield from [StepKernel("gate", self.streamed_kernel("gate", 2 * queries, queries))] * d.family.recurrent
+        yield from self.product("o_proj", queries, d.hidden, layer=kind.same_as, fused=False)
 
-    def latent(self, kind: LayerKind) -> Iterator[StepKernel]:
-        """In decoding the key and value expansions are absorbed: products per head before and behind attention.
+    def latent_attention(self, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield multi-head latent attention.
 
-        Sparse attention reads the best ``index_topk`` positions; of a prompt all are counted.
+        In decoding, a product per head before and after attention replaces the expansion of keys and values. Sparse
+        attention reads the best ``index_topk`` positions when it decodes; for a prompt all positions are counted.
         """
         d = self.decoder
-        heads = d.heads // self.how.tensor_parallel
+        heads = d.heads // self.deployment.tensor_parallel
         queries = heads * (d.nope + ROPE)
-        product = partial(self.product, layer=kind.like)
+        product = partial(self.product, layer=kind.same_as)
         if d.query_rank:
             yield from product("qkv_a_proj", d.hidden, d.query_rank + LATENT + ROPE)
             yield from product("q_b_proj", d.query_rank, queries)
         else:
             yield from product("q_proj", d.hidden, queries)
             yield from product("kv_a_proj", d.hidden, LATENT + ROPE)
-        yield StepKernel("rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
+        yield StepKernel("rope", self.streamed_kernel("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
         if d.index_topk:
-            yield from self.indexed(kind)
-        is_measured = (d.nope, d.value) == (NOPE, VALUE)  # DeepSeek's sizes; others go by plain attention
+            yield from self.index_kernels(kind)
+        is_measured = (d.nope, d.value) == (NOPE, VALUE)  # DeepSeek's sizes; other sizes use plain attention
         for group in self.groups:
             count, new, context = group
             if new > 1:
                 yield from product("kv_b_proj", LATENT, heads * (d.nope + d.value), rows=count * new)
                 plain = {"kv_heads": heads, "head_dim": d.value, "kv_dtype": ""}
                 kind_of, sizes = (Mla, {}) if is_measured else (Attention, plain)
-                yield self.attending(kind_of, group, {"heads": heads, **sizes})
+                yield self.attention_kernel(kind_of, group, {"heads": heads, **sizes})
                 continue
-            yield self.per_head("absorbed_keys", heads, LATENT, d.nope, count)
+            yield self.head_product("absorbed_keys", heads, LATENT, d.nope, count)
             seen = group._replace(context=min(context, d.index_topk or context))
-            yield self.attending(Mla, seen, {"heads": heads})
-            yield self.per_head("absorbed_values", heads, d.value, LATENT, count)
+            yield self.attention_kernel(Mla, seen, {"heads": heads})
+            yield self.head_product("absorbed_values", heads, d.value, LATENT, count)
         yield from product("o_proj", heads * d.value, d.hidden, fused=False)
 
-    def attending(self, kind: type[Attending], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
-        """Attention of a group of requests by a kernel of other ``sizes``."""
+    def attention_kernel(self, kind: type[Attending], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
+        """Return the attention of a group of requests; ``sizes`` are the fields of ``kind`` that the group lacks."""
         count, new, context = group
         shared = {"batch": count, "query_length": new, "context_length": context}
         return StepKernel("attention", kind(**{**shared, "dtype": self.dtype, "kv_dtype": self.kv_dtype, **sizes}))
 
-    def per_head(self, word: str, heads: int, outputs: int, inputs: int, rows: int) -> StepKernel:
-        """A product for each head."""
-        work = Bmm(batch=heads, m=rows, n=outputs, k=inputs, dtype=self.dtype, math="default")
-        return StepKernel(word, work, heads * outputs * inputs if len(self.groups) == 1 else 0)
+    def head_product(self, name: str, heads: int, outputs: int, inputs: int, rows: int) -> StepKernel:
+        """Return the products of all heads as one batched product."""
+        problem = Bmm(batch=heads, m=rows, n=outputs, k=inputs, dtype=self.dtype, math="default")
+        return StepKernel(name, problem, heads * outputs * inputs if len(self.groups) == 1 else 0)
 
-    def indexed(self, kind: LayerKind) -> Iterator[StepKernel]:
-        """The scores of all positions by a small attention with one key head, and the choice of the best.
+    def index_kernels(self, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield the indexer: scores of all positions by a small attention with one key head, and the best positions.
 
-        No table has them apart: scores go by what is moved, as an fp8 cache of keys.
+        No table has times of these kernels. Their times follow from the bytes that they move, with keys in fp8.
         """
         d = self.decoder
         width = d.index_heads * d.index_dim
-        yield from self.product("indexer.q_proj", d.query_rank, width, layer=kind.like)
+        yield from self.product("indexer.q_proj", d.query_rank, width, layer=kind.same_as)
         yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads, layer=None)
         scored = sum(count * new * context for count, new, context in self.groups)
         read = sum(count * context * d.index_dim for count, _, context in self.groups)
         yield StepKernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))
         yield StepKernel("indexer.best", streamed("best", [(scored,)], [(self.tokens, d.index_topk)], "fp32"))
 
-    def recurrent(self, linear: LinearHeads, kind: LayerKind) -> Iterator[StepKernel]:
-        """A gated delta net: a short convolution, then a state of a matrix per head.
+    def delta_net(self, linear: LinearHeads, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield a gated delta net: a short convolution, then an update of the state, a matrix per head.
 
-        A decoded token reads and writes each request's state; a prompt does so once per `CHUNK` positions, beside 7
-        rows of values a token: queries, keys, values, their products and the state's updates.
+        A decoded token reads and writes each request's state. A prompt does this once per `CHUNK` positions. It also
+        moves 7 rows of values per token: queries, keys, values, their products and the state's updates.
         """
         d = self.decoder
-        share = self.how.tensor_parallel
+        share = self.deployment.tensor_parallel
         value_heads, key_heads = linear.value_heads // share, ceil_div(linear.key_heads, share)
         keys, values = key_heads * linear.key_dim, value_heads * linear.value_dim
-        yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, layer=kind.like)
+        yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, layer=kind.same_as)
         yield from self.product("gates", d.hidden, 2 * value_heads, layer=None)
         mixed = 2 * keys + values
-        yield StepKernel("convolution", self.moved("convolution", mixed * linear.taps // 2, mixed), mixed * linear.taps)
+        yield StepKernel(
+            "convolution", self.streamed_kernel("convolution", mixed * linear.taps // 2, mixed), mixed * linear.taps
+        )
         matrix = linear.key_dim * linear.value_dim * value_heads
         for count, new, _ in self.groups:
             states = count * ceil_div(new, CHUNK) * matrix
             rows = (count * new, mixed if new == 1 else 7 * values)
             yield StepKernel("delta", streamed("delta", [(states,), rows], [(states,), (count * new, values)], STATE))
-        yield StepKernel("norm", self.moved("gated_norm", 2 * values, values))
-        yield from self.product("out_proj", values, d.hidden, layer=kind.like)
+        yield StepKernel("norm", self.streamed_kernel("gated_norm", 2 * values, values))
+        yield from self.product("out_proj", values, d.hidden, layer=kind.same_as)
 
     def dense(self, prefix: str, inter: int, kind: LayerKind) -> Iterator[StepKernel]:
-        """Gate and up, activation, down."""
-        width = ceil_div(inter, self.how.tensor_parallel)
-        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width, layer=kind.like)
-        yield StepKernel(f"{prefix}activation", self.moved("activation", 2 * width, width))
-        yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden, layer=kind.like)
+        """Yield an MLP: gate and up in one product, activation, down."""
+        width = ceil_div(inter, self.deployment.tensor_parallel)
+        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width, layer=kind.same_as)
+        yield StepKernel(f"{prefix}activation", self.streamed_kernel("activation", 2 * width, width))
+        yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden, layer=kind.same_as)
 
-    def routed(self, kind: LayerKind) -> Iterator[StepKernel]:
-        """The experts of all groups' tokens, which are gathered before and sent back behind where there are several."""
-        d, how = self.decoder, self.how
+    def expert_kernels(self, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield the experts; with several attention groups, their tokens are gathered before and scattered after."""
+        d, deployment = self.decoder, self.deployment
         yield from self.product("router", d.hidden, d.experts, layer=None)
-        elements = self.tokens * how.data_parallel * d.hidden
-        if how.data_parallel > 1:
-            yield StepKernel("gather", AllGather(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype))
-        work = Moe(
-            tokens=self.tokens * how.data_parallel,
+        elements = self.tokens * deployment.data_parallel * d.hidden
+        if deployment.data_parallel > 1:
+            yield StepKernel(
+                "gather", AllGather(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
+            )
+        problem = Moe(
+            tokens=self.tokens * deployment.data_parallel,
             hidden=d.hidden,
             inter=d.expert_inter,
             topk=d.topk,
             experts=d.experts,
-            tensor_parallel=self.ranks // how.expert_parallel,
-            expert_parallel=how.expert_parallel,
-            dtype=self.arithmetic.of("experts", kind.like),
-            routing=how.routing,
+            tensor_parallel=self.ranks // deployment.expert_parallel,
+            expert_parallel=deployment.expert_parallel,
+            dtype=self.arithmetic.of("experts", kind.same_as),
+            routing=deployment.routing,
         )
-        own = work.local_experts * work.matrices * d.hidden * work.width
-        yield StepKernel("experts", work, own)
+        own = problem.local_experts * problem.matrices * d.hidden * problem.width
+        yield StepKernel("experts", problem, own)
         if d.shared_inter:
             yield from self.dense("shared.", d.shared_inter, kind)
-        if how.data_parallel > 1:
+        if deployment.data_parallel > 1:
             yield StepKernel(
-                "scatter", ReduceScatter(elements=elements, ranks=min(self.ranks, how.node), dtype=self.dtype)
+                "scatter", ReduceScatter(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
             )
-            yield from self.across_nodes(self.ranks, elements)
+            yield from self.network_transfer(self.ranks, elements)
         else:
-            yield from self.summed(how.tensor_parallel)
+            yield from self.all_reduced(deployment.tensor_parallel)
 
-    def summed(self, ranks: int) -> Iterator[StepKernel]:
-        """The sum over GPUs: within an NVLink domain, then of the domains' sums."""
+    def all_reduced(self, ranks: int) -> Iterator[StepKernel]:
+        """Yield the sum over GPUs: first within NVLink domains, then over the domains."""
         elements = self.tokens * self.decoder.hidden
         if ranks > 1:
             yield StepKernel(
-                "all_reduce", AllReduce(elements=elements, ranks=min(ranks, self.how.node), dtype=self.dtype)
+                "all_reduce", AllReduce(elements=elements, ranks=min(ranks, self.deployment.node), dtype=self.dtype)
             )
-            yield from self.across_nodes(ranks, elements)
+            yield from self.network_transfer(ranks, elements)
 
-    def across_nodes(self, ranks: int, elements: int) -> Iterator[StepKernel]:
-        """What crosses a network between NVLink domains: each GPU's share of a ring's sum, at PCIe's rate."""
-        nodes = ceil_div(ranks, self.how.node)
+    def network_transfer(self, ranks: int, elements: int) -> Iterator[StepKernel]:
+        """Yield the transfer between NVLink domains: each GPU's share of a ring all-reduce, at the rate of PCIe."""
+        nodes = ceil_div(ranks, self.deployment.node)
         if nodes > 1:
-            crossing = ceil_div(2 * elements * (nodes - 1), nodes * self.how.node)
+            crossing = ceil_div(2 * elements * (nodes - 1), nodes * self.deployment.node)
             yield StepKernel("network", Memcpy(elements=crossing, variant="device_to_host", dtype=self.dtype))

@@ -228,7 +228,7 @@ def server_steps(
     decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
 ) -> dict[Setup, ServerSteps | InputError]:
     """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
-    prompt_of = cache(lambda how: Step(decoder, [Requests(1, load.input, load.input)], how, load.input))
+    prompt_of = cache(lambda deployment: Step(decoder, [Requests(1, load.input, load.input)], deployment, load.input))
     results: dict[Setup, ServerSteps | InputError] = {}
     sized: dict[Setup, _Sized] = {}
     for setup in setups:
@@ -236,10 +236,10 @@ def server_steps(
             sized[setup] = _sized(decoder, load, kernels.device, setup, prompt_of(setup.deployment))
         except InputError as error:
             results[setup] = error
-    counted = {id(step): step.counted() for each in sized.values() for step in (each.prompt, each.decode)}
-    works = dict.fromkeys(work for counts in counted.values() for work in counts)
+    counts_by_step = {id(step): step.kernel_counts() for each in sized.values() for step in (each.prompt, each.decode)}
+    works = dict.fromkeys(work for counts in counts_by_step.values() for work in counts)
     answers, floors = kernels.answers(library, list(works))
-    timed = {key: _time(counts, answers, floors, kernels.device) for key, counts in counted.items()}
+    timed = {key: _time(counts, answers, floors, kernels.device) for key, counts in counts_by_step.items()}
     for setup, each in sized.items():
         results[setup] = _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
     return results
@@ -277,23 +277,23 @@ def room_bytes(device: Gpu) -> float:
 
 def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _Sized:
     """How many requests run at once, and the step that decodes them: half of an answer is there on average."""
-    how = setup.deployment
-    stages, users = how.pipeline_parallel, ceil_div(setup.users, how.data_parallel)
+    deployment = setup.deployment
+    stages, users = deployment.pipeline_parallel, ceil_div(setup.users, deployment.data_parallel)
     context = load.input + load.output // 2
-    one = Step(decoder, [Requests(1, 1, context)], how, 1)
+    one = Step(decoder, [Requests(1, 1, context)], deployment, 1)
     moved = max(_moved(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
     held = prompt.weights_bytes() / stages + moved * min(1.0, BATCHED_TOKENS / load.input)
     request_bytes = one.kv_bytes / stages
     places = int((room_bytes(device) - held) / request_bytes)
     running = max(1, min(users, places))
     batch = ceil_div(running, stages)
-    decode = Step(decoder, [Requests(batch, 1, context)], how, batch)
+    decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
     return _Sized(prompt, decode, users, running, held + running * request_bytes, places >= 1)
 
 
 def _moved(kernel: StepKernel) -> float:
     """Bytes of a kernel's activations."""
-    return kernel.work.dram_bytes - kernel.weights * ELEMENTS[kernel.work.dtype].weight_bytes
+    return kernel.problem.dram_bytes - kernel.weights * ELEMENTS[kernel.problem.dtype].weight_bytes
 
 
 def _time(
@@ -328,7 +328,7 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         load=load,
         users=sized.users,
         running=sized.running,
-        stages=sized.decode.how.pipeline_parallel,
+        stages=sized.decode.deployment.pipeline_parallel,
         decode_ms=decode.time_us / 1e3,
         prompt_ms=prompt.time_us / 1e3,
         memory_bytes=sized.memory_bytes,

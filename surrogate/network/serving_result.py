@@ -6,7 +6,7 @@ from math import ceil, floor, isnan, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.gpu import gpu as gpu_named
-from surrogate.network.language import NODE
+from surrogate.network.language import NVLINK_GPUS
 from surrogate.network.serving import Load, room_bytes
 from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
 
@@ -126,7 +126,7 @@ class Serving(TableResult):
     rows: tuple[ServerRow, ...]
     notes: tuple[str, ...] = ()
     targets: Targets = ANY
-    gpus: int = NODE
+    gpus: int = NVLINK_GPUS
     """Most that the search took."""
 
     @property

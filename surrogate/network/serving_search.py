@@ -16,7 +16,15 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
-from surrogate.network.language import DOMAINS, NODE, ROUTING, Decoder, Deployment, main_dtype, read_decoder
+from surrogate.network.language import (
+    NVLINK_DOMAINS,
+    NVLINK_GPUS,
+    ROUTING,
+    Decoder,
+    Deployment,
+    main_dtype,
+    read_decoder,
+)
 from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, replace_fields
 from surrogate.network.predict import floor_note, frameworks_on
@@ -73,7 +81,7 @@ class Choices:
     dtypes: str | Sequence[str] = ()
     kv_dtypes: str | Sequence[str] = ()
     routing: str = ROUTING
-    gpus: int = NODE
+    gpus: int = NVLINK_GPUS
 
     def several(self, name: str) -> Sequence[Any]:
         """The values of a field, also of one that was given alone."""
@@ -91,7 +99,7 @@ class Choices:
 
     def plans(self, decoder: Decoder, device: Gpu) -> Iterator[ReplicaPlan]:
         """Every configuration of the search on a GPU."""
-        node = DOMAINS.get(device.name, NODE)
+        node = NVLINK_DOMAINS.get(device.name, NVLINK_GPUS)
         powers = [2**power for power in range(self.gpus.bit_length())]
         pipelines, dtypes, kv_dtypes = map(self.several, ("pipeline_parallel", "dtypes", "kv_dtypes"))
         concurrency = self.several("concurrency")

@@ -42,7 +42,7 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     options = tuning_options.strategy_options
     if unknown := [name for name in options if name not in OPTIONS]:
         hint = nearest(unknown[0], OPTIONS)
-        raise InputError(f"strategy_options has no {unknown[0]}; give one of {', '.join(OPTIONS)}{hint}")
+        raise InputError(f"strategy_options has no {unknown[0]}; known: {', '.join(OPTIONS)}{hint}")
     names = list(searchspace.tune_params)
     space = [dict(zip(names, values, strict=True)) for values in searchspace.list]
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)

@@ -118,7 +118,7 @@ def test_sizes_of_experts_are_not_guessed(refused, step: Step) -> None:
     """Of DeepSeek's files ``intermediate_size`` is the dense layers' width, of gpt-oss's the experts'."""
     for config, changed, words in (
         (DEEPSEEK, {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
-        (GPT_OSS, {"num_experts_per_tok": 999, "experts_per_token": 999}, "a token goes to 999 experts"),
+        (GPT_OSS, {"num_experts_per_tok": 999, "experts_per_token": 999}, "num_experts_per_tok is 999"),
     ):
         with refused(words):
             step(config | changed, decode=100)
@@ -130,7 +130,7 @@ def test_sizes_of_experts_are_not_guessed(refused, step: Step) -> None:
         ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
         ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is missing"),
         ({**QWEN, "intermediate_size": None}, {"decode": 1}, "intermediate_size is missing; add it"),
-        ({**QWEN, "num_key_value_heads": 3}, {"decode": 1}, "num_key_value_heads 3 is no divisor of 40"),
+        ({**QWEN, "num_key_value_heads": 3}, {"decode": 1}, "num_key_value_heads is 3; give a divisor"),
         ({**QWEN, "torch_dtype": "float8"}, {"decode": 1}, "torch_dtype 'float8' is unknown"),
         (QWEN, {}, "prefill TOKENS or decode CONTEXT"),
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
@@ -180,7 +180,7 @@ def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None
 def test_no_request_is_longer_than_the_model_was_made_for(refused, step: Step, scaling: Any, positions: int) -> None:
     config = LLAMA | {"max_position_embeddings": 1024} | scaling
     assert step(config, decode=positions).layers
-    with refused(f"{positions + 1} tokens are beyond the {positions} positions"):
+    with refused(f"has {positions + 1} tokens, but the model supports {positions}"):
         step(config, prefill=positions + 1)
 
 
