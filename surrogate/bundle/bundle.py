@@ -191,7 +191,7 @@ class Bundle:
             return None
         from surrogate.dataset.described import KernelColumns
 
-        return KernelColumns.like(self.described.description)
+        return KernelColumns.of_description(self.described.description)
 
     @cached_property
     def fitted_gpus(self) -> frozenset[str]:

@@ -71,7 +71,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
             if len(families) > 1:  # a size is 0 if the row's family does not have it
                 with_size = [family.name for family in families if column in family.size_names]
                 out.loc[~out[columns.FAMILY_COLUMN].isin(with_size), column] = 0
-            out[column] = _whole(out[column], column, name)
+            out[column] = _int_sizes(out[column], column, name)
     for column in [column for column in columns.NUMBER_COLUMNS if column in out]:
         out[column] = columns.numbers(out[column], column, name)
     for column in [column for column in columns.TEXT_COLUMNS if column in out]:
@@ -84,7 +84,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the table with each row's family, and with the sizes and settings in texts of problems."""
     if table.columns.intersection(["problem", *FAMILY_COLUMNS]).empty:
-        _require_known_kernel(table, name)
+        _refuse_undescribed_kernel(table, name)
     known = pd.DataFrame(
         expand_problems({str(column): table[column] for column in table}, None, name, {}), index=table.index
     )
@@ -92,7 +92,7 @@ def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
     return known if has_operators else known.drop(columns="operator", errors="ignore")
 
 
-def _require_known_kernel(table: pd.DataFrame, name: str) -> None:
+def _refuse_undescribed_kernel(table: pd.DataFrame, name: str) -> None:
     """Raise `InputError` if a table seems to hold configurations of the user's own kernel without a description."""
     sizes, parameters = guessed_columns(table)
     if "algorithm" in table or not parameters:
@@ -172,7 +172,7 @@ def _device(gpu_name: object, name: str) -> Gpu:
         raise InputError(f"{name}: {error}") from None
 
 
-def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
+def _int_sizes(values: pd.Series, column: str, name: str) -> pd.Series:
     """Return sizes as int64, so that products cannot overflow."""
     if values.dtype.kind in "iu":
         return values.astype(np.int64)

@@ -1,7 +1,8 @@
-"""Tables of described kernels: from a user's columns to a dataset's, and a first description from a table alone.
+"""Tables of described kernels: turn a user's columns into a dataset's, and build a first description from a table.
 
-A row needs gpu, the sizes, the parameters and time_us; status where some failed. The kernel's name becomes family,
-algorithm and, unless the table has one, library; the row's configuration as text becomes its solver.
+A row needs gpu, the sizes, the parameters and time_us, and also status if some rows failed. The kernel's name becomes
+the family, the algorithm and, unless the table has a column, the library. The text of the row's configuration becomes
+its solver.
 """
 
 import re
@@ -20,14 +21,15 @@ from surrogate.features.errors import InputError, RowError, nearest, row_number
 from surrogate.features.families import FAMILIES
 
 MAX_VALUES = 4096
-"""Distinct values of a parameter in a table: more are measurements, not a parameter."""
+"""Largest number of distinct values of a parameter. A column with more values holds measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelColumns:
-    """What a user says of a table of configurations: which columns are ``sizes``, ``parameters`` and ``settings``.
+    """The columns of a table of configurations that are ``sizes``, ``parameters`` and ``settings``.
 
-    ``name`` is the kernel's; empty: that of the file. ``known`` describes it already, the table may have other values.
+    ``name`` is the kernel's name; the default is the file's name. ``known`` is an earlier description of the kernel;
+    the table may have further values.
     """
 
     parameters: tuple[str, ...]
@@ -37,12 +39,12 @@ class KernelColumns:
     known: Description | None = None
 
     @classmethod
-    def like(cls, known: Description) -> Self:
-        """The columns of a described kernel."""
+    def of_description(cls, known: Description) -> Self:
+        """Return the columns of a described kernel."""
         return cls((*known.parameters,), known.sizes, (*known.settings,), known.name, known)
 
     def of(self, frame: pd.DataFrame, path: str | Path) -> Description:
-        """The description of a table with the values that it holds; errors as of `describe_table`."""
+        """Return the description of a table, with its values. Raises errors as `describe_table` does."""
         of_file = re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") if Path(path).suffix else ""
         of_file = of_file or "kernel"
         name = self.name or (f"{of_file}_kernel" if FAMILIES.is_built_in(of_file) else of_file)
@@ -53,12 +55,12 @@ class KernelColumns:
 
 
 Kernel = Description | KernelColumns
-"""What says that a table's rows are configurations of a described kernel."""
+"""A description of the kernel of a table's rows, or the columns from which to build one."""
 
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """What a caller says of a table's kernel: a description or its file, or its ``name`` and the names of columns."""
+    """A caller's options for a table's kernel: a description or its file, or a ``name`` and the names of columns."""
 
     kernel: Kernel | str | Path | None = None
     sizes: str | Sequence[str] | None = None
@@ -68,9 +70,9 @@ class KernelOptions:
 
     @property
     def described(self) -> Kernel | None:
-        """The kernel, None where nothing is said of it.
+        """Return the kernel; None if no option is given.
 
-        Raises `InputError` where both came, or a name, sizes and settings without parameters.
+        Raises `InputError` if a description and columns are given, or a name, sizes or settings without parameters.
         """
         kernel = self.kernel
         names = map(named_columns, (self.parameters, self.sizes, self.settings))
@@ -79,12 +81,12 @@ class KernelOptions:
         if kernel is None:
             if is_named and not columns.parameters:
                 raise InputError(
-                    "a name, sizes and settings go with parameters, which are missing; name a configuration's columns"
+                    "a name, sizes and settings need parameters, which are missing; give a configuration's columns"
                     " (--parameters)"
                 )
             return columns if is_named else None
         if is_named:
-            raise InputError("the kernel names itself, its sizes, parameters and settings; leave those out")
+            raise InputError("the kernel has its name, sizes, parameters and settings; leave those options out")
         if isinstance(kernel, str | Path):
             return read_description(kernel)
         if not isinstance(kernel, Kernel):
@@ -103,9 +105,9 @@ def describe_table(
     settings: Sequence[str] = (),
     where: str = "the table",
 ) -> Description:
-    """A first description: the named columns with the values that they hold.
+    """Return a first description: the given columns with their values.
 
-    Raises `InputError`, which begins with ``where``, for a column that is missing or no parameter.
+    Raises `InputError`, which begins with ``where``, for a missing column, or one that cannot be a parameter.
     """
     for column in (*sizes, *parameters, *settings):
         if column not in frame:
@@ -117,10 +119,10 @@ def describe_table(
 
 
 def guessed_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
-    """Columns that look like sizes, and those that look like parameters: a first guess, which its reader corrects.
+    """Return the columns that look like sizes, and the columns that look like parameters; the user should check both.
 
-    Sizes are whole numbers whose names have one or two small letters, or begin with ``size``; of the others those are
-    parameters that have several values, but not one of its own in every other row.
+    Sizes are integer columns with a name of one or two small letters, or a name that begins with ``size``. Parameters
+    are other columns with at least two distinct values, and with at most one distinct value per two rows.
     """
     names = [str(name) for name in frame.columns if name not in RESERVED and not str(name).startswith("time")]
     sizes = [
@@ -133,7 +135,7 @@ def guessed_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def described_frame(frame: pd.DataFrame, description: Description, where: str) -> pd.DataFrame:
-    """A copy with the columns of a dataset, rows in order; columns that the description does not name survive.
+    """Return a copy with the columns of a dataset, rows in order. Columns outside the description are kept.
 
     Raises `InputError`, which begins with ``where``, for a missing column, a size that is no whole number, and a value
     that the description does not list.
@@ -154,7 +156,7 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     if not description.sizes:
         out[WITHOUT_SIZES] = 1
     out["solver"] = configuration_texts(out, description, where)
-    # What a failed row says in the place of its time is not read.
+    # The time of a failed row is ignored.
     failed = out["status"].eq("failed") if "status" in out else np.full(len(out), False)
     time_us = numbers(out["time_us"].mask(failed), "time_us", where).to_numpy()
     if "status" not in out:
@@ -163,11 +165,10 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
 
 
 def merge_repeats(frame: pd.DataFrame, description: Description, where: str) -> tuple[pd.DataFrame, int]:
-    """The rows of a `described_frame`, those of one configuration on one problem as one, with the median of their
-    times; and how many are gone.
+    """Return the rows of a `described_frame` with repeats merged, and the number of removed rows.
 
-    Raises `InputError`, which begins with ``where``, where such rows differ in a column that looks like a size or a
-    parameter.
+    Repeats are rows of one configuration on one problem; the merged row has the median of their times. Raises
+    `InputError`, which begins with ``where``, if repeats differ in a column that looks like a size or a parameter.
     """
     key = [
         "gpu",
@@ -188,8 +189,8 @@ def merge_repeats(frame: pd.DataFrame, description: Description, where: str) -> 
             number = groups.ngroup().to_numpy()
             first, second, *_ = repeated.index[number == number[differs.to_numpy().argmax()]]
             agree = ", ".join(["gpu", *description.sizes, *description.parameters, *description.settings])
-            other = f"it agrees with row {row_number(where, first)} in {agree}, and differs in {name}"
-            raise RowError(where, second, f"{other}: is it a parameter or a size? name it, too")
+            difference = f"it agrees with row {row_number(where, first)} in {agree}, and differs in {name}"
+            raise RowError(where, second, f"{difference}: is it a parameter or a size? name it, too")
     ran = frame["time_us"].where(frame["status"] == "ok")
     median_us = ran.groupby([frame[name] for name in key], dropna=False).transform("median")
     merged = frame.assign(time_us=median_us, status=frame["status"].where(median_us.isna(), "ok"))
@@ -198,23 +199,23 @@ def merge_repeats(frame: pd.DataFrame, description: Description, where: str) -> 
 
 
 def configuration_texts(frame: pd.DataFrame, description: Description, where: str) -> np.ndarray:
-    """(rows,) each row's configuration as text (`Description.text`); "" for a row that has no parameter.
+    """Return (rows,) each row's configuration as text (`Description.text`); "" for a row without parameters.
 
     Raises `InputError` for a value that the description does not list.
     """
-    # 1. Of every parameter the text of each row's value, worked out once for equal values.
+    # 1. The text of each row's value of every parameter, computed once for equal values.
     columns = []
     absent = np.full(len(frame), True)
-    for name, known in description.codes.items():
+    for name, codes in description.codes.items():
         code, distinct = pd.factorize(frame[name])
         texts = [_text_of(value, description.parameters[name]) for value in distinct]
-        if wrong := [text for text in texts if text not in known]:
+        if wrong := [text for text in texts if text not in codes]:
             row = int(np.flatnonzero(code == texts.index(wrong[0]))[0])
-            listed = ", ".join(list(known)[:20])
+            listed = ", ".join(list(codes)[:20])
             raise RowError(where, row, f"{name} is {wrong[0]}; the description lists {listed}")
         columns.append(np.array([*texts, ""], dtype=object)[code])
         absent &= code < 0
-    # 2. Rows without any, such as a library's own kernel, have no configuration; others must have them all.
+    # 2. Rows without parameters, such as a library's own kernel, have no configuration. Other rows need all parameters.
     table = np.column_stack(columns)
     partly = (table == "").any(axis=1) & ~absent
     if partly.any():
@@ -226,13 +227,13 @@ def configuration_texts(frame: pd.DataFrame, description: Description, where: st
 
 
 def merge_descriptions(first: Description, second: Description) -> Description:
-    """The first description with the other's values behind its own, whose numbers stay.
+    """Return the first description with the second's values appended; the codes of the first one's values stay.
 
-    Raises `InputError` where they describe two kernels.
+    Raises `InputError` if the descriptions are of two kernels.
     """
-    named = [(each.name, each.sizes, (*each.settings,), (*each.parameters,)) for each in (first, second)]
-    if named[0] != named[1]:
-        raise InputError(f"the tables describe two kernels, {named[0]} and {named[1]}; train one bundle of each")
+    keys = [(each.name, each.sizes, (*each.settings,), (*each.parameters,)) for each in (first, second)]
+    if keys[0] != keys[1]:
+        raise InputError(f"the tables describe two kernels, {keys[0]} and {keys[1]}; train one bundle of each")
     joined = {name: tuple(dict.fromkeys((*own, *second.parameters[name]))) for name, own in first.parameters.items()}
     texts = {name: tuple(dict.fromkeys((*own, *second.settings[name]))) for name, own in first.settings.items()}
     return Description(
@@ -247,13 +248,13 @@ def merge_descriptions(first: Description, second: Description) -> Description:
 
 
 def _values(cells: pd.Series, where: str, column: str) -> tuple[Value, ...]:
-    """The distinct values of a parameter's column, whole numbers as such."""
+    """Return the distinct values of a parameter's column, with integers as int."""
     distinct = cells.dropna().unique().tolist()
     if not distinct:
         raise InputError(f"{where}: parameter {column} has no value in any row; leave it out")
     if len(distinct) > MAX_VALUES:
         raise InputError(f"{where}: {column} has {len(distinct)} values; a parameter has at most {MAX_VALUES}")
-    return _sorted({_plain(value) for value in distinct})
+    return _sorted({_python_value(value) for value in distinct})
 
 
 def _sorted(values: "set[Value]") -> tuple[Value, ...]:
@@ -261,8 +262,8 @@ def _sorted(values: "set[Value]") -> tuple[Value, ...]:
     return tuple(sorted(values, key=str if True in kinds else float)) if len(kinds) == 1 else tuple(values)
 
 
-def _plain(value: object) -> Value:
-    """A cell as a plain value; numbers without a fraction are whole."""
+def _python_value(value: object) -> Value:
+    """Return a cell as a Python value; a number without a fraction becomes an int."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, str):
@@ -272,9 +273,9 @@ def _plain(value: object) -> Value:
 
 
 def _text_of(value: object, listed: Sequence[Value]) -> str:
-    """The text of a cell's value; a number that the description lists as text, or a flag as number, is that."""
-    plain = _plain(value)
-    return str(next((known for known in listed if known == plain and type(known) is not type(plain)), plain))
+    """Return the text of a cell's value, in the type that the description lists (such as True for 1)."""
+    cell = _python_value(value)
+    return str(next((each for each in listed if each == cell and type(each) is not type(cell)), cell))
 
 
 def _text(frame: pd.DataFrame, column: str, default: str) -> pd.Series | str:
@@ -285,7 +286,7 @@ def _text(frame: pd.DataFrame, column: str, default: str) -> pd.Series | str:
 
 
 def named_columns(text: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Names of columns as a caller gives them: a list, or one text with commas."""
+    """Return the names of columns from a list, or from one text with commas."""
     if text is None:
         return ()
     words = text.split(",") if isinstance(text, str) else text

@@ -1,6 +1,6 @@
-"""What long work needs of its machine: progress that is told, and files that appear whole or not at all.
+"""Progress of long work, and files that are written completely or not at all.
 
-Files and folders are written under a temporary name beside their own, then renamed.
+Files and folders are written under a temporary name in the same folder, then renamed.
 """
 
 import errno
@@ -18,19 +18,19 @@ from surrogate.features.errors import InputError
 
 STDOUT = Path("/dev/stdout")
 Progress = Callable[[int, int, str], None]
-"""Called as work goes on with how much is done, how much there is in all, and a word on what is done (or nothing).
+"""Callback of long work: (amount done, total amount, a word on the work or an empty text).
 
-No two threads call it at once."""
+Two threads never call it at once."""
 CLEAR_SECONDS = 2.0
-"""Work that took less foretells nothing."""
+"""Seconds of work before an estimate of the time left is given."""
 TRIES = 100
-"""Times that a folder is put in place while other processes replace it, too."""
+"""Number of tries to replace a folder while other processes replace it, too."""
 
 
 class TimeLeft:
-    """The time that work will take yet, from what of it was timed in this process; a rate of another machine is none.
+    """An estimate of the time left, from the work that was timed in this process.
 
-    ``amounts``: kind of work → how much there is of it (rows to fit, say). ``at_once``: so much runs at the same time.
+    ``amounts``: kind of work → its amount, for example rows to fit. ``at_once``: number of tasks that run in parallel.
     """
 
     def __init__(self, amounts: Mapping[str, float], at_once: int = 1) -> None:
@@ -40,21 +40,21 @@ class TimeLeft:
         self._at_once = at_once
 
     def add(self, kind: str, amount: float, seconds: float | None = None) -> None:
-        """So much is done, and took ``seconds``; None where an earlier run had done it."""
+        """Add work that is done, and its ``seconds``; None if an earlier run has done it."""
         self._left[kind] -= amount
         if seconds is not None:
             self._done[kind] += amount
             self._seconds[kind] += seconds
 
     def seconds(self) -> float | None:
-        """None until some of each kind that is left was timed."""
+        """Return the seconds left; None until each kind of remaining work has a timed part."""
         left = [kind for kind, amount in self._left.items() if amount > 0]
         if sum(self._seconds.values()) < CLEAR_SECONDS or not all(self._done[kind] for kind in left):
             return None
         return sum(self._left[kind] * self._seconds[kind] / self._done[kind] for kind in left) / self._at_once
 
     def __str__(self) -> str:
-        """As ``, about 4 min left``; nothing where it is unknown."""
+        """Return a text such as ``, about 4 min left``; an empty text if the time is unknown."""
         seconds = self.seconds()
         if seconds is None:
             return ""
@@ -63,15 +63,15 @@ class TimeLeft:
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary name that takes the place of ``path`` when the block ends well, and vanishes when it fails.
+    """Yield a temporary file that replaces ``path`` if the block succeeds, and is removed if it fails.
 
-    A symbolic link stays and what it names is replaced; a device or pipe (``/dev/stdout``) gets the finished content.
-    Raises `InputError` where the folder is missing or not writable, the disk is full, or ``path`` is a folder.
+    If ``path`` is a symbolic link, its target is replaced. A device or pipe (``/dev/stdout``) gets the finished
+    content. Raises `InputError` if the folder is missing or not writable, the disk is full, or ``path`` is a folder.
     """
     target, temporary, is_stream = _temporary(path)
     try:
         yield temporary
-        if is_stream:  # behind what the stream holds already: the shell may have opened a file for appending
+        if is_stream:  # append: the shell may have opened a file that has content already
             if sys.stdout:
                 sys.stdout.flush()
             stdout = sys.stdout.buffer if path == STDOUT and sys.stdout else None
@@ -81,7 +81,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             temporary.chmod(0o666 & ~_mask())  # a temporary file has fewer permissions than any new one
             temporary.replace(target)
     except BrokenPipeError:
-        raise  # the reader left, which is no fault of the path
+        raise  # the reader closed the pipe; the path is not wrong
     except OSError as error:
         raise unwritable(path, error) from None
     finally:
@@ -89,7 +89,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def _temporary(path: str | Path) -> tuple[Path, Path, bool]:
-    """The file that ``path`` names, a new empty one that will take its place, and whether it is a stream instead."""
+    """Return the file of ``path``, a new empty file that will replace it, and whether ``path`` is a stream."""
     try:
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # a link to itself
@@ -106,22 +106,24 @@ def _temporary(path: str | Path) -> tuple[Path, Path, bool]:
 
 
 def require_writable(path: str | Path, folder: Literal["", "filled", "replaced"] = "") -> None:
-    """Raise `InputError` before long work where the file could not be written after it, or the folder: one that is
-    ``filled`` (`staged`), or ``replaced`` by another (`write_folder`). Nothing is left behind."""
+    """Raise `InputError` before long work if the file or folder could not be written after it. Nothing is left over.
+
+    ``folder`` is "filled" for a folder that gets files (`staged`), and "replaced" for `write_folder`.
+    """
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
-            Path(path).stat()  # which refuses what no file can be called, and what lies in a closed folder
+            Path(path).stat()  # fails for an impossible name, and for a file in a closed folder
         if not folder:
             target, temporary, _ = _temporary(path)
             temporary.unlink()
             if target.exists() and not os.access(target, os.W_OK):
-                raise PermissionError(0, "the file that is there is read-only")
+                raise PermissionError(0, "the existing file is read-only")
             return
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_dir():
             raise InputError(f"{path} is a file; a folder is needed, choose another name")
         if folder == "replaced" and target.is_mount():
-            raise OSError(0, "a mounted folder cannot be replaced; name a new one below it")
+            raise OSError(0, "a mounted folder cannot be replaced; give a new folder inside it")
         start = target if folder == "filled" else target.parent
         existing = next(each for each in (start, *start.parents) if each.exists())
         Path(tempfile.mkdtemp(prefix=".seer-", dir=existing)).rmdir()
@@ -132,15 +134,16 @@ def require_writable(path: str | Path, folder: Literal["", "filled", "replaced"]
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """``text`` as UTF-8 at ``path``, atomically."""
+    """Write ``text`` as UTF-8 to ``path`` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
-    """A folder of just these files (name, with ``/`` for one below → content) at ``path``; an older one is replaced.
+    """Write a folder with exactly these files to ``path``, and replace an older folder.
 
-    Raises `InputError` where the folder cannot be written.
+    ``files``: name → content; a name with ``/`` is a file in a subfolder. Raises `InputError` if the folder cannot be
+    written.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -155,7 +158,7 @@ def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
             _put(aside, target, old)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-            if old.exists() and not target.exists():  # the second rename failed: the older folder comes back
+            if old.exists() and not target.exists():  # the second rename failed: restore the older folder
                 old.rename(target)
             shutil.rmtree(old, ignore_errors=True)
     except (OSError, ValueError) as error:
@@ -163,7 +166,7 @@ def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
 
 
 def _put(aside: Path, target: Path, old: Path) -> None:
-    """``aside`` at ``target``, an older folder at ``old``; tried again where another process was faster."""
+    """Rename ``aside`` to ``target``, and an older folder to ``old``. Try again if another process was faster."""
     for attempt in range(TRIES):
         try:
             if target.exists():
@@ -179,11 +182,10 @@ def _put(aside: Path, target: Path, old: Path) -> None:
 
 @contextmanager
 def staged(directory: str | Path, stale: Iterable[str] = ()) -> Iterator[Path]:
-    """An empty folder inside ``directory`` whose files move into ``directory`` when the block ends well.
+    """Yield an empty folder inside ``directory``. Its files move into ``directory`` if the block succeeds.
 
-    Entered before long work, it says at once that nothing can be written. Where the block fails, the older files stay.
-    ``stale``: names that an earlier run may have left; those that the block did not write are removed. Raises
-    `InputError` where the folder cannot be made or written.
+    If the block fails, the older files stay. ``stale`` lists files of earlier runs: they are removed if the block did
+    not write them. Raises `InputError`, before the block begins, if the folder cannot be created or written.
     """
     directory = Path(directory)
     is_new = not directory.exists()
@@ -203,19 +205,19 @@ def staged(directory: str | Path, stale: Iterable[str] = ()) -> Iterator[Path]:
             (directory / name).unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(directory, error) from None
-    except InputError as error:  # the reader knows the folder by its own name
+    except InputError as error:  # the user knows only the folder, not the temporary one
         raise InputError(str(error).replace(str(aside), str(directory))) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if is_new:
-            with suppress(OSError):  # stays where something was written
+            with suppress(OSError):  # a folder with files stays
                 directory.rmdir()
 
 
 def checked_file(folder: Path, name: str, digest: str, *, max_bytes: int, remedy: str) -> bytes:
-    """The content of ``folder / name``, whose SHA-256 must be ``digest`` (hexadecimal).
+    """Return the content of ``folder / name``. Its SHA-256 must be ``digest`` (hexadecimal).
 
-    Raises `InputError` where the file lies outside the folder, is missing or larger than ``max_bytes``, or differs.
+    Raises `InputError` if the file is outside the folder, missing, larger than ``max_bytes``, or has another hash.
     """
     file = folder / name
     if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -232,14 +234,14 @@ def checked_file(folder: Path, name: str, digest: str, *, max_bytes: int, remedy
 
 
 def require_readable(path: str | Path, schema: object, last: int) -> None:
-    """Raise `InputError` for a file of a later ``schema`` than the ``last`` one that this release reads."""
+    """Raise `InputError` if the file's ``schema`` is later than ``last``, the last one that this release reads."""
     if not isinstance(schema, int) or schema > last:
         written = f"{path}: written with schema {schema}"
         raise InputError(f"{written}, this release reads up to {last}; upgrade seer-surrogate")
 
 
 def unwritable(path: str | Path, error: OSError | ValueError) -> InputError:
-    """The one line for a path that cannot be written."""
+    """Return the error for a path that cannot be written."""
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return InputError(f"{path}: cannot be written ({reason}); choose another place")
 

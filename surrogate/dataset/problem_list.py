@@ -1,12 +1,16 @@
-"""How lists and tables name problems: the schema of their columns, and the one reader of a list.
+"""Problems in lists and tables: the columns that state a problem, and the reader of lists.
 
-A row names its problem by a column ``problem`` with a text, by ``operator`` (or ``family``, or ``op``) and sizes, or by
-sizes alone if one family has them: ``m,n,k`` is a matrix product, ``n,c,h,k,r`` a convolution. Settings such as
-``dtype`` are columns; constant ones may be left out. `expand_problems` reads the columns of a table at once.
+A row states its problem in one of three ways:
 
-`read_list` reads lines of text, CSV, JSON lines, a parquet table, or SEER's lists of numbers. A line is a problem as
-the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). Beside the columns that name a
-problem, ``networks`` (comma-separated), ``name`` and ``heuristic_algorithm`` may stand.
+- a column ``problem`` with a text,
+- a column ``operator`` (or ``family``, or ``op``) and the sizes,
+- only the sizes, if one family has them: ``m,n,k`` is a matrix product, ``n,c,h,k,r`` a convolution.
+
+Settings such as ``dtype`` are columns; constant settings may be left out. `expand_problems` reads a complete table.
+
+`read_list` reads lines of text, CSV, JSON lines, a parquet table, or SEER's lists of numbers. A line of text is a
+problem as on the command line (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). Further columns are
+``networks`` (comma-separated), ``name`` and ``heuristic_algorithm``.
 """
 
 import csv
@@ -33,7 +37,7 @@ from surrogate.features.families import (
     family_of,
     parse_problem,
 )
-from surrogate.features.families import family as family_named
+from surrogate.features.families import family as family_by_name
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import setting
 
@@ -41,14 +45,14 @@ if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
 Cells = Any
-"""A column as it comes: a Series, an array or a list."""
+"""The values of a column: a Series, an array or a list."""
 PLACE = ("gpu", "library", "library_version")
 FAMILY_COLUMNS = ("operator", "op", "family")
-"""Columns that name a family or an operator: of each row the first one that is not empty."""
+"""Columns with a family or an operator. In each row the first column that is not empty counts."""
 SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
 _DEFAULT = FAMILIES[DEFAULT_FAMILY]
 MAX_BYTES = 64 << 20
-"""Most bytes of a list as text; a million problems take 40 MB."""
+"""Largest size of a list as text; a million problems take 40 MB."""
 _NUMBERS = "a line has 8 numbers: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
 _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
 _NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
@@ -57,43 +61,43 @@ _SIZES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in fa
 
 
 def family_of_columns(names: Iterable[str], where: str) -> Family:
-    """Return the family whose sizes the columns ``names`` are. Raises `InputError` if no family, or several, fit."""
-    have = {*names}
-    sized = {size for family in FAMILIES.values() for size in family.size_names} & have
-    # The family that has most of the sizes, and of several the one that lacks the fewest.
+    """Return the family that has the sizes ``names``. Raises `InputError` if no family fits, or if several fit."""
+    present = {*names}
+    sized = {size for family in FAMILIES.values() for size in family.size_names} & present
+    # The best family has the most of these sizes. Among several such families, it lacks the fewest required sizes.
     scores = {
-        family.name: (len(sized & {*family.size_names}), len({*required(family)} & have) - len(required(family)))
+        family.name: (len(sized & {*family.size_names}), len({*required(family)} & present) - len(required(family)))
         for family in FAMILIES.values()
     }
     best = [FAMILIES[name] for name, score in scores.items() if sized and score == max(scores.values())]
     if not best:
-        alone = "; ".join(f"{','.join(required(f))} ({f.name})" for f in FAMILIES.values() if f.name in f.kinds)
+        sizes = "; ".join(f"{','.join(required(f))} ({f.name})" for f in FAMILIES.values() if f.name in f.kinds)
         raise InputError(
-            f"{where}: no column names a problem; a table has a column problem with texts, operator and its sizes, or"
-            f" sizes alone: {alone}"
+            f"{where}: no column names a problem; give a column problem with texts, or operator and its sizes, or"
+            f" only sizes: {sizes}"
         )
     family, *others = best
     if others or family.name not in family.kinds:
-        named = ", ".join(each.name for each in best)
+        families = ", ".join(each.name for each in best)
         default = FAMILIES[DEFAULT_FAMILY]
         raise InputError(
-            f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({named}); add a column operator, or"
-            f" the sizes of a {default.name}, {', '.join(required(default))}"
+            f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({families}); add a column operator,"
+            f" or the sizes of a {default.name}, {', '.join(required(default))}"
         )
-    if missing := [name for name in required(family) if name not in have]:
+    if missing := [name for name in required(family) if name not in present]:
         rule = f"a problem of {family.name} has {', '.join(required(family))}"
-        hint = nearest(missing[0], [*have - sized])
+        hint = nearest(missing[0], [*present - sized])
         raise InputError(f"{where}: column {', '.join(missing)} is missing; {rule}{hint}")
     return family
 
 
 def required(family: Family) -> tuple[str, ...]:
-    """Return the sizes that every problem of a family gives."""
+    """Return the sizes of a family without a default."""
     return tuple(size.name for size in family.sizes if size.default is None)
 
 
 def problem_of(text: str, own: Family | None, stated: Mapping[str, str], settings: Mapping[str, str]) -> AnyProblem:
-    """Return the problem of a text, with the ``settings`` of its family that are not ``stated``."""
+    """Return the problem of a text, with the ``stated`` settings, and with ``settings`` for the others."""
     text = own.full_text(text) if own else text
     problem = parse_problem(text, own, **stated)
     further = unstated_settings(family_of(problem), stated, settings)
@@ -101,21 +105,21 @@ def problem_of(text: str, own: Family | None, stated: Mapping[str, str], setting
 
 
 def unstated_settings(family: Family, stated: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the ``settings`` that a family has and a row does not state."""
+    """Return the ``settings`` of a family that a row does not state."""
     return {name: value for name, value in settings.items() if name in family.setting_names and name not in stated}
 
 
 def stated_setting(name: str, value: object) -> str:
-    """Return a cell of a setting as a problem has it, whatever people call it."""
+    """Return a cell of a setting in the spelling of problems."""
     return setting(name, LAYOUT_ALIASES.get(str(value), value) if name == "layout" else value)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedProblem:
-    """One line or row. ``problem`` is None where it names another ``operator`` than a convolution.
+    """One line or row of a list. ``problem`` is None if no family has the ``operator``.
 
-    ``where`` tells the line or row; ``name`` is the layer's, ``heuristic`` the library's own pick, ``algorithm``
-    that of a table with a row per algorithm.
+    ``where`` is the line or row. ``name`` is the layer's name, ``heuristic`` the library's own pick, and ``algorithm``
+    the algorithm in a table with a row per algorithm.
     """
 
     problem: AnyProblem | None
@@ -129,9 +133,10 @@ class ListedProblem:
 
 @dataclass(frozen=True, slots=True)
 class ListDefaults:
-    """What a caller says of a list: the described kernel ``own`` that its rows are of, if they name no family.
+    """A caller's defaults for a list: ``own`` is the described kernel of rows without a family.
 
-    ``settings`` hold for rows that do not state them. With a ``gpu``, problems that state no math have PyTorch's there.
+    ``settings`` are the settings of rows that do not state them. With a ``gpu``, a problem without math gets PyTorch's
+    default math on that GPU.
     """
 
     own: Family[Any] | None = None
@@ -140,22 +145,22 @@ class ListDefaults:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Columns of sizes."""
+        """Return the columns of sizes."""
         return self.own.size_names if self.own else _SIZES
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Columns of texts."""
+        """Return the columns of texts."""
         return tuple(dict.fromkeys((*(self.own.setting_names if self.own else SETTINGS), *_TEXT_COLUMNS)))
 
     def spelled(self, name: str) -> str:
-        """Return a column of a CSV header as it is declared, whatever its capitals."""
+        """Return a column of a CSV header in its declared spelling; capital letters do not matter."""
         declared = (*self.sizes, *self.texts)
-        in_small = {known.lower(): known for known in declared}
-        return name if name in declared else in_small.get(name.lower(), name.lower())
+        by_lower = {column.lower(): column for column in declared}
+        return name if name in declared else by_lower.get(name.lower(), name.lower())
 
     def check_header(self, header: Iterable[object], where: str) -> None:
-        """Raise `InputError` if the columns name no problem."""
+        """Raise `InputError` if the columns state no problem."""
         names = {str(name) for name in header}
         if names & {"problem", *FAMILY_COLUMNS}:
             return
@@ -175,20 +180,22 @@ class ListDefaults:
             if family is None:
                 return None
             sizes = {name: _number(row[name]) for name in family.size_names if name in row}
-            named = {"operator": operator} if operator in family.kinds else {}
-            problem = family.problem(sizes, {**unstated_settings(family, stated, self.settings), **stated, **named})
+            kind = {"operator": operator} if operator in family.kinds else {}
+            problem = family.problem(sizes, {**unstated_settings(family, stated, self.settings), **stated, **kind})
         is_stated = "math" in {*stated, *unstated_settings(family, stated, self.settings)}
         if self.gpu is None or is_stated or isinstance(problem, DescribedProblem):
             return problem
         return replace(problem, math=family.default_math(problem.dtype, self.gpu))
 
     def _family(self, row: Mapping[str, object], operator: str) -> Family[Any] | None:
-        """Return the family of a row of sizes; None for an operator that no family has. Raises `InputError` for sizes
-        that are missing."""
+        """Return the family of a row of sizes; None for an operator that no family has.
+
+        Raises `InputError` for missing sizes.
+        """
         if self.own is not None:
             family = self.own
         elif operator in FAMILIES.of_kind or operator in FAMILIES:
-            family = family_named(operator)
+            family = family_by_name(operator)
         elif operator and not {*required(_DEFAULT)} <= row.keys():
             return None
         else:
@@ -201,56 +208,56 @@ class ListDefaults:
 def read_list(
     path: str | Path, own: Family[Any] | None = None, gpu: Gpu | None = None, settings: Mapping[str, str] | None = None
 ) -> list[ListedProblem]:
-    """Return every line or row in order, with its own settings.
+    """Return every line or row of a list in order, with its own settings.
 
     Parameters
     ----------
     path : the file.
-    own : the described kernel that texts without a name, and rows that name no family, are of.
-    gpu : the GPU whose default math counts; without one a convolution that states none has fma.
+    own : the described kernel of texts without a name and of rows without a family.
+    gpu : the GPU for the default math; without a GPU, a convolution without math has fma.
     settings : settings of rows that do not state them.
 
     Raises
     ------
     InputError
-        that names the file, the line, what came and the rule.
+        With the file, the line, the wrong value and the rule.
     """
     path = Path(path)
     listed = list(_listed(path, ListDefaults(own, gpu, settings or {})))
     if not listed:
-        raise InputError(f"{path}: holds no problem; give one a line, as in {EXAMPLE}")
+        raise InputError(f"{path}: holds no problem; give one per line, as in {EXAMPLE}")
     return listed
 
 
-def _listed(path: Path, asked: ListDefaults) -> Iterator[ListedProblem]:
+def _listed(path: Path, defaults: ListDefaults) -> Iterator[ListedProblem]:
     if _is_parquet(path):
-        from surrogate.dataset.tables import read_table  # which loads pandas, that texts do not need
+        from surrogate.dataset.tables import read_table  # imported here: it loads pandas, which texts do not need
 
         frame = read_table(path)[0]
-        asked.check_header(frame.columns, str(path))
-        columns = [name for name in (*asked.sizes, *asked.texts) if name in frame]
+        defaults.check_header(frame.columns, str(path))
+        columns = [name for name in (*defaults.sizes, *defaults.texts) if name in frame]
         values = enumerate(frame[columns].itertuples(index=False, name=None), 1)
         rows = ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values)
-        yield from _from_rows(rows, path, asked)
+        yield from _from_rows(rows, path, defaults)
         return
     lines = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
     first = lines[0][1] if lines else ""
     if first.startswith("{"):
         rows = ((f"line {number}", _json_object(line, path, number)) for number, line in lines)
-        yield from _from_rows(rows, path, asked)
-    elif _HEADER.match(first) or asked.spelled(re.split(r"\s*[,;\t]", first)[0]) in ("problem", *asked.sizes):
-        yield from _from_rows(_csv(path, lines, asked), path, asked)
+        yield from _from_rows(rows, path, defaults)
+    elif _HEADER.match(first) or defaults.spelled(re.split(r"\s*[,;\t]", first)[0]) in ("problem", *defaults.sizes):
+        yield from _from_rows(_csv(path, lines, defaults), path, defaults)
     elif first and _NUMBERS_ONLY.fullmatch(first):
         for number, (conv, _) in enumerate(numbered_problems(lines, path), 1):
             yield ListedProblem(conv, f"line {number}")
     else:
         for number, line in lines:
-            yield from _from_rows([(f"line {number}", {"problem": line})], path, asked)
+            yield from _from_rows([(f"line {number}", {"problem": line})], path, defaults)
 
 
 def _is_parquet(path: Path) -> bool:
-    """By content, so that the name does not matter."""
+    """Return True if the content of the file is parquet; its name does not matter."""
     require_regular(path, streams=True)
     try:
         if not path.is_file():
@@ -272,16 +279,16 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: neither text nor parquet; a list of problems must be UTF-8 text") from None
 
 
-def _csv(path: Path, lines: list[tuple[int, str]], asked: ListDefaults) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows under a header, by commas, semicolons or tabs; empty cells are left out."""
+def _csv(path: Path, lines: list[tuple[int, str]], defaults: ListDefaults) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (where, column → text) for the rows of a CSV with commas, semicolons or tabs; empty cells are left out."""
     delimiter = max(",;\t", key=lines[0][1].count)
     cells = csv.reader((line for _, line in lines), delimiter=delimiter, skipinitialspace=True)
     try:
-        header = [asked.spelled(name.strip()) for name in next(cells)]
+        header = [defaults.spelled(name.strip()) for name in next(cells)]
         doubled = next((name for name in header if header.count(name) > 1), None)
         if doubled is not None:
-            raise InputError(f"{path}: column {doubled!r} stands there twice; keep one")
-        asked.check_header(header, f"{path}: line {lines[0][0]}")
+            raise InputError(f"{path}: column {doubled!r} occurs twice; keep one")
+        defaults.check_header(header, f"{path}: line {lines[0][0]}")
         for (number, _), values in zip(lines[1:], cells, strict=True):
             if len(values) != len(header):
                 raise InputError(f"{path}: line {number}: {len(values)} values for {len(header)} columns")
@@ -304,18 +311,18 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, object]:
 
 
 def _from_rows(
-    rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, asked: ListDefaults
+    rows: Iterable[tuple[str, Mapping[str, object]]], path: Path, defaults: ListDefaults
 ) -> Iterator[ListedProblem]:
-    """(where, column → value) of each row → its problem; what is None or not a number (NaN) counts as absent."""
-    texts = asked.texts
+    """Yield the problem of each row (where, column → value). None and NaN count as absent."""
+    texts = defaults.texts
     for where, row in rows:
         given = {name: value for name, value in row.items() if value is not None and value == value}
         text = {name: str(given[name]) for name in texts if name in given}
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         try:
-            names = asked.own.setting_names if asked.own else SETTINGS
+            names = defaults.own.setting_names if defaults.own else SETTINGS
             stated = {name: stated_setting(name, text[name]) for name in names if name in text and name != "operator"}
-            problem = asked.problem(given, stated, operator)
+            problem = defaults.problem(given, stated, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
         networks = tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip())
@@ -331,7 +338,7 @@ def _from_rows(
 
 
 def _number(value: object) -> object:
-    """The number that a text holds; anything else as it is, so that the check of whole numbers can name it."""
+    """Return the number of a text; any other value unchanged, so that the check of integers can report it."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -339,11 +346,12 @@ def _number(value: object) -> object:
 
 
 def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> "list[tuple[Conv, int | None]]":
-    """SEER's Test-set-II and its ``prof-ops`` files: square problems (fp32, FMA, NCHW, fwd), algorithm numbers.
+    """Return the problems of SEER's Test-set-II or ``prof-ops`` files (square, fp32, FMA, NCHW, fwd), with algorithms.
 
-    A line holds, separated by blanks, tabs, commas or semicolons: batch, in channels, in width, out channels, out width
-    (0: computed), filter width, stride, padding, and in ``prof-ops`` files the algorithm's number as a ninth. The first
-    line may count the problems. What follows # is skipped. Raises `InputError` naming the line.
+    A line has these numbers, with blanks, tabs, commas or semicolons between them: batch, input channels, input width,
+    output channels, output width (0: computed), filter width, stride, padding. In ``prof-ops`` files the ninth is the
+    algorithm's number. The first line may be the number of problems. Text after # is skipped. Raises `InputError` with
+    the line.
     """
     declared: int | None = None
     problems: list[tuple[Conv, int | None]] = []
@@ -365,14 +373,14 @@ def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> "li
     if not problems:
         raise InputError(f"{path}: holds no problem; {_NUMBERS}")
     if declared is not None and declared != len(problems):
-        raise InputError(f"{path}: counts {declared} in its first line, but {len(problems)} problems follow")
+        raise InputError(f"{path}: the first line declares {declared} problems, but {len(problems)} follow; correct it")
     return problems
 
 
 def square_conv(cells: Sequence[float], where: str) -> "Conv":
-    """The problem of columns 1–8: batch, channels, width, out channels, out width, filter, stride, padding.
+    """Return the problem of the numbers 1–8: batch, channels, width, out channels, out width, filter, stride, padding.
 
-    Out width 0 means "not given"; any other must follow from the rest. Raises `InputError` naming ``where``.
+    An output width of 0 is computed; any other must agree with the rest. An `InputError` begins with ``where``.
     """
     n, c, w, k, out_w, r, stride, pad = cells[:8]
     try:
@@ -388,58 +396,58 @@ def square_conv(cells: Sequence[float], where: str) -> "Conv":
 def expand_problems(
     columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
 ) -> Mapping[str, Cells]:
-    """Return the columns with ``family``, and with the sizes and settings of texts.
+    """Return the columns of a table with ``family``, and with the sizes and settings in texts of problems.
 
     Parameters
     ----------
-    columns : name → cells, as a user's table has them.
-    own : the described kernel that rows are of if they do not name a family.
-    where : how an error begins.
+    columns : name → cells, as in a user's table.
+    own : the described kernel of rows without a family.
+    where : the first words of an error.
     settings : settings of rows that do not state them.
 
     Raises
     ------
     InputError
-        for a table that names no problem, and for the first text that cannot be read.
+        For a table without problems, and for the first text that cannot be read.
     """
     import pandas as pd
 
     stated = [pd.Series(np.asarray(columns[name], dtype=object)) for name in FAMILY_COLUMNS if name in columns]
     if stated:
         number, values = pd.factorize(reduce(pd.Series.combine_first, stated), use_na_sentinel=False)
-        families = [_named_family(value, own) for value in values]
-        known = {**columns, "family": np.array([family.name for family in families], dtype=object)[number]}
+        families = [_family_by_name(value, own) for value in values]
+        expanded = {**columns, "family": np.array([family.name for family in families], dtype=object)[number]}
         if "operator" not in columns:
             pairs = zip(values, families, strict=True)
             operators = [value if value in family.kinds else None for value, family in pairs]
-            known["operator"] = np.array(operators, dtype=object)[number]
+            expanded["operator"] = np.array(operators, dtype=object)[number]
         complete = all({*required(family)} <= columns.keys() for family in families)
     elif own is not None:
-        known, complete = {**columns, "family": own.name}, {*required(own)} <= columns.keys()
+        expanded, complete = {**columns, "family": own.name}, {*required(own)} <= columns.keys()
     else:
-        known, complete = columns, "problem" not in columns
+        expanded, complete = columns, "problem" not in columns
     if "problem" in columns and not complete:
         return _with_problems(columns, own, where, settings)
     if not stated and own is None:
-        known = {**columns, "family": family_of_columns(columns, where).name}
+        expanded = {**columns, "family": family_of_columns(columns, where).name}
     return {
         name: [value] * len(next(iter(columns.values()))) if isinstance(value, str) else value
-        for name, value in known.items()
+        for name, value in expanded.items()
     }
 
 
-def _named_family(name: object, own: Family | None) -> Family:
-    """Return the family of an operator's or a family's name; a missing name is a convolution or the own kernel."""
+def _family_by_name(name: object, own: Family | None) -> Family:
+    """Return the family of an operator's or a family's name. Without a name it is ``own``, or the convolutions."""
     text = str(name) if name is not None and name == name else ""
     if own is not None and text in ("", own.name):
         return own
-    return family_named(text or DEFAULT_FAMILY)
+    return family_by_name(text or DEFAULT_FAMILY)
 
 
 def _with_problems(
     columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
 ) -> Mapping[str, Cells]:
-    """Return the columns with those of the problems that the column ``problem`` names; equal ones are read once."""
+    """Return the columns with the sizes and settings of the texts in ``problem``; equal texts are read once."""
     import pandas as pd
 
     names = [
@@ -463,7 +471,7 @@ def _with_problems(
         family = family_of(problem)
         texts = dict(zip(family.setting_names, family.setting_of(problem), strict=True))
         if "math" not in names and "math" not in settings:
-            texts.pop("math", None)  # as PyTorch runs it on the GPU
+            texts.pop("math", None)  # filled in later: PyTorch's default math on the GPU
         records.append(
             {"family": family.name, **dict(zip(family.size_names, family.sizes_of(problem), strict=True)), **texts}
         )

@@ -1,7 +1,8 @@
-"""Tables on disk and in pipes: parquet, which also holds our metadata, or CSV and JSON, which hold rows alone.
+"""Read and write tables: parquet, which also holds our metadata, or CSV and JSON, which hold only rows.
 
-What is read tells its form by its content, what is written by its name: ``.csv``, ``.tsv``, ``.json`` (a list of
-objects), ``.jsonl`` (an object a line), ``.parquet`` or no ending for parquet; standard output gets CSV.
+The content decides the format of a file that is read. The name decides the format of a file that is written: ``.csv``,
+``.tsv``, ``.json`` (a list of objects), ``.jsonl`` (an object a line), ``.parquet`` or no ending for parquet. Standard
+output gets CSV.
 """
 
 import io
@@ -23,21 +24,22 @@ if TYPE_CHECKING:
 
 METADATA_KEY = b"seer_surrogate"
 MAX_BYTES = 64 << 30
-"""Values that a table may declare: beyond it the file is damaged, or too large for one process."""
+"""Largest size that a table may declare. With more, the file is damaged or too large for one process."""
 FREE_BYTES = 1 << 30
+"""Every table may declare this size."""
 MAX_FOLD = 500
-"""Beyond so many bytes a table may declare so many times its own size; real ones declare up to 80 times theirs."""
+"""A larger table may declare this multiple of its file's size. Real tables declare up to 80 times their file's size."""
 MAX_TEXT_BYTES = 2 << 30
 PART_ROWS = 131_072
-"""Rows of a table that is worked through in parts."""
-NO_ROWS = "the table has no rows; nothing to work on"
+"""Largest number of rows of a part, if a table is read in parts."""
+NO_ROWS = "the table has no rows; give a table with rows"
 _WORKBOOK = (b"PK", b"\xd0\xcf\x11\xe0")
 _LOG = (b'{"kind":"seer-collect"', b"\x1f\x8b")
-"""What the log of a run begins with, as written and packed."""
+"""First bytes of a run's log, as written and packed."""
 
 
 def devices_in(metadata: Mapping[str, Any]) -> dict[str, Gpu]:
-    """Devices described in a dataset's metadata, also in that of the parts it was merged from."""
+    """Return name → device for the devices in a dataset's metadata, and in the metadata of its merged parts."""
     devices: dict[str, Gpu] = {}
     for part in metadata.get("parts", []):
         devices |= devices_in(part)
@@ -49,9 +51,9 @@ def devices_in(metadata: Mapping[str, Any]) -> dict[str, Gpu]:
 
 
 class TableParts(NamedTuple):
-    """A table of ``rows`` rows in order, as ``frames`` of at most `PART_ROWS`, and our ``metadata`` in it.
+    """A table of ``rows`` rows in order, as ``frames`` of at most `PART_ROWS` rows, with our ``metadata``.
 
-    Columns of parquet keep their Arrow types. Text is one frame, whatever its length.
+    Columns of parquet keep their Arrow types. Text is always one frame.
     """
 
     rows: int
@@ -60,7 +62,7 @@ class TableParts(NamedTuple):
 
 
 def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The raw frame of a table and our metadata in it (empty for text and for a foreign file).
+    """Return the raw frame of a table and our metadata (empty for text and for a foreign file).
 
     Raises `InputError` for a missing, unreadable, empty or too new file.
     """
@@ -76,7 +78,7 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 @contextmanager
 def table_parts(path: str | Path) -> Iterator[TableParts]:
-    """A table that is read in parts while the block lasts. Raises `InputError` as `read_table` does."""
+    """Yield a table that is read in parts inside the block. Raises `InputError` as `read_table` does."""
     path = Path(path)
     with _opened(path) as (file, is_text):
         if is_text:
@@ -89,11 +91,11 @@ def table_parts(path: str | Path) -> Iterator[TableParts]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
-    """The file, and whether it is text. Raises `InputError` for one that is missing, unreadable, or a run's log."""
+    """Yield the file, and whether it is text. Raises `InputError` if it is missing, unreadable, or a run's log."""
     require_regular(path, streams=True)
     if path.is_dir() or not path.exists():
-        what = "a folder, no file" if path.is_dir() else "no such file"
-        raise InputError(f"{path}: {what}; give a dataset; `seer import` and `seer collect` make some")
+        reason = "a folder, no file" if path.is_dir() else "no such file"
+        raise InputError(f"{path}: {reason}; give a dataset; `seer import` and `seer collect` write datasets")
     try:
         file = path.open("rb")  # Arrow refuses names that are no UTF-8
         head = file.peek()
@@ -103,7 +105,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
         if head.startswith(_WORKBOOK):
             raise InputError(f"{path}: an Excel workbook or an archive; save the sheet as CSV")
         if head.startswith(_LOG):
-            raise InputError(f"{path}: a run's log; make it a dataset: `seer data merge {path} -o DATA.parquet`")
+            raise InputError(f"{path}: a run's log; turn it into a dataset: `seer data merge {path} -o DATA.parquet`")
         yield file, path.suffix in WRITERS or (path.suffix != ".parquet" and _looks_like_text(head))
 
 
@@ -112,7 +114,7 @@ def _unreadable(path: Path, error: OSError) -> InputError:
 
 
 def is_log(path: Path) -> bool:
-    """True where ``path`` is the log of a run of `seer collect` by its first bytes."""
+    """Return True if ``path`` is the log of a run of `seer collect`, by its first bytes."""
     require_regular(path)
     if not path.is_file():
         return path.name.endswith((".jsonl", ".jsonl.gz"))
@@ -121,13 +123,13 @@ def is_log(path: Path) -> bool:
 
 
 def _looks_like_text(head: bytes) -> bool:
-    """Letters alone at the start, as in a CSV table's header or a JSON text; parquet has a bracket of "PAR1"."""
+    """Return True if the file begins with printable characters, as CSV and JSON do, but not with parquet's "PAR1"."""
     return not head.startswith(b"PAR1") and head[:4].isascii() and head[:4].decode("ascii").isprintable()
 
 
 @contextmanager
 def _readable_parquet(path: Path) -> Iterator[None]:
-    """Turns what Arrow raises on a damaged file, or on one that is no parquet, into an `InputError`."""
+    """Turn Arrow's errors for a damaged file, or for a file that is no parquet, into an `InputError`."""
     import pyarrow as pa
 
     try:
@@ -140,7 +142,7 @@ def _readable_parquet(path: Path) -> Iterator[None]:
 
 
 def _parquet(file: BinaryIO, path: Path) -> "ParquetFile":
-    """The opened file. Raises `InputError` where it is damaged, declares too much or has no rows."""
+    """Return the opened file. Raises `InputError` if it is damaged, declares too many bytes, or has no rows."""
     import pyarrow.parquet as pq
 
     with _readable_parquet(path):
@@ -153,19 +155,19 @@ def _parquet(file: BinaryIO, path: Path) -> "ParquetFile":
         raise InputError(f"{path}: declares {declared:,} bytes; at most {maximum:,} are read of such a file")
     names = _columns(parquet)
     if len(set(names)) < len(names):
-        raise InputError(f"{path}: two columns have one name; give each another")
+        raise InputError(f"{path}: two columns have the same name; rename one")
     if not names or not parquet.metadata.num_rows:
         raise InputError(f"{path}: {NO_ROWS}")
     return parquet
 
 
 def _columns(parquet: "ParquetFile") -> list[str]:
-    """Names of the columns, without the index that pandas may have stored."""
+    """Return the names of the columns, without an index that pandas may have stored."""
     return [name for name in parquet.schema_arrow.names if not name.startswith("__index_level_")]
 
 
 def _frames(parquet: "ParquetFile", path: Path) -> Iterator[pd.DataFrame]:
-    """The rows in order, `PART_ROWS` at a time."""
+    """Yield the rows in order, `PART_ROWS` at a time."""
     with _readable_parquet(path):
         batches = parquet.iter_batches(PART_ROWS, columns=_columns(parquet))
     while True:
@@ -177,7 +179,7 @@ def _frames(parquet: "ParquetFile", path: Path) -> Iterator[pd.DataFrame]:
 
 
 def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
-    """CSV with a header (commas, semicolons or tabs), a JSON list of objects, or an object a line."""
+    """Return the table of a CSV with a header (commas, semicolons or tabs), a JSON list of objects, or JSON lines."""
     try:
         content = file.read(MAX_TEXT_BYTES + 1)
     except OSError as error:
@@ -189,8 +191,8 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
         if not text:
             raise InputError(f"{path}: {NO_ROWS}")
         if text.startswith(("[", "{")):
-            one_a_line = text.startswith("{")
-            rows = [json.loads(line) for line in text.splitlines() if line] if one_a_line else json.loads(text)
+            is_json_lines = text.startswith("{")
+            rows = [json.loads(line) for line in text.splitlines() if line] if is_json_lines else json.loads(text)
             if not all(
                 isinstance(row, dict) and not any(isinstance(v, dict | list) for v in row.values()) for row in rows
             ):
@@ -213,7 +215,7 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
 
 
 def _metadata(parquet: "ParquetFile", path: Path) -> dict[str, Any]:
-    """What `write_table` stored. Raises `InputError` where it is damaged, or of a later release."""
+    """Return the metadata that `write_table` stored. Raises `InputError` if it is damaged or of a later release."""
     stored = (parquet.schema_arrow.metadata or {}).get(METADATA_KEY)
     if stored is None:
         return {}
@@ -228,16 +230,16 @@ def _metadata(parquet: "ParquetFile", path: Path) -> dict[str, Any]:
 
 
 def write_table(frame: pd.DataFrame, path: Path, metadata: Mapping[str, object]) -> None:
-    """One table in the form that its name asks for, atomically; ``metadata`` goes into parquet alone."""
+    """Write a table atomically, in the format of its name. Only parquet stores ``metadata``."""
     with table_writer(path, metadata) as write:
         write(frame)
 
 
 @contextmanager
 def table_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Callable[[pd.DataFrame], None]]:
-    """What writes a table frame by frame, atomically: as `write_table`, with the types of the first frame.
+    """Yield a function that writes a table frame by frame, atomically, with the types of the first frame.
 
-    Parquet goes to the disk as it comes; text is held until the block ends.
+    Parquet is written at once; text is kept in memory until the block ends.
     """
     form = form_of(path)
     with atomic_path(path) as temporary:
@@ -252,16 +254,16 @@ def table_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Callabl
 
 
 def form_of(path: Path) -> str:
-    """The ending that says in which form a table is written to ``path``. Raises `InputError` for one of no table."""
+    """Return the ending of ``path``, which is the format of a table. Raises `InputError` for an unknown ending."""
     form = ".csv" if path == STDOUT else path.suffix.lower()
     if form not in ("", ".parquet", *WRITERS):
-        raise InputError(f"{path}: a table is written as .parquet, {', '.join(WRITERS)}; end its name in one of them")
+        raise InputError(f"{path}: a table is written as .parquet, {', '.join(WRITERS)}; use one of these endings")
     return form
 
 
 @contextmanager
 def _parquet_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Callable[[pd.DataFrame], None]]:
-    """What appends frames to a parquet file at ``path``, each a row group."""
+    """Yield a function that appends frames to a parquet file at ``path``, each as a row group."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -273,7 +275,7 @@ def _parquet_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Call
         def write(frame: pd.DataFrame) -> None:
             nonlocal writer
             table = pa.Table.from_pandas(frame, schema=writer and writer.schema, preserve_index=False)
-            if writer is None:  # pandas' own metadata stays out: readers take the types that the columns have
+            if writer is None:  # pandas' own metadata is left out: readers use the types of the columns
                 schema = table.schema.with_metadata(stored)
                 writer = stack.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
             writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
@@ -287,4 +289,4 @@ WRITERS = {
     ".json": lambda frame: frame.to_json(orient="records", indent=1) + "\n",
     ".jsonl": lambda frame: frame.to_json(orient="records", lines=True),
 }
-"""How a table is written as text, by the ending of its name."""
+"""Ending of a file's name → function that returns a table as text."""

@@ -1,7 +1,7 @@
-"""How many threads work gets: by its rows, and by the CPUs that this process may use.
+"""The number of threads of a task, by its rows and by the CPUs that this process may use.
 
-Threads that find no free CPU let the others wait: two of them on 8,000 rows, beside other processes, take several times
-as long as a single one. So few rows get one thread, and work that is done at the same time shares the CPUs.
+A thread without a free CPU delays the other threads. With other busy processes, two threads on 8,000 rows take several
+times as long as one thread. So a task with few rows gets one thread, and parallel tasks share the CPUs.
 """
 
 import os
@@ -16,63 +16,67 @@ from typing import TypeVar
 from threadpoolctl import threadpool_limits
 
 ROWS_PER_THREAD = 25_000
-"""Rows that are worth a thread, so that a second one begins at twice as many."""
+"""Rows per thread. A second thread begins at twice this number."""
 SWITCH_S = 1e-4
-"""Seconds after which a thread of `in_parallel` that runs Python lets another one run.
+"""Switch interval of Python's threads in `in_parallel`, in seconds.
 
-A tree takes 5 ms outside Python. With Python's own interval of 5 ms it would then wait as long to go on."""
+A tree takes 5 ms outside Python. With Python's default interval of 5 ms it would then wait 5 ms to continue."""
 MAX_WORKERS = 8
-"""Fits at a time: each holds its own training rows."""
+"""Largest number of parallel fits: each holds its own training rows."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_here = threading.local()
+_thread_state = threading.local()
 
 
 def usable_cores() -> int:
-    """CPUs that this process may keep busy: the least of its affinity, its container's quota and OMP_NUM_THREADS."""
+    """Return the CPUs that this process may use: the minimum of affinity, container quota and OMP_NUM_THREADS."""
     from joblib import cpu_count
 
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2": of the outermost level 4
+    requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2" means 4 at the outer level
     cores = cpu_count()
-    return min(cores, int(asked)) if asked.isdecimal() and int(asked) else cores
+    return min(cores, int(requested)) if requested.isdecimal() and int(requested) else cores
 
 
 def threads_for(rows: int) -> int:
-    """Threads for work on so many rows: one for few of them, or in another process's worker; never more than the
-    calling thread's share of `usable_cores`."""
-    wanted = rows // ROWS_PER_THREAD
-    return 1 if wanted < 2 else min(wanted, _share())
+    """Return the number of threads for a task of ``rows`` rows, up to the calling thread's share of `usable_cores`.
+
+    It is 1 for few rows, and in a worker process.
+    """
+    by_rows = rows // ROWS_PER_THREAD
+    return 1 if by_rows < 2 else min(by_rows, _share())
 
 
 def workers_for(tasks: int) -> int:
-    """Tasks to run at a time; one where the calling thread, or its process, is itself one of several workers."""
+    """Return the number of tasks to run in parallel; 1 if the calling thread or its process is a worker itself."""
     return max(1, min(tasks, _share(), MAX_WORKERS))
 
 
 def _share() -> int:
-    """The CPUs that the calling thread may keep busy."""
-    return 1 if parent_process() is not None else getattr(_here, "threads", None) or usable_cores()
+    """Return the number of CPUs that the calling thread may use."""
+    return 1 if parent_process() is not None else getattr(_thread_state, "threads", None) or usable_cores()
 
 
 @contextmanager
 def limit_threads(threads: int | None = None) -> Iterator[None]:
-    """Inside this, BLAS and OpenMP use one thread, as products of ours are small, and `threads_for` gives the calling
-    thread ``threads`` at most (None: as before)."""
-    before = getattr(_here, "threads", None)
-    _here.threads = threads or before
+    """Limit BLAS and OpenMP to one thread inside the block, because our products are small.
+
+    `threads_for` then gives the calling thread at most ``threads`` (None: no change).
+    """
+    before = getattr(_thread_state, "threads", None)
+    _thread_state.threads = threads or before
     try:
         with threadpool_limits(1):
             yield
     finally:
-        _here.threads = before
+        _thread_state.threads = before
 
 
 def in_parallel(work: Callable[[Item, threading.Event], Result], items: Sequence[Item], workers: int) -> list[Result]:
-    """``work`` of every item, in order, ``workers`` of them at a time, each with its share of the CPUs.
+    """Return ``work`` of every item, in order. ``workers`` items run in parallel, each with its share of the CPUs.
 
-    After an error or an interruption no further item begins; the event, which ``work`` gets too, is set, and what runs
-    is waited for.
+    After an error or an interruption no further item begins. The event, the second argument of ``work``, is set, and
+    the running items are awaited.
     """
     stopped = threading.Event()
     with limit_threads():
@@ -92,7 +96,7 @@ def in_parallel(work: Callable[[Item, threading.Event], Result], items: Sequence
 
 @contextmanager
 def _switching() -> Iterator[None]:
-    """Inside this, threads take turns after `SWITCH_S`."""
+    """Set the switch interval of threads to `SWITCH_S` inside the block."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, SWITCH_S))
     try:
@@ -102,6 +106,6 @@ def _switching() -> Iterator[None]:
 
 
 def _begin_worker(threads: int) -> None:
-    """The thread's share of the CPUs; OpenMP counts threads for each of its callers, BLAS for the whole process."""
-    _here.threads = threads
+    """Set a new thread's share of the CPUs. OpenMP limits each calling thread, BLAS the whole process."""
+    _thread_state.threads = threads
     threadpool_limits(1, user_api="openmp")

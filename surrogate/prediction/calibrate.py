@@ -73,7 +73,7 @@ def _learned_again(
     model = bundle.parts[family.name].model
     if not isinstance(model, Configurations):
         raise InputError(f"a bundle of {family.name} by {model.name} is not calibrated; train one with more rows")
-    known = as_dataset(model.table(family), KernelColumns.like(family.description))
+    known = as_dataset(model.table(family), KernelColumns.of_description(family.description))
     both = merge_datasets([replace(known, candidates=data.candidates), data])
     again = train(both, model=model.name, seed=seed, progress=progress)
     # The new rows, and what each model makes of them.

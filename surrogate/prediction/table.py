@@ -103,7 +103,7 @@ def _configurations(described: DescribedFamily, columns: Mapping[str, Cells]) ->
     from surrogate.dataset.described import KernelColumns, configuration_texts
 
     frame = pd.DataFrame(dict(columns))
-    description = KernelColumns.like(described.description).of(frame, "the table")
+    description = KernelColumns.of_description(described.description).of(frame, "the table")
     texts = configuration_texts(frame, description, "the table")
     own = frame["algorithm"].fillna(description.name) if "algorithm" in frame else description.name
     number, names = pd.factorize(np.where(texts == "", own, texts))  # a library's kernel goes by its own name

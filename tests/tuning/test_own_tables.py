@@ -161,7 +161,7 @@ def test_what_is_asked_wrongly_is_one_line(refused, own: Bundle, table: pd.DataF
         (lambda: predictor.select({"m": 64, "n": 128, "dtype": "fp16"}), "made_up has no dtype; a problem has m, n"),
         (lambda: predictor.predict("m64n128", {"warps": 4}), "algorithm is a dict"),
         (lambda: predictor.select("matmul:m64n128"), "is of the kernel made_up; write it as in made_up:m8n8"),
-        (lambda: train(table, sizes=["m", "n"]), "go with parameters"),
+        (lambda: train(table, sizes=["m", "n"]), "need parameters"),
         (lambda: train(table, kernel=3), "a int is no kernel"),
         (lambda: train(table, kernel=COLUMNS, sizes="m,n"), "leave those out"),
     ):
