@@ -1,4 +1,4 @@
-"""Public names and where they are defined: each is imported when it is first asked for."""
+"""Public names and where they are defined; each is imported on first use."""
 
 from .diff import trace_diff as trace_diff
 from .events.parts import find_layers as find_layers

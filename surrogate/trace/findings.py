@@ -1,8 +1,8 @@
-"""What to change in the program that was traced: findings with their evidence, their gain, and a line of code.
+"""Findings: changes to the traced program, each with its evidence, its gain and a line of code.
 
-A finding is a function in `FINDERS`: it looks for one cause in the trace and gives a `Draft`, whose what-if is then
-simulated as any other. What gains less than `MIN_GAIN` of a step is no finding. Its title and the change to the
-program are those of its name in `findings.toml`.
+Each function in `FINDERS` looks for one cause in the trace and returns a `Draft`. The draft's change is then simulated
+like any what-if. A change that gains less than `MIN_GAIN` of a step is no finding. `findings.toml` holds the title and
+the change to the program, under the function's name.
 """
 
 import tomllib
@@ -34,32 +34,49 @@ from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
 MIN_GAIN = 0.01
-"""Of a step's time: what a finding must gain."""
+"""Minimum gain of a finding, as a share of a step's time."""
 MIN_HOST_GAIN = 0.05
-"""That of the program's own code: each eager program has some between its operators."""
+"""Minimum gain of a finding about the program's own code: every eager program has code between its operators."""
 MIN_SAVED_SHARE = 0.5
-"""The least of a cause's time that its remedy is taken to save; nobody has published times before and after."""
+"""Assumed minimum share of a cause's time that the change saves: no times before and after are published."""
 HALF_TO_ALL = (
-    "from what the step gains if half of that time goes and the host waits as it did, to the gain:"
-    " an assumption, as nobody has published times before and after"
+    "from the gain if half of that time is saved and the host waits as before, to the full gain; this is an assumption,"
+    " because no times before and after are published"
 )
-RANKS_STEP = "what a rank's device takes from the first task of its trace to the last, on average over the ranks"
-"""… where several ranks are compared (`straggler`)."""
+RANKS_STEP = "the time from the first to the last device task of a rank's trace, averaged over the ranks"
+"""Definition of a step if several ranks are compared (`straggler`)."""
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _MANY = 10
-"""Launches of an optimizer's step, from which on it is not a fused one."""
+"""Minimum kernels of an optimizer's step that is not fused, and minimum launches per step for `small_kernels`."""
 TEXTS = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
-"""Finder → the title of its finding, and the changes to the program by name."""
+"""Finder's name → the title of its finding, and the changes to the program by key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A cause of lost time: ``evidence`` of it in the trace, the ``change`` to the program as a line of code.
+    """A cause of lost time in a trace, and the change to the program that removes it. Times are in µs per step.
 
-    Times in µs per step: ``evidence_us`` is what suffers, on the device and on the host; ``gain_us`` is what a
-    simulation without the cause saves of ``step_us``, as the what-if of it does; ``low_us`` and ``high_us`` are its
-    interval, which ``basis`` explains. ``where``: lines of the program or layers, "" where unknown.
+    Attributes
+    ----------
+    title : str
+        The cause, in one line.
+    evidence : str
+        The evidence of the cause in the trace.
+    evidence_us : float
+        Time of the affected tasks on the device and on the host.
+    change : str
+        The change to the program, as a line of code.
+    where : str
+        Lines of the program, or layers; "" if unknown.
+    step_us : float
+        Time of a step as traced.
+    gain_us : float
+        Time that a simulation without the cause saves.
+    low_us, high_us : float
+        Interval of the gain.
+    basis : str
+        How the interval was derived.
     """
 
     title: str
@@ -75,15 +92,15 @@ class Finding:
 
     @property
     def gain_pct(self) -> float:
-        """The gain as a share of the step."""
+        """The gain in percent of the step."""
         return 100 * self.gain_us / self.step_us if self.step_us else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the finding as plain JSON values."""
         return asdict(self) | {"gain_pct": self.gain_pct}
 
     def row(self) -> Row:
-        """What people read of it in a table."""
+        """Return the finding as a row of a displayed table."""
         low_pct, high_pct = (100 * end_us / (self.step_us or 1) for end_us in (self.low_us, self.high_us))
         gain = {"finding": self.title, "gain_ms": self.gain_us / 1e3, "gain_pct": self.gain_pct}
         interval = f"{low_pct:.2g} to {high_pct:.2g} %"
@@ -92,22 +109,26 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A cause, and the graph without it, ``changed``, or a what-if's name. ``tasks`` are those that suffer, ``what`` in
-    words, with ``more`` of the evidence; they tell where in the program that is. None, or less than ``min_gain`` of a
-    step, is no finding. ``change`` names the text of the change, which ``words`` fill."""
+    """A cause that a finder suspects, before its gain is simulated.
 
-    what: str
+    ``tasks`` are the affected tasks, and ``description`` describes them; ``details`` are added to the evidence.
+    ``changed`` is the graph without the cause, or ``what_if`` names a what-if that removes it. A gain below
+    ``min_gain`` of a step is no finding. ``change`` is the key of the change in `TEXTS`, and ``fields`` fill its
+    placeholders.
+    """
+
+    description: str
     tasks: Mask
     changed: Graph | None = None
     what_if: str = ""
-    more: str = ""
+    details: str = ""
     min_gain: float = MIN_GAIN
     change: str = "change"
-    words: Mapping[str, object] = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)
 
 
 class Case:
-    """What finders look at: a profile, its graph and the replay of it."""
+    """The input of every finder: a profile, its graph and the replay of the graph."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile = steady(profile)
@@ -122,82 +143,102 @@ class Case:
 
     @property
     def step_us(self) -> float:
-        """The time of an iteration of the unchanged graph: a what-if's baseline."""
+        """Time of an iteration of the unchanged graph in µs: the baseline of what-ifs."""
         return self.baseline.per_iteration_us
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Layer → the line of the program that called it, where stacks were recorded."""
+        """Layer → the line of the program that called it, if stacks were recorded."""
         return sources_by_layer(self.profile)
 
     @property
     def steps(self) -> int:
-        """How many iterations the graph holds."""
+        """Number of iterations in the graph."""
         return max(len(self.graph.iterations), 1)
 
     def time_us(self, tasks: Mask) -> float:
-        """Time of the tasks in one iteration; of calls as measured, with what they wait."""
+        """Return the tasks' time per iteration in µs; calls count with their measured time, waits included."""
         called = tasks & (self.graph.kind == CALL) & (self.graph.row >= 0)
         calls_us = self.trace.calls.time_us[np.unique(self.graph.row[called])].sum()
         return float(self.graph.duration_us[tasks & ~called].sum() + calls_us) / self.steps
 
-    def evidence(self, tasks: Mask, what: str) -> str:
-        """The evidence: the tasks' time on the device and on the host, their number, the names that take the most."""
+    def evidence(self, tasks: Mask, description: str) -> str:
+        """Return the tasks' time on the device and on the host, their number, and the names with the most time."""
         graph = self.graph
         on_device = np.isin(graph.kind, DEVICE_KINDS)
         texts = []
-        for where, part in (("on the device", tasks & on_device), ("on the host", tasks & ~on_device)):
+        for place, part in (("on the device", tasks & on_device), ("on the host", tasks & ~on_device)):
             if part.any():
-                named = np.bincount(graph.name[part], graph.duration_us[part], len(graph.names))
-                maximum = [graph.names[i] for i in named.argsort()[::-1][:3] if named[i]]
-                names = ", ".join(short for name, short in short_names(maximum).items() if name != OUTSIDE_RANGES)
-                time = f"{self.time_us(part) / 1e3:,.4g} ms {where} (×{int(part.sum()) / self.steps:,.4g})"
+                time_by_name = np.bincount(graph.name[part], graph.duration_us[part], len(graph.names))
+                longest = [graph.names[i] for i in time_by_name.argsort()[::-1][:3] if time_by_name[i]]
+                names = ", ".join(short for name, short in short_names(longest).items() if name != OUTSIDE_RANGES)
+                time = f"{self.time_us(part) / 1e3:,.4g} ms {place} (×{int(part.sum()) / self.steps:,.4g})"
                 texts.append(f"{time}{names and f': {names}'}")
-        return f"{what}, per step {'; '.join(texts)}"
+        return f"{description}, per step {'; '.join(texts)}"
 
-    def where(self, tasks: Mask) -> str:
-        """The lines of the program that launched most of the tasks' time, or else the layers."""
+    def location(self, tasks: Mask) -> str:
+        """Return the three lines of the program that launched most of the tasks' time, or else the layers."""
         graph = self.graph
         inside = tasks & (graph.layer >= 0)
         times = np.bincount(graph.layer[inside], graph.duration_us[inside], len(graph.layers))
-        maximum: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
-        return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in maximum))[:3])
+        longest: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
+        return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in longest))[:3])
 
 
 def advice(given: TraceSource) -> list[Finding]:
-    """What the trace supports of `FINDERS`, the largest gain first; a warning says what it lacks for others."""
-    findings, why = find_all(profiled(given))
-    if why:
-        warnings.warn(why, stacklevel=2)
+    """Return the findings of a trace, the largest gain first.
+
+    A warning names the causes that were not checked, and the information that the trace lacks for them.
+
+    Parameters
+    ----------
+    given : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+
+    Returns
+    -------
+    list of Finding
+        Each finding gains 1 % of a step or more. Gains do not add up.
+
+    Raises
+    ------
+    InputError
+        If ``given`` is no trace.
+    """
+    findings, unchecked = find_all(profiled(given))
+    if unchecked:
+        warnings.warn(unchecked, stacklevel=2)
     return findings
 
 
 def find_all(profile: Profile) -> tuple[list[Finding], str]:
-    """The findings, and what was not looked for and why, "" where everything was."""
+    """Return the findings, and which causes were not checked and why ("" if all were checked)."""
     trace = profile.trace
     if why := invalid_reason(trace) if len(trace.activities) else f"{trace.source}: {NO_DEVICE}":
         return [], why
-    lacks = {} if profile.gpu else dict.fromkeys(OF_GPU, "a GPU of the registry; --gpu names one")
+    lacks = {} if profile.gpu else dict.fromkeys(NEED_GPU, "a GPU of the registry; name one with --gpu")
     if not (trace.ranges.shapes >= 0).any():
-        lacks |= dict.fromkeys(OF_SHAPES, "shapes of operators; torch.profiler's record_shapes=True has them")
+        lacks |= dict.fromkeys(NEED_SHAPES, "shapes of operators; record them with torch.profiler's record_shapes=True")
     titles = {find: TEXTS[find.__name__]["title"].format(arithmetic="fp32 or TF32") for find in lacks}
-    texts = deduplicated((f"“{titles[find]}”", f"not looked for, as the trace lacks {lacks[find]}") for find in lacks)
-    why = "; ".join(texts)
+    texts = deduplicated((f"“{titles[find]}”", f"not checked: the trace lacks {lacks[find]}") for find in lacks)
     case = Case(profile)
     drafts = {find.__name__: draft for find in FINDERS if (draft := find(case)) and draft.tasks.any()}
     findings = [finding for name, draft in drafts.items() if (finding := _simulated(case, name, draft))]
-    return sorted(findings, key=lambda finding: -finding.gain_us), why
+    return sorted(findings, key=lambda finding: -finding.gain_us), "; ".join(texts)
 
 
 def straggler(compared: RanksSummary) -> Finding | None:
-    """The rank that the others wait for, and whether it computes longer or idles longer; None where they wait less
-    than `MIN_GAIN` of the time for that. What they wait beyond it comes of starts that lie apart in the traces."""
+    """Return the rank that the others wait for, and whether it computes longer or idles longer.
+
+    Return None if they wait for it less than `MIN_GAIN` of the time. The rest of their wait comes from different start
+    times in the traces.
+    """
     rank = compared.straggler
     rows = {row["rank"]: row for row in compared.ranks}
     step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
     if rank is None:
         return None
-    # Compute and idle time, ms: of the rank, and of the others in the median.
+    # Compute and idle time in ms of the slow rank, and their medians over the other ranks.
     ms = {each: np.array([row["compute_us"], row["idle_us"]]) / 1e3 for each, row in rows.items()}
     own = ms.pop(rank)
     others = np.median(list(ms.values()), axis=0)
@@ -211,8 +252,9 @@ def straggler(compared: RanksSummary) -> Finding | None:
     return Finding(
         title=text["title"].format(rank=rank),
         evidence_us=gain_us,
-        evidence=f"it computes {figures[0]}, of the others the median {figures[1]}: {gain_us / 1e3:,.4g} ms of the"
-        f" {awaited_us / 1e3:,.4g} that they wait on average; the rest is of starts that lie apart",
+        evidence=f"it computes {figures[0]}; the median of the others computes {figures[1]}. This explains"
+        f" {gain_us / 1e3:,.4g} of the {awaited_us / 1e3:,.4g} ms that they wait on average; different start times"
+        " explain the rest",
         change=text["computing" if computes else "idling"],
         where=f"rank {rank}",
         step_us=step_us,
@@ -224,26 +266,26 @@ def straggler(compared: RanksSummary) -> Finding | None:
 
 
 def format_findings(
-    findings: Sequence[Finding], why: str = "", step: str = "the mean iteration, from end to end"
+    findings: Sequence[Finding], unchecked: str = "", step: str = "the mean iteration, from end to end"
 ) -> str:
-    """The findings as people read them, a paragraph each, what a ``step`` is, and what was not looked for."""
+    """Return the findings as text, one paragraph each, with what a ``step`` is and the ``unchecked`` causes."""
     if not findings:
-        return f"Findings: none that the trace supports and that gains {MIN_GAIN:.0%} of a step\n{why}".strip()
+        return f"Findings: none that the trace supports and that gains {MIN_GAIN:.0%} of a step\n{unchecked}".strip()
     lines = [f"Findings, the largest gain first; gains do not add up; a step is {step}"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()
         gain = f"{finding.gain_us / 1e3:,.3g} of {finding.step_us / 1e3:,.4g} ms a step"
         lines += [f"{number}. {finding.title}: {gain}, {finding.gain_pct:.2g} % ({row['interval']})"]
-        where = f"in {finding.where}" if finding.where else ""
-        lines += [f"   {text}" for text in (finding.evidence, where, f"change: {finding.change}") if text]
+        location = f"in {finding.where}" if finding.where else ""
+        lines += [f"   {text}" for text in (finding.evidence, location, f"change: {finding.change}") if text]
     bases = deduplicated((str(number), finding.basis) for number, finding in enumerate(findings, start=1))
-    return "\n".join(filter(None, [*lines, *(f"Interval of {basis}" for basis in bases), why]))
+    return "\n".join(filter(None, [*lines, *(f"Interval of {basis}" for basis in bases), unchecked]))
 
 
 def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
-    """The draft with its gain; None where that is too small, or the what-if does not apply.
+    """Return the draft with its simulated gain; None if the gain is too small or the what-if does not apply.
 
-    The interval is the what-if's own, or reaches from half of the time saved on each task to the gain.
+    The interval is the what-if's own. Without one it reaches from half of the time saved on each task to the gain.
     """
     step_us = case.step_us
     ends_us: list[float] = []
@@ -260,7 +302,7 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
             basis = f"what-if {draft.what_if}: {answer.evidence}"
     else:
         changed = draft.changed or case.graph
-        # Where only times change, no more is gained than they lose: most causes need no simulation.
+        # If only durations change, the gain is at most their sum. So most causes need no simulation.
         saved_us = float((case.graph.duration_us - changed.duration_us).sum()) / case.steps
         only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
         if only_times and saved_us < draft.min_gain * step_us:
@@ -271,18 +313,19 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
         return None
     if not ends_us:
         left_us = np.where(changed.removed, 0.0, changed.duration_us)
-        half = replace(
-            case.graph, duration_us=case.graph.duration_us + MIN_SAVED_SHARE * (left_us - case.graph.duration_us)
-        )
+        half_us = case.graph.duration_us + MIN_SAVED_SHARE * (left_us - case.graph.duration_us)
+        half = replace(case.graph, duration_us=half_us)
         ends_us = [simulate(half).per_iteration_us]
     saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
     return Finding(
-        title=text["title"].format_map(draft.words),
-        evidence=case.evidence(draft.tasks, draft.what) + draft.more + _in_one_iteration(case.baseline, after),
+        title=text["title"].format_map(draft.fields),
+        evidence=case.evidence(draft.tasks, draft.description)
+        + draft.details
+        + _in_one_iteration(case.baseline, after),
         evidence_us=case.time_us(draft.tasks),
-        change=text[draft.change].format_map(draft.words),
-        where=case.where(draft.tasks),
+        change=text[draft.change].format_map(draft.fields),
+        where=case.location(draft.tasks),
         step_us=step_us,
         gain_us=gain_us,
         low_us=max(min(*saved, gain_us - REPLAY_ERROR * step_us), 0.0),
@@ -292,21 +335,23 @@ def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
 
 
 def _in_one_iteration(before: Timeline, after: Timeline) -> str:
-    """What to say of a gain most of which is in one of several iterations, as of a stall; "" of any other."""
+    """Return a note if most of the gain is in one of several iterations, as with a stall; else ""."""
     gains_us = np.maximum(np.subtract(before.iteration_us(), after.iteration_us()), 0.0)
     if len(gains_us) < 3 or gains_us.max() <= 0.5 * gains_us.sum():
         return ""
     label = before.graph.iterations[int(gains_us.argmax())].label
-    return f"; {gains_us.max() / gains_us.sum():.0%} of the gain is in {label} alone, of {len(gains_us)}"
+    share = gains_us.max() / gains_us.sum()
+    return f"; {share:.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
 
 
 def layout_transposes(case: Case) -> Draft | None:
+    """Kernels that transpose layouts."""
     tasks = select(case.graph, kind="kernel", name=_LAYOUT)
     return Draft("transposes", tasks, scale(case.graph, tasks, 0.0))
 
 
 def products_in_fp32(case: Case) -> Draft | None:
-    """Products on the plain units of a GPU with TF32, to what its roofline in TF32 makes of them."""
+    """Products outside matrix units on a GPU with TF32; the TF32 roofline gives their new time."""
     gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     if gpu is None or not gpu.tf32_tflops:
         return None
@@ -321,35 +366,34 @@ def products_in_fp32(case: Case) -> Draft | None:
 
 
 def whole_step_in_fp32(case: Case) -> Draft | None:
-    """A step most of whose known work is of fp32, in TF32 or not, on a GPU with matrix units for 16 bits."""
+    """A step with mostly fp32 work (TF32 included), on a GPU with matrix units for 16 bits."""
     gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     time_us = profile.trace.activities.time_us
-    is_fp32, is_known = (
-        np.array([each in of for each in profile.dtype]) for of in (("fp32",), ("fp32", "fp16", "bf16"))
-    )
-    share = time_us[is_fp32].sum() / (time_us[is_known].sum() or 1.0)
-    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or time_us[is_known].sum() < 0.5 * time_us.sum():
+    is_fp32 = np.array([dtype == "fp32" for dtype in profile.dtype])
+    typed_us = time_us[np.array([dtype in ("fp32", "fp16", "bf16") for dtype in profile.dtype])].sum()
+    share = time_us[is_fp32].sum() / (typed_us or 1.0)
+    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or typed_us < 0.5 * time_us.sum():
         return None
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
     tf32 = products_us[_on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
     arithmetic = "TF32" if tf32 >= 0.5 else "fp32"
     units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
     return Draft(
-        f"kernels (of fp32: {share:.0%} of the time of those whose type is known{units})",
+        f"kernels ({share:.0%} of the time with a known type in fp32{units})",
         select(graph, kind="kernel"),
         what_if="amp",
         change="bf16" if gpu.bf16_tensor_tflops else "fp16",
-        words={"arithmetic": arithmetic},
+        fields={"arithmetic": arithmetic},
     )
 
 
 def _on_matrix_units(graph: Graph) -> Mask:
-    """The tasks whose kernels' names tell of matrix units."""
+    """Return the tasks with a kernel name that shows matrix units."""
     return np.array([uses_tensor_cores(name) or "tf32" in name for name in graph.names])[graph.name]
 
 
 def small_kernels(case: Case) -> Draft | None:
-    """The host launches kernels one by one, and not as fast as the device runs them."""
+    """Kernels that the host launches one by one, more slowly than the device runs them."""
     graph = case.graph
     kernels = select(graph, kind="kernel")
     launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
@@ -362,58 +406,61 @@ def small_kernels(case: Case) -> Draft | None:
         saved,
         what_if="cuda-graphs",
         change="torch" if is_torch else "cuda",
-        more=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time has the profiler's cost in it",
+        details=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time includes the profiler's cost",
     )
 
 
 def unfused_optimizer(case: Case) -> Draft | None:
+    """An optimizer's update in many kernels, though PyTorch has a fused kernel for it."""
     tasks = update_tasks(case.graph)
     kernels = tasks & np.isin(case.graph.kind, DEVICE_KINDS)
     name = optimizer_of(case.graph)
     fused = select(case.graph, name="(?i)fused")
     if name not in FUSED_BYTES or kernels.sum() < _MANY * case.steps or (kernels & fused).any():
         return None
-    return Draft(f"the update by {name}", tasks, what_if="fused-optimizer", words={"optimizer": name})
+    return Draft(f"the update by {name}", tasks, what_if="fused-optimizer", fields={"optimizer": name})
 
 
 def data_loading(case: Case) -> Draft | None:
+    """Time of the host in the DataLoader."""
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
     has_workers = select(case.graph, layer="MultiProcessingDataLoaderIter").any()
-    change = "more" if has_workers else "change"
+    change = "more_workers" if has_workers else "change"
     return Draft("loading", tasks, scale(case.graph, tasks, 0.0), change=change)
 
 
 def host_outside_layers(case: Case) -> Draft | None:
-    """The program's own code between operators, as far as the device waits for it."""
+    """Code of the program between operators, if the device waits for it."""
     graph = case.graph
     tasks = select(graph, kind="host work") & (graph.layer < 0) & (graph.iteration >= 0)
     if not tasks.any():
         return None
     longest = int(np.where(tasks, graph.duration_us, 0.0).argmax())
-    beside = np.flatnonzero((graph.resource == graph.resource[longest]) & (graph.layer >= 0))
-    at = int(np.searchsorted(beside, longest))
-    ends = [graph.layers[graph.layer[row]] for row in beside[max(at - 1, 0) : at + 1].tolist()]
+    # The layers before and after the longest piece of code, on its thread.
+    in_layers = np.flatnonzero((graph.resource == graph.resource[longest]) & (graph.layer >= 0))
+    position = int(np.searchsorted(in_layers, longest))
+    neighbours = [graph.layers[graph.layer[row]] for row in in_layers[max(position - 1, 0) : position + 1].tolist()]
     longest_us = float(graph.duration_us[longest])
-    once = longest_us > 0.5 * case.time_us(tasks)
-    beside_it = " and ".join(dict.fromkeys(ends)) or "no operator"
+    is_one_piece = longest_us > 0.5 * case.time_us(tasks)
     return Draft(
         "work outside of operators",
         tasks,
         scale(graph, tasks, 0.0),
         min_gain=MIN_HOST_GAIN,
-        more=f"; the longest, {longest_us / 1e3:,.4g} ms, is beside {beside_it}",
-        change="once" if once else "often",
+        details=f"; the longest, {longest_us / 1e3:,.4g} ms, is next to"
+        f" {' and '.join(dict.fromkeys(neighbours)) or 'no operator'}",
+        change="once" if is_one_piece else "often",
     )
 
 
 def device_awaited(case: Case) -> Draft | None:
-    """Calls that wait for the device, as those that read a value of it, with work behind them in the same iteration."""
+    """Calls that wait for the device, such as reads of a value, with launches after them in the same iteration."""
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
     launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.GRAPH_LAUNCH))
     last = np.full(case.steps + 1, -1)
     np.maximum.at(last, graph.iteration[launches], numbers[launches])
-    # Copies to the device from pageable memory make the host wait, too; another finding has those.
+    # Copies to the device from pageable memory make the host wait, too, but `unpinned_copies` reports those.
     awaited = np.isin(numbers, graph.dst[graph.edge_kind == SYNC]) & (graph.kind == CALL) & (graph.row >= 0)
     copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == events.TO_DEVICE])
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
@@ -423,7 +470,7 @@ def device_awaited(case: Case) -> Draft | None:
 
 
 def unpinned_copies(case: Case) -> Draft | None:
-    """Copies from pageable memory: slower than the link, and the host waits for them."""
+    """Copies to the device from pageable memory, which are slower than the link and make the host wait."""
     graph, trace, gpu = case.graph, case.trace, case.profile.gpu
     tasks = select(graph, kind="copy", name=r"(?i)pageable -> device")
     if gpu is None or not gpu.pcie_gbs or not tasks.any():
@@ -434,38 +481,39 @@ def unpinned_copies(case: Case) -> Draft | None:
     calls = (graph.kind == CALL) & np.isin(graph.row, trace.activities.call[rows])
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, np.flatnonzero(tasks), factor)
-    more = f"; at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
-    return Draft("copies", tasks | calls, _unawaited(faster, calls), more=more)
+    details = f"; at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
+    return Draft("copies", tasks | calls, _unawaited(faster, calls), details=details)
 
 
 def unaligned_rows(case: Case) -> Draft | None:
-    """Products on kernels for rows that do not begin at 16 bytes, beside measured ones of aligned rows."""
+    """Products on kernels for rows not aligned to 16 bytes; their new time is the prediction for aligned rows."""
     tasks = select(case.graph, kind="kernel", name=UNALIGNED.pattern)
     if not tasks.any() or case.profile.gpu is None:
         return None
     times = predicted_times(case.trace, case.setting.predictors(case.profile.gpu))
     rows = case.graph.row[tasks]
-    known = np.array([times.source[row] == MODEL for row in rows.tolist()])
+    is_predicted = np.array([times.source[row] == MODEL for row in rows.tolist()])
     ratio = np.minimum(times.time_us[rows] / np.maximum(case.graph.duration_us[tasks], 1e-3), 1.0)
     shapes = [case.trace.shapes_of(row) for row in case.trace.activities.range[rows].tolist() if row >= 0]
     sizes = {size for shape in shapes for each in shape or () for size in np.ravel(each).tolist() if size % 8}
     largest = int(max(sizes, default=0))
     return Draft(
-        "products of rows without alignment",
+        "products with unaligned rows",
         tasks,
-        scale(case.graph, np.flatnonzero(tasks), np.where(known, ratio, 1.0)),
-        change="known" if largest else "unknown",
-        words={"largest": largest, "padded": -(-largest // 8) * 8},
+        scale(case.graph, np.flatnonzero(tasks), np.where(is_predicted, ratio, 1.0)),
+        change="one_size" if largest else "all_sizes",
+        fields={"largest": largest, "padded": -(-largest // 8) * 8},
     )
 
 
 def exposed_communication(case: Case) -> Draft | None:
+    """Collectives that the step waits for."""
     tasks = case.graph.kind == COLLECTIVE
     return Draft("collectives", tasks, scale(case.graph, tasks, 0.0))
 
 
 def allocator_stalls(case: Case) -> Draft | None:
-    """Allocations and frees of the driver behind the first iteration, in which a cache still fills."""
+    """The driver's allocations and frees after the first iteration, in which the allocator's cache still fills."""
     tasks = (call_kinds(case.graph, case.trace) == events.MEMORY_CALL) & (case.graph.iteration > 0)
     return Draft("calls of the driver", tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
 
@@ -474,12 +522,13 @@ FINDERS: Sequence[Callable[[Case], Draft | None]] = (
     *(layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading),
     *(host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls),
 )
-OF_SHAPES = (products_in_fp32, whole_step_in_fp32, unfused_optimizer)
-OF_GPU = (*OF_SHAPES, unpinned_copies, unaligned_rows)
-"""Finders that need shapes of operators, and those that need the GPU's peaks."""
+NEED_SHAPES = (products_in_fp32, whole_step_in_fp32, unfused_optimizer)
+"""Finders that need shapes of operators."""
+NEED_GPU = (*NEED_SHAPES, unpinned_copies, unaligned_rows)
+"""Finders that need the GPU's peaks."""
 
 
 def _unawaited(graph: Graph, calls: Mask) -> Graph:
-    """The graph where the calls wait for nothing on the device."""
+    """Return the graph in which the calls do not wait for the device."""
     kept = ~((graph.edge_kind == SYNC) & calls[graph.dst])
     return replace(graph, **{name: getattr(graph, name)[kept] for name in EDGE_COLUMNS})

@@ -1,9 +1,9 @@
-"""Kernels aggregated as nvprof prints them, by name, layer, layer type or for the whole model, with their bounds.
+"""Kernel tables like nvprof's, by name, layer, layer type or for the whole model, with the bound of each group.
 
-Hardware counters of another run of the same program are joined to them (XSP, IPDPS 2020, III-C). Counting replays
-kernels and so falsifies their times: the times stay the trace's, the counters come from Nsight Compute or nvprof. A
-program launches the same kernels in the same order in both runs, so the n-th launch of a name in one is the n-th of
-that name in the other.
+Hardware counters of another run of the same program can be joined to the kernels (XSP, IPDPS 2020, III-C). Counting
+replays each kernel, which falsifies its time. So times come from the trace, and counters from Nsight Compute or nvprof.
+A program launches the same kernels in the same order in both runs. So the n-th launch of a name in one run is the n-th
+launch of that name in the other run.
 """
 
 import re
@@ -33,23 +33,36 @@ from surrogate.trace.result import ResultTable, Row, short_names
 GROUPINGS = ("name", "layer", "type", "model")
 LATENCY_BOUND, BELOW_PEAKS, COMMUNICATION = "latency-bound", "below both peaks", "communication"
 WELL_USED = 0.6
-"""From this share of a peak on a kernel is bound by it (NVIDIA's profiling guide for `nvvp`)."""
+"""A kernel that reaches this share of a peak is bound by that peak (NVIDIA's profiling guide for `nvvp`)."""
 DRAM_LATENCY_US = 0.5
-"""A load from DRAM: 400 to 800 cycles (CUDA C++ Programming Guide, 5.2.3) at 1.0 to 1.7 GHz."""
+"""Latency of a load from DRAM: 400 to 800 cycles (CUDA C++ Programming Guide, 5.2.3) at 1.0 to 1.7 GHz."""
 FULL_WAVE = 0.8
-"""Share of a wave that counts as a full one: clusters and persistent kernels leave some places of the device free."""
+"""Share of a wave that counts as full. Clusters and persistent kernels leave some block slots of the device free."""
 _WORK = ("bound", "unit", "gflop", "dram_mb", "flop_per_byte", "tflops", "dram_gbs", "compute_pct", "memory_pct")
-_JUDGED = ("flop_per_byte", "compute_pct", "memory_pct", "bound")
+_BOUNDS = ("flop_per_byte", "compute_pct", "memory_pct", "bound")
 
 
 def kernel_table(given: TraceSource, by: str = "name") -> ResultTable:
-    """Time %, total, calls, average, minimum, maximum of the kernels of each group, the longest total first.
+    """Return the time of each group of kernels, its launch, its work and its bound, the longest total first.
 
-    Beside them the launch of the group's longest kernel with its occupancy and what limits it, and where the work is
-    known FLOPs, bytes, arithmetic intensity, the shares of the peaks and the bound (`verdict`). Shares are of all
-    kernel time. ``by``: `GROUPINGS`.
+    Parameters
+    ----------
+    given : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+    by : str
+        One of `GROUPINGS`: name, layer, type or model.
 
-    Raises `InputError` for another grouping.
+    Returns
+    -------
+    ResultTable
+        One row per group. Times are in µs; ``time_pct`` is the group's share of all kernel time. The launch and its
+        occupancy belong to the group's longest kernel. If the work is known, the row has FLOPs, bytes, arithmetic
+        intensity, the shares of the peaks and the bound (`verdict`).
+
+    Raises
+    ------
+    InputError
+        If ``by`` is not a grouping, or ``given`` is no trace.
     """
     profile = profiled(given)
     check_choice("grouping of kernels", by, GROUPINGS)
@@ -67,7 +80,7 @@ def kernel_table(given: TraceSource, by: str = "name") -> ResultTable:
 
 
 def _groups(profile: Profile, kernels: Ints, by: str) -> tuple[list[str], Ints]:
-    """The labels, and the label (by its index) of each kernel."""
+    """Return the labels, and for each kernel the index of its label."""
     if by == "name":
         return list(profile.trace.names), profile.trace.activities.name[kernels]
     if by == "model":
@@ -93,7 +106,11 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "max_us": float(time.max()),
         **_work(profile, members, use["waves"]),
         **({"bound": COMMUNICATION} if events.COLLECTIVE_NAME.search(label) else {}),
-        **({} if profile.counters is None else measured(profile.counters, activities.time_us, members, profile.gpu)),
+        **(
+            {}
+            if profile.counters is None
+            else counter_columns(profile.counters, activities.time_us, members, profile.gpu)
+        ),
         **{name: "x".join(map(str, part.tolist())) if part.all() else None for name, part in launch.items()},
         **{name: size if size >= 0 else None for name, size in sizes.items()},
         **use,
@@ -101,7 +118,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
 
 
 def _work(profile: Profile, members: Ints, waves: float | None) -> Row:
-    """FLOPs and bytes of those members whose work is known, over the time of the same members."""
+    """Return FLOPs, bytes and rates of the members with known work; rates use the time of the same members."""
     rated = members[np.isfinite(profile.flops[members])]
     if not len(rated):
         return dict.fromkeys(_WORK)
@@ -110,18 +127,18 @@ def _work(profile: Profile, members: Ints, waves: float | None) -> Row:
     )
     gflop = float(flops.sum()) / 1e9
     dram_mb = float(moved.sum()) / 1e6
-    whole_us = float(time_us.sum())
-    rates = {"tflops": gflop / whole_us * 1e3, "dram_gbs": dram_mb / whole_us * 1e3} if whole_us else {}
+    total_us = float(time_us.sum())
+    rates = {"tflops": gflop / total_us * 1e3, "dram_gbs": dram_mb / total_us * 1e3} if total_us else {}
     peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, rated)
-    judged = _judged(flops, moved, time_us, peaks=peaks, gpu=profile.gpu, waves=waves)
+    bounds = _bounds(flops, moved, time_us, peaks=peaks, gpu=profile.gpu, waves=waves)
     unit = _unit(profile, int(rated[time_us.argmax()]))
-    return {**dict.fromkeys(_WORK), "unit": unit, "gflop": gflop, "dram_mb": dram_mb, **rates, **judged}
+    return {**dict.fromkeys(_WORK), "unit": unit, "gflop": gflop, "dram_mb": dram_mb, **rates, **bounds}
 
 
-def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | None) -> Row:
-    """What the counters say of those members that they count, all columns one entry per launch.
+def counter_columns(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | None) -> Row:
+    """Return the counters of the members that were counted; every column has one entry per launch.
 
-    The occupancy is the mean by time, the intensity and the bound those of members whose FLOPs and bytes are known.
+    The occupancy is the mean weighted by time. The intensity and the bound use only members with known FLOPs and bytes.
     """
     counted = counters.iloc[members].assign(time_us=time_us[members])
     counted["moved"] = counted["read_bytes"] + counted["write_bytes"]
@@ -133,19 +150,20 @@ def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | 
     peaks = None
     if gpu is not None and len(rated):
         peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[rated["width"].astype(int)]
-    judged = {**dict.fromkeys(_JUDGED), **_by_levels(counted), **_judged(flops, moved, rated_us, peaks=peaks, gpu=gpu)}
+    computed = _bounds(flops, moved, rated_us, peaks=peaks, gpu=gpu)
+    bounds = {**dict.fromkeys(_BOUNDS), **_bounds_by_utilisation(counted), **computed}
     return {
         "counted": int((counted["row"] >= 0).sum()),
         "measured_gflop": _total(counted["flops"], 1e9),
         "read_mb": _total(counted["read_bytes"], 1e6),
         "write_mb": _total(counted["write_bytes"], 1e6),
         "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
-        **{f"measured_{name}": judged[name] for name in _JUDGED},
+        **{f"measured_{name}": bounds[name] for name in _BOUNDS},
     }
 
 
-def _by_levels(counted: pd.DataFrame) -> Row:
-    """The shares of the peaks and the bound as the units' utilisation says, the mean by time; empty where none was."""
+def _bounds_by_utilisation(counted: pd.DataFrame) -> Row:
+    """Return shares of the peaks and the bound from the units' utilisation (mean weighted by time); {} without it."""
     rated = counted.dropna(subset=["units_pct", "dram_pct"])
     busy_us = rated["time_us"].sum()
     if not busy_us:
@@ -159,10 +177,10 @@ def _total(column: pd.Series, unit: float) -> float | None:
     return float(column.sum()) / unit if column.notna().any() else None
 
 
-def _judged(
+def _bounds(
     flops: Floats, moved: Floats, time_us: Floats, peaks: Floats | None, gpu: Gpu | None, waves: float | None = None
 ) -> Row:
-    """The arithmetic intensity of several launches, and their `verdict` where the GPU and so their peaks are known."""
+    """Return the arithmetic intensity of several launches, and their `verdict` if the GPU's peaks are known."""
     flop = float(flops.sum())
     byte = float(moved.sum())
     row: Row = {"flop_per_byte": flop / byte if byte else None}
@@ -174,7 +192,7 @@ def _judged(
 
 
 def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
-    """The peak of each member, by its data and the units that its name tells."""
+    """Return the peak of each member in TFLOP/s, by its dtype and the compute units that its name shows."""
     names = [profile.trace.names[name] for name in profile.trace.activities.name[members].tolist()]
     dtypes = [profile.dtype[member] for member in members.tolist()]
     return np.array(
@@ -183,7 +201,7 @@ def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
 
 
 def _unit(profile: Profile, member: int) -> str:
-    """What computes: ``fp32``, ``tf32``, ``fp16 tensor``; fp32 data on tensor cores are TF32's where there is TF32."""
+    """Return the compute unit: ``fp32``, ``tf32``, ``fp16 tensor``; fp32 on tensor cores is TF32 if the GPU has it."""
     is_tensor = uses_tensor_cores(profile.trace.name_of(profile.trace.activities, member))
     dtype = profile.dtype[member]
     is_tf32 = is_tensor and dtype == "fp32" and profile.gpu is not None and profile.gpu.tf32_tflops
@@ -193,21 +211,21 @@ def _unit(profile: Profile, member: int) -> str:
 def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, ...]:
     time = profile.trace.activities.time_us[kernels]
     notes = []
-    if whole := float(time.sum()):
-        covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / whole
-        notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic")
+    if total_us := float(time.sum()):
+        covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / total_us
+        notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the minimum traffic")
     if any((row["compute_pct"] or 0) > 100 for row in rows):
-        notes.append("FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak")
+        notes.append("FLOPs are a direct convolution's; Winograd and FFT need fewer, so their rates can pass the peak")
     if any((row["compute_pct"] or 0) > 110 and ("tf32" in row["unit"] or "tensor" in row["unit"]) for row in rows):
-        notes.append("rates above the peak of matrix units: the GPU's name or the shapes are doubtful (--gpu)")
+        notes.append("rates exceed the peak of the matrix units: check the shapes, or name the GPU with --gpu")
     if profile.counters is not None:
         joined = profile.counters["row"].to_numpy()[kernels] >= 0
         notes.append(
             f"counters of {profile.counters['launches'].max():,.0f} launches joined to {joined.sum():,} of"
-            f" {len(kernels):,} kernels, {float(time[joined].sum()) / (whole or 1):.0%} of their time"
+            f" {len(kernels):,} kernels, {float(time[joined].sum()) / (total_us or 1):.0%} of their time"
         )
     if profile.gpu is None:
-        notes.append("no peaks: the device is not in the registry; name it with --gpu")
+        notes.append("the device is not in the registry, so there are no peaks; name it with --gpu")
     return tuple(notes)
 
 
@@ -221,13 +239,18 @@ def verdict(
     launches: int = 1,
     waves: float | None = None,
 ) -> Row:
-    """Shares of the peaks (TFLOP/s and GB/s) of ``launches`` in percent, and what bounds them.
+    """Return the shares of the peaks (TFLOP/s and GB/s) that ``launches`` reach, in percent, and their bound.
 
-    From 60 % of a peak on it is that peak. Below it a launch is latency-bound for too few bytes (or FLOPs) where they
-    take less than 0.6 / (1 - 0.6) times the latency of a load from DRAM, for no launch is shorter than that latency: by
-    Little's law bandwidth × latency, 0.45 MB at 900 GB/s, are in flight, and fewer than 0.675 MB cannot reach 60 %. It
-    is so for too few blocks where they do not fill a wave: all run at once, and the kernel takes as long as one block.
-    Else a full launch is below both peaks, held up by its own instructions or accesses. Empty for a time of 0.
+    A launch that reaches 60 % of a peak is bound by that peak. All other launches fall into three classes:
+
+    - Latency-bound by too few bytes (or FLOPs), if they take less than 0.6 / (1 - 0.6) times the latency of a DRAM
+      load. No launch is shorter than that latency. By Little's law bandwidth × latency (0.45 MB at 900 GB/s) are in
+      flight, so a launch with less than 0.675 MB cannot reach 60 %.
+    - Latency-bound by too few blocks, if they do not fill a wave. All blocks run at once, and the kernel takes as long
+      as one block.
+    - Below both peaks: a full launch, limited by its own instructions or accesses.
+
+    The row is empty if the time is 0.
     """
     if not time_us:
         return {}
@@ -246,23 +269,23 @@ def verdict(
 def launch_use(
     compute_capability: float, sms: int, blocks: int, threads: int, registers: int, shared_bytes: int
 ) -> Row:
-    """Theoretical occupancy of a launch in %, what limits it, and how often the grid fills the whole GPU.
+    """Return a launch's theoretical occupancy in %, its limiting resources, and the waves: how often it fills the GPU.
 
-    All None for an unknown launch or compute capability.
+    All three are None if the launch or the compute capability is unknown.
     """
     unknown: Row = dict.fromkeys(("occupancy_pct", "limited_by", "waves"))
     try:
-        held = occupancy(compute_capability, threads, registers, shared_bytes)
+        limits = occupancy(compute_capability, threads, registers, shared_bytes)
     except InputError:
         return unknown
-    resident = held.blocks_per_sm
+    resident = limits.blocks_per_sm
     if resident < 1 or blocks < 1:
         return unknown
     warps = -(-threads // WARP_THREADS)
     fills = resident * sms
     return {
         "occupancy_pct": 100.0 * resident * warps / LIMITS[compute_capability].warps,
-        "limited_by": f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(held.limiting),
+        "limited_by": f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(limits.limiting),
         "waves": blocks / fills if fills else 0.0,
     }
 
@@ -279,16 +302,33 @@ _SPELLINGS = {
     r"\b(\d+)[ul]+\b": r"\1",
     "^void | ": "",
 }
-_LINES_LOOKED_AT = 10_000
+_HEADER_LINES = 10_000
 
 
 def with_counters(profile: Profile, paths: Sequence[str | Path]) -> Profile:
-    """``profile`` with the counters of ``paths``: files of Nsight Compute, or of nvprof, of one program.
+    """Return ``profile`` with hardware counters of another run of the same program.
 
-    Names join as profilers spell them differently, then by the function's name alone. Of a run of fewer iterations each
-    launch counts for several of the trace where it divides their number, so an average over all launches of a name
-    counts for each of them. Launches whose grids differ do not join. Raises `InputError` for a file of another kind, or
-    where no kernel joins.
+    Kernels join by their full names, in a spelling that profilers share, then by the function's name without arguments.
+    If the counted run has fewer iterations and its launches divide the trace's, each of them counts for several
+    launches. So an average over all launches of a name counts for each launch. Launches with different grids do not
+    join.
+
+    Parameters
+    ----------
+    profile : Profile
+        The profile of the trace.
+    paths : sequence of str or Path
+        Files of Nsight Compute, or files of nvprof.
+
+    Returns
+    -------
+    Profile
+        A copy with ``counters``: one row per device activity, NaN if the run did not count it.
+
+    Raises
+    ------
+    InputError
+        If a file has another format, or no kernel joins.
     """
     trace = profile.trace
     activities = profile.trace.activities
@@ -298,12 +338,12 @@ def with_counters(profile: Profile, paths: Sequence[str | Path]) -> Profile:
 
 
 def summary_table(records: Sequence[Row], counters: Sequence[str | Path] = (), gpu: Gpu | None = None) -> ResultTable:
-    """nvprof's summary (`surrogate.formats.nvprof.read_summary`) as a kernel table, its API calls among the rows.
+    """Return nvprof's summary (`surrogate.formats.nvprof.read_summary`) as a kernel table, with rows for API calls.
 
-    A summary holds times alone: with files of ``counters``, and a ``gpu`` for the bound, kernels get what was counted.
+    A summary holds only times. Files of ``counters`` add counted work to its kernels, and a ``gpu`` adds the bound.
     """
     rows = [dict(record) for record in records]
-    notes = ["a summary holds neither launches nor work; --counters adds it"]
+    notes = ["a summary holds neither launches nor work; add counted work with --counters"]
     if counters:
         calls = [row["calls"] * (row["type"] == GPU_ACTIVITIES and row["kernel"][:1] != "[") for row in rows]
         of_row = np.repeat(np.arange(len(rows)), calls)
@@ -311,25 +351,25 @@ def summary_table(records: Sequence[Row], counters: Sequence[str | Path] = (), g
         counted = _joined(names, np.zeros((len(names), 3), np.int64), counters, np.arange(len(names)), len(names))
         time_us = np.array([rows[i]["avg_us"] for i in of_row.tolist()])
         for i, row in enumerate(rows):
-            row |= measured(counted, time_us, np.flatnonzero(of_row == i), gpu)
+            row |= counter_columns(counted, time_us, np.flatnonzero(of_row == i), gpu)
         joined = (counted["row"] >= 0).sum()
         notes = [f"counters of {counted['launches'].max():,.0f} launches joined to {joined:,} of {len(names):,}"]
     return ResultTable("nvprof's summary", tuple(rows), tuple(notes))
 
 
 def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], places: Ints, size: int) -> pd.DataFrame:
-    """Counters of ``size`` activities, of which those in ``places`` are kernels of these names and grids.
+    """Return the counters of ``size`` activities; ``places`` are the rows of the kernels with these names and grids.
 
-    ``row`` is the counted launch that stands for the activity, -1 for none, ``launches`` how many there are. ``flops``
-    count 2 per multiply-add, most of them of ``width`` (0, 1, 2: half, single, double precision), the bytes are those
-    of the DRAM, ``occupancy_pct`` is the achieved occupancy.
+    ``row`` is the counted launch that joins the activity, or -1; ``launches`` is the number of counted launches.
+    ``flops`` count 2 per multiply-add; ``width`` is the commonest precision (0, 1, 2: half, single, double). Bytes are
+    DRAM bytes, and ``occupancy_pct`` is the achieved occupancy.
     """
     counted = _counted(paths)
     row = np.full(size, -1, np.int64)
     row[places] = joined_rows(names, grids, counted)
     if not (row >= 0).any():
         raise InputError(
-            f"{paths[0]}: none of its {len(counted):,} kernels has the name and grid of one that ran;"
+            f"{paths[0]}: none of its {len(counted):,} kernels has the name and grid of a kernel in the trace;"
             " count the same program"
         )
     flops, width = _flops(counted)
@@ -338,19 +378,19 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
         "width": width,
         "read_bytes": _bytes(counted, "read"),
         "write_bytes": _bytes(counted, "write"),
-        "occupancy_pct": _of(counted, "achieved_occupancy_pct"),
+        "occupancy_pct": _column(counted, "achieved_occupancy_pct"),
         "launches": len(counted),
         "units_pct": counted.reindex(columns=_UNITS).max(axis=1),
-        "dram_pct": _of(counted, "dram_utilization_pct"),
+        "dram_pct": _column(counted, "dram_utilization_pct"),
     }
     return pd.DataFrame(columns).reindex(row).reset_index(names="row")
 
 
 def _counted(paths: Sequence[str | Path]) -> pd.DataFrame:
-    """A row per counted launch, or per name where a log holds averages; of several files the first that has a value."""
+    """Return one row per counted launch, or per name if a log holds averages; the first file with a value wins."""
     first = Path(paths[0])
     # Nsight Compute's tables name a column ``Kernel Name``; nvprof's do not.
-    head = () if first.suffix == ".ncu-rep" else islice(read_lines(first), _LINES_LOOKED_AT)
+    head = () if first.suffix == ".ncu-rep" else islice(read_lines(first), _HEADER_LINES)
     is_nvprof = first.suffix != ".ncu-rep" and not any("Kernel Name" in line for _, line in head)
     table = FORMATS["nvprof" if is_nvprof else "ncu"].read(paths).kernels
     assert table is not None  # a profiler's file without a launch is refused by its reader
@@ -358,34 +398,34 @@ def _counted(paths: Sequence[str | Path]) -> pd.DataFrame:
 
 
 def joined_rows(names: Sequence[str], grids: Ints, counted: pd.DataFrame) -> Ints:
-    """For each kernel (name, and grid of shape (kernels, 3)) the row of ``counted`` that is its launch, -1 for none."""
+    """Return for each kernel the row of ``counted`` that is its launch, or -1; ``grids`` has shape (kernels, 3)."""
     rows = np.full(len(names), -1, np.int64)
     counted_names = counted["kernel_name"].tolist()
-    for spelled in (_signature, _function):
+    for normalise in (_signature, _function):
         free = sorted(set(range(len(counted))) - set(rows.tolist()))
-        launches = _places(free, counted_names, spelled)
-        for name, kernels in _places(np.flatnonzero(rows < 0).tolist(), names, spelled).items():
-            same = launches.get(name, [])
-            if same and len(kernels) % len(same) == 0:
-                same = same * (len(kernels) // len(same))
-            count = min(len(kernels), len(same))
-            rows[kernels[:count]] = same[:count]
-    grid = np.stack([_of(counted, f"grid_{axis}") for axis in "xyz"], axis=1)[rows]
+        launches_by_name = _rows_by_name(free, counted_names, normalise)
+        for name, kernels in _rows_by_name(np.flatnonzero(rows < 0).tolist(), names, normalise).items():
+            launches = launches_by_name.get(name, [])
+            if launches and len(kernels) % len(launches) == 0:
+                launches = launches * (len(kernels) // len(launches))
+            count = min(len(kernels), len(launches))
+            rows[kernels[:count]] = launches[:count]
+    grid = np.stack([_column(counted, f"grid_{axis}") for axis in "xyz"], axis=1)[rows]
     differ = (grid != grids).any(axis=1) & np.isfinite(grid).all(axis=1) & (grids > 0).all(axis=1)
     return np.where(differ, -1, rows)
 
 
-def _places(rows: Sequence[int], names: Sequence[str], spelled: Callable[[str], str]) -> dict[str, list[int]]:
-    """Spelled name → those of ``rows`` that have it, in their order."""
-    spellings = {name: spelled(name) for name in {names[row] for row in rows}}
-    places: dict[str, list[int]] = defaultdict(list)
+def _rows_by_name(rows: Sequence[int], names: Sequence[str], normalise: Callable[[str], str]) -> dict[str, list[int]]:
+    """Return normalised name → the ``rows`` with this name, in their order."""
+    normalised = {name: normalise(name) for name in {names[row] for row in rows}}
+    rows_by_name: dict[str, list[int]] = defaultdict(list)
     for row in rows:
-        places[spellings[names[row]]].append(row)
-    return places
+        rows_by_name[normalised[names[row]]].append(row)
+    return rows_by_name
 
 
 def _signature(name: str) -> str:
-    """The demangled name without what profilers write differently: ``(int)128``, ``128u`` for 128, ``true`` for 1."""
+    """Return the demangled name in one spelling: profilers write ``(int)128``, ``128u`` or 128, and ``true`` or 1."""
     text = demangled(name)
     for pattern, spelling in _SPELLINGS.items():
         text = re.sub(pattern, spelling, text)
@@ -393,32 +433,32 @@ def _signature(name: str) -> str:
 
 
 def _function(name: str) -> str:
-    """The function alone: without result, namespaces, template arguments and arguments."""
+    """Return only the function's name, without result, namespaces, template arguments and arguments."""
     text = re.sub(r"\(anonymous namespace\)|<unnamed>", "", demangled(name)).removeprefix("void ")
     return re.split(r"[<(]", text, maxsplit=1)[0].rpartition("::")[2]
 
 
-def _of(counted: pd.DataFrame, column: str) -> Floats:
+def _column(counted: pd.DataFrame, column: str) -> Floats:
     return counted[column].to_numpy(float) if column in counted else np.full(len(counted), np.nan)
 
 
 def _flops(counted: pd.DataFrame) -> tuple[Floats, Ints]:
-    """(FLOPs as nvprof counts them, else 2 per multiply-add of the instructions; the width of most of them).
+    """Return nvprof's FLOPs, else FLOPs from instructions (2 per multiply-add), and the commonest precision.
 
-    NaN for tensor cores, whose own FLOPs neither of these counters holds.
+    FLOPs are NaN for kernels on tensor cores, because neither counter includes tensor-core FLOPs.
     """
     parts = []
     for nvprof, ncu in ("hp", "h"), ("sp", "f"), ("dp", "d"):
         weights = pd.Series({f"{ncu}add_instructions": 1, f"{ncu}mul_instructions": 1, f"{ncu}fma_instructions": 2})
         weighted = counted.reindex(columns=list(weights.index)).mul(weights).sum(axis=1, min_count=1)
         parts.append(counted.get(f"flop_count_{nvprof}", weighted).fillna(weighted).to_numpy(float))
-    known = np.nan_to_num(parts)
+    counts = np.nan_to_num(parts)
     tensor = counted["kernel_name"].map(uses_tensor_cores).to_numpy(bool)
-    unknown = tensor | (_of(counted, "tensor_pipe_instructions") > 0) | np.isnan(parts).all(axis=0)
-    return np.where(unknown, np.nan, known.sum(axis=0)), known.argmax(axis=0)
+    unknown = tensor | (_column(counted, "tensor_pipe_instructions") > 0) | np.isnan(parts).all(axis=0)
+    return np.where(unknown, np.nan, counts.sum(axis=0)), counts.argmax(axis=0)
 
 
 def _bytes(counted: pd.DataFrame, way: str) -> Floats:
-    """DRAM bytes read or written, from nvprof's own figure or 32 per sector."""
-    whole, sectors = _of(counted, f"dram_{way}_bytes"), _of(counted, f"dram_{way}_transactions")
-    return np.where(np.isfinite(whole), whole, sectors * SECTOR_BYTES)
+    """Return DRAM bytes read or written: nvprof's figure, else 32 bytes per sector."""
+    moved, sectors = _column(counted, f"dram_{way}_bytes"), _column(counted, f"dram_{way}_transactions")
+    return np.where(np.isfinite(moved), moved, sectors * SECTOR_BYTES)

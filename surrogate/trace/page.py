@@ -1,6 +1,6 @@
-"""A profile as one HTML file that needs nothing else: what bounds the step, charts, then every table.
+"""The page of a profile: one HTML file that needs no other file, with the step's bound, charts and all tables.
 
-Everything that comes from the trace is escaped.
+All text from the trace is escaped.
 """
 
 from dataclasses import replace
@@ -27,25 +27,27 @@ WHAT_IFS = (
     *("amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network"),
     "fused-optimizer",
 )
-"""Those that need nothing but the trace."""
+"""What-ifs that need no information besides the trace."""
 MAX_LINES = 200
 _MAX_STEPS = 12
-_OTHERS = 8
-"""Fill of the layer types that are not among those with the most time."""
+_OTHER_TYPES = 8
+"""Number of layer types with a fill of their own, and the fill of all other types."""
 _MAX_DOTS = 30
 
 
 def trace_page(profile: Profile) -> str:
-    """What bounds the steps and what to change; layers over time, what-ifs and a roofline; then all tables.
+    """Return the page: the steps' bound, findings, layers over time, what-ifs, a roofline, then all tables.
 
-    A table has 200 lines at most.
+    A table has at most 200 lines.
     """
     profile = steady(profile)
     facts, steps, kernels, layers = summary(profile), step_table(profile), kernel_table(profile), layer_table(profile)
     by_time = replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"])))
     roofline = roofline_svg(kernels, profile)
-    caption = f"Roofs of {facts['gpu']}; a dot per kernel, area by total time. Bytes are the least traffic."
-    caption += " FLOPs are the direct convolution's: Winograd's and FFT's kernels do fewer, and may lie above a roof."
+    caption = (
+        f"Roofs of {facts['gpu']}. A dot is a kernel; its area shows its total time. Bytes are the minimum traffic."
+    )
+    caption += " FLOPs are a direct convolution's. Winograd and FFT need fewer, so their kernels may lie above a roof."
     tables = {
         "Kernels": kernels,
         "Layer types": type_table(profile),
@@ -66,17 +68,17 @@ def trace_page(profile: Profile) -> str:
 
 
 def _advice(profile: Profile) -> list[Table | str]:
-    """The findings, and what their intervals rest on."""
-    findings, why = find_all(profile)
+    """Return the findings, the basis of their intervals, and the causes that were not checked."""
+    findings, unchecked = find_all(profile)
     if not findings:
-        return [format_findings(findings, why)]
+        return [format_findings(findings, unchecked)]
     bases = deduplicated((finding.title, finding.basis) for finding in findings)
     rows = [finding.row() for finding in findings]
-    return [Table(rows, title="Gains do not add up", notes=(*bases, *filter(None, [why])))]
+    return [Table(rows, title="Gains do not add up", notes=(*bases, *filter(None, [unchecked])))]
 
 
 def _what_ifs(profile: Profile) -> list[Table]:
-    """Those of `WHAT_IFS` that apply, with the time of an iteration and what is known of the answer's error."""
+    """Return the answers to `WHAT_IFS` that apply, with an iteration's time and the evidence of the error."""
     refusals: dict[str, str] = {}
     chosen = [what_if(name) for name in WHAT_IFS]
     answers = evaluate(graph_of(profile.trace, profile.layers), chosen, WhatIfSetting(profile), refusals=refusals)
@@ -86,8 +88,8 @@ def _what_ifs(profile: Profile) -> list[Table]:
         interval = interval_us((ends[0], ends[1]), between=" to ") if ends else "–"
         times = {"before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3, "interval_ms": interval}
         gain = {"throughput": f"{format_value(answer.speedup)}×", "bound after": answer.to_dict()["bound_after"]}
-        about = {"help": MODELS[answer.name].help, "assumes": answer.assumes}
-        rows.append({"what-if": answer.name, **times, **gain, **about})
+        texts = {"help": MODELS[answer.name].help, "assumes": answer.assumes}
+        rows.append({"what-if": answer.name, **times, **gain, **texts})
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
     notes += deduplicated((answer.name, answer.evidence) for answer in answers)
     return [Table(rows, title="An iteration's time", notes=tuple(notes), empty="None applies.")]
@@ -104,7 +106,7 @@ def _answer(facts: Row) -> str:
 
 
 def _step_chart(steps: ResultTable) -> Markup:
-    """A lane per iteration: its parts in the order of `STEP_PARTS`."""
+    """Return a chart with a lane per iteration: its parts in the order of `STEP_PARTS`."""
     rows = steps.rows[:_MAX_STEPS]
     labels = list(STEP_PARTS.values())
     lanes = {}
@@ -112,25 +114,26 @@ def _step_chart(steps: ResultTable) -> Markup:
         times = [row[name] for name in STEP_PARTS]
         bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), labels, strict=False)
         lanes[f"{row['iteration']}, {row['time_us'] / 1e3:.3f} ms"] = [
-            (start, time, fill, f"{100 * time / row['time_us']:.0f} %", words)
-            for start, time, fill, words in bars
+            (start, time, fill, f"{100 * time / row['time_us']:.0f} %", label)
+            for start, time, fill, label in bars
             if time
         ]
     first = f"The first {len(rows)} of {len(steps)} iterations. " if len(steps) > len(rows) else ""
-    caption = f"{first}What the device does during each iteration; {'; '.join(steps.notes)}."
+    caption = f"{first}The device's time in each iteration; {'; '.join(steps.notes)}."
     return lanes_chart("steps", caption, lanes, dict(enumerate(labels)), max(row["time_us"] for row in rows))
 
 
 def _layer_chart(profile: Profile) -> Markup:
-    """The layers of the middle iteration over time: host threads above, streams of the device below.
+    """Return a chart of an iteration's layers over time: host threads above, streams of the device below.
 
-    Bars of a lane that begin in the same 4,000th of it are drawn as one.
+    The iteration is the one with the median time. Bars of a lane that begin in the same 4,000th of it become one bar.
     """
-    trace, layers, rounds = profile.trace, profile.layers, profile.layers.iterations
+    trace, layers, iterations = profile.trace, profile.layers, profile.layers.iterations
     ranges, activities, of_range = trace.ranges, trace.activities, layers.of_range
-    chosen = int(np.argsort([part.time_us for part in rounds])[len(rounds) // 2])
+    chosen = int(np.argsort([iteration.time_us for iteration in iterations])[len(iterations) // 2])
+    iteration = iterations[chosen]
     outermost = (of_range >= 0) & (linked(of_range, ranges.parent) != of_range)
-    host = outermost & (iteration_at(rounds, ranges.start_ns) == chosen)
+    host = outermost & (iteration_at(iterations, ranges.start_ns) == chosen)
     threads = [thread.name or f"host thread {thread.thread}" for thread in trace.threads]
     streams = [stream.label for stream in trace.streams]
     lanes = (
@@ -141,34 +144,38 @@ def _layer_chart(profile: Profile) -> Markup:
     for table, rows, of_layer, labels, lane in lanes:
         texts = {"type": (layers.type, of_layer), "layer": (layers.name, of_layer)}
         texts |= {"name": (trace.names, table.name), "lane": (labels, lane)}
-        named = {name: np.array([*each, OUTSIDE], object)[index[rows]] for name, (each, index) in texts.items()}
-        start_us = (table.start_ns[rows] - rounds[chosen].start_ns) / 1e3
-        frames.append(pd.DataFrame({"start": start_us, "time": table.time_us[rows], **named}))
+        columns = {name: np.array([*each, OUTSIDE], object)[index[rows]] for name, (each, index) in texts.items()}
+        start_us = (table.start_ns[rows] - iteration.start_ns) / 1e3
+        frames.append(pd.DataFrame({"start": start_us, "time": table.time_us[rows], **columns}))
     on_device = frames[1]
     bars = pd.concat(frames, ignore_index=True)
     bars["end"] = bars["start"] + bars["time"]
-    whole_us = max(rounds[chosen].time_us, bars["end"].max())
-    legend = dict(enumerate(on_device.groupby("type")["time"].sum().nlargest(_OTHERS).index)) | {_OTHERS: "other types"}
-    bars["fill"] = bars["type"].map({name: fill for fill, name in legend.items()}).fillna(_OTHERS).astype(int)
+    length_us = max(iteration.time_us, bars["end"].max())
+    longest_types = on_device.groupby("type")["time"].sum().nlargest(_OTHER_TYPES).index
+    legend = dict(enumerate(longest_types)) | {_OTHER_TYPES: "other types"}
+    bars["fill"] = bars["type"].map({name: fill for fill, name in legend.items()}).fillna(_OTHER_TYPES).astype(int)
     short = short_names(on_device["name"])
     bars["title"] = bars["layer"] + ": " + pd.Series([short.get(str(name), str(name)) for name in bars["name"]])
     bars["lane"] = pd.Categorical(bars["lane"], bars["lane"].unique())
-    bars["at"] = 4000 * bars["start"] // whole_us
-    longest_first = bars.sort_values("time", ascending=False).groupby(["lane", "at"], observed=True)
+    # Merge bars that begin at the same place; the longest one gives the fill and the texts.
+    bars["bin"] = 4000 * bars["start"] // length_us
+    longest_first = bars.sort_values("time", ascending=False).groupby(["lane", "bin"], observed=True)
     drawn = longest_first.agg({"start": "min", "end": "max", "fill": "first", "layer": "first", "title": "first"})
     drawn["end"] -= drawn["start"]
     by_lane = {
         str(lane): list(group.itertuples(index=False, name=None))
         for lane, group in drawn.set_axis(drawn.index.get_level_values("lane")).groupby(level=0, observed=True)
     }
-    caption = f"{rounds[chosen].label}: layers by type, on the host while called, on the device while they run."
-    caption += f" The host ends the iteration after {rounds[chosen].time_us / 1e3:.4g} ms; the device may run on."
-    return lanes_chart("layers-over-time", caption, by_lane, legend, whole_us, ZOOM)
+    caption = f"{iteration.label}: layers by type, on the host while called, on the device while they run."
+    caption += f" The host ends the iteration after {iteration.time_us / 1e3:.4g} ms; the device may run on."
+    return lanes_chart("layers-over-time", caption, by_lane, legend, length_us, ZOOM)
 
 
 def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
-    """A dot per kernel name (area by its time) under the roofs of the units that compute, for those of the most time;
-    "" where no kernel has both rates, or there are no peaks."""
+    """Return a roofline plot of the kernels with the most time: a dot per name, the area by its time.
+
+    The roofs are the peaks of the kernels' compute units. Return "" if no kernel has both rates, or there are no peaks.
+    """
     rated = [row for row in kernels.rows if row["tflops"] and row["flop_per_byte"] and row["bound"] != COMMUNICATION]
     dots = rated[:_MAX_DOTS]
     if profile.gpu is None or not dots:
@@ -182,7 +189,7 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
     highest = max([*ridges, *intensities]) * 16
     with theme():
         figure, (axis,) = blank(3.6)
-        # A roof rises with the bandwidth until its ridge and is flat behind it.
+        # A roof rises with the bandwidth up to its ridge, and is flat after it.
         for peak, ridge in zip(peaks, ridges, strict=True):
             axis.loglog([lowest, ridge, highest], [lowest * dram / 1e3, peak, peak], color=INK)
             side = "bottom" if peak == peaks[0] else "top"

@@ -1,4 +1,4 @@
-"""One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
+"""Profiles: a trace with its layers, work, device, GPU, and busy and idle times, which all analyses share."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,17 +18,37 @@ from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, group
 
 NO_DEVICE = "holds no work of a device; record it with ProfilerActivity.CUDA among torch.profiler's activities"
 _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
-"""Families of kernels that prepare an operator's work without doing any of it."""
+"""Families of kernels that prepare an operator's work and do no part of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Profile:
-    """A trace with what the analyses share, one entry per device activity where an array.
+    """A trace with the results that its analyses share. Arrays have one entry per device activity.
 
-    ``flops`` and ``dram_bytes`` are NaN where they cannot be derived from shapes; an operator's work is spread over
-    its kernels by their time, kernels that only prepare it left out. ``dtype`` is "" where the work is unknown.
-    ``gpu`` is None where the registry does not know the device: then there are no peaks and no bounds. ``counters`` are
-    those of `surrogate.trace.kernels`, NaN where a run did not count them. ``left_out`` says which iterations are.
+    An operator's work is spread over its kernels by their time, except over kernels that only prepare it.
+
+    Attributes
+    ----------
+    trace : Trace
+        The trace.
+    layers : Layers
+        Its layers and iterations.
+    gpu : Gpu or None
+        The GPU of the registry; None if the registry does not have it. Then there are no peaks and no bounds.
+    device : int
+        Number of the device with the most activity time.
+    device_of : numpy.ndarray
+        Device of each activity.
+    idle_us : numpy.ndarray
+        Time in µs for which the device was idle directly before each activity.
+    flops, dram_bytes : numpy.ndarray
+        Work of each activity; NaN if shapes do not give it.
+    dtype : tuple of str
+        Data type of each activity; "" if its work is unknown.
+    counters : pandas.DataFrame or None
+        Hardware counters of `surrogate.trace.with_counters`; NaN for activities that a run did not count.
+    left_out : str
+        A note on the iterations that are left out, or "".
     """
 
     trace: Trace
@@ -48,24 +68,38 @@ class Profile:
 
     @property
     def total_us(self) -> float:
-        """Time of all device activities together, in µs."""
+        """Sum of the times of all device activities, in µs."""
         return float(self.trace.activities.time_us.sum())
 
     def fact(self, name: str) -> float:
-        """``compute_capability`` or ``sms`` of the device, by the trace or the registry; 0 where neither knows."""
+        """Return ``compute_capability`` or ``sms`` of the device from the trace or the registry; 0 if unknown."""
         recorded = [getattr(d, name) for d in self.trace.devices if d.index == self.device]
         return next(filter(None, recorded), getattr(self.gpu, name) if self.gpu else 0)
 
 
 TraceSource = Trace | Profile | str | Path
-"""What analyses take: a trace, its profile or file, or the name of one that ships."""
+"""The input of analyses: a trace, its profile, its file, or the name of a trace that ships."""
 
 
 def profile(trace: TraceSource, gpu: str | None = None) -> Profile:
-    """Find layers and derive work, of a trace, its file or the name of one that ships; a profile stays as it is.
+    """Return the profile of a trace: find its layers and derive the work of its kernels.
 
-    ``gpu`` names the device for peaks where the trace does not, or overrides it. Raises `InputError` for an unknown
-    ``gpu``, and for what is no trace.
+    Parameters
+    ----------
+    trace : Trace, Profile, str or Path
+        A trace, its file, or the name of a trace that ships. A profile is returned unchanged.
+    gpu : str, optional
+        The GPU that gives the peaks. It replaces the device that the trace names.
+
+    Returns
+    -------
+    Profile
+        The profile of the whole trace.
+
+    Raises
+    ------
+    InputError
+        If ``gpu`` is unknown, or ``trace`` is no trace.
     """
     if isinstance(trace, Profile):
         return trace
@@ -74,14 +108,14 @@ def profile(trace: TraceSource, gpu: str | None = None) -> Profile:
     device_of = linked(devices, trace.activities.stream)
     device = main_device(trace, device_of)
     idle_us = idle_before_us(trace.activities, device_of)
-    shown = gpu_of(trace, device, gpu)
-    return Profile(trace, find_layers(trace), shown, device, device_of, idle_us, *_spread_work(trace))
+    registered = gpu_of(trace, device, gpu)
+    return Profile(trace, find_layers(trace), registered, device, device_of, idle_us, *_spread_work(trace))
 
 
 def steady(given: Profile) -> Profile:
-    """The profile of `steady_run`'s iterations, so that a warm-up counts in none.
+    """Return the profile of the iterations of `steady_run`, without a warm-up.
 
-    A profile of steady iterations, or of those that were asked for, stays as it is.
+    A profile is returned unchanged if all iterations are steady or the user chose the iterations.
     """
     kept, text = steady_run(given.layers.iterations)
     if given.trace.chosen or not text:
@@ -91,29 +125,29 @@ def steady(given: Profile) -> Profile:
 
 
 def invalid_reason(trace: Trace) -> str:
-    """Why no change to the trace can be simulated, "" where one can."""
+    """Return why a changed trace cannot be simulated, or "" if it can."""
     kernels = trace.activities.kind == events.KERNEL
     lost = int((kernels & (trace.activities.call < 0)).sum())
     if trace.ends_early:
-        return f"{trace.source}: {trace.notes[0]}, so that a replay would tell nothing; record the trace again"
+        return f"{trace.source}: {trace.notes[0]}, so a replay would be wrong; record the trace again"
     if lost > kernels.sum() / 2 and np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).any():
         return (
             f"{trace.source}: {lost:,} of {kernels.sum():,} kernels follow no launch (correlation ids are missing), so"
-            " that none waits for the host in a replay; record the trace again"
+            " they would not wait for the host in a replay; record the trace again"
         )
     return ""
 
 
 def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
-    """The registry's GPU for a device of the trace, or the one of ``name``; None where the registry has none.
+    """Return the registry's GPU for a device of the trace, or for ``name``; None if the registry does not have it.
 
-    A trace that describes devices of one name alone, under other numbers (ROCm), has all its devices from these.
+    ROCm's traces describe devices under other numbers. If all described devices have one name, every device has it.
 
-    Raises `InputError` where ``name`` is given and unknown.
+    Raises `InputError` if ``name`` is given and unknown.
     """
     if name:
         return gpu_named(name)
-    names = {known.name for known in trace.devices}
+    names = {described.name for described in trace.devices}
     recorded = trace.device_name(device) or ("".join(names) if len(names) == 1 else "")
     try:
         return gpu_named(recorded) if recorded else None
@@ -122,18 +156,18 @@ def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
 
 
 def renamed_note(profile: Profile) -> str:
-    """That the trace names another GPU than the one whose peaks count, "" where it does not."""
+    """Return a note if the trace names another GPU than the one that gives the peaks, else ""."""
     own = gpu_of(profile.trace, profile.device)
     if own is None or profile.gpu is None or own == profile.gpu:
         return ""
     return (
-        f"{profile.trace.source}: was recorded on {own.name}; peaks and bandwidths are those of {profile.gpu.name}, all"
-        f" times the trace's; what it would take there is asked by seer trace whatif FILE gpu={profile.gpu.name}"
+        f"{profile.trace.source}: was recorded on {own.name}; peaks and bandwidths come from {profile.gpu.name}, all"
+        f" times from the trace; to predict times there, use seer trace whatif FILE gpu={profile.gpu.name}"
     )
 
 
 def main_device(trace: Trace, device_of: Ints) -> int:
-    """The device with the most activity time, from that of every activity; the first or 0 where there is none."""
+    """Return the device with the most activity time; without activities the first device, or 0."""
     if not len(device_of):
         return trace.devices[0].index if trace.devices else 0
     values, position = np.unique(device_of, return_inverse=True)
@@ -141,15 +175,15 @@ def main_device(trace: Trace, device_of: Ints) -> int:
 
 
 def union_us(start_ns: Ints, end_ns: Ints) -> float:
-    """Length in µs of the union of intervals, in any order, overlapping or not."""
+    """Return the length in µs of the union of intervals, which may overlap and have any order."""
     starts, ends = merged(start_ns, end_ns)
     return float((ends - starts).sum()) / 1e3
 
 
 def idle_before_us(activities: Activities, device: Ints) -> Floats:
-    """For every activity the time in µs that its device was idle right before it; 0 for a device's first.
+    """Return for every activity how long its device was idle directly before it, in µs; 0 for a device's first.
 
-    Per device the idle times and the busy time (`union_us`) add up to the span from first start to last end.
+    For each device, the idle times and the busy time (`union_us`) add up to the time from first start to last end.
     """
     idle = np.zeros(len(activities))
     for _, rows in grouped(device, np.argsort(activities.start_ns, kind="stable")):
@@ -159,7 +193,7 @@ def idle_before_us(activities: Activities, device: Ints) -> Floats:
 
 
 def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
-    """FLOPs, bytes and dtype of every activity: its operator's, by its share of the operator's kernel time."""
+    """Return FLOPs, bytes and dtype of every activity: its operator's, by its share of the operator's kernel time."""
     activities = trace.activities
     reader = CallReader(trace)
     flops, dram_bytes = np.full(len(activities), np.nan), np.full(len(activities), np.nan)

@@ -1,4 +1,4 @@
-"""Tables of a trace: layers, layer types, copies, the whole model in one row, and sweeps over batch sizes."""
+"""Tables of a trace: layers, layer types, copies, iterations, a summary, and sweeps over batch sizes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,17 +31,31 @@ STEP_PARTS = {
     "idle_launched_us": "idle though work is launched",
     "idle_unknown_us": "idle, no launch recorded",
 }
-"""Parts of a step → what the device does meanwhile."""
+"""Part of a step → the device's activity in that part."""
 _BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waiting"}
 
 
 def layer_table(given: TraceSource) -> ResultTable:
-    """One row per layer in the order of first use: sums over the trace, and ``per_iteration_us``.
+    """Return one row per layer, in the order of first use, with sums over all iterations.
 
-    ``total_us`` is the time of the device activities the layer launched, ``forward_us`` and ``backward_us`` parts
-    of it, ``idle_us`` how long the device waited right before them, ``host_us`` the layer's own host window (forward),
-    ``backward_host_us`` the host's time in its backward pass, ``alloc_mb`` what it allocated on average per run,
-    ``source`` the line that called it where stacks were recorded. The rows' totals add up to the trace's.
+    Parameters
+    ----------
+    given : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+
+    Returns
+    -------
+    ResultTable
+        Times are in µs. ``total_us`` is the time of the device activities that the layer launched; the totals of all
+        rows add up to the trace's. ``forward_us`` and ``backward_us`` are parts of it. ``idle_us`` is the device's idle
+        time directly before these activities. ``host_us`` is the layer's time on the host in the forward pass, and
+        ``backward_host_us`` in the backward pass. ``alloc_mb`` is the mean of the memory that a run allocates.
+        ``source`` is the line that called the layer, if stacks were recorded.
+
+    Raises
+    ------
+    InputError
+        If ``given`` is no trace.
     """
     profile = steady(profiled(given))
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
@@ -56,7 +70,23 @@ def layer_table(given: TraceSource) -> ResultTable:
 
 
 def type_table(given: TraceSource) -> ResultTable:
-    """Layer types, the longest first: how many layers, time, share, memory; sums as in `layer_table`."""
+    """Return one row per layer type, the longest total first: number of layers, times, memory.
+
+    Parameters
+    ----------
+    given : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+
+    Returns
+    -------
+    ResultTable
+        Columns as in `layer_table`.
+
+    Raises
+    ------
+    InputError
+        If ``given`` is no trace.
+    """
     profile = steady(profiled(given))
     counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
     rows: list[Row] = [
@@ -67,19 +97,19 @@ def type_table(given: TraceSource) -> ResultTable:
 
 
 def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
-    """Per label the sums of every figure over its layers; labels without any time are left out."""
+    """Return for each label the sums of all figures over its layers, without labels that take no time."""
     trace = profile.trace
     layers = profile.layers
     activities = profile.trace.activities
     labels, of_layer = layers.labels(by)
 
     def sums(layer: Ints, **columns: Ints | Floats) -> pd.DataFrame:
-        """The columns summed up by the label of their layer (-1: outside)."""
+        """Return the sums of the columns by the label of their layer (-1: outside layers)."""
         return pd.DataFrame(columns).groupby(of_layer[layer]).sum().reindex(range(len(labels)), fill_value=0)
 
     own, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
     host_us = (layers.end_ns - layers.start_ns) / 1e3
-    # The backward pass has no window of its own: its outermost ranges, on whatever thread.
+    # The backward pass has no range of its own, so sum its outermost ranges on all threads.
     ranges, of_range = trace.ranges, layers.of_range
     in_backward = (layers.phase_of_range == BACKWARD) & (linked(layers.phase_of_range, ranges.parent) != BACKWARD)
     backward_us = sums(of_range[in_backward], time=ranges.time_us[in_backward])["time"]
@@ -97,8 +127,8 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     alloc_of = linked(layers.of_range, trace.allocations.range)
     alloc_bytes = np.maximum(trace.allocations.bytes, 0)
     allocated = sums(alloc_of, moved=alloc_bytes)["moved"].tolist()
-    rounds = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
-    whole = profile.total_us
+    iteration_count = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
+    total_us = profile.total_us
     parts = ("forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
     return [
         (
@@ -106,20 +136,20 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
             {
                 "runs": row["runs"],
                 "total_us": row["total_us"],
-                "share_pct": 100 * row["total_us"] / whole if whole else None,
-                "per_iteration_us": row["total_us"] / rounds,
+                "share_pct": 100 * row["total_us"] / total_us if total_us else None,
+                "per_iteration_us": row["total_us"] / iteration_count,
                 **{name: row[name] for name in parts},
                 "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None,
                 "gflop": row["gflop"] or None,
             },
         )
         for label, row, moved in zip(labels, table.to_dict("records"), allocated, strict=True)
-        if row["runs"] and (row["total_us"] or not whole)
+        if row["runs"] and (row["total_us"] or not total_us)
     ]
 
 
 def _shapes(profile: Profile) -> dict[str, str]:
-    """Layer → the first tensor shape its forward operators were given, ``32x3x224x224``."""
+    """Return layer → the first tensor shape among the inputs of its forward operators, ``32x3x224x224``."""
     ranges = profile.trace.ranges
     layers = profile.layers
 
@@ -131,8 +161,7 @@ def _shapes(profile: Profile) -> dict[str, str]:
 
 
 def sources_by_layer(profile: Profile) -> dict[str, str]:
-    """Layer → the line of the program that called it, where call stacks or frames were recorded: the first outside
-    torch."""
+    """Return layer → the line that called it: the first line outside torch, if call stacks or frames were recorded."""
     trace = profile.trace
     ranges = trace.ranges
     lines = np.flatnonzero(~trace.name_matches(trace.frames, lambda name: name.startswith(events.MODULE)))
@@ -148,7 +177,7 @@ def sources_by_layer(profile: Profile) -> dict[str, str]:
 
 
 def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], str]) -> dict[str, str]:
-    """Layer → the first text that is not empty of the chosen ranges that belong to it."""
+    """Return layer → the first text that is not empty among its chosen ranges."""
     layers = profile.layers
     texts = {}
     for row in np.flatnonzero((layers.of_range >= 0) & chosen).tolist():
@@ -161,15 +190,28 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
 def _notes(profile: Profile) -> tuple[str, ...]:
     by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
     words = ", ".join(f"{count} by {how}" for how, count in by.items())
-    sums = f"iterations: {words}; sums are of them all, per_iteration_us their mean"
+    sums = f"iterations: {words}; sums cover all of them, and per_iteration_us is their mean"
     return ("; ".join(filter(None, [sums, profile.left_out])),) if words else ()
 
 
 def copy_table(given: TraceSource) -> ResultTable:
-    """Copies by name (direction and kind of memory) and memsets, the longest first.
+    """Return one row per kind of copy (direction and memory) or memset, the longest total first.
 
-    ``gbs`` is bytes over time; ``pcie_pct`` its share of one direction of the link (the registry's ``pcie_gbs``),
-    for copies between host and device; ``time_pct`` the share of all device activity.
+    Parameters
+    ----------
+    given : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+
+    Returns
+    -------
+    ResultTable
+        ``gbs`` is bytes over time. For copies between host and device, ``pcie_pct`` is its share of one direction of
+        the link (the registry's ``pcie_gbs``). ``time_pct`` is the share of the time of all device activities.
+
+    Raises
+    ------
+    InputError
+        If ``given`` is no trace.
     """
     profile = profiled(given)
     activities = profile.trace.activities
@@ -201,29 +243,43 @@ def copy_table(given: TraceSource) -> ResultTable:
 
 
 def step_table(given: TraceSource) -> ResultTable:
-    """Per iteration what the main device does from its start to its end on the host: `STEP_PARTS`, which add up to it.
+    """Return one row per iteration: the main device's time from the iteration's start to its end on the host.
 
-    Communication and copies count where nothing else runs. Idle time up to the launch call of the next activity is a
-    synchronisation's or a copy's while the host is blocked in one, else the host's. Idle time behind the launch is
-    latency or another stream's; before a copy it is the copy's.
+    Parameters
+    ----------
+    given : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+
+    Returns
+    -------
+    ResultTable
+        The parts of the iteration in µs, `STEP_PARTS`, which add up to its time. Communication and copies count only
+        while nothing else runs. Idle time before the launch call of the next activity counts as synchronisation or copy
+        while the host is blocked in such a call, else as the host's. Idle time after the launch call is latency or a
+        wait for another stream. If the next activity is a copy, it counts as the copy's.
+
+    Raises
+    ------
+    InputError
+        If ``given`` is no trace.
     """
     profile = steady(profiled(given))
-    trace, rounds = profile.trace, profile.layers.iterations
+    trace, iterations = profile.trace, profile.layers.iterations
     activities, calls = trace.activities, trace.calls
-    edges_ns = np.array([[part.start_ns, part.end_ns] for part in rounds])
+    edges_ns = np.array([[part.start_ns, part.end_ns] for part in iterations])
     on_device = np.flatnonzero(profile.device_of == profile.device)
     starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
     moves = np.isin(activities.kind[on_device], _MOVES)
     computes = ~moves & ~trace.name_matches(activities, events.COLLECTIVE_NAME.search)[on_device]
 
     def inside(*intervals: tuple[Ints, Ints]) -> Floats:
-        """Time in µs of each iteration that the intervals (starts, ends) cover together."""
+        """Return the time in µs of each iteration that the union of the intervals (starts, ends) covers."""
         begun, ended = (np.concatenate(column) for column in zip(*intervals, strict=True))
         return np.diff(_covered_us(begun, ended, edges_ns)).ravel()
 
-    # Each includes the one before: what computes, what is a kernel, and whatever runs.
+    # Each set includes the one before: computing kernels, all kernels, all activities.
     compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
-    # Every gap of the device, with the activity that ends it; nothing ends the last one.
+    # Every idle gap of the device, with the activity that ends it; no activity ends the last gap.
     busy_start, busy_end = merged(starts, ends)
     gap_start = np.append(edges_ns.min(), busy_end)
     gap_end = np.maximum(gap_start, np.append(busy_start, edges_ns.max()))
@@ -232,10 +288,11 @@ def step_table(given: TraceSource) -> ResultTable:
     has_launch = (following < 0) | (call >= 0)
     before_copy = np.isin(linked(activities.kind, following), _MOVES)
     launch_ns = np.clip(np.where(following < 0, gap_end, linked(calls.start_ns, call)), gap_start, gap_end)
-    # A gap is late up to the launch of what ends it; where no launch is recorded its cause is unknown.
+    # A gap is a late launch up to the launch of the activity that ends it. Without a recorded launch, its cause is
+    # unknown.
     late = (gap_start[has_launch], launch_ns[has_launch])
     unknown = (gap_start[~has_launch], gap_end[~has_launch])
-    # What both of two sets of intervals cover is the sum of both less what they cover together.
+    # The intersection of two sets of intervals is the sum of both minus their union.
     is_sync = calls.kind == events.SYNC_CALL
     is_block = is_sync | np.isin(np.arange(len(calls)), list(blocking_copies(trace)))
     syncs, blocks = ((calls.start_ns[mask], calls.end_ns[mask]) for mask in (is_sync, is_block))
@@ -248,7 +305,7 @@ def step_table(given: TraceSource) -> ResultTable:
     idle_parts = (waits - blocked, sync, blocked - sync + copy, launched, inside(unknown))
     rows = [
         {"iteration": part.label, "time_us": part.time_us, **dict(zip(STEP_PARTS, times, strict=True))}
-        for part, times in zip(rounds, np.column_stack([*busy_parts, *idle_parts]).tolist(), strict=True)
+        for part, times in zip(iterations, np.column_stack([*busy_parts, *idle_parts]).tolist(), strict=True)
     ]
     near_ns = np.column_stack([gap_start - TOLERANCE_NS, gap_start + TOLERANCE_NS])
     idle = gap_end - gap_start
@@ -256,18 +313,18 @@ def step_table(given: TraceSource) -> ResultTable:
     share = 100 * idle[after].sum() / max(idle.sum(), 1)
     notes = (
         f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
-        "the profiler slows the host, so without it a step waits less for the host",
+        "the profiler slows the host, so a step without the profiler waits less for the host",
     )
     return ResultTable(f"Iterations: {len(rows)}", tuple(rows), notes)
 
 
 def idle_of_step(step: Row) -> float:
-    """The idle time in µs of a row of `step_table`."""
+    """Return the idle time in µs of a row of `step_table`."""
     return sum(step[name] for name in STEP_PARTS if name.startswith("idle_"))
 
 
 def _covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
-    """How much of the time before each of ``times_ns`` the intervals cover together, in µs."""
+    """Return how much of the time before each of ``times_ns`` the union of the intervals covers, in µs."""
     starts, ends = merged(starts, ends)
     if not len(starts):
         return np.zeros(times_ns.shape)
@@ -277,61 +334,76 @@ def _covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
 
 
 def step_bound(profile: Profile) -> str | None:
-    """What bounds the steps by their critical path, and the three largest parts of the device's time.
+    """Return the bound of the steps by their critical path, and the three largest parts of the device's time.
 
-    They may differ: a device that computes half of the time bounds nothing where it always waits for the host.
+    They may differ. A device that computes half of the time is no bound if it always waits for the host.
     """
     steps = step_table(profile)
     timeline = simulate(graph_of(profile.trace, profile.layers))
     path = path_us(timeline)
     longest = bound(path)
-    whole = sum(row["time_us"] for row in steps)
-    if not longest or not whole:
+    total_us = sum(row["time_us"] for row in steps)
+    if not longest or not total_us:
         return None
-    shares = {words: 100 * sum(row[name] for row in steps) / whole for name, words in STEP_PARTS.items()}
-    largest = sorted(shares, key=lambda words: -shares[words])[:3]
-    parts = ", ".join(f"{words} {shares[words]:.0f} %" for words in largest if shares[words] >= 0.5)
-    more = ""
+    shares = {part: 100 * sum(row[name] for row in steps) / total_us for name, part in STEP_PARTS.items()}
+    largest = sorted(shares, key=lambda part: -shares[part])[:3]
+    parts = ", ".join(f"{part} {shares[part]:.0f} %" for part in largest if shares[part] >= 0.5)
+    remark = ""
     if longest == "waiting":
         wait_us, name = longest_wait(timeline)
-        more = (
-            f". {wait_us / 1e3:,.4g} ms pass at once before {short_names([name])[name]} begins, for what the trace does"
+        remark = (
+            f". The longest wait, {wait_us / 1e3:,.4g} ms before {short_names([name])[name]}, is for work that the"
+            " trace lacks, such as work that began before it; start recording earlier"
         )
-        more += " not hold, such as work that began ahead of it; record from earlier on"
     elif behind_us := timeline.device_lag_us:
-        more = (
-            f". It falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so that what-ifs and findings count"
+        remark = (
+            f". It falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so what-ifs and findings count from"
+            " one end of its work to the next"
         )
-        more += " from one end of its work to the next"
-    of = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
-    return f"{of}. The device's time: {parts}{more}"
+    bound_by = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
+    return f"{bound_by}. The device's time: {parts}{remark}"
 
 
 def summary(given: TraceSource) -> Row:
-    """The figures of one trace: what it holds, iteration times, and how the device's time is spent.
+    """Return the figures of one trace: its contents, its iteration times, and the parts of the device's time.
 
-    ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the device's idle time in all of them together,
-    each from its start to its end on the host as in `step_table`; ``busy_ms`` is the rest of that time, ``busy_pct``
-    its share. ``wait_ms`` is what the host spends in synchronising calls. ``activity_ms`` sums up all activities,
-    overlapping ones and those behind the last end too. ``batch`` is the leading size of the first convolution or linear
-    operator, None where such rows are a server's tokens. A warm-up is left out (`steady`), as ``notes`` say.
+    A warm-up is left out (`surrogate.trace.profiling.steady`), and ``notes`` say so.
+
+    Parameters
+    ----------
+    given : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+
+    Returns
+    -------
+    dict
+        ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the sum of the device's idle time over the
+        iterations, each from its start to its end on the host (`step_table`). ``busy_ms`` is the rest of this time, and
+        ``busy_pct`` its share. ``wait_ms`` is the host's time in synchronising calls. ``activity_ms`` is the sum over
+        all activities, including overlapping ones and those after the last iteration's end. ``batch`` is the first
+        dimension of the first convolution or linear operator; it is None if these rows are a server's tokens.
+
+    Raises
+    ------
+    InputError
+        If ``given`` is no trace.
     """
     profile = steady(profiled(given))
     trace = profile.trace
     layers = profile.layers
     activities = profile.trace.activities
     on_device = np.flatnonzero(profile.device_of == profile.device)
-    time, kind, whole = activities.time_us, activities.kind, profile.total_us
-    rounds = [iteration.time_us for iteration in layers.iterations]
+    time, kind, total_us = activities.time_us, activities.kind, profile.total_us
+    times_us = [iteration.time_us for iteration in layers.iterations]
     batch = batch_size(trace)
-    middle_us = float(np.median(rounds))
-    why = invalid_reason(trace)
-    notes = [*trace.notes, "" if trace.ends_early else why, profile.left_out]
+    middle_us = float(np.median(times_us))
+    invalid = invalid_reason(trace)
+    notes = [*trace.notes, "" if trace.ends_early else invalid, profile.left_out]
     if trace.format == "kineto" and not (trace.ranges.shapes >= 0).any():
-        notes.append("no operator has a shape: batch and bounds are unknown; record_shapes=True has them")
-    span_us, idle_us = (sum(rounds), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
+        notes.append("no operator has a shape, so batch and bounds are unknown; record with record_shapes=True")
+    span_us, idle_us = (sum(times_us), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
     return {
-        "bound": step_bound(profile) if len(on_device) and not why else None,
+        "bound": step_bound(profile) if len(on_device) and not invalid else None,
         "notes": "; ".join(filter(None, notes)) or None,
         "trace": Path(trace.source).name,
         "format": trace.format,
@@ -341,38 +413,52 @@ def summary(given: TraceSource) -> Row:
         "sms": profile.fact("sms") or None,
         "devices": len(np.unique(profile.device_of)),
         "streams": len(np.unique(activities.stream)),
-        "iterations": len(rounds),
+        "iterations": len(times_us),
         "iterations_by": layers.iterations[0].by,
         "iteration_ms": middle_us / 1e3,
-        "iteration_min_ms": min(rounds) / 1e3,
-        "iteration_max_ms": max(rounds) / 1e3,
+        "iteration_min_ms": min(times_us) / 1e3,
+        "iteration_max_ms": max(times_us) / 1e3,
         "batch": batch,
         "samples_per_s": batch / middle_us * 1e6 if batch and middle_us else None,
         "operators": int(np.sum(trace.ranges.kind == events.OPERATOR)),
         "calls": len(trace.calls),
         "launches": int(np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).sum()),
         "kernels": int(np.sum(kind == events.KERNEL)),
-        "activity_ms": whole / 1e3,
+        "activity_ms": total_us / 1e3,
         "kernel_ms": float(time[kind == events.KERNEL].sum()) / 1e3,
         "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
         "busy_ms": (span_us - idle_us) / 1e3,
         "idle_ms": idle_us / 1e3,
         "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == events.SYNC_CALL].sum()) / 1e3,
-        "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
+        "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / total_us if total_us else None,
     }
 
 
 def headline(facts: Row) -> str:
-    """What to know first of a `summary`: its notes, and what bounds a step."""
+    """Return the first lines of a `summary`: its notes, and the bound of a step."""
     return "\n".join(filter(None, [facts["notes"], facts["bound"] and f"Bound by {facts['bound']}"]))
 
 
 def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ()) -> ResultTable:
-    """Several traces of one model by batch size: latency, throughput, and which batch is the best.
+    """Return one row per trace of one model at several batch sizes: latency, throughput, and the best batch.
 
-    ``batches`` overrides what the shapes say. The best batch is the smallest within 5 % of the highest throughput
-    (XSP's optimal batch: beyond it doubling gains less than that).
+    Parameters
+    ----------
+    profiles : sequence of Profile
+        Profiles of the same model.
+    batches : sequence of int or None
+        Batch size of each profile; it replaces the batch size from shapes.
+
+    Returns
+    -------
+    ResultTable
+        The columns of `summary`, in the order of the batch size. ``best`` is true for the smallest batch within 5 % of
+        the highest throughput.
+
+    References
+    ----------
+    XSP (IPDPS 2020): after the optimal batch, doubling the batch gains less than 5 %.
     """
     rows: list[Row] = []
     names = distinct_names([profile.trace.source for profile in profiles])

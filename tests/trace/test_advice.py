@@ -300,7 +300,7 @@ def test_iterations_far_longer_than_the_others_are_no_part_of_findings(real):
     # So it is with the headline and the steps of a what-if, unless iterations are asked for.
     facts = summary(trace)
     assert "1 to 9 count" in facts["notes"] and facts["iterations"] == 9
-    assert "in iteration 9 alone, of 9" in loading.evidence  # the one that waits
+    assert "in iteration 9, one of 9 iterations" in loading.evidence  # the one that waits
     (answer,) = what_ifs(trace, "faster-host")
     assert answer.baseline_us == pytest.approx(loading.step_us)
     chosen = trim(trace, iterations_kept=[0, 1, 2])

@@ -37,7 +37,7 @@ def test_what_a_servers_trace_waits_for(seer, tmp_path):
     path = tmp_path / "server.json"
     path.write_text(json.dumps({"traceEvents": events}))
     facts = seer("summary", path, "--json").succeeded().json["summary"]
-    assert facts["bound"].startswith("waiting") and "89.96 ms pass at once before second begins" in facts["bound"]
+    assert facts["bound"].startswith("waiting") and "The longest wait, 89.96 ms before second," in facts["bound"]
     assert facts["batch"] is None and facts["samples_per_s"] is None
 
 
@@ -108,8 +108,8 @@ def test_the_summary_of_a_trace_without_a_device(seer, measurements):
     assert "host_us" in out and seer("diff", host_only, host_only).is_refusal("compares kernels of a GPU, and this")
     assert "total_us" not in out and "busy" not in out
     # A rate above the matrix units' peak is none of this GPU's.
-    assert "name or the shapes are doubtful" in seer("kernels", "vgg13_h100", "--gpu", "t4")[1]
-    assert "doubtful" not in seer("kernels", "vgg13_h100")[1]
+    assert "check the shapes, or name the GPU" in seer("kernels", "vgg13_h100", "--gpu", "t4")[1]
+    assert "check the shapes" not in seer("kernels", "vgg13_h100")[1]
     refused = seer("whatif", host_only, "amp", "batch=32", "gpu=h100", "data-parallel=8")
     assert refused.is_refusal("record it with ProfilerActivity.CUDA") and refused.err.count("holds no work") == 1
 

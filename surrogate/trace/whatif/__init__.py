@@ -1,8 +1,8 @@
-"""What if an optimisation were applied: change a trace's dependency graph, simulate it, compare (Daydream, ATC 2020).
+"""What-ifs: change a trace's dependency graph, simulate it, and compare the times (Daydream, ATC 2020).
 
-Five primitives (`select`, `scale`, `insert`, `remove`, `schedule`) change a graph into another; an optimisation is a
-function of a few of them. `MODELS` are those that the modules of this package declare (`setting.rule`); a user's own is
-a function of a graph: see `surrogate.trace.whatif.primitives` for an example.
+An optimisation is a function of five primitives: `select`, `scale`, `insert`, `remove` and `schedule`. `MODELS` are the
+what-ifs that the modules of this package declare (`setting.rule`). A user's own what-if is a function of a graph; see
+`surrogate.trace.whatif.primitives` for an example.
 """
 
 import lazy_loader

@@ -1,6 +1,4 @@
-"""The what-ifs that are declared, by name, and their answers: predicted times beside the baseline's, a simulated
-timeline for Perfetto.
-"""
+"""What-ifs by name, and their answers: predicted and baseline times, and a simulated timeline for Perfetto."""
 
 import json
 import warnings
@@ -39,17 +37,17 @@ from surrogate.trace.whatif.setting import (
 )
 
 _CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "kernel")
-"""Chrome's categories of `TASK_KINDS`, in their order."""
+"""The category in Chrome's format of each of `TASK_KINDS`."""
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY_ERROR = 0.001
-"""The most by which the replay of a trace as it is errs, of an iteration's time: no interval is narrower."""
+"""Maximum error of an unchanged trace's replay, as a share of an iteration's time: no interval is narrower."""
 _DISTRIBUTED = {"data-parallel", "parameter-server", "p3"}
-"""What-ifs that a step can have one of; of each other name it can have one value."""
+"""What-ifs that exclude each other. Two values of any other what-if exclude each other, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """An optimisation by name; its ``value`` (``faster-kernels=4``) or ``target``, a GPU, where one was given."""
+    """An optimisation by name, with its ``value`` (``faster-kernels=4``) or its ``target`` GPU if one was given."""
 
     name: str
     model: Model
@@ -59,7 +57,7 @@ class WhatIf:
 
     @property
     def label(self) -> str:
-        """The name and the number, or the GPU, as on the command line."""
+        """The name and the number or GPU, as on the command line."""
         own = self.target.name if self.target else self.value
         return self.name if own is None else f"{self.name}={own if self.target else format(own, 'g')}"
 
@@ -69,13 +67,33 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WhatIfAnswer:
-    """One what-if's answer, times in µs per iteration (`Timeline.per_iteration_us`).
+    """The answer to one what-if. Times are in µs per iteration (`Timeline.per_iteration_us`).
 
-    ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
-    ``evidence`` says which. A published error counts for the time that the step loses without the changed tasks, at
-    most the predicted step; the replay's, `REPLAY_ERROR`, always does. ``assumes`` are the values that the answer rests on.
-    ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
-    predicted. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
+    A published error applies to the time that the step loses without the changed tasks, at most the predicted step. The
+    replay's error, `REPLAY_ERROR`, applies to every interval.
+
+    Attributes
+    ----------
+    name : str
+        The what-if with its value, as on the command line.
+    baseline, predicted : Timeline
+        The simulated timelines of the unchanged and of the changed graph.
+    low_us, high_us : float or None
+        Interval of the predicted time; None without evidence of its error.
+    notes : tuple of str
+        Remarks on the answer.
+    evidence : str
+        The evidence of the error.
+    batch : int or None
+        The trace's batch size; None if unknown.
+    samples : float
+        A GPU's batch after the change, over the trace's.
+    gpus : int
+        The number of GPUs that work at once.
+    device_low_us, device_high_us : float or None
+        Interval of the device's time, if kernels were predicted.
+    assumes : str
+        Values that the answer assumes.
     """
 
     name: str
@@ -94,27 +112,26 @@ class WhatIfAnswer:
 
     @property
     def baseline_us(self) -> float:
-        """The unchanged trace, simulated."""
+        """Simulated time of the unchanged trace."""
         return self.baseline.per_iteration_us
 
     @property
     def predicted_us(self) -> float:
-        """The changed trace, simulated."""
+        """Simulated time of the changed trace."""
         return self.predicted.per_iteration_us
 
     @property
     def speedup(self) -> float:
-        """A GPU's samples per second, after over before; infinite where nothing takes any time."""
+        """A GPU's samples per second, after over before; infinite if the changed step takes no time."""
         return self.samples * self.baseline_us / self.predicted_us if self.predicted_us else float("inf")
 
     def to_dict(self) -> dict[str, Any]:
-        """Name, times, speedup, interval, samples per second of all GPUs, what bounds an iteration, critical path and
-        layers before and after, evidence and notes, as plain JSON values."""
+        """Return the answer as plain JSON values; ``samples_per_s_after`` is the sum over all GPUs."""
         paths = [path_us(timeline) for timeline in (self.baseline, self.predicted)]
         per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
-        plain = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+        unchanged = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
         return {
-            **{name: getattr(self, name) for name in plain},
+            **{name: getattr(self, name) for name in unchanged},
             "device_us_before": device_us(self.baseline),
             "device_us_after": device_us(self.predicted),
             "device_low_us": self.device_low_us,
@@ -143,19 +160,39 @@ def evaluate(
     together: bool = False,
     refusals: dict[str, str] | None = None,
 ) -> list[WhatIfAnswer]:
-    """One answer per what-if, and with ``together`` a last one for all of them that apply, in the given order.
+    """Return the answers to what-ifs on a trace's dependency graph.
 
-    One that does not apply to this trace goes, by its label, to ``refusals`` with the reason; where there are none,
-    `InputError` is raised.
+    Parameters
+    ----------
+    graph : Graph
+        The trace's dependency graph.
+    what_ifs : sequence of WhatIf
+        The what-ifs, each applied to the unchanged graph.
+    setting : WhatIfSetting
+        The profile of the same trace, the target GPU and the network.
+    together : bool
+        Whether to add an answer to all applicable what-ifs at once, in the given order.
+    refusals : dict of str to str, optional
+        Receives the label and the reason of each what-if that does not apply.
+
+    Returns
+    -------
+    list of WhatIfAnswer
+        One answer per applicable what-if, then the answer to all of them.
+
+    Raises
+    ------
+    InputError
+        If a what-if does not apply and ``refusals`` is None.
     """
     baseline = simulate(graph)
-    why = invalid_reason(setting.profile.trace)
+    invalid = invalid_reason(setting.profile.trace)
     applied: list[WhatIf] = []
     answers: list[WhatIfAnswer] = []
     for what_if in what_ifs:
         try:
-            if why:
-                raise InputError(why)
+            if invalid:
+                raise InputError(invalid)
             answers.append(_answer(graph, baseline, [what_if], setting, what_if.evidence))
             applied.append(what_if)
         except InputError as error:
@@ -168,7 +205,7 @@ def evaluate(
         names = {first.name, second.name}
         if len(names) == 1 or names <= _DISTRIBUTED:
             label = " + ".join(what_if.label for what_if in applied)
-            reason = f"{first.label} and {second.label} exclude each other; ask for one of them, or without --together"
+            reason = f"{first.label} and {second.label} exclude each other; give one of them, or leave out --together"
             if refusals is None:
                 raise InputError(reason)
             refusals[label] = reason
@@ -181,7 +218,7 @@ def evaluate(
 def _answer(
     graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: WhatIfSetting, evidence: ErrorEvidence
 ) -> WhatIfAnswer:
-    """The answer to all parts at once: each changes what the one before it left."""
+    """Return the answer to all ``parts`` at once: each part changes the graph that the part before it returned."""
     changes = [Change(graph)]
     for part in parts:
         changes.append(part(changes[-1].graph, setting))
@@ -189,10 +226,10 @@ def _answer(
     evidence = evidence if len(parts) > 1 else last.evidence or evidence
     label = " + ".join(part.label for part in parts)
     notes = [note for change in changes for note in change.notes]
-    if _alike(graph, last.graph):
+    if _same_tasks(graph, last.graph):
         raise InputError("; ".join([f"{label} does not apply: it changes nothing in this trace", *notes]))
     predicted = simulate(last.graph)
-    # The ends of the interval: where a prediction's own make it uncertain, or by a published error.
+    # The ends of the interval come from the predictions' own intervals, or from a published error.
     timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
     ends = [end.per_iteration_us for end in timelines]
     device_ends = [device_us(end) for end in timelines] if evidence.error is None else []
@@ -202,10 +239,10 @@ def _answer(
         step_us = predicted.per_iteration_us
         ends += [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
         share = touched_us / (step_us or 1)
-        text += f"; the largest makes the interval, of the part of the step that waits for what changes ({share:.1%})"
+        text += f"; the interval applies the largest to the part of the step that waits for changed tasks ({share:.1%})"
     is_bound_by_host = bound(path_us(predicted)) == "host"
     if last.other_host:
-        # What the trace's host allows is no end of the step on another machine; the device's time is.
+        # The traced host gives no bound for a step on another machine. The device's time gives a lower bound.
         ends = [] if is_bound_by_host else [*ends, *device_ends]
     if ends:
         error_us = REPLAY_ERROR * predicted.per_iteration_us
@@ -213,8 +250,8 @@ def _answer(
     low_us, high_us = ends or (None, None)
     device_low_us, device_high_us = device_ends or (None, None)
     if is_bound_by_host and (last.other_host or bound(path_us(baseline)) != "host"):
-        unknown = "; of the other machine's host nothing is known, so the step has no interval" * last.other_host
-        notes.append(f"the host bounds the step: its time is the traced one, the profiler's cost included{unknown}")
+        unknown = "; the other machine's host is unknown, so the step has no interval" * last.other_host
+        notes.append(f"the host bounds the step with its traced time, which includes the profiler's cost{unknown}")
     return WhatIfAnswer(
         name=label,
         baseline=baseline,
@@ -232,16 +269,16 @@ def _answer(
     )
 
 
-def _alike(before: Graph, after: Graph) -> bool:
-    """Whether the tasks, their order and what they wait for are the same."""
+def _same_tasks(before: Graph, after: Graph) -> bool:
+    """Return whether the tasks, their order and their dependencies are the same."""
     same = (np.array_equal(getattr(before, name), getattr(after, name)) for name in (*TASK_COLUMNS, *EDGE_COLUMNS))
     return before.policies == after.policies and all(same)
 
 
 def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Timeline) -> float:
-    """What a step would lose if the tasks that a change touches took no time, at most the predicted step, in µs.
+    """Return the time in µs that a step loses if the changed tasks take no time, at most the predicted step.
 
-    A published error is of whole steps that change, so it counts for this part alone.
+    A published error was measured on steps that change as a whole. So it applies only to this part of the step.
     """
     changed = (after.duration_us != before.duration_us) | after.removed
     rest_us = simulate(remove(before, changed)).per_iteration_us
@@ -250,7 +287,7 @@ def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Time
 
 
 def device_us(timeline: Timeline) -> float:
-    """Time of all tasks on streams per iteration, in µs; overlapping ones count each, an added network not."""
+    """Return the sum of the times of all tasks on streams per iteration, in µs, without added network channels."""
     graph = timeline.graph
     return float(graph.duration_us[_on_streams(graph)].sum()) / max(len(graph.iterations), 1)
 
@@ -261,7 +298,7 @@ def _on_streams(graph: Graph) -> Ints:
 
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, object]]:
-    """Device time per layer type and iteration before and after, where it changes, largest change first."""
+    """Return the device time per layer type and iteration before and after, for changed types, largest change first."""
     old = _by_type(before)
     new = _by_type(after)
     changes = {name: new[name] - old[name] for name in {**old, **new}}
@@ -272,27 +309,42 @@ def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, object]]:
 
 
 def _by_type(timeline: Timeline) -> defaultdict[str, float]:
-    """Device time per layer type and iteration, in µs; that outside of layers under `OUTSIDE`."""
+    """Return the device time per layer type and iteration, in µs; tasks outside layers count as `OUTSIDE`."""
     graph = timeline.graph
     sums = defaultdict[str, float](float)
     rows = _on_streams(graph)
-    # Place 0 is for tasks of no layer, which have the number -1.
+    # Index 0 is for tasks of no layer, which have the number -1.
     layers = graph.layer[rows] + 1
     time = np.bincount(layers, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
     for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
-        # A layer is its type and a number.
+        # A layer's name is its type and a number.
         sums[name.rpartition(".")[0] or name] += time_us / max(len(graph.iterations), 1)
     return sums
 
 
 def write_timeline(timeline: Timeline, path: str | Path, label: str) -> None:
-    """Write `chrome_events` to ``path``, whole or not at all. Raises `InputError` where that is not possible."""
+    """Write a timeline's `chrome_events` to a JSON file for Perfetto, completely or not at all.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        A simulated timeline.
+    path : str or Path
+        The file to write.
+    label : str
+        The name of the trace in the viewer.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
     text = json.dumps({"traceName": label, "displayTimeUnit": "ms", "traceEvents": chrome_events(timeline)})
     write_text(path, text)
 
 
 def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
-    """One complete event per task that takes time, one process each for host, device and network; µs from time 0."""
+    """Return one complete event per task with a duration, in µs; host, device and network are a process each."""
     graph = timeline.graph
     processes = list(_PROCESSES)
     events: list[dict[str, object]] = [
@@ -302,8 +354,8 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     for tid, resource in enumerate(graph.resources):
         where = {"pid": processes.index(resource.kind), "tid": tid}
         events.append({"ph": "M", "name": "thread_name", **where, "args": {"name": resource.label}})
-    shown = ~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)
-    for task in np.flatnonzero(shown).tolist():
+    has_time = ~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)
+    for task in np.flatnonzero(has_time).tolist():
         tid = int(graph.resource[task])
         resource = graph.resources[tid]
         kind = int(graph.kind[task])
@@ -311,10 +363,10 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
         if graph.layer[task] >= 0:
             arguments["layer"] = graph.layers[graph.layer[task]]
         if resource.kind == STREAM:
-            # The stream's number ends its label, such as "GPU 0 stream 7".
+            # A stream's label ends with its number, as in "GPU 0 stream 7".
             arguments |= {"device": resource.device, "stream": resource.label.rpartition("stream ")[2]}
-        named = (_CATEGORIES[kind], graph.name_of(task), processes.index(resource.kind), tid)
-        events.append(_complete(*named, float(timeline.start_us[task]), float(graph.duration_us[task]), arguments))
+        track = (_CATEGORIES[kind], graph.name_of(task), processes.index(resource.kind), tid)
+        events.append(_complete(*track, float(timeline.start_us[task]), float(graph.duration_us[task]), arguments))
     # The iterations are ranges on the thread of their marks.
     thread = graph.resource[graph.kind == MARK][:1].tolist()
     for iteration, (start_us, end_us) in zip(graph.iterations, timeline.marks_us().tolist(), strict=False):
@@ -326,29 +378,45 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
 def _complete(
     category: str, name: str, pid: int, tid: int, start_us: float, time_us: float, arguments: dict[str, object]
 ) -> dict[str, object]:
-    """An event of Chrome's format, whose times have three decimals."""
+    """Return a complete event of Chrome's format; times are rounded to three decimals."""
     times = {"ts": round(start_us, 3), "dur": round(time_us, 3)}
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, **times, "args": arguments}
 
 
 def _declared() -> dict[str, WhatIfRule]:
-    """Every `WhatIfRule` in a module of this package, by its name."""
+    """Return every `WhatIfRule` in a module of this package, by its name."""
     modules = [import_module(module.name) for module in iter_modules(package.__path__, f"{package.__name__}.")]
     rules = [each for module in modules for each in vars(module).values() if isinstance(each, WhatIfRule)]
     return {declared.name: declared for declared in sorted(rules, key=lambda declared: declared.name)}
 
 
 MODELS = _declared()
-"""Name → what-if, of all that come with the package."""
+"""Name → declared what-if, for all what-ifs of this package."""
 
 
 def what_if(text: str) -> WhatIf:
-    """``amp``, ``faster-kernels=4`` or ``gpu=a100``. `InputError` for an unknown name or a value that is none."""
+    """Return the what-if of a text.
+
+    Parameters
+    ----------
+    text : str
+        A name, with a value or a GPU if the what-if takes one: ``amp``, ``faster-kernels=4`` or ``gpu=a100``.
+
+    Returns
+    -------
+    WhatIf
+        The what-if, to pass to `evaluate`.
+
+    Raises
+    ------
+    InputError
+        If the name or the GPU is unknown, or the value is invalid.
+    """
     if "," in text:
-        raise InputError(f"what-if {text!r} names several; write them apart: {' '.join(text.split(','))}")
+        raise InputError(f"what-if {text!r} names several; separate them with spaces: {' '.join(text.split(','))}")
     name, equals, number = text.partition("=")
     if text.replace(".", "", 1).isdigit():
-        raise InputError(f"what-if {text!r} is a number; write it behind a name, as in batch={text}")
+        raise InputError(f"what-if {text!r} is a number; write it after a name, as in batch={text}")
     check_choice("what-if", name, MODELS)
     declared = MODELS[name]
     evidence = declared.evidence or NO_PUBLISHED_ERROR
@@ -361,7 +429,7 @@ def what_if(text: str) -> WhatIf:
     try:
         value = float(number)
     except ValueError:
-        raise InputError(f"{number!r} in {text!r} is no number; write such as {name}=2") from None
+        raise InputError(f"{number!r} in {text!r} is no number; give one, as in {name}=2") from None
     minimum = declared.value.minimum
     if not (0 < value < inf and value >= minimum):
         raise InputError(f"{text}: give a number {f'of {minimum:g} or more' if minimum else 'above 0'}")
@@ -370,27 +438,47 @@ def what_if(text: str) -> WhatIf:
 
 def what_ifs(
     trace: TraceSource,
-    asked: Sequence[str] | str,
+    names: Sequence[str] | str,
     *,
     target: str | None = None,
     own_gpu: str | None = None,
     network: Interconnect | None = None,
 ) -> list[WhatIfAnswer]:
-    """The answers to what-ifs by their names, such as ``amp`` or ``batch=64``, of a trace, its file or a shipped one.
+    """Return the answers to what-ifs on a trace.
 
-    ``target`` is the GPU asked about, ``own_gpu`` that of the trace, where it does not tell. One that is unknown or
-    does not apply is left out, and a warning says why. Raises `InputError` where none is answered.
+    Parameters
+    ----------
+    trace : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+    names : str or sequence of str
+        What-ifs such as ``amp``, ``batch=64`` or ``gpu=a100``.
+    target : str, optional
+        The target GPU of ``gpu``.
+    own_gpu : str, optional
+        The GPU of the trace, if the trace names none or another.
+    network : Interconnect, optional
+        The network of several workers.
+
+    Returns
+    -------
+    list of WhatIfAnswer
+        One answer per what-if. An unknown or inapplicable what-if is left out, and a warning gives the reason.
+
+    Raises
+    ------
+    InputError
+        If no what-if is answered, or a GPU is unknown.
     """
-    named: list[WhatIf] = []
+    chosen: list[WhatIf] = []
     refusals: dict[str, str] = {}
-    for text in [asked] if isinstance(asked, str) else asked:
+    for text in [names] if isinstance(names, str) else names:
         try:
-            named.append(what_if(text))
+            chosen.append(what_if(text))
         except InputError as error:
             refusals[text] = str(error)
     profiled = steady(profile(trace, own_gpu))
     setting = setting_of(profiled, target=target, network=network)
-    answers = evaluate(graph_of(profiled.trace, profiled.layers), named, setting, refusals=refusals)
+    answers = evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, refusals=refusals)
     if refusals and not answers:
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     for name, reason in refusals.items():
@@ -399,7 +487,7 @@ def what_ifs(
 
 
 def help_texts() -> dict[str, str]:
-    """What help says of every what-if: its name, with N where it takes a number, and what it does."""
+    """Return a help text for each what-if; the key is its name, with N or GPU if it takes a value."""
     return {
         name + ("=N" if rule.value else "=GPU" if rule.takes_gpu else ""): rule.help
         + (f" N: {rule.value}." if rule.value else "")
@@ -408,10 +496,24 @@ def help_texts() -> dict[str, str]:
 
 
 def user_function(text: str) -> WhatIf:
-    """``module:callable`` of the user's own, which takes a graph and returns one.
+    """Return a what-if that calls a user's function, which takes a graph and returns a graph.
 
-    The module is imported, which runs it: give only one of your own. Raises `InputError` where it cannot be had
-    or fails.
+    The module is imported, and so runs: give only a module that you trust.
+
+    Parameters
+    ----------
+    text : str
+        ``module:callable``.
+
+    Returns
+    -------
+    WhatIf
+        The what-if, to pass to `evaluate`. It raises `InputError` if the function fails or returns no graph.
+
+    Raises
+    ------
+    InputError
+        If the module or the function cannot be imported.
     """
     function = imported_callable(text, "it must take a graph and return one")
 

@@ -1,7 +1,8 @@
-"""The five primitives: select, scale, insert, remove, schedule. Each takes a graph and returns another one.
+"""The five primitives of what-ifs: select, scale, insert, remove, schedule.
 
-An optimisation is a function of a few of them (Daydream, ATC 2020, section 5). One that asks what the trace would be
-with every copy to the device hidden and matrix kernels twice as fast::
+`select` returns the tasks that match; each of the others takes a graph and returns a changed one. An optimisation is a
+function of a few primitives (Daydream, ATC 2020, section 5). This one hides every copy to the device, and makes matrix
+kernels twice as fast::
 
     from surrogate.trace import read_trace
     from surrogate.trace.graph import graph_of, simulate
@@ -31,14 +32,14 @@ from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.tasks import POLICIES, TASK_KINDS, Graph, Mask
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
-"""Layers that are the optimizer's, as a regular expression."""
+"""Regular expression of the optimizer's layers."""
 NETWORK = "network"
-"""A channel of the graph."""
+"""The graph's channel for transfers between workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task as a predicate of `select` sees it; ``index`` is its place in the graph."""
+    """One task as a predicate of `select` sees it; ``index`` is its position in the graph."""
 
     index: int
     name: str
@@ -52,10 +53,25 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to insert: on the resource of that label (a new one becomes a channel), after and before other tasks.
+    """A task to insert.
 
-    ``after`` and ``before`` are places in the graph, in ``after`` behind its end those of earlier new tasks, too;
-    ``priority`` counts under a policy of that name.
+    Attributes
+    ----------
+    name : str
+        The task's name.
+    kind : str
+        One of `surrogate.trace.graph.TASK_KINDS`.
+    resource : str
+        Label of its resource; an unknown label adds a channel.
+    duration_us : float
+        Its time in µs.
+    after, before : tuple of int
+        Positions in the graph of tasks that it follows and precedes. In ``after``, positions from the graph's length on
+        are earlier new tasks.
+    priority : float
+        Its priority if the resource has the policy "priority".
+    iteration, layer : int
+        Its iteration and layer, or -1.
     """
 
     name: str
@@ -80,11 +96,34 @@ def select(
     resource: str | None = None,
     where: Callable[[Task], bool] | None = None,
 ) -> Mask:
-    """The tasks that fit every given condition, as a mask; removed ones never do.
+    """Return a mask of the tasks that match every given condition. Removed tasks never match.
 
-    ``kind`` of `surrogate.trace.graph.TASK_KINDS`; ``name`` and ``layer`` (such as ``conv2d.3``) are regular
-    expressions, found anywhere; ``phase`` forward, backward or other; ``resource`` a label. ``where`` sees every task
-    that the others leave. Raises `InputError` for an unknown kind, phase or resource, or a bad expression.
+    Parameters
+    ----------
+    graph : Graph
+        The graph to search.
+    kind : str or sequence of str, optional
+        Kinds of `surrogate.trace.graph.TASK_KINDS`.
+    name, layer : str, optional
+        Regular expressions, searched anywhere in the task's name and in its layer's name (such as ``conv2d.3``).
+    phase : str, optional
+        forward, backward or other.
+    iteration : int, optional
+        Number of an iteration of the graph.
+    resource : str, optional
+        Label of a resource.
+    where : callable, optional
+        A predicate of a `Task`; it is called for every task that matches all other conditions.
+
+    Returns
+    -------
+    numpy.ndarray
+        A boolean array of shape (tasks,).
+
+    Raises
+    ------
+    InputError
+        If a kind, a phase or a resource is unknown, or an expression is invalid.
     """
     chosen = ~graph.removed
     if kind is not None:
@@ -107,30 +146,66 @@ def select(
 
 
 def task_of(graph: Graph, index: int) -> Task:
-    """The task at a place of the graph."""
+    """Return the task at a position of the graph."""
     layer = int(graph.layer[index])
-    name = graph.layers[layer] if layer >= 0 else ""
-    what = graph.name_of(index), TASK_KINDS[graph.kind[index]], name, PHASES[graph.phase[index]]
-    where = int(graph.iteration[index]), graph.resources[graph.resource[index]].label
-    return Task(index, *what, *where, float(graph.duration_us[index]))
+    return Task(
+        index=index,
+        name=graph.name_of(index),
+        kind=TASK_KINDS[graph.kind[index]],
+        layer=graph.layers[layer] if layer >= 0 else "",
+        phase=PHASES[graph.phase[index]],
+        iteration=int(graph.iteration[index]),
+        resource=graph.resources[graph.resource[index]].label,
+        duration_us=float(graph.duration_us[index]),
+    )
 
 
 def scale(graph: Graph, tasks: Mask | Ints, factor: float | Floats) -> Graph:
-    """Durations of the tasks, a mask or places in the graph, times ``factor``: a number, or one per entry of ``tasks``.
+    """Return the graph with the tasks' durations multiplied by a factor.
 
-    Raises `InputError` below 0.
+    Parameters
+    ----------
+    graph : Graph
+        The graph to change.
+    tasks : numpy.ndarray
+        A mask of shape (tasks,), or positions in the graph.
+    factor : float or numpy.ndarray
+        One factor, or one per entry of ``tasks``.
+
+    Returns
+    -------
+    Graph
+        The changed graph.
+
+    Raises
+    ------
+    InputError
+        If a factor is below 0 or not finite.
     """
     factors = np.broadcast_to(np.asarray(factor, dtype=float), tasks.shape)
     factors = factors[tasks] if tasks.dtype == np.bool_ else factors
     if not (np.isfinite(factors) & (factors >= 0)).all():
-        raise InputError("a task's time is scaled by a factor of 0 or more; a negative or unknown one came")
+        raise InputError("a factor of a task's time is negative or not finite; give factors of 0 or more")
     duration_us = graph.duration_us.copy()
     duration_us[tasks] *= factors
     return replace(graph, duration_us=duration_us)
 
 
 def remove(graph: Graph, tasks: Mask) -> Graph:
-    """Tasks that no longer take time; what came before them still comes before what came after."""
+    """Return the graph in which the tasks take no time. Their dependencies still order the tasks before and after them.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph to change.
+    tasks : numpy.ndarray
+        A mask of shape (tasks,).
+
+    Returns
+    -------
+    Graph
+        The changed graph.
+    """
     lag = np.where(tasks[graph.dst], np.minimum(graph.lag_us, 0.0), graph.lag_us)
     gap = np.where(tasks & ~_first(graph), np.minimum(graph.gap_us, 0.0), graph.gap_us)
     duration = np.where(tasks, 0.0, graph.duration_us)
@@ -138,15 +213,30 @@ def remove(graph: Graph, tasks: Mask) -> Graph:
 
 
 def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
-    """``graph`` with more tasks; on its resource each comes after the last task in ``after``, or first without one.
+    """Return the graph with additional tasks.
 
-    Raises `InputError` for a negative time, an unknown kind or place, or a circle of dependencies.
+    Parameters
+    ----------
+    graph : Graph
+        The graph to change.
+    tasks : iterable of NewTask
+        The tasks to insert. On its resource each follows the last task of its ``after``, or is the first.
+
+    Returns
+    -------
+    Graph
+        The changed graph.
+
+    Raises
+    ------
+    InputError
+        If a time is negative, a kind or a position is unknown, or the dependencies form a cycle.
     """
     new = list(tasks)
     if not new:
         return graph
     count = len(graph)
-    # Check every task, and give the resources and names that the graph lacks the next numbers.
+    # Check every task, and number the resources and names that the graph lacks.
     labels = {resource.label: i for i, resource in enumerate(graph.resources)}
     names = {name: i for i, name in enumerate(graph.names)}
     measured_us = graph.measured_us.tolist()
@@ -159,10 +249,10 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
             raise InputError(f"task {task.name!r} refers to task {wrong[0]}; the graph has 0 to {count - 1}")
         labels.setdefault(task.resource, len(labels))
         names.setdefault(task.name, len(names))
-        # A new task is shown, and sorted, where the last task before it was measured, and comes right after it.
+        # A new task takes the measured time and the position of the last task before it.
         measured_us.append(max((measured_us[i] for i in task.after), default=0.0))
         position.append(max((position[i] for i in task.after), default=0))
-    # The columns of the new tasks behind those of the graph; what they share stands in ``same``.
+    # Append the new tasks' columns to the graph's; ``defaults`` are equal for all new tasks.
     added = [t.Resource(t.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
     values = {
         "name": [names[task.name] for task in new],
@@ -171,17 +261,16 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         "measured_us": measured_us[count:],
         **{name: [getattr(task, name) for task in new] for name in ("layer", "iteration", "duration_us", "priority")},
     }
-    same = {"phase": PHASES.index("other"), "row": -1, "gap_us": 0.0, "removed": False}
-    values |= {name: [value] * len(new) for name, value in same.items()}
+    defaults = {"phase": PHASES.index("other"), "row": -1, "gap_us": 0.0, "removed": False}
+    values |= {name: [value] * len(new) for name, value in defaults.items()}
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
         for name in t.TASK_COLUMNS
     }
-    # Their edges, shape (edges, 2).
+    # The new tasks' edges, of shape (edges, 2).
     edges = [(index, count + i) for i, task in enumerate(new) for index in task.after]
     edges += [(count + i, index) for i, task in enumerate(new) for index in task.before]
     pairs = np.array(edges, np.int64).reshape(-1, 2)
-    more = len(pairs)
     joined = replace(
         graph,
         **columns,
@@ -189,32 +278,51 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         resources=(*graph.resources, *added),
         src=np.concatenate([graph.src, pairs[:, 0]]),
         dst=np.concatenate([graph.dst, pairs[:, 1]]),
-        edge_kind=np.concatenate([graph.edge_kind, np.full(more, t.COMMUNICATION)]),
-        lag_us=np.concatenate([graph.lag_us, np.zeros(more)]),
-        from_start=np.concatenate([graph.from_start, np.zeros(more, np.bool_)]),
+        edge_kind=np.concatenate([graph.edge_kind, np.full(len(pairs), t.COMMUNICATION)]),
+        lag_us=np.concatenate([graph.lag_us, np.zeros(len(pairs))]),
+        from_start=np.concatenate([graph.from_start, np.zeros(len(pairs), np.bool_)]),
     )
-    # Order in the graph is order on a resource that several tasks share.
+    # Tasks of one resource run in their order in the graph.
     result = t.reordered(joined, np.argsort(position, kind="stable"))
     return result if (result.src < result.dst).all() else t.in_order(result)
 
 
 def schedule(graph: Graph, resource: str, policy: t.Policy) -> Graph:
-    """Which ready task the resource runs next: a name of `POLICIES`, or a function graph → one number per task,
-    lowest first. Raises `InputError` for an unknown resource or policy."""
+    """Return the graph with a policy for a resource: which ready task runs next.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph to change.
+    resource : str
+        Label of the resource.
+    policy : str or callable
+        A name of `POLICIES`, or a function of the graph that returns one number per task; the lowest runs first.
+
+    Returns
+    -------
+    Graph
+        The changed graph.
+
+    Raises
+    ------
+    InputError
+        If the resource or the policy is unknown.
+    """
     if isinstance(policy, str):
         _code(policy, POLICIES, "policy")
     return replace(graph, policies={**graph.policies, _resource(graph, resource): policy})
 
 
 def launches_of(graph: Graph, tasks: Mask) -> Mask:
-    """The calls that launch the tasks."""
+    """Return a mask of the calls that launch the tasks."""
     launches = np.zeros(len(graph), np.bool_)
     launches[graph.src[(graph.edge_kind == t.LAUNCH) & tasks[graph.dst]]] = True
     return launches
 
 
 def _first(graph: Graph) -> Mask:
-    """The first task of every resource: its gap is the resource's own start, not a delay of the task."""
+    """Return a mask of each resource's first task; its gap is the resource's start, not a delay of the task."""
     first = np.zeros(len(graph), np.bool_)
     first[np.unique(graph.resource, return_index=True)[1]] = True
     return first
@@ -224,13 +332,13 @@ def _matches(expression: str, texts: Sequence[str]) -> Mask:
     try:
         pattern = re.compile(expression)
     except re.error as error:
-        raise InputError(f"{expression!r} is no regular expression ({error}); escape it") from None
+        raise InputError(f"{expression!r} is no regular expression ({error}); correct or escape it") from None
     return np.array([bool(pattern.search(text)) for text in texts] or [False])
 
 
-def _code(word: str, words: Sequence[str], what: str) -> int:
-    check_choice(what, word, words)
-    return words.index(word)
+def _code(name: str, names: Sequence[str], description: str) -> int:
+    check_choice(description, name, names)
+    return names.index(name)
 
 
 def _resource(graph: Graph, label: str) -> int:

@@ -21,10 +21,31 @@ ALGORITHMS = ("ring", "tree", "hierarchical")
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """``workers`` GPUs on machines of ``gpus_per_machine`` each, or parameter servers.
+    """The network of several workers or parameter servers.
 
-    ``bandwidth_gbs`` (1e9 bytes per second) is a machine's network, ``latency_us`` a step over it; ``link_gbs`` and
-    ``link_latency_us`` are those of the links between the GPUs of one machine. ``algorithm``: `ALGORITHMS`.
+    Parameters
+    ----------
+    workers : int
+        The number of GPUs.
+    bandwidth_gbs : float
+        Bandwidth of a machine's network, in 1e9 bytes per second.
+    latency_us : float
+        Latency of a step over the network, in µs.
+    bucket_bytes : float
+        Size of a bucket of gradients, in bytes.
+    gpus_per_machine : int
+        GPUs of each machine; it must divide ``workers``.
+    link_gbs : float
+        Bandwidth of the links between the GPUs of a machine, in 1e9 bytes per second.
+    link_latency_us : float
+        Latency of a step over these links, in µs.
+    algorithm : str
+        The all-reduce algorithm, one of `ALGORITHMS`.
+
+    Raises
+    ------
+    InputError
+        If a value is out of range, or the algorithm is unknown.
     """
 
     workers: int = 8
@@ -41,12 +62,12 @@ class Interconnect:
         delays = (self.latency_us, self.link_latency_us)
         if self.workers < 1 or not min(speeds) > 0 or min(delays) < 0:
             raise InputError(
-                f"{self.workers} workers, {self.bandwidth_gbs:g} GB/s, {self.latency_us:g} µs: no network;"
-                " give at least 1 worker, bandwidths and a bucket above 0, latencies of 0 or more"
+                f"network of {self.workers} workers, {self.bandwidth_gbs:g} GB/s, {self.latency_us:g} µs: a value is"
+                " out of range; give at least 1 worker, bandwidths and a bucket above 0, latencies of 0 or more"
             )
         if self.gpus_per_machine < 1 or self.workers % self.gpus_per_machine:
             raise InputError(
-                f"{self.workers} workers do not fill machines of {self.gpus_per_machine} GPUs; give a whole multiple"
+                f"{self.workers} workers do not fill machines of {self.gpus_per_machine} GPUs; give a multiple"
             )
         check_choice("all-reduce", self.algorithm, ALGORITHMS)
 
@@ -59,13 +80,24 @@ class Interconnect:
         )
 
     def all_reduce_us(self, size_bytes: float) -> float:
-        """All-reduce by ``algorithm``, µs; 0 for one worker.
+        """Return the time of an all-reduce by ``algorithm``, in µs; 0 for one worker.
 
-        ``ring``, n workers on m machines: 2(n−1)/n · size over the slowest link, 2(n−1) steps, of which 2(m−1) between
-        machines. ``tree``: 2 · size over the slowest link, up and down a chain in each machine and a binary tree of
-        machines. ``hierarchical``: reduce-scatter inside machines, then between them (each GPU its part, all over the
-        machine's one network), and all-gathers back. Source: Patarasuk, Yuan, JPDC 69(2), 2009; NCCL 2.4's account of
-        its double binary trees, and its table of steps for tuning.
+        There are n workers on m machines.
+
+        - ``ring``: 2(n−1)/n · size passes the slowest link in 2(n−1) steps; 2(m−1) of the steps are between machines.
+        - ``tree``: 2 · size passes the slowest link, up and down a chain in each machine and a binary tree of machines.
+        - ``hierarchical``: a reduce-scatter inside machines, a reduce-scatter between machines, then both all-gathers.
+          Between machines each GPU sends its part over the machine's one network.
+
+        Parameters
+        ----------
+        size_bytes : float
+            Size of the gradients, in bytes.
+
+        References
+        ----------
+        Patarasuk, Yuan, JPDC 69(2), 2009. NCCL 2.4's account of its double binary trees, and its table of steps for
+        tuning.
         """
         workers = self.workers
         inside = self.gpus_per_machine
@@ -74,7 +106,7 @@ class Interconnect:
             levels = ((inside, self.link_gbs, self.link_latency_us), (machines, self.bandwidth_gbs, self.latency_us))
             return 2 * sum((n - 1) * (size_bytes / n / (gbs * 1e3) + latency_us) for n, gbs, latency_us in levels)
         slowest_gbs = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if inside > 1 else np.inf)
-        # How often the message passes the slowest link, and the steps between machines and inside them.
+        # How often the message passes the slowest link, and the steps between machines and inside machines.
         if self.algorithm == "tree":
             passes = 2.0 * (workers > 1)
             steps = 2 * (machines - 1).bit_length()
@@ -88,9 +120,18 @@ class Interconnect:
 
 @dataclass
 class WhatIfSetting:
-    """``profile`` of the same trace as the graph; ``target`` is the GPU asked about, where one is.
+    """The setting of a what-if: the trace, the target GPU, the network and the model.
 
-    ``bundle``: a folder with a fitted model of convolutions, else the shipped one predicts.
+    Attributes
+    ----------
+    profile : Profile
+        The profile of the same trace as the graph.
+    target : Gpu or None
+        The GPU to predict for.
+    network : Interconnect
+        The network of several workers.
+    bundle : str, Path or None
+        A folder with a fitted model of convolutions; None for the shipped model.
     """
 
     profile: Profile
@@ -100,15 +141,13 @@ class WhatIfSetting:
 
     @property
     def own_gpu(self) -> Gpu:
-        """The GPU that the trace was taken on. Raises `InputError` where it is not known."""
+        """The GPU of the trace. Raises `InputError` if it is unknown."""
         if self.profile.gpu is None:
-            raise InputError(
-                f"{self.profile.trace.source}: its GPU is not in the registry; name the one to count with by --own-gpu"
-            )
+            raise InputError(f"{self.profile.trace.source}: its GPU is not in the registry; name one with --own-gpu")
         return self.profile.gpu
 
     def predictors(self, device: Gpu) -> "Predictors":
-        """What predicts the trace's kernels on a GPU."""
+        """Return the predictors of the trace's kernels on a GPU."""
         from surrogate.trace.iteration.predict import predictors_for
 
         return predictors_for(self.profile.trace, device, self.bundle)
@@ -121,22 +160,56 @@ def setting_of(
     network: Interconnect | None = None,
     bundle: str | Path | None = None,
 ) -> WhatIfSetting:
-    """A setting for a profile; ``target`` a GPU's name, ``bundle`` a fitted bundle's folder.
+    """Return the setting of what-ifs on a profile.
 
-    Raises `InputError` for an unknown GPU, and for a network that is none.
+    Parameters
+    ----------
+    profile : Profile
+        The profile of the trace.
+    target : str, optional
+        The name of the GPU to predict for.
+    network : Interconnect, optional
+        The network of several workers.
+    bundle : str or Path, optional
+        The folder of a fitted bundle; without it the shipped model predicts.
+
+    Returns
+    -------
+    WhatIfSetting
+        The setting, to pass to `evaluate`.
+
+    Raises
+    ------
+    InputError
+        If the GPU is unknown, or ``network`` is no `Interconnect`.
     """
     if not isinstance(network, Interconnect | None):
-        raise InputError(f"network: {network!r} is none; give such as surrogate.trace.whatif.Interconnect(workers=8)")
+        raise InputError(f"network: {network!r} is no network; give surrogate.trace.whatif.Interconnect(workers=8)")
     return WhatIfSetting(profile, None if target is None else gpu(target), network or Interconnect(), bundle)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
+    """A changed graph, with what its answer assumes.
 
-    ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once; ``assumes``: values beside the
-    what-if's own that the answer rests on; ``other_host``: another machine runs it, of whose host nothing is known;
-    ``evidence``: of this change, where it is not the rule's.
+    Attributes
+    ----------
+    graph : Graph
+        The changed graph.
+    low, high : Graph or None
+        The graphs at the ends of the interval, if predictions are uncertain.
+    notes : tuple of str
+        Remarks on the answer.
+    samples : float
+        A GPU's batch after the change, over the trace's.
+    gpus : int
+        The number of GPUs that work at once.
+    assumes : str
+        Values that the answer assumes, in addition to the what-if's own.
+    other_host : bool
+        Whether another machine with an unknown host runs the step.
+    evidence : ErrorEvidence or None
+        Evidence of this change's error, if it differs from the rule's.
     """
 
     graph: Graph
@@ -151,34 +224,35 @@ class Change:
 
 
 Model = Callable[[Graph, WhatIfSetting, float | None], Change]
-"""Changes a graph; the number is the what-if's value, None where it has none or leaves it to the setting."""
+"""A function that changes a graph. The number is the what-if's value; None if it has none or the setting gives it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIfValue:
-    """What a what-if's number means, and what stands in for it: a number, or what the setting tells, ``words`` of it.
+    """The meaning and the default of a what-if's number, which is above 0 and at least ``minimum``.
 
-    It is above 0, and ``minimum`` or more.
+    ``default`` is a number, or a function of the setting; help shows the function as ``default_text``.
     """
 
     meaning: str
     default: float | Callable[[WhatIfSetting], float | None]
-    words: str = ""
+    default_text: str = ""
     minimum: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.meaning} [{self.words or format(self.default, 'g')}]"
+        return f"{self.meaning} [{self.default_text or format(self.default, 'g')}]"
 
     def of(self, setting: WhatIfSetting) -> float | None:
-        """The number that stands in; None where the setting does not tell it."""
+        """Return the default number; None if the setting does not give it."""
         return self.default(setting) if callable(self.default) else self.default
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvidence:
-    """What is known of a rule's error, with its source; ``interval`` says in words of what an answer's interval is.
+    """The evidence of a rule's error, with its source.
 
-    ``error`` is the largest published one on whole iterations, from which `evaluate` makes an interval.
+    ``interval`` names in words the part that an answer's interval covers. ``error`` is the largest published relative
+    error of whole iterations; `evaluate` derives the interval from it.
     """
 
     text: str
@@ -187,22 +261,23 @@ class ErrorEvidence:
 
 
 def published(errors_pct: Mapping[str, float], of: str = "") -> ErrorEvidence:
-    """Daydream's errors of a rule by model, in percent of whole iterations, and ``of`` what networks they are."""
-    listed = ", ".join(f"{model} {error:g}" for model, error in errors_pct.items())
-    text = f"errors of this rule in Daydream (ATC 2020){of}: {listed} %"
+    """Return Daydream's errors of a rule by model, in percent of whole iterations; ``of`` qualifies the networks."""
+    errors = ", ".join(f"{model} {error:g}" for model, error in errors_pct.items())
+    text = f"errors of this rule in Daydream (ATC 2020){of}: {errors} %"
     return ErrorEvidence(text, error=max(errors_pct.values()) / 100)
 
 
-NO_PUBLISHED_ERROR = ErrorEvidence("no times before and after were found in public, so no interval")
+NO_PUBLISHED_ERROR = ErrorEvidence("no times before and after are published, so no interval")
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator of a `StepAnswer` step: 10 µs on the host; it launches ``kernel``, if named, which takes ``us``.
+    """An operator of a `StepAnswer` step, which takes 10 µs on the host.
 
-    The host calls one operator behind the other, then waits; kernels run in order, each once its launch has returned.
-    A name with ``Memcpy`` is a copy's, one with ``nccl`` a collective's. A positive ``sequence`` is autograd's number,
-    which a backward operator (``ackward`` in its name) shares with its forward one. ``shapes`` are of fp32 tensors.
+    If ``kernel`` is given, the operator launches it, and it takes ``us``. The host calls one operator after the other,
+    then waits. Kernels run in order, and each starts after its launch has returned. A kernel with ``Memcpy`` in its
+    name is a copy, one with ``nccl`` a collective. A positive ``sequence`` is autograd's number. A backward operator
+    (``ackward`` in its name) shares it with its forward operator. ``shapes`` are shapes of fp32 tensors.
     """
 
     name: str
@@ -224,15 +299,19 @@ STEP = (
     Op("Optimizer.step#Adam.step", "adam_kernel", 50),
     Op("Optimizer.step#Adam.step", "adam_kernel", 50),
 )
-"""A training step of 2,110 µs on a V100: 10 until the first launch is done, then the device without a pause, for which
-the host waits. The convolution's input has 15.75 MB, the ReLU's 6 MB, the parameters 4 MB."""
+"""A training step of 2,110 µs on a V100.
+
+The first launch ends after 10 µs. Then the device runs without a pause, and the host waits for it. The convolution's
+input has 15.75 MB, the ReLU's input 6 MB, and the parameters 4 MB.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StepAnswer:
-    """A what-if's answer by hand: µs per iteration after it, where two steps of ``ops`` were traced on a V100.
+    """The known answer of a what-if: µs per iteration after the change, computed by hand.
 
-    ``target`` is the GPU asked about, ``algorithms_us`` what the model of convolutions predicts of any.
+    The trace is two steps of ``ops`` on a V100. ``value`` and ``target`` are the what-if's number and GPU.
+    ``algorithms_us`` are the times that the model of convolutions predicts for every convolution.
     """
 
     us: float
@@ -244,9 +323,10 @@ class StepAnswer:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfRule:
-    """A what-if as `rule` declares it: how it changes a graph, what its number means, what is known of its answers.
+    """A what-if as `rule` declares it.
 
-    ``takes_gpu``: a GPU's name may stand in the place of a number.
+    ``model`` changes a graph, ``value`` describes the what-if's number, ``evidence`` its error. If
+    ``takes_gpu``, its value is a GPU's name instead of a number.
     """
 
     name: str
@@ -258,11 +338,11 @@ class WhatIfRule:
 
     @property
     def help(self) -> str:
-        """The first sentence of the function's docstring, in one line; empty without one."""
+        """The first paragraph of the function's docstring, in one line; empty without a docstring."""
         return " ".join(cleandoc(self.model.__doc__ or "").partition("\n\n")[0].split())
 
     def __call__(self, graph: Graph, setting: WhatIfSetting, value: float | None = None) -> Change:
-        """The changed graph, and what it assumes; without a value the default one."""
+        """Return the changed graph with its assumptions; ``value`` None means the default."""
         if value is None and self.value:
             value = self.value.of(setting)
         change = self.model(graph, setting, value)
@@ -278,8 +358,26 @@ def rule(
     known_answer: StepAnswer | None = None,
     takes_gpu: bool = False,
 ) -> Callable[[Model], WhatIfRule]:
-    """Declare a function of this package as the what-if ``name``; the first paragraph of its docstring is its help.
+    """Declare a function of this package as a what-if; the first paragraph of its docstring is its help.
 
-    That is all that it takes: the command line, README's table and the test of known answers find it.
+    The command line, README's table and the test of known answers find it without any other step.
+
+    Parameters
+    ----------
+    name : str
+        The what-if's name.
+    value : WhatIfValue, optional
+        The meaning and the default of its number, if it takes one.
+    evidence : ErrorEvidence
+        The evidence of its error.
+    known_answer : StepAnswer
+        An answer computed by hand.
+    takes_gpu : bool
+        Whether its value is a GPU's name.
+
+    Returns
+    -------
+    callable
+        A decorator of a function (graph, setting, value) → `Change`.
     """
     return lambda model: WhatIfRule(name, model, value, evidence, known_answer, takes_gpu)

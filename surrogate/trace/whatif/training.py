@@ -1,5 +1,6 @@
-"""Training written otherwise: a fused optimizer, batch norm merged into its neighbours; and on several workers, from a
-trace of one: all-reduce in buckets, parameter servers, priorities (P3).
+"""What-ifs on training: a fused optimizer, and batch norm merged into its neighbours.
+
+Others predict several workers from a trace of one worker: all-reduce in buckets, parameter servers, priorities (P3).
 """
 
 import re
@@ -37,62 +38,65 @@ from surrogate.trace.whatif.setting import (
 )
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
-"""Optimizers that PyTorch has as one kernel → what that moves per parameter in fp32: weight, gradient and state (two
-moments of Adam, the momentum of SGD, a sum of squares) read, weight and state written."""
+"""Optimizer with a fused kernel in PyTorch → bytes that the kernel moves per fp32 parameter.
+
+The kernel reads weight, gradient and state, and writes weight and state. The state is two moments for Adam, the
+momentum for SGD, and a sum of squares for Adagrad.
+"""
 _STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _NORM = re.compile(r"(?i)^batch_?norm")
 
 
 def optimizer_of(graph: Graph) -> str:
-    """The optimizer's class by its ``Optimizer.step`` range, such as SGD; "" where none names it."""
+    """Return the optimizer's class, such as SGD, from its ``Optimizer.step`` range; "" without such a range."""
     return next((found[1] for name in graph.names if (found := _STEP.search(name))), "")
 
 
 def update_tasks(graph: Graph) -> Mask:
-    """Tasks of the optimizer's update, on the host and the device; not those that clear gradients."""
+    """Return the tasks of the optimizer's update on host and device, without tasks that clear gradients."""
     return select(graph, layer=OPTIMIZER) & ~select(graph, layer="zero_grad")
 
 
-# 28 MB at 900 GB/s.
+# The fused kernel moves 28 MB at 900 GB/s.
 @rule(
     "fused-optimizer",
     evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}, " for Adam"),
     known_answer=StepAnswer(2110 - 100 + 28e6 / 900e3),
 )
 def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-    """The optimizer's kernels and launches become one of each per iteration: Adam's, AdamW's, SGD's or Adagrad's.
+    """One kernel and one launch per iteration for the optimizer, if it is Adam, AdamW, SGD or Adagrad.
 
-    The kernel passes once over weight, gradient and state (`FUSED_BYTES`) at the GPU's bandwidth, and takes never more
-    than the kernels it replaces. Only Adam's errors were published. Raises `InputError` where the trace names no
-    optimizer or another one, and where parameters or GPU are not known.
+    The kernel passes once over weight, gradient and state (`FUSED_BYTES`) at the GPU's bandwidth. It never takes longer
+    than the kernels that it replaces. Only Adam's errors were published. Raises `InputError` if the trace names no
+    optimizer or another one, and if the parameters or the GPU are unknown.
     """
     name = optimizer_of(graph)
     if name not in FUSED_BYTES:
         raise InputError(
-            f"fused-optimizer: the trace's optimizer is {name or 'not named'}; PyTorch has one kernel for each of"
+            f"fused-optimizer: the trace's optimizer is {name or 'not named'}; PyTorch has a fused kernel only for"
             f" {', '.join(FUSED_BYTES)}"
         )
     inside = update_tasks(graph)
     kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
     if not kernels.any():
-        raise InputError("no kernel is of an Optimizer.step range, so there is none to fuse; record one")
+        raise InputError("fused-optimizer: no kernel is inside an Optimizer.step range; record one with the optimizer")
     host = inside & np.isin(graph.kind, (CALL, WORK))
-    every = parameters_by_iteration(setting.profile.trace, graph.iterations)
+    parameters = parameters_by_iteration(setting.profile.trace, graph.iterations)
     kept: list[int] = []
     factors: list[float] = []
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
         time_us = float(graph.duration_us[members].sum())
-        if iteration >= 0 and every[iteration]:
-            moved = FUSED_BYTES[name] * sum(parameter.elements for parameter in every[iteration])
+        if iteration >= 0 and parameters[iteration]:
+            moved = FUSED_BYTES[name] * sum(parameter.elements for parameter in parameters[iteration])
             time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
-        # The last kernel that takes time stands for all of them, with its launch.
+        # The last kernel with a duration becomes the fused kernel, and keeps its launch.
         lasting = members[graph.duration_us[members] > 0]
         kept.append(int((lasting if len(lasting) else members)[-1]))
         factors.append(time_us / (graph.duration_us[kept[-1]] or 1.0))
-    keeps = np.isin(np.arange(len(graph)), kept)
-    gone = (kernels | host) & ~(keeps | launches_of(graph, keeps))
-    changed = scale(remove(graph, gone), np.array(kept), np.array(factors))
+    is_kept = np.isin(np.arange(len(graph)), kept)
+    replaced = (kernels | host) & ~(is_kept | launches_of(graph, is_kept))
+    changed = scale(remove(graph, replaced), np.array(kept), np.array(factors))
     evidence = None if name.startswith("Adam") else NO_PUBLISHED_ERROR
     return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter", evidence=evidence)
 
@@ -103,57 +107,57 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
     known_answer=StepAnswer(2110 - (200 + 200) / 2 - (100 + 100)),
 )
 def restructured_batch_norm(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-    """Batch norm split and merged into the neighbouring layers: its kernels ÷2, those of the ReLU after it gone.
+    """Batch norm merged into its neighbours: its kernels take half their time, and a ReLU after it takes none.
 
-    The rule of Daydream, ATC 2020, section 5.2, for the restructuring of Jung et al., SysML 2019. Raises `InputError`
-    where the trace shows no batch norm.
+    This is the rule of Daydream (ATC 2020, section 5.2) for the restructuring of Jung et al. (SysML 2019). Raises
+    `InputError` if the trace shows no batch norm.
     """
     norm = select(graph, kind="kernel", layer=_NORM.pattern)
     if not norm.any():
-        raise InputError("batch-norm: no layer of this trace is a batch norm; the what-if applies to none")
-    # Layers right behind a batch norm in forward order. An addition that makes a residual block stands between some
-    # batch norms and their ReLU: those stay.
+        raise InputError("batch-norm: no layer of this trace is a batch norm; give a trace that has one")
+    # Layers directly after a batch norm in forward order. In a residual block an addition lies between some batch norms
+    # and their ReLU; such a ReLU does not change.
     follows = np.array([False, *(bool(_NORM.match(name)) for name in graph.layers[:-1])])
     relu = select(graph, kind="kernel", layer=r"(?i)^relu") & (graph.layer >= 0) & follows[graph.layer]
     return Change(remove(scale(graph, norm, 1 / 2), relu | launches_of(graph, relu)))
 
 
 PULL_CHANNEL = "network back"
-"""The channel of what servers send."""
+"""The channel from the parameter servers to the workers."""
 SLICE_BYTES = 200e3
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
 _WORKERS = WhatIfValue("workers", lambda setting: setting.network.workers, "--workers", minimum=1)
 _SPEED = WhatIfValue("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
 
 
-# A ring of 8: 2·7/8 of 4 MB at 10 GB/s, and 14 steps of 10 µs, between the backward pass and the optimizer.
+# A ring of 8 workers moves 2·7/8 of 4 MB at 10 GB/s in 14 steps of 10 µs, between backward pass and optimizer.
 @rule("data-parallel", value=_WORKERS, evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(2110 + 700 + 140, value=8))
 def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-    """An all-reduce per bucket of gradients, beside the backward pass; the optimizer waits for all of them.
+    """An all-reduce per bucket of gradients, parallel to the backward pass; the optimizer waits for all of them.
 
-    Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). Raises `InputError` where the trace
+    Buckets fill in the order in which gradients are ready, as in PyTorch (25 MB). Raises `InputError` if the trace
     shows no parameters.
     """
     if value and value % 1:
-        raise InputError(f"{value:g} is no number of workers; give a whole number")
+        raise InputError(f"data-parallel: {value:g} workers are no whole number; give 2 or more")
     network = replace(setting.network, workers=int(value)) if value else setting.network
     if network.workers == 1:
-        raise InputError("one worker sums gradients with nobody; give 2 or more")
+        raise InputError("data-parallel: one worker sends no gradients; give 2 or more")
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         update = _first_update(graph, iteration)
         gradients = ((parameter.ready_ns, int(parameter.size_bytes)) for parameter in parameters)
         for number, (ready_ns, size) in enumerate(buckets(gradients, network.bucket_bytes)):
             ready = _last_launched(graph, setting, ready_ns)
-            after, before = _links(ready, update if ready >= 0 else -1)
+            after, before = _dependencies(ready, update if ready >= 0 else -1)
             time_us = network.all_reduce_us(size)
             name = f"all-reduce of bucket {number}"
             tasks.append(NewTask(name, "collective", NETWORK, time_us, after=after, before=before, iteration=iteration))
     return Change(insert(graph, tasks), gpus=network.workers, assumes=str(network))
 
 
-# The gradient is ready after 2,010 µs, and 4 MB go to in 400 and fro in 410: the second step's convolution waits
-# 500 for them, and behind the second step, 100 after the gradient, they go on for 710.
+# The gradient is ready after 2,010 µs, 100 µs before the step ends. 4 MB are pushed in 400 µs and pulled in 410 µs. The
+# second step's convolution waits 500 µs for them. After the second step the transfers go on for 710 µs.
 @rule(
     "parameter-server",
     value=_SPEED,
@@ -161,40 +165,40 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
     known_answer=StepAnswer(2110 + (500 + 710) / 2, value=10),
 )
 def parameter_server(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-    """Each gradient is pushed when ready and its weight pulled back, before the next iteration first uses it."""
-    return _served(graph, setting, value, prioritised=False)
+    """Each gradient is pushed when ready, and its weight is pulled before the next iteration first uses it."""
+    return _with_servers(graph, setting, value, prioritised=False)
 
 
-# 20 slices of 20 µs each way: the last is back 20 and 10 behind the last push, 380 earlier than all at once.
+# 20 slices take 20 µs each way. The last slice is back 20 + 10 µs after the last push, 380 µs earlier than as one.
 @rule("p3", value=_SPEED, evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(2110 + (120 + 330) / 2, value=10))
 def priority_propagation(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-    """As parameter-server, in slices of 50,000 parameters, those that the forward pass needs first ahead (MLSys 2019).
+    """Parameter server with slices of 50,000 parameters; slices that the forward pass needs first have priority (P3).
 
-    The source is Jayarajan et al.: priority-based parameter propagation.
+    Source: Jayarajan et al., priority-based parameter propagation, MLSys 2019.
     """
-    return _served(graph, setting, value, prioritised=True)
+    return _with_servers(graph, setting, value, prioritised=True)
 
 
-def _served(graph: Graph, setting: WhatIfSetting, value: float | None, *, prioritised: bool) -> Change:
-    """Every gradient pushed and its weight pulled, first come first served or the first that is needed first.
+def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, prioritised: bool) -> Change:
+    """Insert the push of every gradient and the pull of its weight, in order of arrival or of first use.
 
-    A machine sends and receives at once. Slices are pulled back while others are still pushed.
+    A machine sends and receives at once. So slices are pulled while other slices are still pushed.
     """
     network = replace(setting.network, bandwidth_gbs=value) if value else setting.network
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         uses = _forward_tasks(graph, iteration + 1, len(parameters))
-        # Backward finishes parameters in the reverse order of the forward pass.
+        # The backward pass finishes parameters in the reverse order of the forward pass.
         for number, parameter in zip(reversed(range(len(parameters))), parameters, strict=True):
             ready = _last_launched(graph, setting, parameter.ready_ns)
-            after, before = _links(ready, uses[number] if uses else -1)
+            after, before = _dependencies(ready, uses[number] if uses else -1)
             sizes = _slices(parameter.size_bytes) if prioritised else [parameter.size_bytes]
             for i, size in enumerate(sizes):
                 name = f"parameter {number}" + (f" slice {i}" if prioritised else "")
                 order: dict[str, Any] = {"kind": "collective", "priority": -float(number), "iteration": iteration}
                 push_us = size / (network.bandwidth_gbs * 1e3)
                 tasks.append(NewTask(f"push of {name}", resource=NETWORK, duration_us=push_us, after=after, **order))
-                # Of slices on their way one behind the other the last alone is waited for.
+                # Slices follow one another without a pause, so only the last slice adds its latency.
                 pull_us = push_us + network.latency_us * (i + 1 == len(sizes))
                 pushed = (len(graph) + len(tasks) - 1,)
                 to_pull = {"duration_us": pull_us, "after": pushed, "before": before}
@@ -202,30 +206,30 @@ def _served(graph: Graph, setting: WhatIfSetting, value: float | None, *, priori
     changed = insert(graph, tasks)
     for channel in (NETWORK, PULL_CHANNEL):
         changed = schedule(changed, channel, "priority" if prioritised else "arrival")
-    alone = "the trace holds one iteration, so no forward pass waits for a weight"
+    note = "the trace holds one iteration, so no forward pass waits for a weight"
     assumes = f"{network.latency_us:g} µs a message"
-    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else (), assumes=assumes)
+    return Change(changed, notes=(note,) if len(graph.iterations) < 2 else (), assumes=assumes)
 
 
-def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tasks after and before which a transfer runs: when its gradient is ready, and a later use of the result."""
+def _dependencies(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tasks before and after a transfer: the one that makes its gradient, and a later use of the result."""
     return (ready,) if ready >= 0 else (), (use,) if use > ready else ()
 
 
 def _iterations(graph: Graph, setting: WhatIfSetting) -> Iterator[tuple[int, list[Parameter]]]:
     if not np.isin(graph.kind, DEVICE_KINDS).any():
         raise InputError(NO_DEVICE)
-    every = parameters_by_iteration(setting.profile.trace, graph.iterations)
-    yield from ((i, parameters) for i, parameters in enumerate(every) if parameters)
+    by_iteration = parameters_by_iteration(setting.profile.trace, graph.iterations)
+    yield from ((i, parameters) for i, parameters in enumerate(by_iteration) if parameters)
 
 
 def _slices(size_bytes: float) -> list[float]:
-    whole, rest = divmod(size_bytes, SLICE_BYTES)
-    return [SLICE_BYTES] * int(whole) + ([rest] if rest else [])
+    count, rest = divmod(size_bytes, SLICE_BYTES)
+    return [SLICE_BYTES] * int(count) + ([rest] if rest else [])
 
 
 def _last_launched(graph: Graph, setting: WhatIfSetting, time_ns: float) -> int:
-    """The last device task whose launch call started before that time, -1 for none."""
+    """Return the last device task that was launched before ``time_ns``, or -1."""
     trace = setting.profile.trace
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0))
     launched = linked(trace.calls.start_ns, trace.activities.call[graph.row[rows]], 2**62)
@@ -234,10 +238,10 @@ def _last_launched(graph: Graph, setting: WhatIfSetting, time_ns: float) -> int:
 
 
 def _first_update(graph: Graph, iteration: int) -> int:
-    """The optimizer's first device task, else the iteration's end mark."""
+    """Return the optimizer's first device task, else the iteration's end mark."""
     on_device = np.isin(graph.kind, DEVICE_KINDS)
     update = np.flatnonzero(select(graph, layer=OPTIMIZER, iteration=iteration) & on_device)
-    # zero_grad is an Optimizer range too, and clears gradients before they are computed.
+    # zero_grad is an Optimizer range, too, and clears gradients before the backward pass computes them.
     backward = np.flatnonzero(select(graph, phase="backward", iteration=iteration))
     later = update[update > backward[-1]] if len(backward) else update
     ends = np.flatnonzero(select(graph, kind="mark", name="iteration end", iteration=iteration))
@@ -245,9 +249,9 @@ def _first_update(graph: Graph, iteration: int) -> int:
 
 
 def _forward_tasks(graph: Graph, iteration: int, count: int) -> list[int]:
-    """For ``count`` parameters in forward order the device task of the iteration that uses each first.
+    """Return for each of ``count`` parameters in forward order the device task that uses it first.
 
-    Layers with weights cannot be told from others by name alone, so the forward pass is shared out by position.
+    Names do not show which layers have weights. So the parameters are spread evenly over the forward pass.
     """
     rows = np.flatnonzero(select(graph, phase="forward", iteration=iteration, kind="kernel"))
     if not len(rows):

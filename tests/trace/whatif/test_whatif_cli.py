@@ -53,13 +53,13 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
         assert all(row["predicted_us"] for row in each) and "exclude each other" in both["refused"]
     code, out, _ = seer("whatif", file, *asked)
     assert code == 0 and "faster-network: refused" in out and "Mean of 2 iterations" in out
-    assert "faster-kernels=4, faster-host: an assumption" in out
+    assert "faster-kernels=4, faster-host: the speedup is an assumption" in out
     code, _, err = seer("whatif", file, "faster-network")
     assert code == 2 and "no collective" in err
     for words, remedy in (
         (("batch", "64"), "as in batch=64"),
-        (("amp,batch=64",), "apart: amp batch=64"),
-        (("batch=8000",), "ask for 512 at most"),
+        (("amp,batch=64",), "with spaces: amp batch=64"),
+        (("batch=8000",), "give 512 at most"),
         (("amq",), "did you mean amp"),
         (("--function", "nowhere:f"), "no module nowhere"),
         (("gpu=a100", "--gpu", "b200"), "name a GPU each"),
