@@ -1,7 +1,8 @@
-"""Parts of a trace: its iterations (by the profiler's steps, by what repeats, or all as one), `trim`, and its layers.
+"""Find the parts of a trace: iterations and layers; cut a trace with `trim`.
 
-XSP (IPDPS 2020) takes the framework's operators as layers; Daydream (ATC 2020, section 4.2) gives a kernel to the
-layer whose host window holds its launch call. Here a backward operator belongs to its forward operator's layer.
+Iterations are the profiler's steps, repetitions, or the whole trace. XSP (IPDPS 2020) takes the framework's operators
+as layers. Daydream (ATC 2020, section 4.2) assigns a kernel to the layer during which its launch call was made on the
+host. Here a backward operator belongs to its forward operator's layer.
 """
 
 import re
@@ -36,35 +37,48 @@ _MAX_DEPTH = 4
 _MAX_PERIODS = 400
 _NUMBER = re.compile(r"\d+")
 OUTLIER = 3.0
-"""Times the median from which on an iteration is none of the steady ones."""
+"""An iteration is not steady if it takes more than this multiple of the median."""
 
 
-def steady_run(rounds: Sequence[Iteration]) -> tuple[range, str]:
-    """Positions of the longest run of iterations none of which takes over `OUTLIER` times the median of such ones, as a
-    warm-up does; and what to say of it, "" where no iteration does."""
-    times_us = np.array([iteration.time_us for iteration in rounds])
-    is_steady = np.ones(len(rounds), dtype=bool)
-    # Without the longest ones the median is another, so that more may be over it, until none is.
+def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
+    """Return the positions of the longest run of steady iterations, and a note for the user.
+
+    An iteration is steady if it takes at most `OUTLIER` times the median of the steady ones; a warm-up takes more. The
+    note is "" if all iterations are steady.
+    """
+    times_us = np.array([iteration.time_us for iteration in every])
+    is_steady = np.ones(len(every), dtype=bool)
+    # Removing the longest iterations lowers the median, so repeat until no steady one exceeds the limit.
     while (times_us[is_steady] > OUTLIER * np.median(times_us[is_steady])).any():
         is_steady &= times_us <= OUTLIER * np.median(times_us[is_steady])
-    apart = np.flatnonzero(~is_steady).tolist()
-    before, behind = max(pairwise([-1, *apart, len(rounds)]), key=lambda pair: pair[1] - pair[0])
-    if not apart or behind - before < 2:
-        return range(len(rounds)), ""
-    first, last, *far = (rounds[at].index for at in (before + 1, behind - 1, *apart))
+    outliers = np.flatnonzero(~is_steady).tolist()
+    before, after = max(pairwise([-1, *outliers, len(every)]), key=lambda pair: pair[1] - pair[0])
+    if not outliers or after - before < 2:
+        return range(len(every)), ""
+    first, last, *excluded = (every[at].index for at in (before + 1, after - 1, *outliers))
     text = (
-        f"iterations {first} to {last} count, the longest run without one of over {OUTLIER:g} times the median of"
-        f" {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, far))}); --iteration chooses others"
+        f"iterations {first} to {last} count, the longest run without a longer iteration than {OUTLIER:g} times the median"
+        f" of {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, excluded))}); --iteration chooses others"
     )
-    return range(before + 1, behind), text
+    return range(before + 1, after), text
 
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
-    """The iterations of ``trace`` in time order, never none; of a part of a trace those that it was cut to.
+    """Return the iterations of a trace in time order.
 
-    ProfilerStep ranges where there are any; else from one end of ``Optimizer.step`` to the next (the first one
-    from the trace's start, later events form no iteration); else the period of the sequence of outermost ranges,
-    or of kernels; else the whole trace.
+    The evidence is, in this order: ProfilerStep ranges; the ends of ``Optimizer.step``; the period of the outermost
+    ranges, or of the kernels; else the whole trace is one iteration. With ``Optimizer.step``, the first iteration
+    begins with the trace, and events after the last step belong to no iteration.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace. If `trim` cut it to iterations, the answer is these.
+
+    Returns
+    -------
+    tuple of Iteration
+        At least one iteration.
     """
     if trace.chosen:
         return trace.chosen
@@ -90,9 +104,9 @@ def _between(bounds: list[int], by: str) -> tuple[Iteration, ...]:
 
 
 def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """The iteration (position in ``chosen``) of every range, call and device activity; -1 for those in none.
+    """Return the iteration (position in ``chosen``) of every range, call and device activity, -1 for none.
 
-    An activity belongs where its launch call does; without one, where it starts itself.
+    An activity belongs to the iteration of its launch call. Without a launch call, its own start decides.
     """
     of_range = iteration_at(chosen, trace.ranges.start_ns)
     of_call = iteration_at(chosen, trace.calls.start_ns)
@@ -104,7 +118,7 @@ def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Int
 
 
 def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:
-    """The position in ``chosen`` of the iteration that each time lies in, -1 for none."""
+    """Return the position in ``chosen`` of the iteration at each time, -1 for none."""
     starts = np.array([iteration.start_ns for iteration in chosen])
     ends = np.array([iteration.end_ns for iteration in chosen])
     order = np.argsort(starts, kind="stable")
@@ -114,11 +128,11 @@ def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:
 
 
 def period(sequence: Ints) -> tuple[int, int]:
-    """(start, period) of the repetition that fills most of ``sequence``; period 0 where nothing repeats.
+    """Return (start, period) of the repetition that covers most of ``sequence``; the period is 0 without a repetition.
 
-    A period p counts if at least 90 % of the places from its start agree with the place p further on, it fits
-    at least twice, and at most 30 % of the sequence precede it. The best agreement wins, then the shortest (a
-    model of equal blocks agrees block by block too, but not at its first and last layers).
+    A period p is valid if at least 90 % of the elements from its start equal the element p positions later, if it fits
+    at least twice, and if at most 30 % of the sequence precede it. The best agreement wins, then the shortest period. A
+    model of equal blocks also agrees block by block, but not at its first and last layers.
     """
     best = (0.0, 0, 0)
     for candidate, start in _candidates(sequence):
@@ -132,7 +146,7 @@ def period(sequence: Ints) -> tuple[int, int]:
 
 
 def _candidates(sequence: Ints) -> list[tuple[int, int]]:
-    """(distance between two neighbouring uses of one name, its first use), rare names first, short ones first."""
+    """Return (distance of two neighbouring uses of a name, its first use), rare names and short distances first."""
     order = np.argsort(sequence, kind="stable")
     _, firsts, counts = np.unique(sequence[order], return_index=True, return_counts=True)
     candidates: dict[tuple[int, int], None] = {}
@@ -148,7 +162,7 @@ def _candidates(sequence: Ints) -> list[tuple[int, int]]:
 
 
 def _repeats(trace: Trace) -> list[int]:
-    """Starts of the repetitions: of outermost ranges, of annotations further in, of kernels where no range is."""
+    """Return the starts of repetitions: of outermost ranges, else of inner annotations; of kernels without ranges."""
     ranges = trace.ranges
     if not len(ranges):
         return _repeated_kernels(trace)
@@ -162,7 +176,7 @@ def _repeats(trace: Trace) -> list[int]:
         rows = np.flatnonzero((on_thread if depth == 0 else by_user) & (ranges.depth == depth))
         start, length = period(labels[ranges.name[rows]]) if len(rows) else (0, 0)
         starts = ranges.start_ns[rows[start::length]] if length else rows[:0]
-        # A loop over a small part of the time is a loop inside an iteration.
+        # A loop that covers a small part of the time is a loop inside an iteration.
         if len(starts) > 1 and ranges.end_ns[rows[-1]] - starts[0] >= _MIN_SHARE * trace.span_us * 1e3:
             return starts.tolist()
     return []
@@ -191,12 +205,30 @@ def trim(
     to_us: float | None = None,
     gpu: int | None = None,
 ) -> Trace:
-    """The events of ``trace`` that every given limit keeps, linked among themselves; the origin stays.
+    """Return the events of a trace within all given limits, linked among themselves. The origin stays.
 
-    ``iterations_kept`` are indices as in `iterations`, which a part keeps; ``from_us``/``to_us`` are µs from the first
-    event; ``gpu`` keeps one device's activities. Host events stay if they *start* inside; a device activity stays with
-    its launch call, without one by its own start. Raises `InputError` for an iteration or GPU that is not there, or an
-    empty span.
+    Host events are kept if they *start* within the limits. A device activity is kept with its launch call; without a
+    launch call, its own start decides.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace to cut.
+    iterations_kept : sequence of int, optional
+        Indices of the iterations to keep (`iterations`). They stay valid in the result.
+    from_us, to_us : float, optional
+        Limits in µs from the first event.
+    gpu : int, optional
+        The only device with activities to keep.
+
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    InputError
+        If an iteration or the GPU is not in the trace, or the time span is empty.
     """
     if iterations_kept is not None:
         trace = _by_iteration(trace, iterations_kept)
@@ -205,14 +237,14 @@ def trim(
     return trace if gpu is None else _by_gpu(trace, gpu)
 
 
-def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
+def _by_iteration(trace: Trace, requested: Sequence[int]) -> Trace:
     every = {iteration.index: iteration for iteration in iterations(trace)}
-    for index in wanted:
+    for index in requested:
         if index not in every:
             numbers = list(every)
             listed = f"{numbers[0]} to {numbers[-1]}" if len(every) > 1 else f"only {numbers[0]}"
             raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[numbers[0]].by})")
-    selected = tuple(every[index] for index in dict.fromkeys(wanted))
+    selected = tuple(every[index] for index in dict.fromkeys(requested))
     part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
     return replace(part, chosen=selected)
 
@@ -253,9 +285,9 @@ def _by_gpu(trace: Trace, gpu: int) -> Trace:
 
 
 def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> Trace:
-    """What starts ``inside`` and the chosen activities, links renumbered.
+    """Return the events that start ``inside`` and the given activities, with renumbered links.
 
-    A link to a range that went leads to the next one around it.
+    A link to a removed range leads to the innermost kept range around it.
     """
     ranges, new_range = _nested(trace.ranges, inside(trace.ranges.start_ns))
     calls = inside(trace.calls.start_ns)
@@ -276,9 +308,9 @@ def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> T
 
 
 def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
-    """The kept rows with parents and depths among themselves; old row → new row of it or its nearest kept ancestor.
+    """Return the kept rows with new parents and depths, and the new row of every old row.
 
-    The second is -1 for none; its last entry serves the link -1.
+    A removed row has the new row of its nearest kept ancestor, -1 if none. The last entry is for the link -1.
     """
     new_rows = np.append(linked(np.cumsum(is_kept) - 1, enclosing(table, is_kept)), -1)
     part = take_rows(table, is_kept)
@@ -291,7 +323,9 @@ def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
 
 FORWARD, BACKWARD, OTHER = range(3)
 PHASES = ("forward", "backward", "other")
-"""``other``: the optimizer, data loading, gradient accumulation: no layer of the model."""
+"""The phases of an operator. ``other`` belongs to no layer of the model: the optimizer, data loading, gradient
+accumulation.
+"""
 OUTSIDE = "(outside layers)"
 _WRAPPER = re.compile(r"^(?:Optimizer\.|enumerate\(DataLoader\)|nccl:|DistributedDataParallel)")
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -300,12 +334,27 @@ _COUNT = re.compile(r"_\d+$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layers:
-    """Layer instances of a trace, in time order, one per run of a layer.
+    """The layer instances of a trace in time order, one per run of a layer.
 
-    ``name`` is unique within an iteration (``conv2d.3`` is its fourth conv2d), ``type`` drops the number. ``row`` is
-    the instance's row in ``trace.ranges``, or in ``trace.frames`` where ``from_frame`` is 1. ``of_range`` and
-    ``of_activity`` give each event's instance, -1 for none; ``phase_of_range`` and ``phase_of_activity`` its part
-    (`PHASES`). ``iteration`` is the position in ``iterations``, -1 for an instance in none.
+    Attributes
+    ----------
+    name, type
+        The name of each instance, unique within an iteration (``conv2d.3`` is its fourth conv2d), and the name without
+        the number.
+    row, from_frame
+        Its row in ``trace.ranges``, or in ``trace.frames`` if ``from_frame`` is 1.
+    start_ns, end_ns
+        Its host time from the trace's origin.
+    iteration
+        Its position in ``iterations``, -1 for none.
+    of_range, of_activity
+        The instance of each range and device activity, -1 for none.
+    phase_of_range, phase_of_activity
+        The phase (`PHASES`) of each range and device activity.
+    iterations
+        The iterations of the trace.
+    iteration_of_activity
+        The position in ``iterations`` of each device activity, -1 for none.
     """
 
     name: tuple[str, ...]
@@ -326,8 +375,10 @@ class Layers:
         return len(self.name)
 
     def labels(self, by: str) -> tuple[list[str], Ints]:
-        """Names or types (``by`` layer or type) in order of first use, `OUTSIDE` last; each instance's label by its
-        index, with that of -1 at the end."""
+        """Return the labels in order of first use with `OUTSIDE` last, and the label index of each instance.
+
+        ``by`` is ``layer`` for names or ``type`` for types. The last index belongs to instance -1.
+        """
         texts = self.name if by == "layer" else self.type
         labels = [*dict.fromkeys(texts), OUTSIDE]
         index = {label: i for i, label in enumerate(labels)}
@@ -335,29 +386,39 @@ class Layers:
 
 
 def find_layers(trace: Trace) -> Layers:
-    """The layers of ``trace``: leaf modules where Python frames were recorded, outermost operators elsewhere.
+    """Return the layers of a trace.
 
-    In a trace without operators the innermost NVTX range or annotation is the layer. A backward operator joins the
-    layer of the last forward operator with its autograd sequence number.
+    Layers are the leaf modules if Python frames were recorded, else the outermost operators. In a trace without
+    operators, they are the innermost NVTX ranges or annotations. A backward operator belongs to the layer of the last
+    forward operator with its autograd sequence number.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+
+    Returns
+    -------
+    Layers
     """
     top = _tops(trace)
     modules = _leaf_modules(trace)
     ranges = trace.ranges
-    # For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none.
+    # For every range, find the leaf module (row of ``frames``) that is open on its thread at its start, -1 for none.
     around = nest_of(take_rows(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
     of_module = linked(modules, around)
     own_module = linked(of_module, top)
     forward = np.where((own_module < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
     phases = _phases(trace, top, forward)
-    # A backward operator stands for the forward anchor it is linked to, and that for its module, if it has one.
+    # A backward operator takes the forward anchor that it is linked to; an anchor takes its module if it has one.
     anchor = np.where(forward >= 0, forward, top)
     return _instances(trace, anchor, linked(of_module, anchor), modules, phases)
 
 
 def _tops(trace: Trace) -> Ints:
-    """For every range the one that stands for its layer: its outermost operator or wrapper (``Optimizer.step``).
+    """Return for every range its anchor: the outermost operator or wrapper (``Optimizer.step``) around it, -1 for none.
 
-    Without operators every NVTX range and annotation stands for itself.
+    In a trace without operators, every NVTX range and annotation is its own anchor.
     """
     ranges = trace.ranges
     anchors = (ranges.kind == events.OPERATOR) | trace.name_matches(ranges, _WRAPPER.match)
@@ -367,16 +428,17 @@ def _tops(trace: Trace) -> Ints:
 
 
 def _leaf_modules(trace: Trace) -> Ints:
-    """Rows of ``frames`` that are modules without a module inside."""
+    """Return the rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
     is_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
     return np.flatnonzero(is_module & ~with_ancestors(frames, frames.parent[is_module]))
 
 
 def _forward_of(trace: Trace, top: Ints) -> Ints:
-    """For every outermost backward operator the forward anchor with its sequence number, -1 for none.
+    """Return for every outermost backward operator the forward anchor with its sequence number, -1 for none.
 
-    Operators without a gradient carry the number of the next one that has it, so the last of a number counts.
+    Operators without a gradient have the number of the next operator with one, so the last operator of a number is
+    used.
     """
     ranges = trace.ranges
     forward = np.full(len(ranges), -1, np.int64)
@@ -393,7 +455,7 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
 
 
 def _phases(trace: Trace, top: Ints, forward: Ints) -> Ints:
-    """Phase of every range by its outermost operator; ``forward``: what a backward operator is linked to."""
+    """Return the phase of every range from its anchor. ``forward`` is the anchor that a backward operator is linked to."""
     other = trace.name_matches(trace.ranges, lambda name: _WRAPPER.match(name) or "AccumulateGrad" in name)
     backward = trace.name_matches(trace.ranges, lambda name: "Backward" in name or name.startswith(_ENGINE))
     is_backward = linked(backward, top, False) | (forward >= 0)
@@ -402,18 +464,18 @@ def _phases(trace: Trace, top: Ints, forward: Ints) -> Ints:
 
 
 def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: Ints) -> Layers:
-    """``anchor`` and ``module``: for every range the range or the module (row of ``frames``) that is its layer."""
+    """Return the layers, from the anchor range and the module (row of ``frames``) of every range, -1 for none."""
     ranges, frames = trace.ranges, trace.frames
     by_range = np.unique(anchor[(anchor >= 0) & (module < 0)])
     by_frame = np.intersect1d(modules, module)
-    # The instances in time order, each a row of the ranges or of the frames.
+    # Sort the instances by time; each is a row of the ranges or of the frames.
     starts = np.concatenate([ranges.start_ns[by_range], frames.start_ns[by_frame]])
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
     ends = np.concatenate([ranges.end_ns[by_range], frames.end_ns[by_frame]])[order]
     row = np.concatenate([by_range, by_frame])[order]
     from_frame = np.repeat([0, 1], [len(by_range), len(by_frame)])[order]
-    # Back from rows to instances.
+    # Map rows back to instances.
     of_ranges, of_frames = np.full(len(ranges), -1), np.full(len(frames), -1)
     of_ranges[row[from_frame == 0]] = np.flatnonzero(from_frame == 0)
     of_frames[row[from_frame == 1]] = np.flatnonzero(from_frame == 1)
@@ -429,7 +491,7 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
 
 
 def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names (numbered per type and iteration from 0) and types."""
+    """Return names, numbered per type and iteration from 0, and types."""
     types = tuple(map(layer_type, texts))
     names = []
     counts: Counter[tuple[int, str]] = Counter()
@@ -440,7 +502,7 @@ def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[s
 
 
 def layer_type(name: str) -> str:
-    """``aten::conv2d`` → ``conv2d``, ``nn.Module: Conv2d_3`` → ``Conv2d``, ``Step 10 to 20`` → ``Step # to #``."""
+    """Return a type: ``aten::conv2d`` → ``conv2d``, ``nn.Module: Conv2d_3`` → ``Conv2d``, ``Step 1`` → ``Step #``."""
     if name.startswith(events.MODULE):
         return _COUNT.sub("", name[len(events.MODULE) :])
     name = name.removeprefix(_ENGINE)
