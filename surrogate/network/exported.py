@@ -1,7 +1,7 @@
-"""Exported programs (``.pt2``): the graph's JSON read straight from the archive, without torch.
+"""Read exported programs (``.pt2``): the JSON of the graph, directly from the archive and without torch.
 
-``torch.export.load`` evaluates the sizes' expressions and unpickles sample inputs; here nothing in the file runs, and
-neither weights nor samples are opened.
+``torch.export.load`` evaluates the expressions of sizes and unpickles sample inputs. Here nothing in the file is
+executed, and neither weights nor samples are opened.
 """
 
 import ast
@@ -24,16 +24,16 @@ from surrogate.network.memory import network_of
 from surrogate.network.network import DEFAULT_OPTIONS, Network, ReadOptions
 
 MAX_JSON_BYTES = 256 * 2**20
-GRAPHS = ("models/model.json", "serialized_exported_program.json")
-"""Where the graph lies: since PyTorch 2.7, and before."""
-WEIGHTS = "weights/model_weights_config.json"
+GRAPH_FILES = ("models/model.json", "serialized_exported_program.json")
+"""Path of the graph since PyTorch 2.7, and before."""
+WEIGHTS_FILE = "weights/model_weights_config.json"
 DTYPES = {int(code): dtype for code, dtype in DISPATCH_TABLE["types"]["exported"].items()}
-"""torch's ScalarType in the archive → ours; integers stand as the type of their width."""
-FLOATS = (6, 7, 8, 13)
-_PLAIN_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
-AS_IS = ("contiguous", "to")
-"""What gives its argument back where there is nothing to do."""
-MAX_LETTERS = 2000
+"""torch's ScalarType in the archive → ours; an integer type is given as the type of the same width."""
+FLOAT_CODES = (6, 7, 8, 13)
+_VALUE_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+MAYBE_ALIASES = ("contiguous", "to")
+"""Operators that return their argument if nothing changes."""
+MAX_EXPRESSION_LENGTH = 2000
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "Add": lambda *values: sum(values),
     "Mul": lambda *values: prod(values),
@@ -48,10 +48,10 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 
 
 def read_exported(path: str | Path, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
-    """The network in an exported program.
+    """Read the network in an exported program.
 
-    Of the options count ``batch``, if the program was exported with a dynamic one, ``dims``, ``dtype`` and
-    ``training``. Raises `InputError` in one line for a file that is damaged or too large, or whose batch is fixed.
+    Of the options, ``batch`` (if the program was exported with a dynamic batch), ``dims``, ``dtype`` and ``training``
+    apply. Raises `InputError` in one line if the file is damaged or too large, or if its batch is fixed.
     """
     path = Path(path)
     program, weights = _graph(path)
@@ -59,24 +59,27 @@ def read_exported(path: str | Path, options: ReadOptions = DEFAULT_OPTIONS) -> N
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
-        known, batch = _symbols(path, graph, inputs, options.batch, options.dims or {})
-        tensors = _tensors(graph, signature, weights.get("config", {}), known, options.dtype)
+        values, batch = _symbol_values(path, graph, inputs, options.batch, options.dims or {})
+        tensors = _tensors(graph, signature, weights.get("config", {}), values, options.dtype)
         stored = list(tensors.values())
         calls = [_call(node, tensors, graph["tensor_values"], options.training) for node in graph["nodes"]]
         return network_of(path, stored, calls, batch, training=options.training)
 
 
 def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON of the archive's one graph, and that of where its weights lie; the latter empty in older archives."""
+    """Return the JSON of the archive's graph, and the JSON that names the files of its weights.
+
+    The second one is empty in older archives.
+    """
     # zipfile, zlib and json raise errors without a common base
     with (
-        one_line_errors(f"{path}: no exported program; write it with torch.export.save"),
+        one_line_errors(f"{path}: not an exported program; write it with torch.export.save"),
         zipfile.ZipFile(path) as archive,
     ):
-        names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
+        names = [name for name in archive.namelist() if name.endswith(GRAPH_FILES)]
         if not names:
             raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")
-        names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS)][:1]]
+        names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS_FILE)][:1]]
         packed_bytes = sum(archive.getinfo(name).compress_size for name in names)
         allowance = Allowance(path, packed_bytes, MAX_JSON_BYTES)
         graph, *weights = (json.loads(unpacked(archive, name, allowance)) for name in names)
@@ -84,7 +87,7 @@ def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _user_inputs(graph: Mapping[str, Any], signature: Mapping[str, Any]) -> list[list[Any]]:
-    """Sizes, as written, of every input tensor that is no weight."""
+    """Return the sizes, as written, of each input tensor that is no weight."""
     names = [
         spec["user_input"]["arg"]["as_tensor"]["name"]
         for spec in signature["input_specs"]
@@ -93,59 +96,59 @@ def _user_inputs(graph: Mapping[str, Any], signature: Mapping[str, Any]) -> list
     return [graph["tensor_values"][name]["sizes"] for name in names]
 
 
-def _symbols(
+def _symbol_values(
     path: Path, graph: Mapping[str, Any], inputs: list[list[Any]], batch: int | None, dims: Mapping[str, int]
 ) -> tuple[dict[str, int], int | None]:
-    """Symbol → number, from the example's sizes, ``dims`` and ``batch``; and the batch."""
-    known: dict[str, int] = {}
+    """Return the value of each symbol, from the example's sizes, ``dims`` and ``batch``; and the batch."""
+    values: dict[str, int] = {}
     sizes = (size for meta in graph["tensor_values"].values() for size in meta["sizes"])
     for expression in filter(None, (size.get("as_expr") for size in sizes)):
-        names = symbols(expression["expr_str"])
+        names = symbol_names(expression["expr_str"])
         if len(names) == 1 and expression["expr_str"].startswith("Symbol("):
-            known.setdefault(names.pop(), (expression.get("hint") or {}).get("as_int") or 1)
+            values.setdefault(names.pop(), (expression.get("hint") or {}).get("as_int") or 1)
     for name, value in dims.items():
-        if name not in known:
-            raise InputError(f"{path}: --dim {name} names no symbol of the program{nearest(name, known)}")
-        known[name] = value
+        if name not in values:
+            raise InputError(f"{path}: --dim {name} names no symbol of the program{nearest(name, values)}")
+        values[name] = value
     first = [sizes[0] for sizes in inputs if sizes]
     if batch is not None:
         for size in first:
-            names = symbols(size["as_expr"]["expr_str"]) if size.get("as_expr") else set()
+            names = symbol_names(size["as_expr"]["expr_str"]) if size.get("as_expr") else set()
             if len(names) == 1:
-                known[names.pop()] = batch
-            elif _size(size, known) != batch:
+                values[names.pop()] = batch
+            elif _size(size, values) != batch:
                 raise InputError(
-                    f"{path}: exported at a fixed batch of {_size(size, known)}, {batch} is wanted;"
+                    f"{path}: exported at a fixed batch of {_size(size, values)}, not {batch};"
                     " export it with a dynamic first dimension (dynamic_shapes)"
                 )
-    return known, _size(first[0], known) if first else batch
+    return values, _size(first[0], values) if first else batch
 
 
-def _size(size: Mapping[str, Any], known: Mapping[str, int]) -> int:
+def _size(size: Mapping[str, Any], values: Mapping[str, int]) -> int:
     if size.get("as_int") is not None:
         return int(size["as_int"])
-    return evaluated(size["as_expr"]["expr_str"], known)
+    return evaluate_size(size["as_expr"]["expr_str"], values)
 
 
 def _tensors(
     graph: Mapping[str, Any],
     signature: Mapping[str, Any],
     files: Mapping[str, Any],
-    known: Mapping[str, int],
+    values: Mapping[str, int],
     dtype: str | None,
 ) -> dict[str, Tensor]:
-    """Name → tensor, parameters marked; those that are tied lie in one buffer."""
+    """Return each tensor by name, with parameters marked; tied weights share one buffer."""
     weights, buffers = (
         {spec[kind]["arg"]["name"]: spec[kind] for spec in signature["input_specs"] if spec.get(kind)}
         for kind in ("parameter", "buffer")
     )
     tensors = {}
-    paths = {name: f"weights/{each['path_name']}" for name, each in files.items()}  # tied weights have one file
+    paths = {name: f"weights/{each['path_name']}" for name, each in files.items()}  # tied weights share one file
     for name, meta in graph["tensor_values"].items():
-        shape = tuple(_size(size, known) for size in meta["sizes"])
-        floating = meta["dtype"] in FLOATS
+        shape = tuple(_size(size, values) for size in meta["sizes"])
+        floating = meta["dtype"] in FLOAT_CODES
         kind = dtype if dtype and floating else DTYPES.get(meta["dtype"], "fp32")
-        steps = [_size(step, known) for step in meta.get("strides", ())]
+        steps = [_size(step, values) for step in meta.get("strides", ())]
         nhwc = len(steps) in (4, 5) and steps[1] == 1 and min(shape[1], prod(shape[2:])) > 1
         tensors[name] = Tensor(
             shape,
@@ -160,9 +163,9 @@ def _tensors(
 
 
 def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[str, object], training: bool) -> Call:
-    """A node with shapes in the place of names; what is trained is passed on to its results."""
+    """Return a node as a call, with tensors instead of names; results of trained tensors are trained."""
     op = operator_name(str(node["target"]))
-    if op in AS_IS and _alike(node, values):
+    if op in MAYBE_ALIASES and _is_unchanged(node, values):
         op = "alias"
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
     arguments = {item["name"]: _argument(item["arg"], tensors) for item in node["inputs"] if item["name"]}
@@ -173,62 +176,65 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[s
     for result in node["outputs"]:
         for named in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
             tensor = replace(tensors[named["name"]], trained=trained)
-            if source is not None:  # a view is the memory of its source
+            if source is not None:  # a view has the memory of its source
                 tensor = replace(tensor, buffer=source.buffer, constant=source.constant)
             tensors[named["name"]] = tensor
             outputs.append(tensor)
     return replace(call, outputs=tuple(outputs))
 
 
-def _alike(node: Mapping[str, Any], values: Mapping[str, object]) -> bool:
-    """Whether a node's result has the type, sizes and strides of its first argument."""
+def _is_unchanged(node: Mapping[str, Any], values: Mapping[str, object]) -> bool:
+    """Return whether a node's result has the type, sizes and strides of its first argument."""
     source, result = node["inputs"][0]["arg"].get("as_tensor"), node["outputs"][0].get("as_tensor")
     return bool(source and result) and values[source["name"]] == values[result["name"]]
 
 
 def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> object:
-    """A tensor, a list of them, a number, a text; what only runs know (symbolic integers) is None."""
+    """Return a tensor, a list of tensors, a number or a text; symbolic integers, known only at run time, give None."""
     kind, content = next(iter(value.items()))
     if kind == "as_tensor":
         return tensors[content["name"]]
     if kind in ("as_tensors", "as_optional_tensors"):
         return [tensors[inner.get("as_tensor", inner)["name"]] for inner in content if "as_none" not in inner]
-    return content if kind in _PLAIN_ARGUMENTS else None
+    return content if kind in _VALUE_ARGUMENTS else None
 
 
 def _module(stack: str) -> str:
-    """The innermost module's path in ``key,path,class;key,path,class``."""
+    """Return the innermost module's path in ``key,path,class;key,path,class``."""
     parts = stack.rpartition(";")[2].split(",")
     return parts[1] if len(parts) == 3 and not parts[1].startswith("_empty") else ""
 
 
-def evaluated(text: str, known: Mapping[str, int]) -> int:
-    """The value of an expression. Raises `InputError` for anything beyond whole-number arithmetic."""
-    if len(text) > MAX_LETTERS:
-        raise InputError(f"a size of {len(text)} letters; expressions up to {MAX_LETTERS} are read")
+def evaluate_size(text: str, values: Mapping[str, int]) -> int:
+    """Return the value of an expression. Raises `InputError` for anything but integer arithmetic."""
+    if len(text) > MAX_EXPRESSION_LENGTH:
+        raise InputError(f"a size of {len(text)} characters; give at most {MAX_EXPRESSION_LENGTH}")
     try:
-        return _value(ast.parse(text, mode="eval").body, known)
+        return _value(ast.parse(text, mode="eval").body, values)
     except (ArithmeticError, LookupError, SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-        message = f"size {text[:80]!r} is not whole-number arithmetic on known symbols; export with fixed sizes"
+        message = f"size {text[:80]!r} is not integer arithmetic on known symbols; export with fixed sizes"
         raise InputError(message) from None
 
 
-def symbols(text: str) -> set[str]:
-    """The names of an expression's symbols."""
+def symbol_names(text: str) -> set[str]:
+    """Return the names of an expression's symbols."""
     return set(re.findall(r"Symbol\('(\w+)'", text))
 
 
-def _value(node: ast.expr, known: Mapping[str, int]) -> int:
-    """The value of a part of an expression. Raises `LookupError` or `ValueError` for what is no such arithmetic."""
+def _value(node: ast.expr, values: Mapping[str, int]) -> int:
+    """Return the value of a part of an expression.
+
+    Raises `LookupError` or `ValueError` for anything but such arithmetic.
+    """
     match node:
         case ast.Constant(value=int(number)) if not isinstance(number, bool):
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, known)
+            return -_value(operand, values)
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(symbol)), *_]):
-            return known[symbol]
+            return values[symbol]
         case ast.Call(func=ast.Name(id="Integer"), args=[number, *_]):
-            return _value(number, known)
+            return _value(number, values)
         case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments):
-            return int(_FUNCTIONS[name](*(_value(argument, known) for argument in arguments)))
+            return int(_FUNCTIONS[name](*(_value(argument, values) for argument in arguments)))
     raise ValueError(type(node).__name__)

@@ -1,9 +1,10 @@
-"""ONNX files → `Network`: every shape made a number, every node handled, ignored on purpose, or named as unsupported.
+"""Read ONNX files as `Network`: every shape becomes a number; every node is handled, ignored or counted as unsupported.
 
-A file is read as protobuf alone, its sizes bounded, its weights set aside. The graph's shape arithmetic is folded:
-sizes that it computes from sizes become numbers. PyTorch's older exporter writes views as chains of Shape, Gather,
-Concat and Reshape, which ONNX's own inference follows only in part. Here one pass over the nodes, in order, infers each
-of them with the numbers that are known so far.
+A file is read as protobuf alone: its sizes are bounded, and its large weights
+become inputs without values. The graph's arithmetic on shapes
+is folded: sizes that it computes from sizes become numbers. PyTorch's older exporter writes views as chains of Shape,
+Gather, Concat and Reshape, which ONNX's own inference follows only in part. One pass over the nodes, in order, infers
+each node with the numbers that are known so far.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,147 +26,147 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 DTYPES = {int(code): dtype for code, dtype in DISPATCH_TABLE["types"]["onnx"].items()}
-"""TensorProto's element type → ours; integers stand as the type of their width."""
-FLOATS = (1, 10, 11, 16)
-_VALUES: dict[int, "Callable[[AttributeProto], object]"] = {
+"""TensorProto's element type → ours; an integer type is given as the type of the same width."""
+FLOAT_CODES = (1, 10, 11, 16)
+_ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
     2: lambda attribute: attribute.i,
     7: lambda attribute: list(attribute.ints),
     3: lambda attribute: attribute.s.decode("utf-8", "replace"),
 }
-"""Type of an attribute (AttributeProto's INT, INTS and STRING; others are not asked for) → how its value is read."""
+"""AttributeProto's INT, INTS and STRING → how the value is read; no rule uses other types."""
 CONSTANT_FOLDED = "(computed from constants)"
-"""An operator that is ignored (`dispatch.toml`)."""
-_ATTRIBUTES: Mapping[str, str] = DISPATCH_TABLE["onnx_attributes"]
+"""Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""
+_ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH_TABLE["onnx_attributes"]
 """Attributes whose names differ from those of `surrogate.network.aten_call`."""
-REMEDY = "pip install 'seer-surrogate[onnx]'"
+INSTALL_COMMAND = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
-"""Protobuf's own limit."""
+"""Limit of protobuf itself."""
 MAX_INDICES = 2**22
-"""Longest list of whole numbers with a known length: inference walks through those that say where to slice."""
-_WHOLE = (6, 7)  # TensorProto's INT32, INT64
+"""Longest list of integers with a known length; shape inference walks through lists that say where to slice."""
+_INTEGER_CODES = (6, 7)  # TensorProto's INT32, INT64
 MAX_NODES = 200_000
-"""Most nodes of a graph, its functions expanded."""
-OF_SHAPE = ("Shape", "Size")
-"""Operators whose result depends on the shape of their input alone."""
+"""Maximum number of nodes of a graph, after its functions are expanded."""
+SHAPE_OPERATORS = ("Shape", "Size")
+"""Operators whose result depends only on the shape of their input."""
 MAX_VALUES = 1024
-"""Tensors up to this size keep their values, and are evaluated: shapes, axes and scales, not weights."""
+"""Tensors up to this size keep their values and are evaluated: shapes, axes and scales, but not weights."""
 
 
 def read_onnx(path: str | Path, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
-    """The network in an ONNX file; weights are not needed and external data is not opened.
+    """Read the network in an ONNX file; weights are not needed, and external data is not opened.
 
-    Of the options count ``batch``, ``dims``, ``dtype`` and ``training``, in which dropout is no view. The network is
-    the forward pass either way (see `training.iteration`). Raises `InputError` in one line for a file that is damaged,
-    empty, too large or without shapes.
+    Of the options, ``batch``, ``dims``, ``dtype`` and ``training`` apply; in training dropout is no view. The network
+    is the forward pass in both cases (see `training.iteration`). Raises `InputError` in one line if the file is
+    damaged, empty, too large or without shapes.
     """
     path = Path(path)
     model = load_model(path)
     try:
         weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
         weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
-        batch = with_shapes(model, path, options.batch, options.dims or {})
+        batch = infer_shapes(model, path, options.batch, options.dims or {})
         tensors = _tensors(model.graph, weights, options.dtype)
         stored = list(tensors.values())
         calls = list(_nodes(model.graph, tensors, options.training))
         return network_of(path, stored, calls, batch, training=options.training)
-    except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
+    except (TypeError, ValueError) as error:  # protobuf returns text that is no UTF-8 as bytes
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: damaged ({error}); export it again") from None
 
 
 def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
-    """Name → what is known of it; names without a known type are left out."""
+    """Return each tensor by name; names without a known type are left out."""
     tensors = {"": Tensor()}
     for weight in graph.initializer:
         tensors[weight.name] = _tensor(tuple(weight.dims), weight.data_type, dtype)
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
-        known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        tensors[info.name] = _tensor(sizes if known else None, tensor.elem_type, dtype)
+        is_sized = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+        tensors[info.name] = _tensor(sizes if is_sized else None, tensor.elem_type, dtype)
     tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
     for name, kind in weights.items():
-        known = tensors.get(name, Tensor())
-        many = prod(known.shape or (1,)) > 1  # a single number is an attribute in disguise
-        tensors[name] = replace(known, constant=True, parameter=many and kind in FLOATS)
+        tensor = tensors.get(name, Tensor())
+        is_array = prod(tensor.shape or (1,)) > 1  # a single number is an attribute stored as a weight
+        tensors[name] = replace(tensor, constant=True, parameter=is_array and kind in FLOAT_CODES)
     return tensors
 
 
-def _tensor(shape: Shape | None, code: int, wanted: str | None) -> Tensor:
-    """A tensor by TensorProto's element type, a floating-point one in the ``wanted`` type."""
-    floating = code in FLOATS
-    return Tensor(shape, wanted if wanted and floating else DTYPES.get(code, "fp32"), floating)
+def _tensor(shape: Shape | None, code: int, dtype: str | None) -> Tensor:
+    """Return a tensor from TensorProto's element type; ``dtype`` replaces a floating-point type."""
+    floating = code in FLOAT_CODES
+    return Tensor(shape, dtype if dtype and floating else DTYPES.get(code, "fp32"), floating)
 
 
 def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> Iterator[Call]:
-    """Every node as a call, `CONSTANT_FOLDED` where it computes something from constants alone.
+    """Yield every node as a call, as `CONSTANT_FOLDED` if it computes something from constants alone.
 
-    What is constant and what is trained is passed on from inputs to outputs.
+    Outputs inherit from inputs whether they are constant and whether they are trained.
     """
     for number, proto in enumerate(graph.node):
         inputs = tuple(tensors.get(name, Tensor()) for name in proto.input)
         constant = all(t.constant for t, name in zip(inputs, proto.input, strict=True) if name)
-        # The bodies of If, Loop and the like (attributes of the types GRAPH and GRAPHS) see more than their inputs.
+        # The bodies of If, Loop and similar (attributes of the types GRAPH and GRAPHS) read more than their inputs.
         constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
         constant = constant or proto.op_type in ("Shape", "Size")
         trained = any(t.trained or (t.parameter and not constant) for t in inputs)
         call = _call(proto, inputs, proto.name or f"{proto.op_type}_{number}")
         view = inputs and is_view(call, training=training)
         for name in proto.output:
-            known = tensors.get(name, Tensor())
+            result = tensors.get(name, Tensor())
             parameter = constant and any(t.parameter for t in inputs)
             buffer = inputs[0].buffer if view else name
-            tensors[name] = replace(known, constant=constant, trained=trained, parameter=parameter, buffer=buffer)
+            tensors[name] = replace(result, constant=constant, trained=trained, parameter=parameter, buffer=buffer)
         outputs = tuple(tensors[name] for name in proto.output if name)
         yield replace(call, outputs=outputs, op=CONSTANT_FOLDED if constant and call.op in RULES else call.op)
 
 
 def _call(proto: "NodeProto", inputs: tuple[Tensor, ...], name: str) -> Call:
-    """A node as a call: inputs and attributes by the names that rules ask for; other domains stay in the name."""
+    """Return a node as a call, with the rules' names of inputs and attributes; other domains stay in the name."""
     op = proto.op_type
     is_standard = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
     arguments: dict[str, object] = {
         argument_name(op, position): tensor for position, tensor in enumerate(inputs) if proto.input[position]
     }
     for attribute in proto.attribute:
-        if attribute.type in _VALUES:
-            key = _ATTRIBUTES.get(attribute.name) or str(attribute.name)
-            arguments[key] = _VALUES[attribute.type](attribute)
+        if attribute.type in _ATTRIBUTE_READERS:
+            key = _ATTRIBUTE_NAMES.get(attribute.name) or str(attribute.name)
+            arguments[key] = _ATTRIBUTE_READERS[attribute.type](attribute)
     if "kernel_size" in arguments:
-        arguments.setdefault("stride", [1])  # ATen's pooling takes the window in its place
+        arguments.setdefault("stride", [1])  # without a stride, ATen's pooling would take the window's size
     return Call(op if is_standard else f"{proto.domain}.{op}", arguments, name=name)
 
 
 def load_model(path: Path) -> "ModelProto":
-    """The file's ``ModelProto``; weights in other files are not opened.
+    """Return the file's ``ModelProto``; weights in other files are not opened.
 
-    Raises `InputError` where the package onnx is missing, or the file is missing, too large, or no ONNX model.
+    Raises `InputError` if the package onnx is missing, or if the file is missing, too large, or no ONNX model.
     """
     try:
         import onnx
         from google.protobuf.message import DecodeError
     except ImportError:
-        raise InputError(f"{path}: reading ONNX needs the package onnx; {REMEDY}") from None
+        raise InputError(f"{path}: reading ONNX needs the package onnx; {INSTALL_COMMAND}") from None
     model = onnx.ModelProto()
     try:
         model.ParseFromString(read_bounded(path, MAX_FILE_BYTES))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give an .onnx file") from None
     except DecodeError:
-        raise InputError(f"{path}: no ONNX model (not that protobuf message); export it again") from None
+        raise InputError(f"{path}: not an ONNX model (no such protobuf message); export it again") from None
     if not model.HasField("graph") or not model.graph.node:
         raise InputError(f"{path}: the ONNX model has no nodes; export it again")
     if len(model.graph.node) > MAX_NODES:
-        raise InputError(f"{path}: {len(model.graph.node)} nodes; graphs up to {MAX_NODES} are read")
+        raise InputError(f"{path}: {len(model.graph.node)} nodes; give a graph with at most {MAX_NODES}")
     return model
 
 
-def with_shapes(model: "ModelProto", path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
-    """Give every tensor of ``model`` (changed in place) the shape that follows from its inputs; returns the batch.
+def infer_shapes(model: "ModelProto", path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
+    """Give every tensor of ``model`` the shape that follows from its inputs, in place; return the batch.
 
-    ``batch`` replaces the first size of every input, ``dims`` the named ones (``NAME`` of a symbolic size, or
-    ``INPUT.AXIS``). Raises `InputError` for an input without sizes, and where ONNX's shape inference refuses the graph.
+    ``batch`` replaces the first size of every input, ``dims`` the named sizes (``NAME`` of a symbolic size, or
+    ``INPUT.AXIS``). Raises `InputError` for an input without sizes, and if ONNX's shape inference refuses the graph.
     """
     import onnx
 
@@ -182,25 +183,27 @@ def with_shapes(model: "ModelProto", path: Path, batch: int | None, dims: Mappin
         inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
     model.CopyFrom(inferred)
     fold_shapes(model)
-    if old is not None and old != new and _torn(model.graph):
+    if old is not None and old != new and _has_wrong_reshape(model.graph):
         raise InputError(
-            f"{path}: exported at a fixed batch of {old}, which its reshapes hold; export it with a dynamic batch"
+            f"{path}: exported at a fixed batch of {old}, which its reshapes contain; export it with a dynamic batch"
         )
     return new
 
 
-def _torn(graph: "GraphProto") -> bool:
-    """Whether a Reshape is asked for another number of elements than it is given."""
-    known = {info.name: elements(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
-    pairs = [(known.get(node.input[0]), known.get(node.output[0])) for node in graph.node if node.op_type == "Reshape"]
+def _has_wrong_reshape(graph: "GraphProto") -> bool:
+    """Return whether the input and the output of a Reshape differ in their number of elements."""
+    counts = {info.name: element_count(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
+    pairs = [
+        (counts.get(node.input[0]), counts.get(node.output[0])) for node in graph.node if node.op_type == "Reshape"
+    ]
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _expand_functions(model: "ModelProto", path: Path) -> None:
     """Inline the model's local functions, in place.
 
-    Raises `InputError` where they call themselves or expand to more than `MAX_NODES` nodes (forty functions that each
-    call the next one twice would make 10¹² of them), or where ONNX refuses them.
+    Raises `InputError` if functions call themselves, if they expand to more than `MAX_NODES` nodes, or if ONNX refuses
+    them. Forty functions that each call the next one twice would expand to 10¹² nodes.
     """
     from onnx.inliner import inline_local_functions
 
@@ -211,7 +214,7 @@ def _expand_functions(model: "ModelProto", path: Path) -> None:
         return count(bodies[key])
 
     def count(nodes: "Iterable[NodeProto]") -> int:
-        """Nodes after expansion, those of subgraphs included."""
+        """Return the number of nodes after expansion, including those of subgraphs."""
         total = 0
         for node in nodes:
             key = (node.domain, node.op_type, node.overload)
@@ -232,14 +235,20 @@ def _expand_functions(model: "ModelProto", path: Path) -> None:
 
 
 def _name_domains(model: "ModelProto") -> None:
-    """Give every domain a version: inference fails on a domain without one, and skips unknown operators of others."""
-    named = {opset.domain for opset in model.opset_import}
-    for domain in {node.domain for node in model.graph.node} - named:
+    """Give every domain a version, in place.
+
+    Inference fails on a domain without a version, and skips unknown operators of other domains.
+    """
+    versioned = {opset.domain for opset in model.opset_import}
+    for domain in {node.domain for node in model.graph.node} - versioned:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
 
 def _set_weights_aside(graph: "GraphProto") -> set[str]:
-    """Names of all initializers; large ones become inputs of their shape, so that their bytes are not copied."""
+    """Replace large initializers by inputs of their shape, so that their bytes are not copied.
+
+    Return the names of all initializers.
+    """
     import onnx
 
     names = {weight.name for weight in graph.initializer} | {weight.values.name for weight in graph.sparse_initializer}
@@ -249,7 +258,7 @@ def _set_weights_aside(graph: "GraphProto") -> set[str]:
         if prod(weight.dims) <= MAX_VALUES and weight.data_location != onnx.TensorProto.EXTERNAL:
             small_weights.append(weight)
         elif weight.name not in inputs:
-            sizes = None if _endless(weight.data_type, weight.dims) else list(weight.dims)
+            sizes = None if _is_too_long(weight.data_type, weight.dims) else list(weight.dims)
             graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, sizes))
     copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in small_weights]
     for weight in graph.sparse_initializer:
@@ -261,19 +270,19 @@ def _set_weights_aside(graph: "GraphProto") -> set[str]:
     return names
 
 
-def _endless(element_type: int, sizes: Iterable[int]) -> bool:
-    """Whether a tensor is a list of more whole numbers than shape inference should walk through."""
-    return element_type in _WHOLE and len(known := list(sizes)) == 1 and known[0] > MAX_INDICES
+def _is_too_long(element_type: int, sizes: Iterable[int]) -> bool:
+    """Return whether a tensor is a list of more integers than shape inference should walk through."""
+    return element_type in _INTEGER_CODES and len(known := list(sizes)) == 1 and known[0] > MAX_INDICES
 
 
 def _size_inputs(
     graph: "GraphProto", path: Path, batch: int | None, dims: Mapping[str, int], weights: set[str]
 ) -> tuple[int | None, int | None]:
-    """Put numbers in the place of every input's sizes; (batch in the file or None, batch now)."""
-    known = dict(dims)
+    """Replace every input's sizes by numbers; return the file's batch (None if symbolic) and the batch now."""
+    values = dict(dims)
     old = new = None
     used: set[str] = set()
-    sizes: set[str] = set()
+    names: set[str] = set()
     for info in (info for info in graph.input if info.name not in weights):
         if not info.type.tensor_type.HasField("shape"):
             raise InputError(
@@ -282,15 +291,15 @@ def _size_inputs(
         value = 0
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             key = dim.dim_param or f"{info.name}.{axis}"
-            sizes |= {key, f"{info.name}.{axis}"}
-            used |= sizes & set(known)
-            value = known.get(f"{info.name}.{axis}", known.get(key))
+            names |= {key, f"{info.name}.{axis}"}
+            used |= names & set(values)
+            value = values.get(f"{info.name}.{axis}", values.get(key))
             if axis == 0:
                 old = dim.dim_value if dim.dim_value > 0 and old is None else old
                 value = batch or value or dim.dim_value or 1
                 new = value if new is None else new
                 if dim.dim_param:
-                    known.setdefault(dim.dim_param, value)
+                    values.setdefault(dim.dim_param, value)
             elif value is None:
                 value = dim.dim_value
             if value < 1:
@@ -298,20 +307,18 @@ def _size_inputs(
             dim.ClearField("dim_param")
             dim.dim_value = value
         tensor = info.type.tensor_type
-        if _endless(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim)):
-            raise InputError(
-                f"{path}: input {info.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
-            )
+        if _is_too_long(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim)):
+            raise InputError(f"{path}: input {info.name!r} is a list of {value} integers; give at most {MAX_INDICES}")
     for name in dims:
         if name not in used:
-            raise InputError(f"{path}: --dim {name} names no size of an input{nearest(name, sizes)}")
+            raise InputError(f"{path}: --dim {name} names no size of an input{nearest(name, names)}")
     return old, new
 
 
 def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
-    """Constant target shapes of Reshape that begin with the file's batch follow the new one.
+    """Replace the file's batch in constant target shapes of Reshape by the new batch.
 
-    Only those whose data comes from the model's inputs; [1, c, 1, 1] of a weight stays.
+    Only reshapes of data from the model's inputs change; the shape [1, c, 1, 1] of a weight stays.
     """
     import onnx
 
@@ -331,18 +338,21 @@ def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
         try:
             shape = onnx.numpy_helper.to_array(value).reshape(-1)
         except (ValueError, TypeError, KeyError):
-            continue  # its bytes do not make its shape: shape inference says what follows from that
+            continue  # its bytes do not fit its shape; shape inference reports the consequence
         if len(shape) > 1 and shape[0] == old:
             changed = [new, *shape[1:].tolist()]
             value.CopyFrom(onnx.helper.make_tensor(value.name, onnx.TensorProto.INT64, [len(shape)], changed))
 
 
 def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> None:
-    """Stored shapes of inner tensors go, unless ``keep`` and they are numbers throughout; those of outputs always."""
+    """Remove the stored shapes of outputs and of inner tensors.
+
+    With ``keep``, inner shapes that consist of numbers stay.
+    """
     copies = []
     for info in graph.value_info if keep else ():
         sizes = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        if min(sizes, default=1) > 0 and not _endless(info.type.tensor_type.elem_type, sizes):
+        if min(sizes, default=1) > 0 and not _is_too_long(info.type.tensor_type.elem_type, sizes):
             copies.append(type(info).FromString(info.SerializeToString()))
     del graph.value_info[:]
     graph.value_info.extend(copies)
@@ -351,9 +361,9 @@ def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> None:
 
 
 def fold_shapes(model: "ModelProto") -> None:
-    """Add to ``model`` (a ``ModelProto``, changed in place) the shapes that follow from its shape arithmetic.
+    """Add to ``model`` (a ``ModelProto``, changed in place) the shapes that follow from its arithmetic on shapes.
 
-    What ONNX has no definition of, or refuses, stays without a shape.
+    Nodes that ONNX does not define, or refuses, keep results without a shape.
     """
     import onnx
 
@@ -373,33 +383,34 @@ def fold_shapes(model: "ModelProto") -> None:
             output_types = onnx.shape_inference.infer_node_outputs(
                 schema, node, input_types, data, {}, list(model.opset_import), model.ir_version
             )
-            for name in (name for name in outputs if elements(output_types.get(name)) is not None):
+            for name in (name for name in outputs if element_count(output_types.get(name)) is not None):
                 info = infos.get(name) or graph.value_info.add(name=name)
                 info.type.CopyFrom(output_types[name])
                 types[name] = info.type
-            known = data.keys() == input_types.keys() or (node.op_type in OF_SHAPE and elements(*input_types.values()))
-            if known and all(elements(types[name]) in range(MAX_VALUES + 1) for name in outputs):
-                values.update(zip(outputs, _evaluated(node, data, types, versions), strict=True))
+            has_sized_input = node.op_type in SHAPE_OPERATORS and element_count(*input_types.values())
+            is_computable = has_sized_input or data.keys() == input_types.keys()
+            if is_computable and all(element_count(types[name]) in range(MAX_VALUES + 1) for name in outputs):
+                values.update(zip(outputs, _evaluate(node, data, types, versions), strict=True))
         except Exception:  # onnx and its reference operators raise errors without a common base
             continue
 
 
-def elements(kind: "TypeProto | None") -> int | None:
-    """The number of elements of a tensor's type; None where a size is not known."""
+def element_count(kind: "TypeProto | None") -> int | None:
+    """Return the number of elements of a tensor's type; None if a size is unknown."""
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
     return prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
 
 
-def _evaluated(
+def _evaluate(
     node: "NodeProto", data: "Mapping[str, TensorProto]", types: "Mapping[str, TypeProto]", versions: dict[str, int]
 ) -> "list[TensorProto]":
-    """The results of a node as small tensors, by ONNX's reference operators."""
+    """Return the results of a node as small tensors, by ONNX's reference operators."""
     from onnx.numpy_helper import from_array, to_array
     from onnx.reference import ReferenceEvaluator
 
-    if node.op_type in OF_SHAPE:  # an array of that shape that takes no memory
+    if node.op_type in SHAPE_OPERATORS:  # a broadcast array has the shape and needs no memory
         shape = [dim.dim_value for dim in types[node.input[0]].tensor_type.shape.dim]
         inputs = {node.input[0]: np.broadcast_to(np.int8(0), shape)}
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from surrogate.features.conv import Conv
-from surrogate.network.exported import evaluated, read_exported, symbols
+from surrogate.network.exported import evaluate_size, read_exported, symbol_names
 from surrogate.network.network import ReadOptions
 from surrogate.network.training import iteration
 
@@ -120,8 +120,8 @@ def test_odd_programs(refused, tmp_path: Path, content: bytes) -> None:
 )
 def test_known_sizes(text: str, value: int) -> None:
     """With s0 = 5; names of symbols, each once."""
-    assert evaluated(text, {"s0": 5}) == value
-    assert symbols(f"Add({N}, Symbol('s7'), {N})") == {"s0", "s7"}
+    assert evaluate_size(text, {"s0": 5}) == value
+    assert symbol_names(f"Add({N}, Symbol('s7'), {N})") == {"s0", "s7"}
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_known_sizes(text: str, value: int) -> None:
 def test_anything_else_is_refused(refused, text: str) -> None:
     """Unknown functions, names, texts."""
     with refused():
-        evaluated(text, {"s0": 5})
+        evaluate_size(text, {"s0": 5})
