@@ -90,7 +90,7 @@ main()
         (click.ClickException("a\n  b"), "a b", 2),
         (InputError("the name a\x1b[31m"), "the name a\\x1b[31m", 2),
         (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory", 2),
-        (MemoryError(), "out of memory; give fewer rows, or use a larger machine", 2),
+        (MemoryError(), "the memory is exhausted; give fewer rows, or use a larger machine", 2),
         (KeyboardInterrupt(), "interrupted", 130),
         (noted(KeyboardInterrupt(), "the same command goes on"), "interrupted; the same command goes on", 130),
         (Stopped(15), "stopped by SIGTERM", 143),

@@ -43,7 +43,9 @@ def test_every_row_is_tested_once_and_never_trained_on_in_its_fold(table: Table,
 def test_no_held_shape_is_in_training_whatever_its_batch_gpu_or_table(table: Table, by: str, seed: int) -> None:
     main, also = table(12), table(16, batches=(4, 32), gpus=("TITAN V",))
     names = np.concatenate([shape_names(main, CONV), shape_names(also, CONV)])
-    for fold in folds(by, CONV, main, also, 4, seed):
+    rounds = folds(by, CONV, main, also, 4, seed)
+    assert len(rounds) >= 2
+    for fold in rounds:
         held = set(names[fold.test])
         assert held and not held & set(names[fold.train])
         # Rows of the other table, of shapes that are not held, do train.
@@ -81,9 +83,10 @@ def test_gpus_are_held_one_by_one_in_every_table(table: Table) -> None:
 def test_two_names_of_one_gpu_are_one_gpu(table: Table) -> None:
     """Registry keys and aliases are the same device: held under one name, it must not train under the other."""
     main, also = table(3, gpus=("Tesla T4", "TITAN Xp")), table(3, gpus=("t4",))
-    for fold in folds("gpu", CONV, main, also, 10, 0):
-        if "T4" in fold.name:
-            assert fold.train.max() < len(main)
+    by_name = {fold.name: fold for fold in folds("gpu", CONV, main, also, 10, 0)}
+    assert set(by_name) == {"Tesla T4", "TITAN Xp"}
+    assert by_name["Tesla T4"].train.max() < len(main)
+    assert by_name["TITAN Xp"].train.max() >= len(main)
 
 
 @settings(max_examples=20)
@@ -93,9 +96,9 @@ def test_folds_do_not_depend_on_the_order_of_rows(table: Table, seed: int) -> No
     order = np.random.default_rng(seed).permutation(len(main))
     mixed = main.iloc[order].reset_index(drop=True)
     for by in ("shape", "network", "gpu"):
-        for one, other in zip(
-            folds(by, CONV, main, main.iloc[:0], 3, 7), folds(by, CONV, mixed, mixed.iloc[:0], 3, 7), strict=True
-        ):
+        rounds = folds(by, CONV, main, main.iloc[:0], 3, 7)
+        assert len(rounds) >= 2
+        for one, other in zip(rounds, folds(by, CONV, mixed, mixed.iloc[:0], 3, 7), strict=True):
             assert one.name == other.name
             assert set(one.test) == set(order[other.test]) and set(one.train) == set(order[other.train])
 
@@ -124,7 +127,9 @@ def test_random_rows_take_their_twins_of_further_tables_along(table: Table) -> N
     """The same measurement under another name of the GPU must not train for itself."""
     main = table(4)
     also = pd.concat([main.assign(gpu=main["gpu"].replace("Tesla T4", "t4")), main.assign(n=main["n"] + 100)])
-    for fold in folds("random", CONV, main, also, 4, 0):
+    rounds = folds("random", CONV, main, also, 4, 0)
+    assert len(rounds) == 4
+    for fold in rounds:
         twins = fold.test + len(main)
         assert not set(twins) & set(fold.train)
         assert set(range(2 * len(main), 3 * len(main))) <= set(fold.train)

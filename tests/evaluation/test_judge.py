@@ -92,6 +92,7 @@ def _tables(draw: st.DrawFn) -> tuple[judge.Candidates, np.ndarray, np.ndarray]:
 def test_choices_against_a_plain_loop(made: tuple[judge.Candidates, np.ndarray, np.ndarray]) -> None:
     c, score, allowed = made
     choice = judge.choose(c, score, allowed)
+    assert c.count > 0
     for problem in range(c.count):
         rows = np.flatnonzero(c.problem == problem)
         ranked = sorted((i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], c.order[i]))

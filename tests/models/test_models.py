@@ -155,6 +155,7 @@ def test_it_is_a_scikit_learn_estimator(rows: Rows, name: str) -> None:
 
 def test_the_roofline_is_that_of_the_algorithms_own_work(rows: Rows) -> None:
     frame, predicted = rows.frame, Roofline().fit(rows).predict(rows)
+    assert len(frame) > 17
     for i in range(0, len(frame), 17):
         sizes: dict[str, Any] = {name: int(frame[name].iloc[i]) for name in SIZE_COLUMNS}
         mechanism = frame["algorithm"].iloc[i].lower().replace("implicit_precomp", "precomp")

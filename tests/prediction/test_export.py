@@ -224,6 +224,7 @@ def _as_miopen_reads(text: str) -> dict[str, dict[str, tuple[float, int, str]]]:
 def test_miopen_s_own_rules_read_the_find_db(amd: Bundle) -> None:
     picks = picks_for(Predictor(amd), convs(15))
     records = _as_miopen_reads(export(picks, "miopen-user-db"))
+    assert len(picks.feasible) == len(records) > 0
     for selection in picks.feasible:
         record = records[find_db_key(selection.problem)]
         assert min(record, key=lambda solver: record[solver][0]) == selection.candidates[0].solver

@@ -160,6 +160,7 @@ def test_lists_for_triton(listed: Picks) -> None:
     text, _ = export_function(listed, "triton", leaves=6, top=2)
     configs = defined(text, triton=types.SimpleNamespace(Config=Config))["configs"]
     select = defined(python)["select"]
+    assert listed.feasible
     for each in listed.feasible:
         answer = configs(**arguments(each.problem))
         assert len(answer) == 2 and answer[0].parameters == select(**arguments(each.problem))

@@ -321,6 +321,7 @@ def test_a_sibling_lends_what_a_call_costs() -> None:
     """H800 is an H100 in all that products use, so that its times are the H100's, whatever calls cost on B200."""
     frame = pd.concat([products({"h100-sxm": ("small",)}), products({"b200": ("small",)}, cost_us=40.0)])
     served = served_on(frame, "h800")
+    assert (frame["gpu"] == "h100-sxm").any()
     for row in frame[frame["gpu"] == "h100-sxm"].itertuples():
         asked = served.read(f"gemm:m{row.m}n{row.n}k{row.k}", dtype="bf16", math="default")
         assert served.predict(asked).time_us == pytest.approx(row.time_us, rel=0.005)

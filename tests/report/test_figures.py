@@ -71,6 +71,7 @@ def test_many_families_share_a_panel() -> None:
 def test_predicted_figure_names_its_families_and_counts_all_rows() -> None:
     frame = _times(1000)
     words = _words(figures.predicted_figure(frame) or "")
+    assert frame["algorithm"].nunique() > 1
     for family, rows in frame.groupby("algorithm"):
         assert str(family) in words and f"{len(rows)} rows" in words
 
@@ -198,7 +199,7 @@ def test_strata_of_choices(tmp_path: Path) -> None:
 def test_damaged_files_and_missing_columns_are_named(refused, tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     path.write_bytes(b"PAR1 nothing")
-    with refused("no readable parquet"):
+    with refused("is not readable as parquet"):
         figures.read_predictions(tmp_path, ["m"])
     _predictions().drop(columns=["algorithm", "time_us"]).to_parquet(path)
     with refused("lacks algorithm, time_us"):
@@ -206,5 +207,5 @@ def test_damaged_files_and_missing_columns_are_named(refused, tmp_path: Path) ->
     whole = tmp_path / "choices.parquet"
     _predictions().to_parquet(whole)
     whole.write_bytes(whole.read_bytes()[:-40])
-    with refused("no readable parquet"):
+    with refused("is not readable as parquet"):
         figures.read_choices(tmp_path, {"choice_rows": []}, ["m"])

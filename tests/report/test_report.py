@@ -113,7 +113,7 @@ def test_a_damaged_file_leaves_the_earlier_page_and_a_missing_one_costs_its_figu
     folder = write_folder(tmp_path, results)
     before = write_report(folder).read_bytes()
     (folder / "choices.parquet").write_bytes(b"")
-    with refused("no readable parquet"):
+    with refused("is not readable as parquet"):
         write_report(folder)
     assert (folder / "report.html").read_bytes() == before
     assert not [path for path in folder.rglob("*") if path.name.startswith(".")]

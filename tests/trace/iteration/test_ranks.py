@@ -43,6 +43,7 @@ def test_many_sizes_make_the_published_curve():
     times = [float(true.time_us(one.dram_bytes, one.factor)) for one in problems]
     model = fit_collective_model(problems[::2], times[::2])
     middle = [(one, time) for one, time in zip(problems, times, strict=True) if 15 < np.log2(one.dram_bytes) < 22]
+    assert len(middle) > 5
     for one, time_us in middle:
         assert float(model.time_us(one.dram_bytes, one.factor)) == pytest.approx(time_us, rel=0.03)
 
