@@ -57,8 +57,9 @@ def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
         return range(len(every)), ""
     first, last, *excluded = (every[at].index for at in (before + 1, after - 1, *outliers))
     text = (
-        f"iterations {first} to {last} count, the longest run without a longer iteration than {OUTLIER:g} times the median"
-        f" of {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, excluded))}); --iteration chooses others"
+        f"iterations {first} to {last} count, the longest run without one over {OUTLIER:g} times the median of"
+        f" {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, excluded))}); --iteration"
+        " chooses others"
     )
     return range(before + 1, after), text
 
@@ -455,7 +456,7 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
 
 
 def _phases(trace: Trace, top: Ints, forward: Ints) -> Ints:
-    """Return the phase of every range from its anchor. ``forward`` is the anchor that a backward operator is linked to."""
+    """Return the phase of every range from its anchor; ``forward`` is the anchor of a backward operator."""
     other = trace.name_matches(trace.ranges, lambda name: _WRAPPER.match(name) or "AccumulateGrad" in name)
     backward = trace.name_matches(trace.ranges, lambda name: "Backward" in name or name.startswith(_ENGINE))
     is_backward = linked(backward, top, False) | (forward >= 0)

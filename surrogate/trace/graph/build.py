@@ -1,4 +1,4 @@
-"""A trace → its dependency graph (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
+"""Build the dependency graph of a trace (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,12 +14,12 @@ from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 
 OUTSIDE_RANGES = "(outside ranges)"
-"""The name of host work that no range names."""
+"""The name of host work outside all ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Edges of one kind; host tasks are numbered from 0, device tasks behind them, then marks."""
+    """Edges of one kind. Task numbers from 0: host tasks, then device tasks, then marks."""
 
     kind: int
     src: Ints
@@ -29,16 +29,28 @@ class _Edges:
 
 
 def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
-    """The dependency graph of ``trace``; unchanged, its simulation replays the measured times.
+    """Return the dependency graph of a trace. Without changes, its simulation replays the measured times.
 
-    Time 0 is the first event's start. Raises nothing: what cannot be attached is counted in ``graph.coverage``.
+    Time 0 is the start of the first event. Nothing is raised; ``coverage`` of the graph counts the events that could
+    not be attached.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    layers : Layers, optional
+        The layers of the trace; by default `find_layers` finds them.
+
+    Returns
+    -------
+    Graph
     """
     layers = find_layers(trace) if layers is None else layers
     main = on_host.main_thread(trace)
     every_burst = on_host.bursts(trace, main)
     outer = on_host.outermost_calls(trace)
     pieces = on_host.host_pieces(trace, layers, main, every_burst, outer)
-    # What waits for what: calls for activities, activities for those of other streams and lanes.
+    # Find the waits: of calls for activities, and of activities for activities of other streams and lanes.
     launched = device.Launched.of(trace)
     lanes = device.lanes_of(trace)
     by_calls = device.awaited_by_calls(trace, launched)
@@ -66,7 +78,7 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Assembly:
-    """Host tasks, then device tasks, then the marks of iterations, as columns, and the edges between them."""
+    """The columns of a graph (host tasks, then device tasks, then the marks of iterations), and its edges."""
 
     trace: Trace
     layers: Layers
@@ -78,19 +90,22 @@ class _Assembly:
     delays: device.Delays
 
     def graph(self, edges: list[_Edges]) -> Graph:
-        """Tasks and edges; a thread's first piece, and one that follows a wait of its thread, start by edges."""
+        """Return the graph of the tasks and edges.
+
+        The first piece of a thread, and a piece after a wait of its thread, start by edges.
+        """
         trace, layers, pieces, host = self.trace, self.layers, self.pieces, self.host
         activities = trace.activities
         threads = sorted(set(pieces.thread.tolist()) | ({self.main} if self.main >= 0 else set()))
         number = {thread: i for i, thread in enumerate(threads)}
         mark_ns, mark_name, mark_iteration = self._marks()
         call, around = pieces.call[host.piece], pieces.range[host.piece]
-        # Host tasks are calls, or work between them named by the range around it; the profiler's own names no work.
-        named = (around >= 0) & (linked(trace.ranges.kind, around) != events.STEP)
-        host_name = np.where(named, linked(trace.ranges.name, around), len(trace.names))
+        # Host tasks are calls, or work between calls, named after its range unless that is the profiler's step.
+        has_name = (around >= 0) & (linked(trace.ranges.kind, around) != events.STEP)
+        host_name = np.where(has_name, linked(trace.ranges.name, around), len(trace.names))
         start_ns = np.concatenate([host.start_ns, activities.start_ns, mark_ns])
         end_ns = np.concatenate([host.end_ns, activities.end_ns, mark_ns])
-        # Column → its values for host tasks, device tasks and marks, or one value for all of a group.
+        # Column → values for host tasks, device tasks and marks; a single value holds for the whole group.
         columns = {
             "name": (np.where(call >= 0, linked(trace.calls.name, call), host_name), activities.name, mark_name),
             "kind": (np.where(call >= 0, t.CALL, t.WORK), self._device_kinds(), t.MARK),
@@ -132,7 +147,7 @@ class _Assembly:
         )
 
     def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> t.Coverage:
-        """What of the trace is in the graph, and what could not be attached."""
+        """Return what part of the trace is in the graph, and which events could not be attached."""
         activities = self.trace.activities
         count = len(activities)
         without_call = int((activities.call < 0).sum())
@@ -140,7 +155,7 @@ class _Assembly:
         counts = np.bincount(graph.edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
         of_iteration = self.layers.iteration_of_activity
         ends_ns = [part.end_ns for part in self.layers.iterations]
-        behind_ns = [
+        lag_ns = [
             int(activities.end_ns[of_iteration == i].max(initial=end_ns)) - end_ns for i, end_ns in enumerate(ends_ns)
         ]
         return {
@@ -150,19 +165,23 @@ class _Assembly:
             "activities_without_call": without_call,
             "graph_kernels": int((activities.graph_node > 0).sum()),
             "edges": dict(zip(t.EDGE_KINDS, counts, strict=True)),
-            "syncs": by_calls.seen,
-            "syncs_without_target": by_calls.lost,
-            "waits": by_streams.seen,
-            "waits_without_target": by_streams.lost,
+            "syncs": by_calls.total,
+            "syncs_without_target": by_calls.without_target,
+            "waits": by_streams.total,
+            "waits_without_target": by_streams.without_target,
             "unexplained_tasks": int((unexplained_us > 0).sum()),
             "unexplained_us": float(unexplained_us.sum()),
             "launch_latency_us": self.delays.latency_us,
             "dispatch_gap_us": self.delays.typical_gap_us,
-            "device_behind_us": [time_ns / 1e3 for time_ns in behind_ns],
+            "device_behind_us": [time_ns / 1e3 for time_ns in lag_ns],
         }
 
     def _gaps_us(self) -> tuple[Floats, Floats]:
-        """Of host and device tasks the time after the one before; of a first one, that no edge starts, after time 0."""
+        """Return the gaps of host and device tasks in µs.
+
+        A gap is the time after the previous task. The first task of a resource that no edge starts has a gap after time
+        0.
+        """
         host, activities, origin_ns = self.host, self.trace.activities, self.trace.span_ns[0]
         handed = {(burst.thread, burst.start_ns) for burst in self.bursts}
         gap = np.zeros(len(host))
@@ -185,7 +204,7 @@ class _Assembly:
         return resources
 
     def _marks(self) -> tuple[Ints, Ints, Ints]:
-        """Times, names and iterations of the marks; none without a host thread."""
+        """Return the times, names and iterations of the marks; empty without a host thread."""
         every = self.layers.iterations if self.main >= 0 else ()
         times = np.array([x for part in every for x in (part.start_ns, part.end_ns)], np.int64)
         first = len(self.trace.names) + 1
@@ -197,22 +216,22 @@ class _Assembly:
         return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
 
     def launch_edges(self) -> _Edges:
-        """From the start of each launch call to what it launched."""
+        """Return edges from the start of each launch call to the activities that it launched."""
         activities = self.trace.activities
         rows = np.flatnonzero(activities.call >= 0)
         call = activities.call[rows]
         src = self.host.of_call[call]
-        # A driver call inside a runtime call launches later than the runtime call starts.
+        # A driver call inside a runtime call launches later than the runtime call's start.
         inner = (self.trace.calls.start_ns[call] - self.host.start_ns[src]) / 1e3
         return _Edges(t.LAUNCH, src, rows + len(self.host), self.delays.launch_us[rows] + inner, True)
 
     def edges_between_activities(self, kind: int, pairs: device.Pairs) -> _Edges:
-        """Edges of one kind for pairs (activity before, activity after)."""
+        """Return edges of one kind for pairs (activity before, activity after)."""
         before, after = np.array(pairs, np.int64).reshape(-1, 2).T
         return _Edges(kind, before + len(self.host), after + len(self.host), self.delays.event_us[after])
 
     def sync_edges(self, pairs: device.Pairs) -> list[_Edges]:
-        """From the awaited activity to the call, and from a blocking copy to the return of its call."""
+        """Return edges from the awaited activity to the call, and from a blocking copy to the return of its call."""
         host = self.host
         base = len(self.host)
         call, activity = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -227,9 +246,13 @@ class _Assembly:
         return edges
 
     def handover_edges(self) -> list[_Edges]:
-        """From the main thread's last task before a burst to its first, and from its last back to the main thread."""
+        """Return the edges between the main thread and the bursts of other threads.
+
+        One edge leads from the main thread's last task before a burst to the burst's first task. Another leads from the
+        burst's last task back to the main thread.
+        """
         host = self.host
-        # The tasks of every thread, in time order, and their starts.
+        # Collect the tasks of every thread in time order, and their starts.
         tasks = {x: (rows, host.start_ns[rows]) for x, rows in grouped(host.thread, np.arange(len(host)))}
         none = (host.thread[:0], host.thread[:0])
         on_main, main_ns = tasks.get(self.main, none)
@@ -251,14 +274,17 @@ class _Assembly:
         return edges
 
     def _handover(self, src: int, dst: int, time_ns: int) -> _Edges:
-        """An edge that lets a task start at ``time_ns``: by the other's end, or its start where it still runs then."""
+        """Return an edge that lets ``dst`` start at ``time_ns``.
+
+        The edge starts at the end of ``src``, or at its start if ``src`` still runs at that time.
+        """
         running = bool(self.host.end_ns[src] > time_ns)
         reference = (self.host.start_ns if running else self.host.end_ns)[src]
         lag = np.array([(time_ns - reference) / 1e3])
         return _Edges(t.HANDOVER, np.array([src]), np.array([dst]), lag, running)
 
     def end_edges(self) -> list[_Edges]:
-        """An iteration that ends with the trace ends with all of it: device tasks and other threads included."""
+        """Return the edges that end the last iteration with the trace, device tasks and other threads included."""
         host = self.host
         stream = self.trace.activities.stream
         base = len(host)
@@ -274,7 +300,10 @@ class _Assembly:
         return edges
 
     def with_marks_in_place(self, graph: Graph) -> Graph:
-        """Marks moved to where they belong on the main thread; one that comes first carries that thread's offset."""
+        """Return the graph with marks at their positions on the main thread.
+
+        If a mark comes first, it takes over the offset of that thread.
+        """
         marks = np.flatnonzero(graph.kind == t.MARK)
         if not len(marks):
             return graph

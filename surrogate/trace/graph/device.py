@@ -1,11 +1,13 @@
-"""Device activities as tasks: what they and the host wait for, the lanes of their streams, and their delays.
+"""Convert device activities into tasks: their waits, the waits of the host, the lanes of streams, and delays.
 
-Profilers record what a wait was for only when asked to. Without a record the wait is derived from what CUDA defines
-and from time: an awaited task was launched before the wait and had ended (within 2 µs) when the wait ended.
+Profilers record the target of a wait only if configured to do so. Without a record, the target follows from CUDA's
+definitions and from times: an awaited task was launched before the wait and had ended (within 2 µs) when the wait
+ended.
 
-Three things let a device task start: its stream's previous task, its launch call, awaited tasks of other streams. The
-one that came last, allowing each its typical delay, is charged with the measured delay; the others keep the typical
-one, so that a changed trace waits a plausible time where it waits for something else than before.
+Three events let a device task start: the end of its stream's previous task, its launch call, and the ends of awaited
+tasks of other streams. Each event has a typical delay. The event that came last, including its typical delay, gets the
+measured delay; the others keep their typical delays. So a task in a changed trace has a plausible delay if another
+event decides.
 """
 
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from surrogate.trace.graph.tasks import Floats, Mask
 TOLERANCE_NS = 2000
 UNEXPLAINED_US = 20.0
 _LONG_LAUNCH = 10.0
-"""Times the typical launch, and at least `_QUEUE_US`: the launch waited for room in the queue."""
+"""A launch waited for the queue if it took more than this multiple of the typical launch, and over `_QUEUE_US`."""
 _QUEUE_US = 100.0
 _IMPLICIT_US = 20.0
 _EARLY_US = 20.0
@@ -29,16 +31,16 @@ Pairs = list[tuple[int, int]]
 
 
 class Waits(NamedTuple):
-    """Who waits for whom; how many waits the trace holds, and how many of them have no target."""
+    """Pairs of a waiting and an awaited event; the number of waits in the trace, and of waits without a target."""
 
     pairs: Pairs
-    seen: int
-    lost: int
+    total: int
+    without_target: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """Per stream the activities that a call launched, in launch order (ns)."""
+    """The activities that a call launched, by stream, with their launch times in ns, in launch order."""
 
     rows: dict[int, Ints]
     launch_ns: dict[int, Ints]
@@ -55,47 +57,50 @@ class Launched:
         return Launched(rows, times)
 
     def last(self, stream: int, before_ns: int) -> int:
-        """The last activity launched on the stream before that time, -1 for none."""
+        """Return the last activity that was launched on the stream before that time, -1 for none."""
         at = int(np.searchsorted(self.launch_ns[stream], before_ns, "left")) - 1
         return int(self.rows[stream][at]) if at >= 0 else -1
 
     def next(self, stream: int, from_ns: int) -> int:
-        """The first activity launched on the stream at that time or later, -1 for none."""
+        """Return the first activity that was launched on the stream at that time or later, -1 for none."""
         at = int(np.searchsorted(self.launch_ns[stream], from_ns, "left"))
         return int(self.rows[stream][at]) if at < len(self.rows[stream]) else -1
 
 
 def awaited_by_calls(trace: Trace, launched: Launched) -> Waits:
-    """(call, activity) where the call waits for the activity; of synchronising calls how many there are."""
+    """Return (call, awaited activity) pairs, and the number of synchronising calls."""
     calls = trace.calls
     ends = trace.activities.end_ns
     pairs: Pairs = []
-    seen = lost = 0
+    total = without_target = 0
     streams = _recorded_streams(trace, events.SYNC_STREAM)
     for call in np.flatnonzero(_may_wait(trace)).tolist():
         kind = int(calls.kind[call])
         name = trace.name_of(calls, call).lower()
         if kind == events.SYNC_CALL:
-            seen += 1
+            total += 1
             targets = _targets(trace, launched, call, name, streams)
-            lost += not targets
+            without_target += not targets
         elif kind == events.LAUNCH:
             targets = _queue_head(trace, launched, call)
         else:  # cudaFree waits for the device
             targets = [row for row in _finished(trace, launched, call) if ends[row] > calls.start_ns[call]]
         pairs += [(call, target) for target in targets]
-    return Waits(pairs, seen, lost)
+    return Waits(pairs, total, without_target)
 
 
 def _recorded_streams(trace: Trace, kind: int) -> dict[int, int]:
-    """Call → stream of the synchronisation records of a kind that name both."""
+    """Return call → stream for the synchronisation records of a kind that name both."""
     syncs = trace.syncs
     recorded = (syncs.call >= 0) & (syncs.stream >= 0) & (syncs.kind == kind)
     return dict(zip(syncs.call[recorded].tolist(), syncs.stream[recorded].tolist(), strict=True))
 
 
 def _may_wait(trace: Trace) -> Mask:
-    """Synchronising calls, launches so long that they must have waited for the queue, and frees that took long."""
+    """Return a mask of the calls that may wait for the device.
+
+    They are synchronising calls, launches so long that they waited for the queue, and long calls that free memory.
+    """
     calls = trace.calls
     is_launch = calls.kind == events.LAUNCH
     typical_us = float(np.median(calls.time_us[is_launch])) if is_launch.any() else 5.0
@@ -106,7 +111,7 @@ def _may_wait(trace: Trace) -> Mask:
 
 
 def _finished(trace: Trace, launched: Launched, call: int) -> list[int]:
-    """Per stream the last activity launched before the call, where it had ended when the call did."""
+    """Return per stream the last activity that was launched before the call, if it had ended when the call ended."""
     start = int(trace.calls.start_ns[call])
     end = int(trace.calls.end_ns[call]) + TOLERANCE_NS
     last = [launched.last(stream, start) for stream in launched.rows]
@@ -114,7 +119,10 @@ def _finished(trace: Trace, launched: Launched, call: int) -> list[int]:
 
 
 def _targets(trace: Trace, launched: Launched, call: int, name: str, streams: dict[int, int]) -> list[int]:
-    """What a synchronising call waits for: every stream, the latest activity (an event), or its own stream."""
+    """Return the activities that a synchronising call waits for.
+
+    They are those of every stream (device), the latest activity (event), or those of the call's own stream.
+    """
     finished = _finished(trace, launched, call)
     if not finished or "device" in name or "ctx" in name or "context" in name:
         return finished
@@ -127,7 +135,7 @@ def _targets(trace: Trace, launched: Launched, call: int, name: str, streams: di
 
 
 def _own_stream(trace: Trace, launched: Launched, call: int) -> int:
-    """The stream that the calling thread launched on last; -1 for none."""
+    """Return the stream that the calling thread launched on last; -1 for none."""
     start = int(trace.calls.start_ns[call])
     thread = trace.calls.thread[call]
     best = (-1, -1)
@@ -139,7 +147,10 @@ def _own_stream(trace: Trace, launched: Launched, call: int) -> int:
 
 
 def _queue_head(trace: Trace, launched: Launched, call: int) -> list[int]:
-    """The activity whose end let a long launch go on: the last one on its own stream that ended while it waited."""
+    """Return the activity whose end let a long launch continue.
+
+    It is the last activity on its stream that ended during the launch.
+    """
     members = np.flatnonzero(trace.activities.call == call)
     if not len(members):
         return []
@@ -152,10 +163,10 @@ def _queue_head(trace: Trace, launched: Launched, call: int) -> list[int]:
 
 
 def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
-    """Call → (copy, whether the call returns after the copy's *end*; else after its start, while it stages the data).
+    """Return call → (copy, whether the call returns after the copy's *end*) for copies that block the host.
 
-    A copy to pageable host memory ends before its call does; one from pageable memory is staged by the call, which so
-    waits until the stream comes to it.
+    Otherwise the call returns after the copy's start, while it stages the data. A copy to pageable host memory ends
+    before its call does. A copy from pageable memory is staged by the call, which therefore waits for the stream.
     """
     activities, calls = trace.activities, trace.calls
     pageable = trace.name_matches(activities, lambda name: "pageable" in name.lower())
@@ -175,14 +186,15 @@ def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
 
 
 def awaited_by_streams(trace: Trace, launched: Launched) -> Waits:
-    """(activity before, activity after) across streams for cudaStreamWaitEvent.
+    """Return (activity before, activity after) pairs across streams for cudaStreamWaitEvent.
 
-    The wait belongs to its recorded stream, else to that of the next launch on its thread. What it awaits is the
-    last activity of the other streams of the device that was launched before it and ended before its stream went on.
+    The wait belongs to its recorded stream, else to the stream of the next launch on its thread. The awaited activity
+    is the last one on each other stream of the device that was launched before the wait and had ended when the stream
+    continued.
     """
     calls, activities = trace.calls, trace.activities
     devices = [(stream.process, stream.device) for stream in trace.streams]
-    # The first activity that each call launched; written backwards, so that the first one stays.
+    # Find the first activity that each call launched. Writing backwards keeps the first one.
     with_call = np.flatnonzero(activities.call >= 0)[::-1]
     first_of_call = np.full(len(calls), -1)
     first_of_call[activities.call[with_call]] = with_call
@@ -191,9 +203,9 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> Waits:
     stream_of = _recorded_streams(trace, events.SYNC_STREAM_WAIT)
     pairs: dict[tuple[int, int], None] = {}
     waits = np.flatnonzero(calls.kind == events.WAIT_CALL).tolist()
-    lost = 0
+    without_target = 0
     for wait in waits:
-        # What goes on after the wait: the next launch on the recorded stream, else the next one of the wait's thread.
+        # Find the waiting activity: the next launch on the recorded stream, else the next one of the wait's thread.
         wait_ns = int(calls.start_ns[wait])
         if stream_of.get(wait, -1) in launched.rows:
             after = launched.next(stream_of[wait], wait_ns)
@@ -202,24 +214,35 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> Waits:
             at = int(np.searchsorted(later, wait, "right"))
             after = int(first_of_call[later[at]]) if at < len(later) else -1
         if after < 0:
-            lost += 1
+            without_target += 1
             continue
-        # What it waits for: of every other stream of the device the last one launched before, if it had ended in time.
+        # Find the awaited ones: per other stream of the device, the last one launched before, if it ended in time.
         stream = int(activities.stream[after])
         others = [s for s in launched.rows if s != stream and devices[s] == devices[stream]]
         before = [launched.last(other, wait_ns) for other in others]
         limit = activities.start_ns[after] + TOLERANCE_NS
         awaited = [row for row in before if row >= 0 and activities.end_ns[row] <= limit]
-        lost += not awaited
+        without_target += not awaited
         pairs.update(dict.fromkeys((row, after) for row in awaited))
-    return Waits(list(pairs), len(waits), lost)
+    return Waits(list(pairs), len(waits), without_target)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
-    """``lane`` of every activity, ``previous`` on its lane (-1: none), ``branch``: the task of another lane of its
-    stream that it follows (-1: none). Lanes from 0; ``stream`` of each lane. More than one per stream only where
-    activities of one stream overlap, as those of a CUDA graph's branches do."""
+    """The lanes of streams. A stream has several lanes only if its activities overlap, as the branches of CUDA graphs
+    do.
+
+    Attributes
+    ----------
+    lane
+        The lane of every activity, from 0.
+    previous
+        The previous activity on the lane, -1 for none.
+    branch
+        The activity of another lane of the stream that it follows, -1 for none.
+    stream
+        The stream of each lane.
+    """
 
     lane: Ints
     previous: Ints
@@ -228,7 +251,7 @@ class Lanes:
 
 
 def lanes_of(trace: Trace) -> Lanes:
-    """Activities of one stream in as few lanes as hold them without overlap (beyond 2 µs of rounding)."""
+    """Return the activities of each stream in as few lanes as possible without overlap above 2 µs of rounding."""
     activities = trace.activities
     lane = np.full(len(activities), -1)
     previous, branch = lane.copy(), lane.copy()
@@ -240,8 +263,8 @@ def lanes_of(trace: Trace) -> Lanes:
             previous[rows[1:]] = rows[:-1]
             streams.append(stream)
             continue
-        # Each activity takes the first lane that is free when it begins. Where another free lane has the later one,
-        # that is what it follows; where none is free, a lane opens.
+        # Each activity takes the first free lane, or a new lane. It follows the activity that ended last on any free
+        # lane.
         last: list[int] = []  # the last activity of each lane of this stream
         for row in rows.tolist():
             begins = int(activities.start_ns[row]) + TOLERANCE_NS
@@ -262,8 +285,12 @@ def lanes_of(trace: Trace) -> Lanes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delays:
-    """µs per activity: ``gap_us`` after the previous of its lane (first: after the origin), ``launch_us`` after its
-    launch call's start (NaN without one), ``event_us`` after the latest awaited activity (NaN without one)."""
+    """Delays of activities in µs.
+
+    ``gap_us`` counts from the previous activity of the lane, or from the origin for the first one. ``launch_us`` counts
+    from the start of the launch call, ``event_us`` from the end of the latest awaited activity; both are NaN without
+    one. ``unexplained_us`` is time that the trace gives no cause for.
+    """
 
     gap_us: Floats
     launch_us: Floats
@@ -274,23 +301,26 @@ class Delays:
 
 
 def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
-    """``awaited_end_ns``: end of the latest activity of other lanes that each one waits for, NaN for none."""
+    """Return the delays of activities.
+
+    ``awaited_end_ns`` is the end of the latest activity of other lanes that each activity waits for, NaN for none.
+    """
     activities = trace.activities
     start = activities.start_ns.astype(float)
     launch = linked(trace.calls.start_ns, activities.call, np.nan)
     before = linked(activities.end_ns, lanes.previous, np.nan)
     gap, latency, event = ((start - other) / 1e3 for other in (before, launch, awaited_end_ns))
     typical_gap, typical_latency = _typical(trace, gap, latency)
-    # Each cause with its typical delay, or with the measured one where that was shorter; shape (3, activities).
+    # Give each cause its typical delay, or the measured one if it was shorter; shape (3, activities).
     minimum = np.stack(
         [np.minimum(gap, typical_gap), np.minimum(latency, typical_latency), np.minimum(event, typical_gap)]
     )
     ready = np.stack([before, launch, awaited_end_ns]) / 1e3 + minimum
     has_cause = ~np.isnan(ready).all(axis=0)
-    # A task with nothing to wait for starts at an absolute time.
+    # A task without a cause starts at an absolute time.
     ready[0, ~has_cause] = 0.0
     minimum[0, ~has_cause] = 0.0
-    # The cause that was ready last takes the rest of the measured delay.
+    # The cause that was ready last gets the rest of the measured delay.
     filled = np.where(np.isnan(ready), -np.inf, ready)
     binding = filled.argmax(axis=0)
     residual = np.maximum(start / 1e3 - filled.max(axis=0), 0.0) if len(start) else start
@@ -301,7 +331,10 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
 
 
 def _typical(trace: Trace, gap: Floats, latency: Floats) -> tuple[float, float]:
-    """Medians of kernels: the gap where the launch came 20 µs or more before, the latency where the stream was idle."""
+    """Return the median gap and launch latency of kernels in µs.
+
+    The gap is taken from kernels that were launched at least 20 µs earlier, the latency from kernels on an idle stream.
+    """
     kernel = trace.activities.kind == events.KERNEL
     with np.errstate(invalid="ignore"):
         early = kernel & (latency - gap > _EARLY_US) & (gap < _EARLY_US)

@@ -1,9 +1,9 @@
-"""Host threads as tasks: hand-over between threads, pieces of host time between calls, waits taken out.
+"""Convert host threads into tasks: hand-over between threads, pieces of host time between calls, waits removed.
 
-No profiler records where one thread sets another to work. It shows in time: autograd's thread runs in bursts, and
-during a burst the main thread, which called ``backward()``, begins and ends nothing. A burst's first event then follows
-the main thread's last one before it, and the main thread's next event follows the burst's last (Daydream, ATC 2020,
-section 4.2, CPU → CPU).
+Profilers do not record which thread starts the work of another thread. Times show it: autograd's thread runs in bursts,
+and the main thread, which called ``backward()``, begins and ends no event during a burst. The first event of a burst
+then depends on the main thread's last event before it, and the main thread's next event depends on the burst's last
+event (Daydream, ATC 2020, section 4.2, CPU → CPU).
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ _LAUNCH_NS = 5000
 class Burst:
     """Work of ``thread`` from ``start_ns`` to ``end_ns`` that the main thread starts.
 
-    ``idle`` are the times in which the main thread waits for it, none where it goes on with work of its own. Autograd
-    runs operators on the CPU in the thread that called ``backward()``, so the wait can have breaks.
+    ``idle`` are the intervals in which the main thread waits for it; there are none if the main thread continues its
+    own work. Autograd runs CPU operators in the thread that called ``backward()``, so the wait can have breaks.
     """
 
     thread: int
@@ -37,7 +37,9 @@ class Burst:
 
 
 def main_thread(trace: Trace) -> int:
-    """The thread of the profiler's steps, else the one with the most time outside autograd; -1 without a host event."""
+    """Return the thread of the profiler's steps, else the one with the most time outside autograd; -1 without host
+    events.
+    """
     ranges, calls = trace.ranges, trace.calls
     steps = np.flatnonzero(ranges.kind == events.STEP)
     if len(steps):
@@ -46,19 +48,22 @@ def main_thread(trace: Trace) -> int:
     thread, time_us = ranges.thread[outer], ranges.time_us[outer]
     if not len(outer):
         thread, time_us = calls.thread, calls.time_us
-    named = thread >= 0
-    return int(np.bincount(thread[named], weights=time_us[named]).argmax()) if named.any() else -1
+    is_thread = thread >= 0
+    return int(np.bincount(thread[is_thread], weights=time_us[is_thread]).argmax()) if is_thread.any() else -1
 
 
 def bursts(trace: Trace, main: int) -> list[Burst]:
-    """The bursts of the other threads in time order; a thread that the main one neither starts nor awaits has none."""
+    """Return the bursts of the other threads in time order.
+
+    A thread that the main thread neither starts nor waits for has no bursts.
+    """
     if main < 0:
         return []
     ranges = trace.ranges
     autograd = _of_autograd(trace)
     on_main = autograd & (ranges.thread == main)
     engine = merged(ranges.start_ns[on_main], ranges.end_ns[on_main])
-    # When the main thread begins or ends something, its own work for autograd left aside.
+    # Times when the main thread begins or ends an event, except its own work for autograd.
     edges = np.concatenate(_intervals(trace, main))
     at = np.searchsorted(engine[0], edges, "right") - 1
     edges = np.sort(edges[(at < 0) | (linked(engine[1], at, 0) < edges)])
@@ -73,11 +78,11 @@ def bursts(trace: Trace, main: int) -> list[Burst]:
 def _bursts_of_thread(
     trace: Trace, thread: int, main_edges: Ints, backward_starts: Ints, engine: tuple[Ints, Ints]
 ) -> list[Burst]:
-    """The times in which a thread is busy, as bursts, as far as the main thread starts them."""
+    """Return the busy times of a thread as bursts, if the main thread starts them."""
     starts, ends = merged(*_intervals(trace, thread))
     if not len(starts):
         return []
-    # A burst goes on over an idle time in which the main thread does nothing either.
+    # A burst continues over an idle time in which the main thread has no event either.
     after = np.searchsorted(main_edges, ends[:-1], "left")
     before = np.searchsorted(main_edges, starts[1:], "right")
     breaks = np.flatnonzero(before > after)
@@ -87,7 +92,7 @@ def _bursts_of_thread(
     for start, end in zip(firsts.tolist(), lasts.tolist(), strict=True):
         follows = int(np.searchsorted(main_edges, start, "right"))
         precedes = int(np.searchsorted(main_edges, end, "left"))
-        # The main thread waits where it has events before and after the burst, and none during it.
+        # The main thread waits if it has events before and after the burst, but none during it.
         waits = 0 < follows == precedes < len(main_edges)
         low, high = np.searchsorted(backward_starts, [start, end])
         if waits or (follows and high > low):
@@ -96,7 +101,7 @@ def _bursts_of_thread(
 
 
 def _idle(start: int, end: int, engine: tuple[Ints, Ints]) -> tuple[tuple[int, int], ...]:
-    """[start, end) without the times when the main thread works for autograd itself."""
+    """Return [start, end) without the times when the main thread itself works for autograd."""
     gaps = []
     at = start
     for begins, stops in zip(engine[0].tolist(), engine[1].tolist(), strict=True):
@@ -116,7 +121,7 @@ def _threads(trace: Trace) -> list[int]:
 
 
 def _intervals(trace: Trace, thread: int) -> tuple[Ints, Ints]:
-    """Starts and ends of the ranges and calls of a thread."""
+    """Return the starts and ends of the ranges and calls of a thread."""
     tables = (trace.ranges, trace.calls)
     starts = np.concatenate([table.start_ns[table.thread == thread] for table in tables])
     return starts, np.concatenate([table.end_ns[table.thread == thread] for table in tables])
@@ -124,7 +129,9 @@ def _intervals(trace: Trace, thread: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Pieces of host time, per thread in time order: ``call`` is the row of the outermost call, -1 for work between."""
+    """Pieces of host time by thread, in time order. ``call`` is the row of the outermost call, -1 for work between
+    calls.
+    """
 
     thread: Ints
     start_ns: Ints
@@ -134,7 +141,7 @@ class Pieces:
 
 
 def outermost_calls(trace: Trace) -> Ints:
-    """For every call the row of the call that encloses it on its thread (a runtime call around driver calls)."""
+    """Return for every call the row of its outermost call on its thread (a runtime call around driver calls)."""
     calls = trace.calls
     outer = np.arange(len(calls))
     for _, rows in grouped(calls.thread, np.arange(len(calls))):
@@ -146,9 +153,10 @@ def outermost_calls(trace: Trace) -> Ints:
 
 
 def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[Burst], outer: Ints) -> Pieces:
-    """All pieces: calls, and the work between them, cut where a layer, an iteration or a burst begins or ends.
+    """Return all pieces of host time: calls, and the work between them.
 
-    A thread that works in bursts has no pieces between them, and the main thread none while it waits for one.
+    Work is cut where a layer, an iteration or a burst begins or ends. A thread that works in bursts has no pieces
+    between them. The main thread has no pieces while it waits for a burst.
     """
     parts = []
     for thread in _threads(trace):
@@ -170,13 +178,13 @@ def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[B
 def _pieces_of_thread(
     trace: Trace, layers: Layers, thread: int, outer: Ints, cuts: Ints, idle: list[tuple[int, int]]
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Thread, start, end and call of each piece, the columns of `Pieces`."""
+    """Return thread, start, end and call of each piece, the columns of `Pieces`."""
     rows = np.flatnonzero((trace.calls.thread == thread) & (outer == np.arange(len(outer))))
     starts, ends = trace.calls.start_ns[rows], trace.calls.end_ns[rows]
     busy = merged(*_intervals(trace, thread))
     if len(busy[0]):
         cuts = cuts[(cuts >= busy[0][0]) & (cuts <= busy[1][-1])]
-    # Between any two neighbouring bounds the thread does one thing; what a call covers is the call's own piece.
+    # Between two neighbouring bounds the thread does one thing. Time inside a call is the call's own piece.
     bounds = np.unique(np.concatenate([starts, ends, _layer_bounds(trace, layers, thread), *busy, cuts]))
     low = bounds[:-1]
     high = bounds[1:]
@@ -191,7 +199,9 @@ def _pieces_of_thread(
 
 
 def _covered(times: Ints, starts: Ints, ends: Ints) -> Mask:
-    """Whether each time lies in one of the sorted, disjoint intervals [start, end); empty ones hold nothing."""
+    """Return whether each time is in one of the sorted, disjoint intervals [start, end); empty intervals contain no
+    time.
+    """
     full = ends > starts
     starts, ends = starts[full], ends[full]
     at = np.searchsorted(starts, times, "right") - 1
@@ -199,7 +209,7 @@ def _covered(times: Ints, starts: Ints, ends: Ints) -> Mask:
 
 
 def _layer_bounds(trace: Trace, layers: Layers, thread: int) -> Ints:
-    """Starts and ends of the ranges on a thread at which the layer changes."""
+    """Return the starts and ends of the ranges on a thread at which the layer changes."""
     ranges = trace.ranges
     around = linked(layers.of_range, ranges.parent)
     changes = (layers.of_range >= 0) & (layers.of_range != around)
@@ -209,8 +219,11 @@ def _layer_bounds(trace: Trace, layers: Layers, thread: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostTasks:
-    """``piece``, thread and times of every host task; ``of_call`` and ``return_of_call``: the tasks in which a call
-    begins and returns; ``copies``: blocking copies, as `blocking_copies` gives them."""
+    """The host tasks, with piece, thread and times.
+
+    ``of_call`` and ``return_of_call`` are the tasks in which each call begins and returns. ``copies`` are the blocking
+    copies, as `blocking_copies` returns them.
+    """
 
     piece: Ints
     thread: Ints
@@ -225,9 +238,9 @@ class HostTasks:
 
 
 def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int, int]]) -> HostTasks:
-    """Pieces with waiting calls shortened to what follows the wait, and blocking copies split in start and return.
+    """Return the pieces as tasks: a waiting call is shortened to its time after the wait, a blocking copy is split.
 
-    ``pairs``: (call, activity that it waits for).
+    The two tasks of a blocking copy are its start and its return. ``pairs`` are (call, awaited activity).
     """
     activities = trace.activities
     start, end = pieces.start_ns.copy(), pieces.end_ns.copy()
@@ -235,12 +248,12 @@ def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int,
     rows = np.flatnonzero(pieces.call >= 0)
     of_call[pieces.call[rows]] = rows
     of_call = of_call[outer]
-    # A waiting call's task is what the call still does once the activity has ended.
+    # The task of a waiting call is its time after the end of the activity.
     for call, activity in pairs:
         task = of_call[call]
         start[task] = min(max(start[task], activities.end_ns[activity]), end[task])
     copies = {call: row for call, row in blocking_copies(trace).items() if call == outer[call]}
-    # A piece that holds a blocking copy stands twice: the second time for the call's return.
+    # A piece with a blocking copy occurs twice; the second one is the call's return.
     by_piece = {int(of_call[call]): copy for call, copy in copies.items()}
     piece = np.sort(np.concatenate([np.arange(len(start)), np.array(sorted(by_piece), np.int64)]))
     is_return = np.append(False, piece[1:] == piece[:-1])[: len(piece)]
@@ -251,7 +264,7 @@ def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int,
     for task in np.flatnonzero(is_return).tolist():
         row, after_end = by_piece[int(piece[task])]
         called = int(start[task])
-        # The return's time starts when the copy lets it; the start takes as long as a launch.
+        # The return begins when the copy allows it. The start takes as long as a launch.
         start[task] = (activities.end_ns if after_end else activities.start_ns)[row]
         end[task - 1] = min(called + typical_ns, max(int(activities.start_ns[row]), called))
     of_call = linked(first, of_call)
