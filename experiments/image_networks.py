@@ -31,7 +31,7 @@ from surrogate.network.network import Network, ReadOptions, Tally, with_settings
 from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.runtime import fuse_layers
-from surrogate.network.torch_module import Arguments, recorded_calls
+from surrogate.network.torch_module import Arguments, record_calls
 from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.datasheet import FILE, HALVES, datasheet_models
 
@@ -86,7 +86,7 @@ def read(name: str, size: int, batch: int, torch_release: str) -> Network:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         model._apply(lambda values: fake.from_tensor(torch.empty(values.shape, dtype=values.dtype)))
         inputs = Arguments((torch.empty(batch, 3, size, size),), {})
-        return network_of(name, recorded_calls(model, inputs, ReadOptions(amp="fp16")).forward)
+        return network_of(name, record_calls(model, inputs, ReadOptions(amp="fp16")).forward)
 
 
 def network_of(name: str, calls: Iterable[Call]) -> Network:

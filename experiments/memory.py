@@ -26,7 +26,7 @@ from surrogate.network.language import Deployment
 from surrogate.network.language_step import read_language
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import Network, ReadOptions
-from surrogate.network.torch_gpu import gpu_calls
+from surrogate.network.torch_gpu import dispatched_as_on_gpu
 from surrogate.network.torch_module import module_network
 from surrogate.network.training import completed
 
@@ -91,7 +91,7 @@ def tracked_bytes(module: "nn.Module", inputs: tuple[Any, ...], amp: str | None,
         tracker.track_external(module, step, *(each for each in inputs if each is not None))
         for _ in range(2 if optimizer == "adam" else 1):
             with tracker:
-                with gpu_calls(amp):
+                with dispatched_as_on_gpu(amp):
                     result = module(*inputs)
                 leaves = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
                 torch.stack([each.float().sum() for each in leaves]).sum().backward()

@@ -19,7 +19,7 @@ from experiments.small_networks import CALLS, FOLDER, PROGRAM, REPOSITORY, measu
 from surrogate.dataset.files import atomic_path
 from surrogate.network.aten_call import Call
 from surrogate.network.network import ReadOptions
-from surrogate.network.torch_module import Arguments, recorded_calls
+from surrogate.network.torch_module import Arguments, record_calls
 
 
 def program(path: Path) -> Any:
@@ -43,7 +43,7 @@ def calls_of(path: Path) -> list[Call]:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     model = _built(source.Model, source.get_init_inputs(), fake)
     with fake:
-        recorded = recorded_calls(model, Arguments(tuple(source.get_inputs()), {}), ReadOptions())
+        recorded = record_calls(model, Arguments(tuple(source.get_inputs()), {}), ReadOptions())
     return [replace(call, name="") for call in recorded.forward]
 
 

@@ -1,6 +1,6 @@
-"""Torch on fake tensors of the CPU, calling what a GPU would: any build of torch runs it, also under autograd.
+"""Make torch on fake CPU tensors call the operators that a GPU would, with any build of torch, also under autograd.
 
-Attention, dropout, recurrent layers and cells are the fused kernels there, and autocast casts by CUDA's lists, which
+On a GPU, attention, dropout, recurrent layers and recurrent cells are fused kernels. Autocast uses CUDA's lists, which
 are longer than the CPU's. Source: PyTorch, `torch.amp`, "CUDA Op-Specific Behavior"; `native_functions.yaml` for the
 fused kernels; `aten/src/ATen/native/RNN.cpp` for the recurrent functions that call cuDNN.
 """
@@ -17,17 +17,17 @@ from surrogate.network.aten_call import DISPATCH_TABLE
 if TYPE_CHECKING:
     from torch import Tensor
 
-FLASH_WIDTH = 256
-"""Most values of a head in the flash kernel."""
-MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
-"""Layer → cuDNN's number of it."""
+MAX_FLASH_HEAD_DIM = 256
+"""Maximum size of a head in the flash kernel."""
+CUDNN_RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+"""Layer → its number in cuDNN."""
 
 
 @contextmanager
-def gpu_calls(amp: str | None = None) -> Iterator[None]:
-    """While it lasts, torch dispatches as on a GPU, under autocast to ``amp``, one of `HALF` or None for none.
+def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
+    """Dispatch as on a GPU during the block, with autocast to ``amp``, one of `HALF` or None for no autocast.
 
-    The overrides are the whole process's until the end of the block.
+    The overrides affect the whole process until the end of the block.
     """
     import torch
     from torch.library import _scoped_library
@@ -39,12 +39,13 @@ def gpu_calls(amp: str | None = None) -> Iterator[None]:
         for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
                 library.impl(name, fused, key)
-        for way, cast in (("arguments", _of_fp32), ("results", _to_fp32)):
-            for name in DISPATCH_TABLE["autocast"][way]:
+        for part, cast in (("arguments", _with_fp32_arguments), ("results", _with_fp32_result)):
+            for name in DISPATCH_TABLE["autocast"][part]:
                 base, _, overload = name.partition(".")
                 op = getattr(getattr(torch.ops.aten, base), overload or "default")
                 library.impl(name, partial(cast, op), "AutocastCPU")
-        torch.backends.mha.set_fastpath_enabled(False)  # one call that hides a whole block's kernels
+        # The fast path is one call and hides the kernels of a whole block.
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
             with torch.autocast("cpu", dtype=kinds.get(amp or ""), enabled=amp is not None):
                 yield
@@ -54,28 +55,30 @@ def gpu_calls(amp: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def cuda_autocast() -> Iterator[None]:
-    """While it lasts, new ``torch.autocast("cuda")`` blocks are the CPU's, whose tensors stand for a GPU's; without
-    CUDA torch turns them off."""
+    """Make new ``torch.autocast("cuda")`` blocks apply to the CPU, whose tensors represent a GPU's, during the block.
+
+    Without CUDA, torch would disable them.
+    """
     import torch
 
-    begin = torch.autocast.__init__
+    original_init = torch.autocast.__init__
 
     def on_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
-        begin(self, device_type, dtype, *args, **kwargs)
+        original_init(self, device_type, dtype, *args, **kwargs)
 
     torch.autocast.__init__ = on_cpu
     try:
         yield
     finally:
-        torch.autocast.__init__ = begin
+        torch.autocast.__init__ = original_init
 
 
-def autocast_around() -> str | None:
-    """The type of the autocast block that the caller stands in, None for none.
+def current_autocast() -> str | None:
+    """Return the type of the autocast block around the caller; None if there is none.
 
-    Raises `InputError` for one that is off, as CUDA's is where torch finds no CUDA.
+    Raises `InputError` if the block is disabled, as blocks for CUDA are if torch finds no CUDA.
     """
     import torch
 
@@ -85,25 +88,25 @@ def autocast_around() -> str | None:
     torch.autocast_increment_nesting()
     if torch.autocast_decrement_nesting():
         raise InputError(
-            "the autocast block around it is off, as CUDA's is without CUDA; leave it, and give --amp bf16"
+            "the autocast block around it is off (torch disables CUDA's without CUDA); leave it, and give --amp bf16"
         )
     return None
 
 
-def in_tf32() -> tuple[str, ...]:
-    """Which of ``products`` and ``convolutions`` torch's settings let run in TF32 now."""
+def tf32_operations() -> tuple[str, ...]:
+    """Return which of ``products`` and ``convolutions`` torch's settings currently run in TF32."""
     import torch
 
     products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if hasattr(products, "fp32_precision"):  # torch 2.9 and later, which may refuse to say allow_tf32
+    if hasattr(products, "fp32_precision"):  # torch 2.9 and later may refuse to return allow_tf32
         allowed = [part.fp32_precision == "tf32" for part in (products, cudnn.conv)]
     else:
         allowed = [part.allow_tf32 for part in (products, cudnn)]
     return tuple(name for name, value in zip(("products", "convolutions"), allowed, strict=True) if value)
 
 
-def _of_fp32(op: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """``op`` of its arguments cast to fp32."""
+def _with_fp32_arguments(op: Callable[..., object], *args: object, **kwargs: object) -> object:
+    """Call ``op`` with its arguments cast to fp32."""
     import torch
 
     def cast(value: Any) -> object:
@@ -113,37 +116,37 @@ def _of_fp32(op: Callable[..., object], *args: object, **kwargs: object) -> obje
         return op(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
 
 
-def _to_fp32(op: Callable[..., object], values: "Tensor", *args: object, **kwargs: object) -> object:
-    """``op`` of what half-precision ``values`` are, in one kernel that gives fp32."""
+def _with_fp32_result(op: Callable[..., object], values: "Tensor", *args: object, **kwargs: object) -> object:
+    """Call ``op`` on half-precision ``values`` in one kernel that returns fp32."""
     import torch
 
     aten = torch.ops.aten
     halves = values.dtype in (torch.float16, torch.bfloat16)
-    at_once: dict[object, Callable[..., object]] = {
+    fused_casts: dict[object, Callable[..., object]] = {
         aten.softmax.int: aten._softmax,
         aten.log_softmax.int: aten._log_softmax,
     }
     with torch.autocast("cpu", enabled=False):
         if not halves or kwargs.get("dtype") is not None:
             return op(values, *args, **kwargs)
-        if op in at_once:
-            return at_once[op](values, args[0], True)
+        if op in fused_casts:
+            return fused_casts[op](values, args[0], True)
         return op(values, *args, **kwargs, dtype=torch.float32)
 
 
 def _attention(
     query: "Tensor", key: "Tensor", value: "Tensor", *options: Any, scale: float | None = None, enable_gqa: bool = False
 ) -> "Tensor":
-    """Flash attention of half precision without a mask, else the memory-efficient kernel.
+    """Call flash attention for half precision without a mask, else the memory-efficient kernel.
 
-    ``options`` are a mask, the share of dropout and whether attention is causal, as far as they are given. As torch
-    does, those whose shape neither kernel takes go by their products and a softmax.
+    ``options`` are a mask, the dropout probability and whether attention is causal; missing ones have their defaults.
+    If neither kernel takes the shapes, two products and a softmax run, as in torch.
     """
     import torch
 
     aten = torch.ops.aten
-    given: tuple[Any, ...] = (*options, *(None, 0.0, False)[len(options) :])
-    mask, dropout, is_causal = given
+    all_options: tuple[Any, ...] = (*options, *(None, 0.0, False)[len(options) :])
+    mask, dropout, is_causal = all_options
     if enable_gqa:
         groups = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
@@ -152,7 +155,7 @@ def _attention(
         return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[
             0
         ]
-    if halves and mask is None and query.size(-1) == value.size(-1) <= FLASH_WIDTH and query.size(-1) % 8 == 0:
+    if halves and mask is None and query.size(-1) == value.size(-1) <= MAX_FLASH_HEAD_DIM and query.size(-1) % 8 == 0:
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout, is_causal, False, scale=scale)[0]
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     if mask is not None:
@@ -164,7 +167,7 @@ def _attention(
 
 
 def _dropout(values: "Tensor", p: float, train: bool) -> "Tensor":
-    """One kernel that draws, drops and keeps the mask."""
+    """Call the one kernel that draws, drops and stores the mask."""
     import torch
 
     return torch.ops.aten.native_dropout(values, p, True)[0] if train and p else values
@@ -172,7 +175,10 @@ def _dropout(values: "Tensor", p: float, train: bool) -> "Tensor":
 
 @cache
 def recurrent_overrides() -> dict[str, Callable[..., object]]:
-    """Operator of ATen with its overload → what stands for it; also lets torch run cuDNN's own on fake tensors."""
+    """Return the GPU's implementation of each recurrent operator of ATen, by name and overload.
+
+    The call also lets torch run cuDNN's own operators on fake tensors.
+    """
     import torch
 
     fakes = {
@@ -182,13 +188,13 @@ def recurrent_overrides() -> dict[str, Callable[..., object]]:
     }
     for name, fake in fakes.items():
         torch.library.register_fake(f"aten::{name}", fake)
-    layers = {f"{name}.input": partial(_layers, mode) for name, mode in MODES.items()}
-    packed = {f"{name}.data": partial(_packed_layers, mode) for name, mode in MODES.items()}
+    layers = {f"{name}.input": partial(_layers, mode) for name, mode in CUDNN_RNN_MODES.items()}
+    packed = {f"{name}.data": partial(_packed_layers, mode) for name, mode in CUDNN_RNN_MODES.items()}
     return {**layers, **packed, "lstm_cell": _lstm_cell, "gru_cell": _gru_cell}
 
 
 class _RecurrentSettings(NamedTuple):
-    """The last arguments of a recurrent layer in ATen; those of packed sequences end before ``batch_first``."""
+    """The last arguments of a recurrent layer in ATen; for packed sequences ``batch_first`` is missing."""
 
     has_biases: bool
     num_layers: int
@@ -206,41 +212,41 @@ def _layers(
     *settings: Any,
     sizes: tuple[int, ...] = (),
 ) -> tuple[object, ...]:
-    """All layers of a recurrent network in one call; ``sizes``: sequences at each step of packed ones."""
+    """Run all layers of a recurrent network in one call; ``sizes``: sequences at each step of a packed batch."""
     import torch
 
-    asked = _RecurrentSettings(*settings)
+    layer_settings = _RecurrentSettings(*settings)
     states = list(hx) if isinstance(hx, list | tuple) else [hx]
     if torch.is_autocast_enabled("cpu"):
         half = torch.get_autocast_dtype("cpu")
         values, states, params = values.to(half), [state.to(half) for state in states], [p.to(half) for p in params]
-    weights = 2 + 2 * asked.has_biases  # of a layer and direction, without a projection
-    projected = len(params) // asked.num_layers // (1 + asked.bidirectional) > weights
+    weights = 2 + 2 * layer_settings.has_biases  # per layer and direction, without a projection
+    projected = len(params) // layer_settings.num_layers // (1 + layer_settings.bidirectional) > weights
     result = torch.ops.aten._cudnn_rnn(
         values,
         params,
         weights + projected,
         values.new_empty(0),
         states[0],
-        states[1] if mode == MODES["lstm"] else None,
+        states[1] if mode == CUDNN_RNN_MODES["lstm"] else None,
         mode,
         params[1].shape[0] // (1, 1, 4, 3)[mode],  # hidden values
         params[1].shape[1] if projected else 0,
-        asked.num_layers,
-        asked.batch_first,
-        asked.dropout,
-        asked.train,
-        asked.bidirectional,
+        layer_settings.num_layers,
+        layer_settings.batch_first,
+        layer_settings.dropout,
+        layer_settings.train,
+        layer_settings.bidirectional,
         list(sizes),
         None,
     )
-    return result[:3] if mode == MODES["lstm"] else result[:2]
+    return result[:3] if mode == CUDNN_RNN_MODES["lstm"] else result[:2]
 
 
 def _packed_layers(
     mode: int, data: "Tensor", batch_sizes: "Tensor", hx: Any, params: "list[Tensor]", *settings: Any
 ) -> tuple[object, ...]:
-    """The same of packed sequences, whose lengths nobody knows without memory: all count as equally long."""
+    """Run all layers on packed sequences; without values their lengths are unknown, so all count as equal."""
     steps = batch_sizes.shape[0]
     return _layers(mode, data, hx, params, *settings, sizes=(-(-data.shape[0] // steps),) * steps)
 
@@ -248,7 +254,7 @@ def _packed_layers(
 def _lstm_cell(
     values: "Tensor", hx: "list[Tensor]", w_ih: "Tensor", w_hh: "Tensor", *biases: Any
 ) -> tuple[object, ...]:
-    """Two products and one kernel for the rest."""
+    """Run an LSTM cell: two products and one kernel for the rest."""
     import torch
 
     gates = values @ w_ih.t(), hx[0] @ w_hh.t()
@@ -256,7 +262,7 @@ def _lstm_cell(
 
 
 def _gru_cell(values: "Tensor", hx: "Tensor", w_ih: "Tensor", w_hh: "Tensor", *biases: Any) -> object:
-    """The same of a GRU."""
+    """Run a GRU cell: two products and one kernel for the rest."""
     import torch
 
     gates = values @ w_ih.t(), hx @ w_hh.t()
@@ -264,12 +270,12 @@ def _gru_cell(values: "Tensor", hx: "Tensor", w_ih: "Tensor", w_hh: "Tensor", *b
 
 
 def _fake_backward(values: "Tensor", weight: "list[Tensor]", *arguments: Any) -> tuple[object, ...]:
-    """Shapes of `_cudnn_rnn_backward`: what it is a gradient of has the gradient's."""
+    """Return the shapes of `_cudnn_rnn_backward`: each gradient has the shape of its tensor."""
     hx, cx, mask = arguments[2], arguments[3], arguments[-1]
     import torch
 
-    like = [torch.empty_like(each) if each is not None else None for each in (values, hx, cx)]
-    return (*like, [torch.empty_like(each) for each in weight] if mask[3] else [])
+    gradients = [torch.empty_like(each) if each is not None else None for each in (values, hx, cx)]
+    return (*gradients, [torch.empty_like(each) for each in weight] if mask[3] else [])
 
 
 def _fake_gru_cell(input_gates: "Tensor", hidden_gates: "Tensor", hx: "Tensor", *biases: object) -> tuple[object, ...]:

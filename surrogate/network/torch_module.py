@@ -1,8 +1,8 @@
-"""A torch module, run on fake tensors: no memory, no arithmetic, every ATen call recorded with its shapes.
+"""Run a torch module on fake tensors, without memory or arithmetic, and record every ATen call with its shapes.
 
-`time_module` times a live module where it stands; `read_module` reads one that a function builds.
+`time_module` predicts a live module; `read_module` reads a module that a function builds.
 
-``module:callable`` imports the user's own module on purpose, as ``python -m`` would: its code runs.
+``module:callable`` imports the user's own module on purpose, as ``python -m`` does: its code runs.
 """
 
 import copy
@@ -36,7 +36,7 @@ from surrogate.network.network import (
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import with_options, with_runtime
-from surrogate.network.torch_gpu import autocast_around, cuda_autocast, gpu_calls, in_tf32
+from surrogate.network.torch_gpu import cuda_autocast, current_autocast, dispatched_as_on_gpu, tf32_operations
 from surrogate.network.training import optimizer_step, require_data_parallel
 
 if TYPE_CHECKING:
@@ -46,82 +46,85 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.overrides import TorchFunctionMode
 
-REMEDY = "pip install 'seer-surrogate[torch]'"
+INSTALL_COMMAND = "pip install 'seer-surrogate[torch]'"
 CONTRACT = (
     "it must return (module, inputs), inputs being a tensor, a tuple or list of arguments, a dict of keyword arguments,"
     " or a tuple and a dict; a parameter named batch is given --batch"
 )
-KINDS: Mapping[str, str] = DISPATCH_TABLE["types"]["torch"]
-"""torch's element types → ours; other integers stand as the type of their width."""
+TORCH_DTYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["torch"]
+"""torch's element types → ours; other integer types are given as the type of the same width."""
 OPTIONS = ("batch", "training", "optimizer", "data_parallel", "dtype", "amp", "math", "layout", "runtime", "host")
-"""Fields of `ReadOptions` that a live module has."""
+"""Fields of `ReadOptions` that apply to a live module."""
 EVAL_NOTE = (
     "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
 )
 
 
 class Arguments(NamedTuple):
-    """What a module is called with: by place and by name."""
+    """The arguments of a module's call: by position and by name."""
 
     by_place: tuple[object, ...]
     by_name: dict[str, object]
 
 
 def read_module(source: str, options: ReadOptions) -> Network:
-    """The network that ``module:callable`` builds, and what one pass over its inputs calls.
+    """Read the network that ``module:callable`` builds, from the calls of one pass over its inputs.
 
-    Forward only, or in training forward and backward as autograd runs them, and the optimizer's step. The module is
-    built without memory, too; if that fails, since its constructor asks for values that it computed, it is built for
-    real. Raises `InputError` where torch is missing, or the callable or the module fails.
+    The pass is forward only; in training it is forward and backward as autograd runs them, plus the optimizer's step.
+    The module is built without memory, too. If that fails, because its constructor needs values that it computed, the
+    module is built with real tensors. Raises `InputError` if torch is missing, or if the callable or the module fails.
     """
     fake = _fake_mode(source)
     with cuda_autocast():
         build = imported_callable(source, CONTRACT)
-    with _told(source), cuda_autocast():
+    with _one_line_errors(source), cuda_autocast():
         try:
             with fake:
                 with _copied_without_memory():
-                    module, inputs = _built(source, build, options.batch)
+                    module, inputs = _build(source, build, options.batch)
                 return _network(source, module, inputs, options)
         except InputError:
             raise
         except Exception:
-            module, inputs = _built(source, build, options.batch)
+            module, inputs = _build(source, build, options.batch)
             with fake:
                 module._apply(fake.from_tensor)
                 return _network(source, module, inputs, options)
 
 
 @contextmanager
-def _told(source: str) -> Iterator[None]:
-    """What torch or the user's code raises, as an `InputError` of one line that ``source`` begins."""
+def _one_line_errors(source: str) -> Iterator[None]:
+    """Raise errors of torch and of the user's code as an `InputError` of one line that begins with ``source``."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
     from torch._subclasses.fake_tensor import log as torch_log
 
     with one_line_errors(source):
-        was_silent, torch_log.disabled = torch_log.disabled, True  # it logs a stack for every shape that does not fit
+        was_silent, torch_log.disabled = torch_log.disabled, True  # it logs a stack for every wrong shape
         try:
             yield
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise InputError(
-                f"{source}: {error.func} asks for the values of a tensor, and a prediction has shapes alone; leave that"
-                " part out of the module (.item(), nonzero, masks as indices, `if` on a tensor)"
+                f"{source}: {error.func} needs the values of a tensor, and a prediction has only shapes; remove that"
+                " part from the module (.item(), nonzero, masks as indices, `if` on a tensor)"
             ) from None
         finally:
             torch_log.disabled = was_silent
 
 
 def _fake_mode(source: str) -> "FakeTensorMode":
-    """Torch's mode of tensors without memory. Raises `InputError` where torch is missing."""
+    """Return torch's mode of tensors without memory. Raises `InputError` if torch is missing."""
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:
-        raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
+        raise InputError(f"{source}: running a module needs torch; {INSTALL_COMMAND}") from None
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def _copied_without_memory() -> "TorchFunctionMode":
-    """A mode in which `copy.deepcopy` clones a tensor: torch copies its memory, and crashes where there is none."""
+    """Return a mode in which `copy.deepcopy` clones tensors.
+
+    torch copies a tensor's memory, and crashes if there is none.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -140,22 +143,22 @@ def _copied_without_memory() -> "TorchFunctionMode":
 
 
 def module_network(module: "Module", inputs: object, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
-    """What one pass of a live ``module`` over ``inputs`` calls, which are those of `time_module`.
+    """Read the network of a live ``module`` from one pass over ``inputs``, given as for `time_module`.
 
-    A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
-    device they lie. Raises `InputError` where torch is missing or the module fails.
+    A copy without memory runs instead of the module: its weights, gradients and mode do not change, on any device.
+    Raises `InputError` if torch is missing or the module fails.
     """
-    plain, is_compiled = _uncompiled(module)
-    name = type(plain).__name__
+    original, is_compiled = _original_module(module)
+    name = type(original).__name__
     fake = _fake_mode(name)
     from torch._subclasses.fake_tensor import FakeCopyMode
     from torch.nn import Module
 
     if not isinstance(module, Module):
-        raise InputError(f"{name} is no torch.nn.Module; give the module and its inputs")
-    with _told(name):
+        raise InputError(f"{name} is not a torch.nn.Module; give a module and its inputs")
+    with _one_line_errors(name):
         with FakeCopyMode(fake):
-            copied, arguments = copy.deepcopy((plain, _arguments(inputs)))
+            copied, arguments = copy.deepcopy((original, _arguments(inputs)))
         with fake:
             network = _network(name, copied, _at_batch(arguments, options.batch), options)
     return replace(network, runtime="compiled" if is_compiled else "eager")
@@ -170,25 +173,25 @@ def time_module(
     bundle: str | Path | None = None,
     workspace_limit: int | None = None,
     deterministic: bool = False,
-    **named: Any,
+    **overrides: Any,
 ) -> NetworkTime:
-    """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
+    """Predict the time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     Parameters
     ----------
     module
-        A live module. It runs on a copy without memory: its weights, gradients and mode stay.
+        A live module. A copy without memory runs; the module's weights, gradients and mode do not change.
     inputs
-        A tensor, a tuple or list of the module's arguments, a dict of those by name, or (tuple, dict).
+        A tensor, a tuple or list of the module's arguments, a dict of arguments by name, or (tuple, dict).
     gpu
         A GPU by registry name or alias.
     max_batch
-        Whether the batch is the largest one that fits the GPU's memory.
+        Whether to take the largest batch that fits the GPU's memory.
     bundle
-        A fitted model, a folder; None: the one shipped.
+        Folder of a bundle; None: the shipped one.
     workspace_limit, deterministic
         Limits of the algorithms of convolutions: bytes of workspace, and whether two runs must give the same bits.
-    named
+    overrides
         Fields of `ReadOptions` by name: ``batch``, ``training``, ``optimizer``, ``data_parallel``, ``dtype``, ``amp``,
         ``math``, ``layout``, ``runtime`` (by default ``compiled`` for a module returned by `torch.compile`) and
         ``host``.
@@ -196,8 +199,8 @@ def time_module(
     Returns
     -------
     NetworkTime
-        Its ``layers`` name each convolution's fastest algorithm within the limits, with its workspace in bytes, and
-        times and intervals in µs.
+        Its ``layers`` give each convolution's fastest algorithm within the limits, its workspace in bytes, and times
+        and intervals in µs.
 
     Raises
     ------
@@ -205,7 +208,7 @@ def time_module(
         If torch is missing, the module fails, or the GPU or an option is unknown.
     """
     name = type(module).__name__
-    options = replace_fields(DEFAULT_OPTIONS, named, allowed=OPTIONS)
+    options = replace_fields(DEFAULT_OPTIONS, overrides, allowed=OPTIONS)
     require_data_parallel(name, options.data_parallel, training=options.training)
     if options.batch is not None:
         checked_int(name, "batch", options.batch, maximum=MAX_INT32)
@@ -223,27 +226,27 @@ def time_module(
 
 
 def _network(source: str, module: "Module", inputs: Arguments, options: ReadOptions) -> Network:
-    """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory.
+    """Return the layers of one pass on fake tensors, with the optimizer's step and the memory.
 
-    Layers stand in the order in which they run, since gradients are exchanged, and chains fused, by it: forward, then
-    backward, then the optimizer. `surrogate.network.runtime.with_options` says what follows.
+    Layers are in the order in which they run: forward, backward, optimizer. The exchange of gradients and the fusion of
+    chains depend on this order; `surrogate.network.runtime.with_options` describes the next steps.
     """
     import torch
     from torch.utils._pytree import tree_leaves
 
     dtype = element_type("dtype", options.dtype, TRAINING_DTYPES)
-    options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or autocast_around())
-    module, is_compiled = _uncompiled(module)
+    options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or current_autocast())
+    module, is_compiled = _original_module(module)
     module._compiled_call_impl = None
-    evaluated = options.training and not all(part.training for part in module.modules())
+    has_eval_parts = options.training and not all(part.training for part in module.modules())
     module.train(options.training)
-    recorded = recorded_calls(module, inputs, options)
+    recorded = record_calls(module, inputs, options)
     tally, forward_layers = _layers(recorded, options.training)
-    weights = [_shape_of(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
-    trained = [_shape_of(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
+    weights = [_tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
+    trained = [_tensor_info(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
     tally.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained)))
     if not tally.layers and not tally.unsupported:
-        raise InputError(f"{source}: the module calls no operator that costs time; give one that computes something")
+        raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
     leaves = tree_leaves(tuple(inputs))
     first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
     network = tally.network(
@@ -252,18 +255,20 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         options.training,
         parameters=sum(weight.numel() for weight in module.parameters()),
         weights_bytes=sum(map(tensor_bytes, weights)),
-        **recorded.allocator.peak_fields(recorded.lasting_bytes),
-        tf32=in_tf32(),
+        **recorded.allocator.peak_fields(recorded.persistent_bytes),
+        tf32=tf32_operations(),
         state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
         forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
     )
-    return replace(network, notes=(*network.notes, EVAL_NOTE)) if evaluated else network
+    return replace(network, notes=(*network.notes, EVAL_NOTE)) if has_eval_parts else network
 
 
 def _layers(recorded: "Recording", training: bool) -> tuple[Tally, int]:
-    """The layers of both passes, and how many the forward pass has; those of the backward pass have the weights whose
-    gradients are complete behind them."""
+    """Return the layers of both passes, and the number of layers of the forward pass.
+
+    A layer of the backward pass gets the number of weights whose gradients are complete after it.
+    """
     tally = Tally()
     for call in recorded.forward:
         add_call(call, tally, training=training)
@@ -277,26 +282,26 @@ def _layers(recorded: "Recording", training: bool) -> tuple[Tally, int]:
     return tally, forward_layers
 
 
-def _uncompiled(module: Any) -> "tuple[Module, bool]":
-    """The module that `torch.compile` was given, and whether it was."""
+def _original_module(module: Any) -> "tuple[Module, bool]":
+    """Return the module that `torch.compile` was given, and whether the module was compiled."""
     is_compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
     return getattr(module, "_orig_mod", module), is_compiled
 
 
-def _built(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, Arguments]":
-    """The module and its inputs at the wanted batch."""
+def _build(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, Arguments]":
+    """Return the module and its inputs at the requested batch."""
     import torch
 
-    takes = "batch" in inspect.signature(build).parameters
-    built = build(batch=batch) if takes and batch is not None else build()
-    if not (isinstance(built, tuple) and len(built) in (2, 3) and isinstance(built[0], torch.nn.Module)):
-        raise InputError(f"{source}: returned {type(built).__name__}; {CONTRACT}")
-    arguments = _arguments(built[1] if len(built) == 2 else built[1:])
-    return built[0], arguments if takes else _at_batch(arguments, batch)
+    takes_batch = "batch" in inspect.signature(build).parameters
+    result = build(batch=batch) if takes_batch and batch is not None else build()
+    if not (isinstance(result, tuple) and len(result) in (2, 3) and isinstance(result[0], torch.nn.Module)):
+        raise InputError(f"{source}: returned {type(result).__name__}; {CONTRACT}")
+    arguments = _arguments(result[1] if len(result) == 2 else result[1:])
+    return result[0], arguments if takes_batch else _at_batch(arguments, batch)
 
 
 def _arguments(inputs: object) -> Arguments:
-    """A dict as arguments by name, a tuple or a list as those by place, or both as a pair."""
+    """Return the inputs as arguments: a dict by name, a tuple or list by position, or a pair of both."""
     match inputs:
         case dict():
             return Arguments((), inputs)
@@ -308,23 +313,23 @@ def _arguments(inputs: object) -> Arguments:
 
 
 def _at_batch(arguments: Arguments, batch: int | None) -> Arguments:
-    """Tensors of another batch in the same memory format."""
+    """Return the arguments with tensors of another batch in the same memory format."""
     import torch
 
     def resized(value: Any) -> object:
         if batch is None or not isinstance(value, torch.Tensor) or not value.dim():
             return value
-        form = _memory_format(value) or torch.contiguous_format
-        return value.new_empty((batch, *value.shape[1:])).contiguous(memory_format=form)
+        memory_format = _memory_format(value) or torch.contiguous_format
+        return value.new_empty((batch, *value.shape[1:])).contiguous(memory_format=memory_format)
 
     by_name = {name: resized(value) for name, value in arguments.by_name.items()}
     return Arguments(tuple(map(resized, arguments.by_place)), by_name)
 
 
-def recorded_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "Recording":
-    """Every ATen call that a GPU would run of the forward and, in training, of the backward pass.
+def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "Recording":
+    """Record every ATen call that a GPU would run in the forward pass and, in training, in the backward pass.
 
-    Of the options count ``training``, ``dtype`` and ``amp``. Raises `InputError` for a product of different
+    Of the options, ``training``, ``dtype`` and ``amp`` apply. Raises `InputError` for a product of different
     floating-point types.
     """
     import torch
@@ -334,28 +339,31 @@ def recorded_calls(module: "Module", inputs: Arguments, options: ReadOptions) ->
     recording.hold([*module.parameters(), *module.buffers()])
     trained = [weight for weight in module.parameters() if options.training and weight.requires_grad]
     for weight in trained * OPTIMIZERS[OPTIMIZER].states:
-        recording.allocator.allocate(tensor_bytes(_shape_of(weight, options.dtype)))
-    recording.lasting_bytes = recording.allocator.allocated
+        recording.allocator.allocate(tensor_bytes(_tensor_info(weight, options.dtype)))
+    recording.persistent_bytes = recording.allocator.allocated
     recording.hold(inputs)
     if not options.training:
         module.requires_grad_(False)  # what needs a gradient is folded into other products
-    with _observed(recording, trained), torch.set_grad_enabled(options.training):
-        with gpu_calls(options.amp):
+    with _recording_hooks(recording, trained), torch.set_grad_enabled(options.training):
+        with dispatched_as_on_gpu(options.amp):
             result = module(*inputs.by_place, **inputs.by_name)
         if options.training:
             recording.calls = recording.backward
             leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
             if not losses:
-                raise InputError("the module's result needs no gradient; --training needs trained weights")
-            with gpu_calls():  # activations that were not kept are computed again, as on a GPU, too
+                raise InputError("the module's result needs no gradient; give trained weights, or leave out --training")
+            with dispatched_as_on_gpu():  # checkpointed activations are computed again, as on a GPU
                 torch.stack(losses).sum().backward()
     return recording
 
 
 class Recording:
-    """The calls of a pass, the memory that they hold, and the module behind each: the one that runs; in the backward
-    pass the one whose forward call made the node of the gradient."""
+    """The calls of a pass, their memory, and the module of each call.
+
+    In the forward pass this is the running module. In the backward pass it is the module whose forward call created the
+    gradient's node.
+    """
 
     def __init__(self, module: "Module", dtype: str | None) -> None:
         from torch.utils.weak import WeakIdKeyDictionary
@@ -363,18 +371,18 @@ class Recording:
         self.dtype = dtype
         self.forward: list[Call] = []
         self.backward: list[Call] = []
-        self.calls = self.forward  # those of the pass that runs
-        self.ready: Counter[int] = Counter()  # place of a backward call → weights whose gradients are complete after it
+        self.calls = self.forward  # the calls of the running pass
+        self.ready: Counter[int] = Counter()  # index of a backward call → weights whose gradients are complete after it
         self.allocator = Allocator()
-        self.lasting_bytes = 0  # of weights, and of what the optimizer keeps
+        self.persistent_bytes = 0  # weights and the optimizer's state
         self._storages = WeakIdKeyDictionary()  # storage → its block
         self._modules = {part: name for name, part in module.named_modules()}
         self._owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
-        self._running: list[str] = []  # modules whose forward call has begun, the innermost last
-        self._makers: dict[int, str] = {}  # number of a node of autograd → the module whose call made it
+        self._running: list[str] = []  # modules with an open forward call, the innermost last
+        self._creators: dict[int, str] = {}  # number of an autograd node → the module whose call created it
 
     def hold(self, tensors: object) -> None:
-        """Take a block for every storage of tensors that is new, until it is freed."""
+        """Take a block for every new storage of the tensors, until the storage is freed."""
         import torch
         from torch.utils._pytree import tree_leaves
 
@@ -382,53 +390,53 @@ class Recording:
             storage = tensor.untyped_storage()
             if storage not in self._storages:
                 elements = storage.nbytes() // tensor.element_size()
-                block = self.allocator.allocate(elements * DTYPES[_shape_of(tensor, self.dtype).dtype])
+                block = self.allocator.allocate(elements * DTYPES[_tensor_info(tensor, self.dtype).dtype])
                 self._storages[storage] = block
                 weakref.finalize(storage, self.allocator.release, block)
 
     def enter(self, part: "Module", _: object) -> None:
-        """A module's forward call begins."""
+        """Note that a module's forward call begins."""
         self._running.append(self._modules.get(part, ""))
 
     def leave(self, part: "Module", *_: object) -> None:
-        """It ends; its failure names it."""
+        """Note that a module's forward call ends; add the module's name to its error, if it failed."""
         path = self._running.pop()
-        error = sys.exc_info()[1]  # torch leaves a module that failed within the handler of its error
+        error = sys.exc_info()[1]  # torch calls this hook while it handles the module's error
         if error is not None and path and not hasattr(error, "__notes__"):
             error.add_note(f"layer {path} ({type(part).__name__})")
 
     def running_module(self) -> str:
-        """The name of the module that a call belongs to."""
+        """Return the name of the module that a call belongs to."""
         import torch
 
         node: Any = torch._C._current_autograd_node()
-        if node is None or self._running:  # a backward pass runs a module again where activations are recomputed
+        if node is None or self._running:  # a backward pass runs a module again to recompute activations
             path = self._running[-1] if self._running else ""
-            made = torch.autograd._get_sequence_nr() - 1  # pyright: ignore[reportPrivateImportUsage]
-            self._makers.setdefault(made, path)
+            latest = torch.autograd._get_sequence_nr() - 1  # pyright: ignore[reportPrivateImportUsage]
+            self._creators.setdefault(latest, path)
             return path
-        return self._owners.get(getattr(node, "variable", node)) or self._makers.get(node._sequence_nr(), "")
+        return self._owners.get(getattr(node, "variable", node)) or self._creators.get(node._sequence_nr(), "")
 
     def add(self, path: str, func: "OpOverload", arguments: Mapping[str, object], result: object) -> None:
-        """A call within the module ``path``. Raises `InputError` for a product that torch would refuse."""
+        """Add a call of the module ``path``. Raises `InputError` for a product that torch would refuse."""
         self.hold(result)
-        results = [_plain(value, self.dtype) for value in (result if isinstance(result, list | tuple) else [result])]
+        results = [_abstract(value, self.dtype) for value in (result if isinstance(result, list | tuple) else [result])]
         outputs = tuple(value for value in results if isinstance(value, Tensor))
         op = operator_name(func.name())
-        plain = {name: _plain(value, self.dtype) for name, value in arguments.items()}
-        self.calls.append(Call(op, plain, outputs, f"{path}.{op}" if path else op))
-        _require_one_type(self.calls[-1])
+        values = {name: _abstract(value, self.dtype) for name, value in arguments.items()}
+        self.calls.append(Call(op, values, outputs, f"{path}.{op}" if path else op))
+        _check_one_dtype(self.calls[-1])
 
     def complete(self, weight: Any) -> None:
-        """A weight's gradient is whole."""
+        """Note that a weight's gradient is complete."""
         self.ready[len(self.calls) - 1] += weight.numel()
         self.hold(weight.grad)
         self.allocator.mark_gradient(self._storages[weight.grad.untyped_storage()])
 
 
 @contextmanager
-def _observed(recording: Recording, trained: "Sequence[torch.Tensor]") -> Iterator[None]:
-    """While it lasts, modules, complete gradients, and the calls that autograd dispatches are recorded."""
+def _recording_hooks(recording: Recording, trained: "Sequence[torch.Tensor]") -> Iterator[None]:
+    """Record modules, complete gradients and the calls that autograd dispatches, during the block."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -438,7 +446,7 @@ def _observed(recording: Recording, trained: "Sequence[torch.Tensor]") -> Iterat
         ) -> object:
             path = recording.running_module()
             result = func(*args, **(kwargs or {}))
-            recording.add(path, func, _named(func, args, kwargs or {}), result)
+            recording.add(path, func, _named_arguments(func, args, kwargs or {}), result)
             return result
 
     hooks = [
@@ -454,48 +462,53 @@ def _observed(recording: Recording, trained: "Sequence[torch.Tensor]") -> Iterat
             hook.remove()
 
 
-def _require_one_type(call: Call) -> None:
-    """Raises `InputError` for a product whose operands torch would refuse, as fake tensors do not."""
+def _check_one_dtype(call: Call) -> None:
+    """Raise `InputError` for a product whose operands torch would refuse, which fake tensors accept."""
     types = {tensor.dtype for tensor in call.tensors() if tensor.floating}
     if call.op in SAME_DTYPE_OPERATORS and len(types) > 1:
         raise InputError(
             f"{call.name}: operands in {' and '.join(sorted(types))}, which torch refuses; cast the inputs to the"
-            " type of the weights (.half(), .to(dtype)), or keep weights in fp32 and give amp (--amp)"
+            " type of the weights (.half(), .to(dtype)), or keep the weights in fp32 and give amp (--amp)"
         )
 
 
-def _shape_of(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
-    """What stands for a tensor: one held here would make autograd copy it. ``dtype`` replaces floating types."""
+def _tensor_info(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
+    """Return the shape and type of a tensor; ``dtype`` replaces floating-point types.
+
+    The tensor itself must not be kept: autograd would then copy it.
+    """
     import torch
 
     floating = tensor.dtype.is_floating_point
-    kind = dtype if dtype and floating else KINDS.get(str(tensor.dtype), "fp32")
+    kind = dtype if dtype and floating else TORCH_DTYPES.get(str(tensor.dtype), "fp32")
     shape = tuple(int(size) for size in tensor.shape)
     parameter = isinstance(tensor, torch.nn.Parameter)
     return Tensor(shape, kind, floating, parameter=parameter, channels_last=_memory_format(tensor) is not None)
 
 
 def _memory_format(tensor: "torch.Tensor") -> "torch.memory_format | None":
-    """The format of images or volumes whose channels lie innermost; None for any other."""
+    """Return the memory format of images or volumes with innermost channels; None for any other tensor."""
     import torch
 
-    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    nhwc = form is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=form)
-    return form if nhwc else None
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    nhwc = (
+        memory_format is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=memory_format)
+    )
+    return memory_format if nhwc else None
 
 
-def _plain(value: object, dtype: str | None) -> object:
-    """An argument with shapes in the place of its tensors."""
+def _abstract(value: object, dtype: str | None) -> object:
+    """Return an argument with shapes instead of tensors."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return _shape_of(value, dtype)
-    return [_plain(inner, dtype) for inner in value] if isinstance(value, list | tuple) else value
+        return _tensor_info(value, dtype)
+    return [_abstract(inner, dtype) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _named(func: "OpOverload", args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Arguments by the names of the operator's schema, defaults included."""
+def _named_arguments(func: "OpOverload", args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments by the names of the operator's schema, including defaults."""
     arguments = func._schema.arguments
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    given = {argument.name: value for argument, value in zip(arguments, args, strict=False)}
-    return {**defaults, **given, **kwargs}
+    positional = {argument.name: value for argument, value in zip(arguments, args, strict=False)}
+    return {**defaults, **positional, **kwargs}

@@ -324,7 +324,7 @@ def test_no_memory_is_needed(own: None) -> None:
         ("my_own_nets:broken", "RuntimeError: no such thing"),
         ("my_own_nets:number", "not callable"),
         ("my_own_nets.py:resnet", "has no resnet; name one that it defines: plain, forgetful, asking"),
-        ("my_own_nets:asking", "asks for the values of a tensor"),
+        ("my_own_nets:asking", "needs the values of a tensor"),
         ("my_own_nets:halved", "operands in fp16 and fp32"),
         ("no_such_module_at_all:f", "no module no_such_module_at_all is in this folder"),
     ],
