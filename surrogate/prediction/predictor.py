@@ -1,4 +1,4 @@
-"""Load a bundle and ask it: the time of a kernel, or the algorithm to run on a problem of any family."""
+"""Predict with a bundle: the time of a kernel, or the fastest algorithm, for a problem of any family."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,28 +22,39 @@ if TYPE_CHECKING:
 
 Problems = list[AnyProblem | str] | tuple[AnyProblem | str, ...]
 MAX_ANSWERS = 100_000
-"""Answers kept by a predictor; each takes about 2 KB."""
+"""Maximum number of answers that a predictor keeps. An answer takes about 2 KB."""
 
 
 class Place(NamedTuple):
-    """Where a question is asked: None stands for every library, and for the newest version."""
+    """The library and version of a question. None means every library, and each one's newest version."""
 
     library: str | None = None
     library_version: str | None = None
 
 
 class Predictor:
-    """A bundle and the GPU that is asked about; instances may be shared between threads.
+    """Predicts times and ranks candidates for one GPU with a bundle. Threads may share an instance.
 
-    ``gpu`` may be left out where the bundle was fitted on one GPU alone, or where a table names it row by row.
-    ``library`` narrows the candidates to one library's. Raises `InputError` for a GPU or library that is unknown.
+    Parameters
+    ----------
+    bundle
+        The fitted models.
+    gpu
+        Name of the GPU. It may be left out if the bundle was fitted on a single GPU, or if a table names the GPUs.
+    library
+        Library whose candidates compete; None means all of them.
+
+    Raises
+    ------
+    InputError
+        If the GPU or the library is unknown.
     """
 
     def __init__(self, bundle: Bundle, *, gpu: str | None = None, library: str | None = None) -> None:
         self.bundle = bundle
         self._resolver = Resolver(bundle)
-        named = gpu or (next(iter(bundle.fitted_gpus)) if len(bundle.fitted_gpus) == 1 else None)
-        self._target: Gpu | None = self._resolver.device(named) if named else None
+        name = gpu or (next(iter(bundle.fitted_gpus)) if len(bundle.fitted_gpus) == 1 else None)
+        self._target: Gpu | None = self._resolver.device(name) if name else None
         self._library = library
         if library is not None:
             self._resolver.check_library(library)
@@ -51,7 +62,7 @@ class Predictor:
         self._answers: dict[tuple[object, ...], Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the bundle and the question, without the remembered answers."""
+        """Pickle the bundle, the GPU and the library, without the kept answers."""
         return _predictor, (self.bundle, self.gpu, self._library)
 
     @property
@@ -61,12 +72,12 @@ class Predictor:
 
     @property
     def gpu(self) -> str | None:
-        """Registry name of the GPU asked about."""
+        """Registry name of the GPU, or None if a table must name it."""
         return self._target.name if self._target else None
 
     @property
     def target(self) -> Gpu:
-        """The GPU asked about. Raises `InputError` where none is named."""
+        """The GPU. Raises `InputError` if none was given."""
         if self._target is None:
             raise InputError(
                 f"the bundle was fitted on several GPUs: {', '.join(sorted(self.bundle.fitted_gpus))};"
@@ -75,16 +86,19 @@ class Predictor:
         return self._target
 
     def read(self, problem: AnyProblem | str, **settings: str) -> AnyProblem:
-        """The problem that a text names, or that is one, under the ``settings``; its math, where they name none, is as
-        PyTorch runs it on the GPU. Raises `InputError` for a setting that the problem does not have."""
+        """Return the problem of a text, or a problem, with the ``settings``.
+
+        If the settings do not hold the math type, it is PyTorch's default on the GPU. Raises `InputError` for a setting
+        that the problem does not have.
+        """
         described = self.bundle.described
         if described and isinstance(problem, DescribedProblem):
             problem = described.as_own(problem)
         if isinstance(problem, str):
             parsed = parse_problem(described.full_text(problem) if described else problem, described, **settings)
         elif settings:
-            if foreign := [name for name in settings if not hasattr(problem, name)]:
-                raise InputError(f"{', '.join(foreign)} is no setting of {problem.kind}; leave it out")
+            if unknown := [name for name in settings if not hasattr(problem, name)]:
+                raise InputError(f"{', '.join(unknown)} is not a setting of {problem.kind}; leave it out")
             parsed = replace(problem, **{name: setting(name, value) for name, value in settings.items()})
         else:
             return problem
@@ -109,17 +123,36 @@ class Predictor:
         library: str | None = None,
         **settings: Any,
     ) -> Prediction | list[Prediction] | Predictions:
-        """The time of ``algorithm``, or of the best one, on a problem; or on every row of a table.
+        """Predict the time of an algorithm, or of the fastest one.
 
-        ``problem``: a `Conv` or operator, or its text → `Prediction`; a list of them → a list; a table (a DataFrame, a
-        mapping of columns, a list of rows, a structured array, a `Path`) → `Predictions`, row for row (the table's own
-        ``algorithm`` column names the algorithms; without one, the best). ``settings`` are those of the problem: dtype,
-        math, layout, direction, kv_dtype and so on, by any name that people call their values (``float16``); of a table
-        they hold for rows that do not state their own. Raises `InputError` for what cannot be read, an unknown
-        algorithm, or where nothing is feasible.
+        Parameters
+        ----------
+        problem
+            A problem (`Conv` or operator), its text, a list of them, or a table: a DataFrame, a mapping of columns, a
+            list of rows, a structured array, or a `Path`.
+        algorithm
+            Name of the candidate; None means the fastest one. A table may name the candidates in its column
+            ``algorithm``.
+        library_version
+            Version of the library; None means the newest one.
+        library
+            Library to predict for; None means the fastest of all libraries.
+        **settings
+            Settings of the problem: ``dtype``, ``math``, ``layout``, ``direction``, ``kv_dtype`` and so on. Usual
+            aliases of values are accepted (``float16``). For a table they apply to rows without their own values.
+
+        Returns
+        -------
+        Prediction, list of Prediction, or Predictions
+            For a problem, for a list, or for a table, row by row. Times are in µs.
+
+        Raises
+        ------
+        InputError
+            If the problem or the table cannot be read, if the algorithm is unknown, or if no candidate is feasible.
         """
         if not isinstance(algorithm, str | None):
-            raise InputError(f"algorithm is a {type(algorithm).__name__}; give a candidate's name, a text")
+            raise InputError(f"algorithm is a {type(algorithm).__name__}; give the name of a candidate as text")
         if isinstance(problem, str) or is_problem(problem):
             key = (problem, algorithm, library_version, library, *settings.items())
             if (answer := self._answers.get(key)) is None:
@@ -147,20 +180,41 @@ class Predictor:
         library: str | None = None,
         **settings: str,
     ) -> Any:
-        """The candidates of a problem in the order of their predicted times, within the limits.
+        """Rank the candidates of a problem by their predicted times, within limits.
 
-        Of a list, a list; of a table (as `predict` takes it) a list of one selection for each distinct problem, in the
-        order of the rows; of a mapping to single values, which is one problem, a `Selection`.
+        Parameters
+        ----------
+        problem
+            A problem, its text, a list of them, or a table, as in `predict`. A mapping to single values is one problem.
+        workspace_limit
+            Maximum workspace in bytes, or a text such as ``64MiB``.
+        deterministic
+            Whether only deterministic candidates are allowed.
+        top
+            Number of candidates to list; None means all.
+        library_version
+            Version of the library; None means the newest one. An unknown version is accepted as out of domain.
+        library
+            Library whose candidates compete; None means all of them.
+        **settings
+            Settings of the problem, as in `predict`.
 
-        ``settings`` as `predict` takes them. ``workspace_limit`` in bytes, or as in ``64MiB``; ``top`` keeps the first
-        few. A version that the bundle does not know is accepted, out of domain. Where nothing is feasible the selection
-        is empty. Raises `InputError` for a bad problem or limit.
+        Returns
+        -------
+        Selection or list of Selection
+            For a problem, or for a list. For a table, one selection per distinct problem, in the order of the rows. A
+            selection is empty if no candidate is feasible.
+
+        Raises
+        ------
+        InputError
+            If the problem or a limit cannot be read.
         """
         if not isinstance(problem, str) and not is_problem(problem):
             limits = Limits.of(workspace_limit, deterministic, top)
             if _is_list(problem):
-                asked = [self.read(each, **settings) for each in problem]
-                return self._select(asked, limits, Place(library or self._library, library_version))
+                listed = [self.read(each, **settings) for each in problem]
+                return self._select(listed, limits, Place(library or self._library, library_version))
             self._check_names(problem)
             selections = self._select_table(problem, limits, self._defaults(library, library_version, settings))
             return selections[0] if _is_one(problem) else selections
@@ -172,24 +226,24 @@ class Predictor:
         return answer
 
     def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
-        """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
+        """Return the selection of every problem, in order. Equal problems are computed once."""
         return self.select(list(problems), **options)
 
     def _check_names(self, table: object) -> None:
-        """Raises `InputError` for a name in a mapping of one problem that a described kernel does not have."""
+        """Raise `InputError` if a mapping of one problem has a name that the described kernel does not have."""
         family = self.bundle.described
         if family is None or not _is_one(table):
             return
-        known = (*family.size_names, *family.setting_names)
-        if unknown := {*map(str, table)} - {*known, *family.parameter_names, *RESERVED}:
-            raise InputError(f"{family.name} has no {min(unknown)}; a problem has {', '.join(known)}")
+        names = (*family.size_names, *family.setting_names)
+        if unknown := {*map(str, table)} - {*names, *family.parameter_names, *RESERVED}:
+            raise InputError(f"{family.name} has no {min(unknown)}; a problem has {', '.join(names)}")
 
     def _defaults(self, library: str | None, library_version: str | None, settings: Mapping[str, str]) -> "Defaults":
-        """Return what a table's rows do not state."""
+        """Return the values for the rows of a table that lack their own."""
         from surrogate.prediction.table import Defaults
 
-        named = {name: setting(name, value) for name, value in settings.items()}
-        return Defaults(self.gpu, library or self._library, library_version, named)
+        values = {name: setting(name, value) for name, value in settings.items()}
+        return Defaults(self.gpu, library or self._library, library_version, values)
 
     def _select(self, problems: Sequence[AnyProblem], limits: Limits, place: Place) -> list[Selection]:
         answers: dict[AnyProblem, Selection] = {}
@@ -207,7 +261,7 @@ class Predictor:
         return [answers[problem] for problem in problems]
 
     def _select_table(self, table: object, limits: Limits, defaults: "Defaults") -> list[Selection]:
-        """Return the selections of a table's distinct problems, by the GPU, library and version that each row names."""
+        """Return the selections of a table's distinct problems, for the GPU, library and version of each row."""
         from surrogate.prediction.table import distinct_problems
 
         listed = distinct_problems(self._resolver, table, defaults)
@@ -221,18 +275,18 @@ class Predictor:
         return [answers[key] for key in listed]
 
     def kernel_times(self, problems: Sequence[AnyProblem]) -> list[KernelTime]:
-        """The kernel of each problem alone, as in a busy stream: what a network or a trace adds up.
+        """Return the kernel time of each problem in a busy stream, as networks and traces add them up.
 
-        A kind of problem that was never measured goes by one that moves the same bytes, else by its roofline.
+        An unmeasured kind of problem gets the time of a kind that moves the same bytes, else its roofline time.
         """
         return self._kernels.of(problems, self.target)
 
     def forget(self) -> None:
-        """Drop all remembered answers; rankers of settings stay."""
+        """Drop all kept answers. The rankers of settings are kept."""
         self._answers = {}
 
     def __repr__(self) -> str:
-        return f"Predictor({self.bundle!r}, {self.gpu or 'any GPU that a table names'})"
+        return f"Predictor({self.bundle!r}, {self.gpu or 'GPUs named by a table'})"
 
     def _remember(self, key: tuple[object, ...], answer: Any) -> Any:
         if len(self._answers) >= MAX_ANSWERS:
@@ -240,14 +294,14 @@ class Predictor:
         self._answers[key] = answer
         return answer
 
-    def _question(self, problem: AnyProblem, place: Place, named: tuple[str, ...] = ()) -> Question:
+    def _question(self, problem: AnyProblem, place: Place, requested: tuple[str, ...] = ()) -> Question:
         family = family_of(problem)
-        return Question(family, self.target.name, family.setting_of(problem), *place, named)
+        return Question(family, self.target.name, family.setting_of(problem), *place, requested)
 
     def _predict_one(self, problem: AnyProblem, algorithm: str | None, place: Place) -> Prediction:
         ranker = self._resolver.ranker(self._question(problem, place, () if algorithm is None else (algorithm,)))
         if algorithm is not None:
-            return _named(ranker, problem, algorithm)
+            return _of_algorithm(ranker, problem, algorithm)
         return _best(ranker, self._select([problem], Limits(), place)[0])
 
 
@@ -256,17 +310,17 @@ def _predictor(bundle: Bundle, gpu: str | None, library: str | None) -> Predicto
 
 
 def _is_list(problems: object) -> TypeGuard[Problems]:
-    """Whether it is a list of problems; one of mappings is a table, row by row."""
+    """Return whether it is a list of problems. A list of mappings is a table, row by row."""
     return isinstance(problems, list | tuple) and not any(isinstance(item, Mapping) for item in problems)
 
 
 def _is_one(table: object) -> TypeGuard[Mapping[object, object]]:
-    """Whether it is one problem: a mapping to single values."""
+    """Return whether it is one problem: a mapping to single values."""
     return isinstance(table, Mapping) and not any(map(np.ndim, table.values()))
 
 
 def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
-    """Return what the limits leave of a ranking."""
+    """Return the selection of a ranking within the limits."""
     estimates, refused = within(problem, ranking.estimates, limits)
     pick = (estimates or ranking.estimates or [None])[0]
     reason = None
@@ -290,30 +344,30 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
 def within(
     problem: AnyProblem, estimates: Iterable[Estimate], limits: Limits
 ) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
-    """A problem's estimates that the limits allow, in order, and the others with the reason.
+    """Return the estimates that the limits allow, in order, and the others with the reason.
 
-    Raises `InputError` for limits on a described kernel, of which nothing says what they would rule out.
+    Raises `InputError` for limits on a described kernel, because its data do not state workspace and determinism.
     """
     if limits.workspace_bytes is None and not limits.deterministic:
         return tuple(estimates), ()
     if isinstance(problem, DescribedProblem):
         raise InputError(
-            f"nothing tells the workspace of a configuration of {problem.kind}, nor whether it gives the same bits"
-            " twice; leave the limit on workspaces, and deterministic, out"
+            f"the workspace and the determinism of configurations of {problem.kind} are unknown;"
+            " leave out the workspace limit and deterministic"
         )
-    evaluated = [(e, limits.refusal(e.workspace_bytes, e.candidate.deterministic)) for e in estimates]
-    refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in evaluated if reason)
-    return tuple(estimate for estimate, reason in evaluated if reason is None), refused
+    pairs = [(e, limits.refusal(e.workspace_bytes, e.candidate.deterministic)) for e in estimates]
+    refused = tuple(Excluded(estimate.candidate.name, reason) for estimate, reason in pairs if reason)
+    return tuple(estimate for estimate, reason in pairs if reason is None), refused
 
 
 def limited(selection: Selection, limits: Limits) -> Selection:
-    """What ``limits`` leave of a selection; the rest is excluded with the reason."""
+    """Return a selection within ``limits``; the other candidates are excluded with the reason."""
     allowed, refused = within(selection.problem, selection.estimates, limits)
     return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
 
 
 def _best(ranker: Ranker, selection: Selection) -> Prediction:
-    """Return the fastest candidate. Raises `InputError` if nothing is feasible."""
+    """Return the prediction of the fastest candidate. Raises `InputError` if no candidate is feasible."""
     problem = selection.problem
     if not selection.estimates:
         reasons = {reason for _, reason in selection.excluded}
@@ -323,9 +377,9 @@ def _best(ranker: Ranker, selection: Selection) -> Prediction:
     return _prediction(ranker, problem, selection.estimates[0], reason=selection.reason, refusal=None)
 
 
-def _named(ranker: Ranker, problem: AnyProblem, algorithm: str) -> Prediction:
-    """Return the fastest candidate of that name. Raises `InputError` with the nearest names."""
-    estimate, refusal = ranker.estimate(problem, ranker.named(algorithm))
+def _of_algorithm(ranker: Ranker, problem: AnyProblem, algorithm: str) -> Prediction:
+    """Return the prediction of the fastest candidate of a name. Raises `InputError` if no candidate has the name."""
+    estimate, refusal = ranker.estimate(problem, ranker.positions_of(algorithm))
     reason = None if estimate.in_domain else ranker.reason(problem, estimate.candidate, estimate)
     return _prediction(ranker, problem, estimate, reason=reason, refusal=refusal)
 

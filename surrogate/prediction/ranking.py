@@ -1,7 +1,7 @@
 """Rank the candidates of one setting: intervals, floors, rooflines, order and exclusions, once, on arrays.
 
-`surrogate.prediction.resolve` makes the ranker of a setting when a question first needs it. One problem is an array of
-one.
+`surrogate.prediction.resolve` makes the ranker of a setting when a question first needs it. A single problem is an
+array of length one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,25 +22,33 @@ from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape
 from surrogate.uncertainty.intervals import Widths
 
 ROOFLINE_HALF_WIDTH = log(10.0)
-"""Half width in log time of a roofline time: all that is known is that kernels take up to some ten times as long."""
-AT_FLOOR = "measured here at its harness's floor alone, up to {:,.0f} µs: what the kernel takes is not known"
+"""Half width of a roofline time in log time. Kernels take up to about ten times their roofline time."""
+AT_FLOOR = "all its measurements are at the harness's floor, up to {:,.0f} µs: the kernel's own time is unknown"
 NEVER_MEASURED = "never measured in the bundle's training data"
 MIN_ARRAY_PROBLEMS = 12
-"""Problems from which on arrays are faster than one problem after another."""
+"""Minimum number of problems for which arrays are faster than one problem after another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateEvidence:
-    """What is known of each candidate of a setting; arrays (candidates,).
+    """The evidence for each candidate of a setting; arrays (candidates,).
 
     Attributes
     ----------
-    source : texts, the kind of evidence (`surrogate.prediction.results.SOURCES`).
-    half_width : of the interval in log time, before the factors for distance and time.
-    is_fixed : True if no factor applies, since the width was found at any distance on GPUs left out of training.
-    floor_us : a harness adds as much, so that the candidate was never timed below it; 0 if there is none.
-    unlisted : position → which value of a configuration training never saw.
-    outside : why training did not see the setting with the candidate, None if it did; ``is_inside`` marks the latter.
+    source : array of str
+        Kind of evidence (`surrogate.prediction.results.SOURCES`).
+    half_width : array of float
+        Half width of the interval in log time, before the factors for distance and time.
+    is_fixed : array of bool
+        Whether no factor applies, because the half width comes from held-out GPUs at any distance.
+    floor_us : array of float
+        Time in µs that the harness adds to every measurement; 0 without a floor.
+    unlisted : mapping
+        Position → the value of a configuration that is not in the training data.
+    outside : tuple
+        Why the candidate's setting is outside the training data; None if it is inside.
+    is_inside : array of bool
+        Whether the candidate's setting is inside the training data.
     """
 
     source: np.ndarray
@@ -59,10 +67,10 @@ class CandidateEvidence:
 
 
 class AnswerRows(NamedTuple):
-    """Answers in columns (rows,): of candidate ``candidate[i]`` on problem ``problem[i]``.
+    """Answers in columns (rows,): row i is candidate ``candidate[i]`` on problem ``problem[i]``.
 
-    ``half_width`` is in log time. ``in_domain``: training saw anything like the row; ``fails``: the candidate is
-    expected not to run.
+    ``half_width`` is in log time. ``in_domain`` marks rows inside the training data. ``fails`` marks candidates that
+    are expected not to run.
     """
 
     problem: np.ndarray
@@ -77,7 +85,7 @@ class AnswerRows(NamedTuple):
     fails: np.ndarray
 
     def ranked(self) -> np.ndarray:
-        """Return the positions of the rows: problem after problem, the fastest first, ties in their order.
+        """Return the positions of the rows: problem after problem, the fastest first, ties in the order of the rows.
 
         A row at its harness's floor comes after the others of its problem, and rows that fail come last.
         """
@@ -94,14 +102,24 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranker:
-    """The ``candidates`` of all libraries of a setting, of which those at ``choosable`` can be chosen.
+    """Ranks the candidates of a setting.
 
     Attributes
     ----------
-    source_name : the kind of evidence for the setting as a whole.
-    is_unmeasured : True if no library of the setting was measured on the GPU.
-    references : library → the domain's key of the setting, in the order of ``library_of`` (candidates,).
-    notes : library → caveats of all its answers.
+    candidates : tuple of CandidateSetting
+        Candidates of all libraries of the setting.
+    choosable : array of int
+        Positions of the candidates that can be chosen.
+    source_name : str
+        Kind of evidence for the whole setting.
+    is_unmeasured : bool
+        Whether no library of the setting was measured on the GPU.
+    references : mapping
+        Library → the domain's key of the setting.
+    library_of : array of int, (candidates,)
+        Position of each candidate's library in ``references``.
+    notes : mapping
+        Library → caveats of all its answers.
     """
 
     setting: Setting
@@ -128,7 +146,7 @@ class Ranker:
         return self._ranking(problem, reasons, rows, rows.ranked())
 
     def rank_many(self, problems: Sequence[AnyProblem]) -> list[Ranking]:
-        """Return `rank` of several problems, through arrays if there are enough of them."""
+        """Return the ranking of each problem; arrays are used if there are enough problems."""
         if len(problems) < MIN_ARRAY_PROBLEMS:
             return [self.rank(problem) for problem in problems]
         sizes = np.array([self.setting.family.sizes_of(problem) for problem in problems])
@@ -144,7 +162,7 @@ class Ranker:
         ]
 
     def accepted(self, reasons: Reasons) -> np.ndarray:
-        """Return the positions of the candidates that can be chosen and are not refused."""
+        """Return the positions of the candidates that can be chosen and that no rule refuses."""
         return np.array([i for i in self.choosable.tolist() if reasons[i] is None], dtype=np.int64)
 
     def answers(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> AnswerRows:
@@ -152,11 +170,11 @@ class Ranker:
         return self.rows(sizes, problem, index, self.source.times(sizes, problem, index))
 
     def rows(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, times: Times) -> AnswerRows:
-        """Return the answers that the source's ``times`` give: their intervals, floors and rooflines."""
+        """Return the answers for the source's ``times``, with intervals, floors and rooflines."""
         time_us, evidence = times.time_us, self.evidence
         source = evidence.source[index]
-        # 1. Half widths: a base, times a factor for the distance, which a library's candidates share, times one for the
-        #    time, and what sizes beyond the measured ones add.
+        # 1. Half widths: a base, times a factor for the distance (equal for a library's candidates), times a factor for
+        #    the time, plus the extrapolation width of sizes beyond the measured ones.
         distance, inside, extrapolation = self._distances(sizes)
         library = self.library_of[index]
         factor = self.widths.distance.at(distance)[library, problem] * self.widths.time_us.at(time_us)
@@ -164,13 +182,13 @@ class Ranker:
         if times.measured is not None:
             half[times.measured] = MEASURED_HALF_WIDTH
             source[times.measured] = MEASURED
-        # 2. The roofline answers if the source does not know the candidate.
+        # 2. A candidate without a time from the source gets its roofline time.
         unknown = np.flatnonzero(~((time_us > 0.0) & (time_us < inf)))
         if len(unknown):
             time_us = self._with_rooflines(time_us, unknown, sizes=sizes, problem=problem, index=index)
             source[unknown] = ROOFLINE
             half[unknown] = ROOFLINE_HALF_WIDTH
-        # 3. Below the floor of its harness nothing is known of a candidate.
+        # 3. A time below the harness's floor is only an upper bound: the interval is widened up to the floor.
         floor_us = evidence.floor_us[index]
         at_floor = np.flatnonzero(time_us <= floor_us)
         if len(at_floor):
@@ -195,14 +213,16 @@ class Ranker:
         )
 
     def estimate(self, problem: AnyProblem, index: Sequence[int]) -> tuple[Estimate, str | None]:
-        """Return the fastest of the candidates at ``index`` on a problem, and why it does not run; None: it does."""
-        places = np.array(index, dtype=np.int64)
+        """Return the fastest of the candidates at ``index``, and why it does not run (None if it runs)."""
+        positions = np.array(index, dtype=np.int64)
         sizes = np.array([self.setting.family.sizes_of(problem)])
-        rows = self.rows(sizes, np.zeros(len(places), dtype=np.int64), places, self.source.one(problem, places))
+        rows = self.rows(
+            sizes, np.zeros(len(positions), dtype=np.int64), positions, self.source.one(problem, positions)
+        )
         first = rows.ranked()[:1]
-        place = int(rows.candidate[first[0]])
-        failure = self.source.failures(problem, [place])[0] if rows.fails[first[0]] else None
-        return self._estimates(rows, first)[0], self.rules.of(problem)[place] or failure
+        fastest = int(rows.candidate[first[0]])
+        failure = self.source.failures(problem, [fastest])[0] if rows.fails[first[0]] else None
+        return self._estimates(rows, first)[0], self.rules.of(problem)[fastest] or failure
 
     def _ranking(self, problem: AnyProblem, reasons: Reasons, rows: AnswerRows, ranked: np.ndarray) -> Ranking:
         """Return the ranking of a problem from its ``ranked`` rows."""
@@ -217,22 +237,24 @@ class Ranker:
             if reason is not None or i not in choosable
         ]
         if len(failing):
-            places = sorted(rows.candidate[failing].tolist())
-            why = self.source.failures(problem, places)
-            excluded += [Excluded(self.candidates[i].name, text) for i, text in zip(places, why, strict=True)]
+            failed = sorted(rows.candidate[failing].tolist())
+            texts = self.source.failures(problem, failed)
+            excluded += [Excluded(self.candidates[i].name, text) for i, text in zip(failed, texts, strict=True)]
         floors = dict(zip(self.candidates, self.evidence.floor_us.tolist(), strict=True)) if at_floor else {}
         at_floor.sort(key=lambda estimate: self.candidates.index(estimate.candidate))
         excluded += [Excluded(each.candidate.name, AT_FLOOR.format(floors[each.candidate])) for each in at_floor]
         return Ranking(tuple(above or estimates), tuple(excluded))
 
     def _estimates(self, rows: AnswerRows, ranked: np.ndarray) -> list[Estimate]:
-        """Return the estimates of the ``ranked`` rows; `AnswerRows` has its columns in the order of an estimate's."""
+        """Return the estimates of the ``ranked`` rows. `AnswerRows` has its columns in the order of `Estimate`."""
         _, candidate, *columns, _ = (column[ranked].tolist() for column in rows)
         return list(map(Estimate, (self.candidates[i] for i in candidate), *columns))
 
     def _distances(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the distances to the training shapes of each library (libraries, problems); whether training saw such
-        sizes (libraries, problems); and what sizes beyond the measured ones add to half widths (problems,)."""
+        """Return distances to training shapes, whether sizes are inside the training data, and extrapolation widths.
+
+        The first two are (libraries, problems). The third is what extrapolated sizes add to half widths, (problems,).
+        """
         domain = self.part.domain
         extrapolation = domain.extrapolation_width(sizes)
         distances = np.empty((len(self.references), len(sizes)))
@@ -250,8 +272,10 @@ class Ranker:
     def _with_rooflines(
         self, time_us: np.ndarray, unknown: np.ndarray, *, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> np.ndarray:
-        """Return the times with rooflines at the ``unknown`` positions. Raises `InputError` if one of them is a number,
-        which no sound model gives."""
+        """Return the times with roofline times at the ``unknown`` positions.
+
+        Raises `InputError` if one of them is not NaN: an intact model gives no time that is zero, negative or infinite.
+        """
         wrong = time_us[unknown][~np.isnan(time_us[unknown])]
         if len(wrong):
             raise InputError(f"the bundle's model gives {wrong[0]} µs; it is damaged, train it again with `seer train`")
@@ -260,8 +284,11 @@ class Ranker:
         return filled
 
     def _min_us(self, sizes: np.ndarray) -> np.ndarray:
-        """Return (problems,) lower bounds in µs: on a GPU that was never measured, the time of products at its peak; a
-        described kernel's `Source.min_us`; 0 for everything else."""
+        """Return lower bounds in µs, (problems,).
+
+        On an unmeasured GPU the bound of a product is its time at the peak rate. For a described kernel it is
+        `Source.min_us`. For everything else it is 0.
+        """
         if self.setting.family.parameter_names:
             return np.array([self.source.min_us(self.setting.problem(row)) for row in sizes.tolist()])
         if not self.is_unmeasured:
@@ -276,25 +303,27 @@ class Ranker:
         """Return whether a candidate has this name."""
         return any(candidate.name == name for candidate in self.candidates)
 
-    def named(self, name: str) -> list[int]:
-        """Return the positions of the candidates of this name, the first of each library.
+    def positions_of(self, name: str) -> list[int]:
+        """Return the position of the first candidate of this name in each library.
 
-        Raises `InputError`, with the nearest names, if there is none.
+        Raises `InputError`, with the nearest names, if no candidate has the name.
         """
         names = [candidate.name for candidate in self.candidates]
         if name in names:
             positions = [i for i, other in enumerate(names) if other == name]
             return sorted({self.candidates[i].library: i for i in reversed(positions)}.values())
         where = " ".join(filter(None, (self.setting.versions[0][0], *self.setting.values[:1])))
-        raise InputError(f"algorithm {name!r} is none of {where}; known: {', '.join(names)}{nearest(name, names)}")
+        raise InputError(
+            f"algorithm {name!r} is not one of {where}; give one of: {', '.join(names)}{nearest(name, names)}"
+        )
 
     def reason(self, problem: AnyProblem, candidate: CandidateSetting, estimate: Estimate | None = None) -> str | None:
-        """Return what of the question training did not see, or why the ``estimate`` is none of it; None if it did."""
-        place = next(i for i, each in enumerate(self.candidates) if each is candidate)
-        if reason := self.evidence.outside[place]:
+        """Return why the question or the ``estimate`` is outside the training data; None if it is inside."""
+        position = next(i for i, each in enumerate(self.candidates) if each is candidate)
+        if reason := self.evidence.outside[position]:
             return reason
         sizes = self.setting.family.sizes_of(problem)
         reason = self.part.domain.size_reason(self.references[candidate.library], sizes)
         if reason is None and estimate is not None and estimate.source == FLOOR:
-            return AT_FLOOR.format(self.evidence.floor_us[place])
+            return AT_FLOOR.format(self.evidence.floor_us[position])
         return reason

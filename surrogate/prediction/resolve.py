@@ -40,26 +40,28 @@ from surrogate.uncertainty.domain import SettingKey
 from surrogate.uncertainty.intervals import ALL, Widths
 
 MAX_SETTINGS = 256
-"""Settings kept by a resolver, each of up to a megabyte: more than a large network or trace has."""
-MIN_LIKENESS = 0.8
-"""From this likeness on, a GPU's name is taken for a misspelled one."""
-FROM_DONOR = "{gpu} was never measured so: its choices follow those of {donor}, which has its architecture"
-UNCHECKED = "configurations may need more shared memory than the GPU has: no formula of the kernel says shared_bytes"
+"""Maximum number of settings that a resolver keeps, each of up to 1 MB. A large network or trace has fewer."""
+MIN_SIMILARITY = 0.8
+"""Minimum similarity of names for a GPU's name to be taken for a misspelling."""
+FROM_DONOR = "{gpu} was not measured in this setting: its choices follow {donor}, a GPU of the same architecture"
+UNCHECKED = "configurations may need more shared memory than the GPU has: the kernel has no formula for shared_bytes"
 BY_AVERAGE_RANK = (
-    "{gpu} was never measured so: its candidates stand in the order that is best on average on measured GPUs"
+    "{gpu} was not measured in this setting: its candidates are in the order of their average rank on measured GPUs"
 )
-NO_EVIDENCE = "{} was never measured on any GPU: peaks stand in"
+NO_EVIDENCE = "{} was not measured on any GPU: times come from datasheet peaks"
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
-FROM_OTHER_HALF = "measurements in {} stand for {}: the GPU runs both at one rate, and their values take the same bytes"
+FROM_OTHER_HALF = (
+    "times in {1} are measurements in {0}: the GPU runs both at the same rate, and their values have the same size"
+)
 FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
-"""Library → compute capability from which on a major release is needed. Source: NVIDIA's support matrices."""
+"""Library → (minimum compute capability, required major release). Source: NVIDIA's support matrices."""
 
 
 class Question(NamedTuple):
-    """A setting that a caller asks about; None: every library, and each one's newest version.
+    """The setting of a query. None means every library, and each one's newest version.
 
-    ``named`` are candidates that the caller names, which join the others if other GPUs alone ran them, or if they are
-    configurations that a description does not list.
+    ``requested`` are candidates that the caller names. They join the others even if only other GPUs ran them, or if
+    they are configurations that a description does not list.
     """
 
     family: Family
@@ -67,16 +69,17 @@ class Question(NamedTuple):
     values: tuple[str, ...]
     library: str | None = None
     library_version: str | None = None
-    named: tuple[str, ...] = ()
-    is_known_version: bool = True
+    requested: tuple[str, ...] = ()
+    is_measured_version: bool = True
 
 
 class SettingFacts(NamedTuple):
-    """What decides the sources of a setting.
+    """The facts that decide the sources of a setting.
 
-    ``choosable``: candidate → whether it can be chosen. ``is_measured``: a library was measured in the setting on the
-    GPU; ``is_trained``: and training saw it, not a calibration alone. ``never``: libraries that were never measured in
-    the setting on any GPU. ``convolutions`` and ``products`` are the analytical models that cover it.
+    ``choosable``: candidate → whether it can be chosen. ``is_measured``: whether a library was measured in the setting
+    on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration. ``never``:
+    libraries that no GPU was measured with in the setting. ``convolutions`` and ``products`` are the analytical models
+    that cover the setting.
     """
 
     setting: Setting
@@ -87,21 +90,21 @@ class SettingFacts(NamedTuple):
     is_measured: bool
     is_trained: bool
     never: frozenset[str]
-    is_known_version: bool = True
+    is_measured_version: bool = True
     convolutions: DatasheetModels | None = None
     products: ProductModels | None = None
 
     @property
     def supported_as(self) -> Setting:
-        """The setting in which support is looked up: no release is known by the name of an unknown version."""
-        if self.is_known_version:
+        """The setting for support rules. An unknown version gets a name that no release has."""
+        if self.is_measured_version:
             return self.setting
         return self.setting._replace(versions=tuple((name, f"{version}?") for name, version in self.setting.versions))
 
     @property
     def is_half(self) -> bool:
-        """Whether the analytical model of convolutions is that of half precision, which covers the whole setting."""
-        return self.convolutions is not None and self.setting.named["dtype"] in HALF
+        """Whether the analytical model is of half-precision convolutions; it covers the whole setting."""
+        return self.convolutions is not None and self.setting.by_name["dtype"] in HALF
 
     @property
     def covered(self) -> np.ndarray:
@@ -111,29 +114,28 @@ class SettingFacts(NamedTuple):
 
 
 def unlisted_note(gpu: str, measured: Iterable[str]) -> str:
-    """Return the caveat for a GPU that neither the table of GPUs nor the ``measured`` ones have."""
-    hint = nearest_names(gpu, [*measured, *registry().labels], cutoff=MIN_LIKENESS)
-    return f"nobody knows a GPU {gpu}: nothing but other GPUs' times stands for it{hint}"
+    """Return the caveat for a GPU that is neither registered nor among the ``measured`` GPUs."""
+    hint = nearest_names(gpu, [*measured, *registry().labels], cutoff=MIN_SIMILARITY)
+    return f"the GPU {gpu} is not registered: its times come from other GPUs{hint}"
 
 
 def is_problem(value: object) -> TypeGuard[AnyProblem]:
-    """Return whether a value is one problem of a family."""
+    """Return whether a value is a problem of a family."""
     kind = getattr(value, "kind", None)  # a table may have a column of that name
     return isinstance(value, DescribedProblem) or (isinstance(kind, str) and kind in FAMILY_OF_KIND)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """The rankers of one bundle's settings; the `MAX_SETTINGS` that were made last are kept."""
+    """Finds the rankers of one bundle's settings. The last `MAX_SETTINGS` rankers are kept."""
 
     bundle: Bundle
     _rankers: OrderedDict[Question, Ranker] = field(default_factory=OrderedDict, repr=False, compare=False)
 
     def device(self, name: str) -> Gpu:
-        """Return a device by any name, under its registry name if it has one.
+        """Return a device by any of its names, under its registry name if it has one.
 
-        Raises `InputError` for one that neither the bundle nor the registry knows; a described kernel needs no more
-        than its name.
+        Raises `InputError` if neither the bundle nor the registry has it. For a described kernel the name is enough.
         """
         key = canonical(name)
         stored = self.bundle.devices.get(name) or self.bundle.devices.get(key)
@@ -147,22 +149,22 @@ class Resolver:
         return replace(stored or gpu(name), name=key)
 
     def ranker(self, question: Question) -> Ranker:
-        """Return the ranker for a question, with the candidates that it names.
+        """Return the ranker for a question, with the requested candidates.
 
         Raises `InputError` for an unknown library, and if no library has a candidate.
         """
-        if question.named and not question.family.parameter_names:
-            known = self.ranker(question._replace(named=()))
+        if question.requested and not question.family.parameter_names:
+            ranker = self.ranker(question._replace(requested=()))
             others = self.bundle.part(question.family, question.gpu, question.values).candidates
             other_names = {key.solver or key.algorithm for key in others}
-            if not any(name in other_names and not known.has(name) for name in question.named):
-                return known
-        if question.library_version is not None and question.is_known_version:
+            if not any(name in other_names and not ranker.has(name) for name in question.requested):
+                return ranker
+        if question.library_version is not None and question.is_measured_version:
             return self._of_version(question, question.library_version)
         return self._kept(question)
 
     def _kept(self, question: Question) -> Ranker:
-        """Return the ranker that is kept for a question, or a new one."""
+        """Return the kept ranker of a question, or a new one."""
         ranker = self._rankers.get(question)
         if ranker is None:
             ranker = self._rankers[question] = self._resolved(question)
@@ -171,21 +173,21 @@ class Resolver:
         return ranker
 
     def _of_version(self, question: Question, version: str) -> Ranker:
-        """Return the ranker for a version that the question names.
+        """Return the ranker for the version of a question.
 
-        Versions that no measurement knows share one ranker, that of the next older known version: an invented name
-        costs no memory.
+        Unmeasured versions share the ranker of the next older measured version, so that an invented name costs no
+        memory.
         """
         part = self.bundle.part(question.family, question.gpu, question.values)
         libraries = part.domain.libraries if question.library is None else [question.library]
-        known = set().union(*map(part.domain.versions_of, libraries))
-        if version in known or not known:
+        measured = set().union(*map(part.domain.versions_of, libraries))
+        if version in measured or not measured:
             return self._kept(question)
         for library in libraries:
             self._version(question, part, library)
-        older = [each for each in known if version_number(each) <= version_number(version)]
-        nearest_version = newest(older) if older else min(known, key=version_number)
-        shared = self._kept(question._replace(library_version=nearest_version, is_known_version=False))
+        older = [each for each in measured if version_number(each) <= version_number(version)]
+        nearest_version = newest(older) if older else min(measured, key=version_number)
+        shared = self._kept(question._replace(library_version=nearest_version, is_measured_version=False))
         versions = {library: version for library, _ in shared.setting.versions}
         return replace(
             shared,
@@ -194,9 +196,10 @@ class Resolver:
         )
 
     def measured(self, question: Question) -> Question:
-        """Return the question in the other half-precision type, if it alone was measured on a GPU that runs both alike.
+        """Return the question in the other half-precision type if only that type was measured.
 
-        Families whose kernels differ between the two keep the question.
+        This applies to GPUs that run both types at the same rate, and to families whose kernels do not differ between
+        the types. All other questions are returned unchanged.
         """
         family, gpu_name, values, library, *_ = question
         device = self.device(gpu_name)
@@ -217,9 +220,9 @@ class Resolver:
         return question._replace(values=other) if is_measured(other) and not is_measured(values) else question
 
     def check_library(self, name: str) -> None:
-        """Raise `InputError`, with the nearest names, for a library that no part of the bundle knows."""
-        known = {library for part in self.bundle.parts.values() for library in part.domain.libraries}
-        check_choice("the bundle's library", name, sorted(known))
+        """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
+        libraries = {library for part in self.bundle.parts.values() for library in part.domain.libraries}
+        check_choice("the bundle's library", name, sorted(libraries))
 
     def _resolved(self, question: Question) -> Ranker:
         if question.library is not None:
@@ -236,8 +239,8 @@ class Resolver:
         return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general))
 
     def _facts(self, question: Question) -> SettingFacts:
-        """Return what decides the sources of a question, with the part that holds it."""
-        family, gpu_name, values, library, _, named, _ = question
+        """Return the facts that decide the sources of a question."""
+        family, gpu_name, values, library, _, requested, _ = question
         part = self.bundle.part(family, gpu_name, values)
         device = self.device(gpu_name)
         others = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
@@ -245,7 +248,7 @@ class Resolver:
         choosable: dict[CandidateSetting, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
-        for name in _competing(part, values, similar, named) if library is None else [library]:
+        for name in _competing(part, values, similar, requested) if library is None else [library]:
             version = self._version(question, part, name)
             try:
                 choosable |= _candidates(question, part, name, similar)
@@ -266,18 +269,21 @@ class Resolver:
                 is_measured=is_measured,
                 is_trained=is_measured and not similar.is_calibrated,
                 never=frozenset(name for name, _ in versions if (name, values) not in settings),
-                is_known_version=question.is_known_version,
+                is_measured_version=question.is_measured_version,
             )
         )
 
     def _version(self, question: Question, part: FamilyModel, library: str) -> str:
-        """Return the version that the question names, else the newest that was measured on the GPU, else anywhere, else
-        "". A GPU that is too new for it gets its own first release. Raises `InputError` if the question names one that
-        does not run there.
+        """Return the version of the question, else the newest that was measured on the GPU, else anywhere, else "".
+
+        A GPU that is too new for the version gets the first release that supports it. Raises `InputError` if the
+        question has a version that does not run on the GPU.
         """
-        here = {release.version for release in part.support.releases.get(library, ()) if release.gpu == question.gpu}
-        if here and question.library_version is None:
-            return newest(here)
+        measured = {
+            release.version for release in part.support.releases.get(library, ()) if release.gpu == question.gpu
+        }
+        if measured and question.library_version is None:
+            return newest(measured)
         version = question.library_version or newest(part.domain.versions_of(library))
         capability = self.device(question.gpu).compute_capability
         first = next((major for above, major in FIRST_RELEASES.get(library, ()) if capability >= above), 0)
@@ -288,7 +294,7 @@ class Resolver:
         return f"{first}+"
 
     def _unmeasured_notes(self, facts: SettingFacts, rank_note: str) -> Iterable[str]:
-        """Yield the caveats of a setting that was never measured on the GPU."""
+        """Yield the caveats of a setting that was not measured on the GPU."""
         part, device = facts.part, facts.device
         if not device.vendor:
             yield unlisted_note(device.name, part.domain.gpus)
@@ -301,17 +307,17 @@ class Resolver:
 
 
 def _with_datasheet(facts: SettingFacts) -> SettingFacts:
-    """Return the facts with the analytical models that cover the setting, if training did not see it on the GPU.
+    """Return the facts with the analytical models that cover the setting, if the GPU has no training data in it.
 
-    In half precision the model of convolutions covers the whole setting: candidates with the kernels that it describes
-    come first, and no others can be chosen. In TF32 it covers those candidates, beside kernels of multiply-adds.
+    In half precision the model of convolutions covers the whole setting: only candidates with the modelled kernels can
+    be chosen, and they come first. In TF32 the model covers only these candidates.
     """
     if facts.is_trained:
         return facts
     setting, device, part = facts.setting, facts.device, facts.part
     mechanism = setting.family.tensor_core_mechanism
     convolutions = (
-        datasheet_models(device, setting.named["dtype"], setting.named.get("math", "")) if mechanism else None
+        datasheet_models(device, setting.by_name["dtype"], setting.by_name.get("math", "")) if mechanism else None
     )
     facts = facts._replace(convolutions=convolutions)
     if convolutions is not None and facts.is_half:
@@ -321,7 +327,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
             never=frozenset(),
             choosable={candidate: candidate.mechanism == mechanism for candidate in described_first},
         )
-    # The model of matrix products covers a setting that no other boards than its own measured, nor one of this kind.
+    # The model of matrix products covers a setting if only its own boards were measured, and none of this architecture.
     gpus = {name for library, _ in setting.versions for name in part.domain.gpus_of(library, setting.values)}
     gpus -= {setting.gpu}
     if gpus & {*facts.similar.architecture}:
@@ -329,8 +335,8 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     products = product_models(setting, device, facts.similar.vendor | gpus)
     if products is None:
         return facts
-    own = facts.part if facts.is_measured else products.instead_of(facts.part)
-    return facts._replace(products=products, part=own, never=frozenset())
+    own_part = facts.part if facts.is_measured else products.instead_of(facts.part)
+    return facts._replace(products=products, part=own_part, never=frozenset())
 
 
 def _context(facts: SettingFacts) -> Context:
@@ -341,12 +347,12 @@ def _context(facts: SettingFacts) -> Context:
 
 
 def _keys(setting: Setting, candidates: Iterable[CandidateSetting]) -> list[SettingKey]:
-    """Return each candidate's key in what training saw."""
+    """Return each candidate's key in the training settings."""
     return [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
 
 
 def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, ...], str]:
-    """Return what answers; the GPU whose measurements each candidate uses, "" for none; and a note on their order."""
+    """Return the source, each candidate's donor GPU ("" for none), and a note on the order of candidates."""
     part, setting = facts.part, facts.setting
     note = ""
     if facts.products is not None:
@@ -356,7 +362,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     else:
         source = model_source(context, part, facts.similar.donors)
     donors = source.donors if isinstance(source, TreeSource) else ("",) * len(context.candidates)
-    dtype_math = setting.named.get("dtype"), setting.named.get("math", "")
+    dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
     if facts.never and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
     if facts.convolutions is not None and not facts.is_half:
@@ -372,14 +378,14 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
 
 
 def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
-    """Return the source for fp32 with TF32 allowed, for libraries that were never measured so."""
+    """Return the source for fp32 with TF32 allowed, for libraries without measurements in TF32."""
     setting, device, candidates, _, _ = tensor.context
-    values = tuple({**setting.named, "math": "fma"}[name] for name in setting.family.setting_names)
+    values = tuple({**setting.by_name, "math": "fma"}[name] for name in setting.family.setting_names)
     formula = setting.family.formula(values, device)
-    plain = tensor.context._replace(setting=setting._replace(values=values), formula=formula)
+    fma_context = tensor.context._replace(setting=setting._replace(values=values), formula=formula)
     able = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
     never = np.array([candidate.library in facts.never for candidate in candidates])
-    multiply_adds = model_source(plain, facts.part, facts.similar.donors)
+    multiply_adds = model_source(fma_context, facts.part, facts.similar.donors)
     return Tf32Source(tensor.context, multiply_adds, tensor, able=able, never=never)
 
 
@@ -426,18 +432,18 @@ def _ranker(
 def _evidence(
     facts: SettingFacts, candidates: tuple[CandidateSetting, ...], widths: Widths, donors: tuple[str, ...]
 ) -> CandidateEvidence:
-    """Return what is known of each candidate: the kind of source, the base of its half width, its harness's floor."""
+    """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
     part, setting = facts.part, facts.setting
     kinds = part.unseen_gpu.by_kind
     keys = _keys(setting, candidates)
-    measured_here = {key for key in keys if key in part.domain.settings}
-    is_own = [facts.is_measured and (not facts.is_trained or key in measured_here) for key in keys]
-    # 1. A candidate that was never measured here is known as well as on a GPU that was never measured, and no better.
-    bases = [widths.base(setting.gpu, each.key, setting.named.get("dtype", "")) for each in candidates]
+    measured_keys = {key for key in keys if key in part.domain.settings}
+    is_own = [facts.is_measured and (not facts.is_trained or key in measured_keys) for key in keys]
+    # 1. The half width of an unmeasured candidate is at least that of an unmeasured GPU.
+    bases = [widths.base(setting.gpu, each.key, setting.by_name.get("dtype", "")) for each in candidates]
     if facts.convolutions is not None and not facts.is_half and not facts.is_measured:
         analytical = facts.convolutions.by_kind[""].half_width
         bases = [analytical if own else base for own, base in zip(facts.covered, bases, strict=True)]
-    is_fixed = [facts.is_trained and key not in measured_here for key in keys]
+    is_fixed = [facts.is_trained and key not in measured_keys for key in keys]
     left_out = kinds[_width_kind(facts)].half_width
     bases = [max(base, left_out) if fixed else base for base, fixed in zip(bases, is_fixed, strict=True)]
     # 2. The kind of source.
@@ -456,39 +462,39 @@ def _evidence(
 
 
 def _unlisted(part: FamilyModel, candidates: Sequence[CandidateSetting]) -> dict[int, str]:
-    """Return the position of each configuration with a value that training never saw → what it is."""
+    """Return position of a configuration → its parameter value that is not in the training data."""
     if not isinstance(part.family, DescribedFamily):
         return {}
     listed = part.family.description.parameters.items()
-    known = {f"{name}={value}" for name, values in listed for value in values}
+    trained = {f"{name}={value}" for name, values in listed for value in values}
     out: dict[int, str] = {}
     for i, candidate in enumerate(candidates):
-        if wrong := next((word for word in candidate.solver.split(",") if word and word not in known), None):
+        if wrong := next((word for word in candidate.solver.split(",") if word and word not in trained), None):
             out[i] = f"{wrong} was never measured"
     return out
 
 
 def _width_kind(facts: SettingFacts) -> str:
-    """Return the key of the widths that GPUs left out of training gave: the widest that applies to the setting."""
+    """Return the key of the held-out GPUs' half width: the widest that applies to the setting."""
     unseen = facts.part.unseen_gpu
-    fitting = {unseen.kind(facts.device.line, facts.setting.named.get("dtype", ""))}
+    fitting = {unseen.kind(facts.device.line, facts.setting.by_name.get("dtype", ""))}
     if facts.never:
         fitting |= {intervals.NEVER} & {*unseen.by_kind}
     return max(sorted(fitting), key=lambda name: unseen.by_kind[name].half_width)
 
 
 def _floors(part: FamilyModel, setting: Setting, candidates: Iterable[CandidateSetting]) -> np.ndarray:
-    """Return (candidates,) up to which time in µs each was never timed, since its harness adds as much; 0: none."""
+    """Return the time in µs that the harness adds to each candidate, (candidates,); 0 without a floor."""
     limits = {
         (floor.library, floor.algorithm): floor.limit_us
         for floor in part.floors
-        if floor.gpu == setting.gpu and floor.settings.items() <= setting.named.items()
+        if floor.gpu == setting.gpu and floor.settings.items() <= setting.by_name.items()
     }
     return np.array([limits.get((candidate.library, candidate.algorithm), 0.0) for candidate in candidates])
 
 
 def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Return library → the caveats of all its answers; ``general`` ones hold for every library."""
+    """Return library → caveats of all its answers; ``general`` caveats apply to every library."""
     setting = facts.setting
     pairs = zip(facts.choosable, donors, strict=True)
     donor_of = {each.library: donor for each, donor in pairs if donor not in ("", setting.gpu)}
@@ -503,10 +509,12 @@ def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...
     return notes
 
 
-def _competing(part: FamilyModel, values: tuple[str, ...], similar: SimilarGpus, named: tuple[str, ...]) -> list[str]:
-    """Return the libraries that were measured with the operator on the most similar GPUs, all if none was.
+def _competing(
+    part: FamilyModel, values: tuple[str, ...], similar: SimilarGpus, requested: tuple[str, ...]
+) -> list[str]:
+    """Return the libraries that were measured with the operator on the most similar GPUs, or all if there is none.
 
-    The libraries of ``named`` candidates join them.
+    The libraries of ``requested`` candidates join them.
     """
     libraries = list(part.domain.libraries)
 
@@ -514,35 +522,35 @@ def _competing(part: FamilyModel, values: tuple[str, ...], similar: SimilarGpus,
         return {name for name in libraries if part.domain.gpus_of(name, values) & group}
 
     measured = similar.evidence(of, each=False) or set(libraries)
-    measured |= {key.library for key in part.candidates if (key.solver or key.algorithm) in named}
+    measured |= {key.library for key in part.candidates if (key.solver or key.algorithm) in requested}
     return [name for name in libraries if name in measured]
 
 
 def _candidates(
     question: Question, part: FamilyModel, library: str, similar: SimilarGpus
 ) -> dict[CandidateSetting, bool]:
-    """Return a library's candidates → whether they can be chosen.
+    """Return a library's candidate → whether it can be chosen.
 
-    Those that can come in the registry's order, then the registry's that were never measured, and those that the
-    question names. Raises `InputError` if there is none.
+    Choosable candidates are in the registry's order. They are followed by registered candidates without measurements
+    and by requested ones. Raises `InputError` if there is no candidate.
     """
     family, values = question.family, question.values
-    named = dict(zip(family.setting_names, values, strict=True))
-    key_values = tuple(named[name] for name in family.candidate_key[:-1])
+    settings = dict(zip(family.setting_names, values, strict=True))
+    key_values = tuple(settings[name] for name in family.candidate_key[:-1])
     keys = [key for key in part.candidates if (key.library, key.values) == (library, key_values)]
     registry_of_library = {offered.algorithm: offered for offered in family.candidates(library, values)}
     by_name: set[str] = set()
     if not registry_of_library:
-        # Measurements alone tell what the library runs in the setting: on this GPU, else on the most similar ones.
+        # The library's candidates are those measured in the setting on this GPU, else on the most similar GPUs.
         tried = part.support.algorithms(library, values)
         if measured := similar.evidence(lambda group: {algorithm for name, algorithm in tried if name in group}):
-            asked = {key.algorithm for key in keys if (key.solver or key.algorithm) in question.named}
-            by_name = (asked & {algorithm for _, algorithm in tried}) - measured
+            requested = {key.algorithm for key in keys if (key.solver or key.algorithm) in question.requested}
+            by_name = (requested & {algorithm for _, algorithm in tried}) - measured
             keys = [key for key in keys if key.algorithm in measured | by_name]
     if isinstance(family, DescribedFamily) and any(key.solver for key in keys):
-        known = {key.solver for key in keys}
-        listed = (*family.description.space_texts, *filter(family.description.lists, question.named))
-        further = (text for text in dict.fromkeys(listed) if text not in known)
+        solvers = {key.solver for key in keys}
+        listed = (*family.description.space_texts, *filter(family.description.lists, question.requested))
+        further = (text for text in dict.fromkeys(listed) if text not in solvers)
         keys += [CandidateKey(library, key_values, family.name, text) for text in further]
     if not keys:
         setting = " ".join(filter(None, (library, *key_values)))

@@ -204,8 +204,8 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
     """Return the shipped bundle with a family: measured with the type on the GPU, else with the type, else any.
 
     If ``settings`` hold neither operator nor type, it is a bundle that was measured on the GPU. A bundle with AMD
-    boards only covers AMD GPUs, for the operators that an analytical model transfers between boards. Another bundle is preferred
-    if it has the operator and type on the GPU with at least `MIN_AMD_ROWS` rows.
+    boards only covers AMD GPUs, for the operators that an analytical model transfers between boards. Another bundle is
+    preferred if it has the operator and type on the GPU with at least `MIN_AMD_ROWS` rows.
     """
     bundles = [bundle for bundle in shipped() if family in bundle.families]
     own = [bundle for bundle in bundles if bundle.vendors == AMD]

@@ -1,4 +1,4 @@
-"""Tables of questions: columns in, columns out, in chunks of bounded memory, each distinct problem computed once."""
+"""Predict for tables: columns in, columns out, in chunks of bounded memory. Each distinct problem is computed once."""
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -27,14 +27,14 @@ NOTHING: dict[str, object] = {
     **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
     **dict.fromkeys(("in_domain", "supported"), False),
 }
-"""Columns of an answer → the value if no candidate is feasible."""
+"""Column of an answer → its value if no candidate is feasible."""
 Column = tuple[list[str], np.ndarray]
-"""Distinct texts, and each row's place (rows,) among them."""
+"""Distinct texts, and the position of each row's text among them, (rows,)."""
 Columns = dict[str, np.ndarray]
 
 
 class Defaults(NamedTuple):
-    """What rows do not state: the columns ``gpu``, ``library`` and ``library_version``, and settings of problems."""
+    """Values for rows without their own: ``gpu``, ``library`` and ``library_version``, and settings of problems."""
 
     gpu: str | None = None
     library: str | None = None
@@ -51,41 +51,41 @@ class Group(NamedTuple):
     positions: np.ndarray
 
     def take(self, rows: np.ndarray) -> "Group":
-        """Some of its rows, by their positions in it."""
+        """Return some of the group's rows, by their positions in the group."""
         return self._replace(sizes=self.sizes[rows], positions=self.positions[rows])
 
 
 def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorithm: str | None = None) -> Predictions:
     """Return predictions for every row.
 
-    ``algorithm`` names the candidate of all rows; else the table's own column of that name (``solver`` if the bundle
-    chooses solvers; the parameters of a described kernel) does, and without one the best feasible candidate answers.
-    Raises `InputError` naming the first row that is wrong, and if the table names another GPU than ``defaults``.
+    ``algorithm`` is the candidate of all rows. Without it, the table's column of that name holds the candidates
+    (``solver`` if the bundle chooses solvers, or the parameters of a described kernel). Without either, the prediction
+    is of the fastest feasible candidate. Raises `InputError` with the first wrong row, and if the table has another
+    GPU than ``defaults``.
     """
     columns = _columns(table)
     rows = _length(columns)
     described = resolver.bundle.described
     family: Family | None = described
-    named: Column | None = None
+    requested: Column | None = None
     if described is not None and described.description.parameters.keys() & columns.keys():
-        family, named = _configurations(described, columns)
+        family, requested = _configurations(described, columns)
     else:
         column = "solver" if resolver.bundle.candidate == "solver" else "algorithm"
         if algorithm is not None or column in columns:
-            named = _text({} if algorithm else columns, column, algorithm or "", rows)
+            requested = _text({} if algorithm else columns, column, algorithm or "", rows)
     chunks: list[tuple[Ranker, Group]] = []
-    for whole_group in _groups(resolver, columns, defaults, family):
-        for ranker, group in _answering(resolver, whole_group, named):
+    for setting_group in _groups(resolver, columns, defaults, family):
+        for ranker, group in _rankers(resolver, setting_group, requested):
             for start in range(0, len(group.sizes), CHUNK_ROWS):
                 sizes, positions = (part[start : start + CHUNK_ROWS] for part in (group.sizes, group.positions))
                 chunks.append((ranker, group._replace(sizes=sizes, positions=positions)))
-    # Chunks share nothing but what a ranker remembers, so that each thread works through whole ones; inside a chunk
-    # everything runs on its own thread alone.
+    # Chunks share only a ranker's caches, so that each thread computes a chunk by itself.
     out = _empty(rows)
 
     def answer(chunk: tuple[Ranker, Group], stopped: object) -> None:
         ranker, group = chunk
-        for name, values in _predict_group(ranker, group, named).items():
+        for name, values in _predict_group(ranker, group, requested).items():
             out[name][group.positions] = values
 
     in_parallel(answer, chunks, threads_for(rows))
@@ -95,10 +95,10 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
 
 
 def _configurations(described: DescribedFamily, columns: Mapping[str, Cells]) -> tuple[DescribedFamily, Column]:
-    """Return the described kernel with the values that the table has, and each row's configuration as text.
+    """Return the described kernel with the table's parameter values, and each row's configuration as text.
 
-    A value that training never saw is a number like others, out of domain. Raises `InputError` for a missing column
-    and for a cell that is no value of its parameter.
+    A value without training data is accepted as out of domain. Raises `InputError` for a missing column,
+    and for a cell that is not a value of its parameter.
     """
     from surrogate.dataset.described import KernelColumns, configuration_texts
 
@@ -106,7 +106,7 @@ def _configurations(described: DescribedFamily, columns: Mapping[str, Cells]) ->
     description = KernelColumns.of_description(described.description).of(frame, "the table")
     texts = configuration_texts(frame, description, "the table")
     own = frame["algorithm"].fillna(description.name) if "algorithm" in frame else description.name
-    number, names = pd.factorize(np.where(texts == "", own, texts))  # a library's kernel goes by its own name
+    number, names = pd.factorize(np.where(texts == "", own, texts))  # a library's kernel has its own name
     return DescribedFamily(description), ([str(name) for name in names], number)
 
 
@@ -123,7 +123,7 @@ def distinct_problems(
             problem = family.problem(dict(zip(family.size_names, sizes[row].tolist(), strict=True)), setting)
             problems.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
     problems.sort(key=lambda entry: entry[0])
-    return list(dict.fromkeys((problem, where) for _, problem, where in problems))
+    return list(dict.fromkeys((problem, place) for _, problem, place in problems))
 
 
 def _groups(
@@ -132,10 +132,10 @@ def _groups(
     """Yield the rows of each family and setting; ``own`` is the described kernel of a bundle."""
     columns = expand_problems(columns, own, "the table", defaults.settings)
     families = _families(columns, own)
-    known = {name for family, _ in families for name in family.setting_names}
-    if foreign := [name for name in defaults.settings if name not in known]:
+    setting_names = {name for family, _ in families for name in family.setting_names}
+    if unknown := [name for name in defaults.settings if name not in setting_names]:
         kinds = ", ".join(family.name for family, _ in families)
-        raise InputError(f"{', '.join(foreign)} is no setting of {kinds}; leave it out")
+        raise InputError(f"{', '.join(unknown)} is not a setting of {kinds}; leave it out")
     for family, positions in families:
         every = len(positions) == _length(columns)
         part = columns if every else {name: np.asarray(values)[positions] for name, values in columns.items()}
@@ -152,9 +152,9 @@ def _groups(
 
 
 def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> dict[str, str]:
-    """The setting with the math type that PyTorch runs by default, where the table names none."""
+    """Return the setting. If the table has no math type, it is the one that PyTorch uses by default."""
     if not setting["gpu"]:
-        raise InputError("the table has no column `gpu`; add it, or name one: --gpu, in Python load(path, gpu=…)")
+        raise InputError("the table has no column `gpu`; add it, or give --gpu, in Python load(path, gpu=…)")
     if setting.get("math", "fma"):
         return setting
     return {**setting, "math": family.default_math(setting["dtype"], resolver.device(setting["gpu"]))}
@@ -163,78 +163,78 @@ def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> d
 def _read(
     family: Family, columns: Mapping[str, Cells], rows: int, defaults: Defaults
 ) -> tuple[np.ndarray, dict[str, Column]]:
-    """Sizes (rows, sizes) and the columns of texts of one family's rows, checked."""
+    """Return the checked sizes (rows, sizes) and text columns of one family's rows."""
     sizes = _sizes(columns, family, rows)
     texts = {name: _text(columns, name, getattr(defaults, name) or "", rows) for name in PLACE}
     if others := [name for name in texts["gpu"][0] if defaults.gpu not in (None, canonical(name))]:
         raise InputError(
-            f"the table has rows of {others[0]}, and the GPU asked about is {defaults.gpu}; leave one of the two out"
+            f"the table has rows of {others[0]}, but the requested GPU is {defaults.gpu}; leave out one of the two"
         )
-    for name, known in family.settings.items():
+    for name, values in family.settings.items():
         default = defaults.settings.get(name) or ("" if name == "math" else family.setting_defaults[name])
         texts[name] = _text(columns, name, default, rows)
-        for value in filter(None, texts[name][0] if known else ()):
-            check_choice(f"the table's {name}", value, known)
+        for value in filter(None, texts[name][0] if values else ()):
+            check_choice(f"the table's {name}", value, values)
     _check_geometry(family, sizes, texts["library"])
     return sizes, texts
 
 
-def _answering(resolver: Resolver, group: Group, named: Column | None) -> Iterator[tuple[Ranker, Group]]:
-    """Yield what answers a group, and the rows that it answers; a candidate that other GPUs alone ran is asked apart.
+def _rankers(resolver: Resolver, group: Group, requested: Column | None) -> Iterator[tuple[Ranker, Group]]:
+    """Yield the rankers of a group, each with its rows. A candidate that only other GPUs ran gets its own ranker.
 
-    Rows of a candidate that the bundle knows in other settings alone get no answer.
+    Rows get no answer if the bundle has their candidate only in other settings.
     """
     values = tuple(group.setting[name] for name in group.family.setting_names)
     gpu, library, version = (group.setting[name] for name in PLACE)
     question = Question(group.family, resolver.device(gpu).name, values, library or None, version or None)
     ranker = resolver.ranker(question)
-    if named is None:
+    if requested is None:
         yield ranker, group
         return
-    number = named[1][group.positions]
+    number = requested[1][group.positions]
     codes_of: dict[Ranker, list[int]] = {}
-    known = {candidate.name for candidate in ranker.candidates}
-    further = [name for code in np.unique(number).tolist() if (name := named[0][code]) not in known]
-    if further and group.family.parameter_names:  # configurations that the description does not list: all at once
-        ranker = resolver.ranker(question._replace(named=tuple(further)))
-        known = {candidate.name for candidate in ranker.candidates}
+    ranked = {candidate.name for candidate in ranker.candidates}
+    further = [name for code in np.unique(number).tolist() if (name := requested[0][code]) not in ranked]
+    if further and group.family.parameter_names:  # unlisted configurations share one ranker
+        ranker = resolver.ranker(question._replace(requested=tuple(further)))
+        ranked = {candidate.name for candidate in ranker.candidates}
     for code in np.unique(number).tolist():
-        name = named[0][code]
-        answering = ranker if name in known else resolver.ranker(question._replace(named=(name,)))
-        if answering is ranker or answering.has(name):
-            codes_of.setdefault(answering, []).append(code)
-    for answering, codes in codes_of.items():
-        yield answering, group.take(np.flatnonzero(np.isin(number, codes)))
+        name = requested[0][code]
+        of_name = ranker if name in ranked else resolver.ranker(question._replace(requested=(name,)))
+        if of_name is ranker or of_name.has(name):
+            codes_of.setdefault(of_name, []).append(code)
+    for of_codes, codes in codes_of.items():
+        yield of_codes, group.take(np.flatnonzero(np.isin(number, codes)))
 
 
-def _predict_group(ranker: Ranker, group: Group, named: Column | None) -> Columns:
-    """Return the columns of a group's rows: the ``named`` candidate or the fastest, of the fastest library."""
+def _predict_group(ranker: Ranker, group: Group, requested: Column | None) -> Columns:
+    """Return the columns of a group's rows, for the ``requested`` candidate of the fastest library, or the fastest."""
     candidates = ranker.candidates
-    # 1. Neighbouring rows of one problem are one problem: ``distinct`` (problems, sizes), ``problem`` (rows,).
+    # 1. Consecutive rows of the same problem are computed once: ``distinct`` (problems, sizes), ``problem`` (rows,).
     new = np.append(True, (group.sizes[1:] != group.sizes[:-1]).any(axis=1))
     problem = np.cumsum(new) - 1
     distinct = group.sizes[new]
     allowed = ranker.rules.allowed(distinct)
-    # 2. The candidates that are asked, on which problem, for which row of the answer.
-    if named:
-        places = _places(ranker, named, group)
-        number = named[1][group.positions]
-        rows = np.repeat(np.arange(len(number)), [len(places[code]) for code in number.tolist()])
-        index = np.concatenate([places[code] for code in number.tolist()])
+    # 2. Triples of arrays: candidate ``index``, its position in ``problems``, and its row in the answer.
+    if requested:
+        positions = _positions(ranker, requested, group)
+        number = requested[1][group.positions]
+        rows = np.repeat(np.arange(len(number)), [len(positions[code]) for code in number.tolist()])
+        index = np.concatenate([positions[code] for code in number.tolist()])
         problems = problem[rows]
     else:
         problems, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), ranker.choosable))
         rows = problems
     answers = ranker.answers(distinct, problems, index)
-    # 3. The best candidate of each row; a candidate that fails answers a row that names it alone.
+    # 3. The fastest candidate of each row. A candidate that fails is kept only if the row requests it.
     ranked = answers._replace(problem=rows).ranked()
-    if not named:
+    if not requested:
         ranked = ranked[~answers.fails[ranked]]
     best = ranked[np.append(True, rows[ranked][1:] != rows[ranked][:-1])] if len(ranked) else ranked
-    length = len(problem) if named else len(distinct)
+    length = len(problem) if requested else len(distinct)
     out = _empty(length)
     chosen = answers.candidate[best]
-    is_configuration = bool(named) and bool(group.family.parameter_names)  # whose parameters the table has
+    is_configuration = bool(requested) and bool(group.family.parameter_names)  # the table has the parameters
     name_of = attrgetter("algorithm" if is_configuration else "name")
     filled = {
         "library": np.array([candidate.library for candidate in candidates], dtype=object)[chosen],
@@ -247,23 +247,23 @@ def _predict_group(ranker: Ranker, group: Group, named: Column | None) -> Column
     }
     for name, values in filled.items():
         out[name][rows[best]] = values
-    return out if named else {name: column[problem] for name, column in out.items()}
+    return out if requested else {name: column[problem] for name, column in out.items()}
 
 
-def _places(ranker: Ranker, named: Column, group: Group) -> dict[int, np.ndarray]:
-    """Return the code of each name in the group's rows → the positions of its candidates."""
-    places: dict[str, dict[str, int]] = {}
+def _positions(ranker: Ranker, requested: Column, group: Group) -> dict[int, np.ndarray]:
+    """Return code of each name in the group's rows → positions of its candidates."""
+    by_name: dict[str, dict[str, int]] = {}
     for i, candidate in enumerate(ranker.candidates):
-        places.setdefault(candidate.name, {}).setdefault(candidate.library, i)
-    codes = np.unique(named[1][group.positions]).tolist()
-    unknown = [named[0][code] for code in codes if named[0][code] not in places]
+        by_name.setdefault(candidate.name, {}).setdefault(candidate.library, i)
+    codes = np.unique(requested[1][group.positions]).tolist()
+    unknown = [requested[0][code] for code in codes if requested[0][code] not in by_name]
     if unknown:
-        ranker.named(unknown[0])
-    return {code: np.array(sorted(places[named[0][code]].values())) for code in codes}
+        ranker.positions_of(unknown[0])
+    return {code: np.array(sorted(by_name[requested[0][code]].values())) for code in codes}
 
 
 def _notes(ranker: Ranker) -> np.ndarray:
-    """Return (libraries,) the caveats of each library's answers."""
+    """Return the caveats of each library's answers, (libraries,)."""
     out = np.empty(len(ranker.references), dtype=object)
     out[:] = [ranker.notes[library] for library in ranker.references]
     return out
@@ -276,7 +276,7 @@ def _empty(length: int) -> Columns:
 
 
 def _columns(table: Any) -> dict[str, Cells]:
-    """Name → values of a DataFrame, a mapping, a list of rows, a structured array, or the table that a `Path` names."""
+    """Return name → values of a DataFrame, a mapping, a list of rows, a structured array or a `Path`."""
     if isinstance(table, Path):
         table = read_table(table)[0]
     elif isinstance(table, Mapping) and not any(map(np.ndim, table.values())):
@@ -288,8 +288,8 @@ def _columns(table: Any) -> dict[str, Cells]:
         names = table.dtype.names
     if names is None or callable(names):
         raise InputError(
-            f"a {type(table).__name__} is no problem; give a Conv, an operator, its text, a list of them, or a table:"
-            " a DataFrame, a mapping of columns, a list of rows or a Path"
+            f"a {type(table).__name__} is not a problem; give a Conv, an operator, its text, a list of them, or a"
+            " table: a DataFrame, a mapping of columns, a list of rows or a Path"
         )
     return {str(name): table[name] for name in names}
 
@@ -299,8 +299,10 @@ def _length(columns: Mapping[str, Cells]) -> int:
 
 
 def _families(columns: Mapping[str, Cells], own: Family | None) -> list[tuple[Family, np.ndarray]]:
-    """Return each family of the table, by its column ``family``, with the positions of its rows; ``own`` is the
-    described kernel of a bundle."""
+    """Return each family of the table, from its column ``family``, with the positions of its rows.
+
+    ``own`` is the described kernel of a bundle.
+    """
     names, name_index = _text(columns, "family", own.name if own else DEFAULT_FAMILY, _length(columns))
     families = [own if own and name == own.name else family_named(name) for name in names]
     code = np.array([families.index(family) for family in families], dtype=int)[name_index]
@@ -308,7 +310,7 @@ def _families(columns: Mapping[str, Cells], own: Family | None) -> list[tuple[Fa
 
 
 def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarray:
-    """(rows, sizes) int64, missing columns filled with the family's defaults."""
+    """Return the sizes (rows, sizes) int64; a missing column is filled with the family's default."""
     missing = [size.name for size in family.sizes if size.default is None and size.name not in columns]
     if missing:
         needed = ", ".join(size.name for size in family.sizes if size.default is None)
@@ -325,7 +327,7 @@ def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarra
 
 
 def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
-    """Raises `InputError` for sizes that do not fit one another."""
+    """Raise `InputError` for sizes that contradict each other."""
     of_row = np.array(library[0], dtype=object)[library[1]]
     for column, wrong, rule in family.geometry(dict(zip(family.size_names, sizes.T, strict=True)), of_row):
         if wrong.any():
@@ -335,7 +337,7 @@ def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
 
 
 def _text(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> Column:
-    """A text column, or its default in every row; a cell that is missing takes the default as well."""
+    """Return a text column. A missing column or cell takes the default."""
     if name not in columns:
         return [default], np.zeros(rows, dtype=np.int64)
     cells = columns[name]

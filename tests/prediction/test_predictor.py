@@ -246,7 +246,7 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: load(f, gpu="v1000"), "unknown"),
         (lambda p, f: load("v1000"), "folder"),
         (lambda p, f: load("./nowhere"), "no bundle"),
-        (lambda p, f: load("v100", gpu="t4"), "twice"),
+        (lambda p, f: load("v100", gpu="t4"), "two GPUs"),
         (lambda p, f: load(f, gpu="t4", library="cudn"), "did you mean cudnn"),
         (lambda p, f: p.predict(CONV, "WINOGRD"), "did you mean WINOGRAD"),
         (lambda p, f: p.predict(frame_of([CONV], ["WINOGRD"])), "did you mean WINOGRAD"),

@@ -17,6 +17,7 @@ from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 from surrogate.prediction import shipped as shipped_module
 from surrogate.prediction.shipped import bundle_for, load, predict, select, shipped
+from surrogate.prediction.sources.datasheet import shipped_datasheet_models
 
 GEMM = FAMILIES["gemm"]
 
@@ -33,6 +34,7 @@ def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     content = json.loads(index.read_text())
     content["card"]["data"] |= {"gpus": ["TITAN Xp"], "ok_rows": 3}
     index.write_bytes(index_file(content))
+    shipped_datasheet_models()  # cached from the package's own folder
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
     shipped.cache_clear()
     yield tmp_path
@@ -147,11 +149,11 @@ def test_settings_are_arguments(refused):
     assert cached["fp8"] < cached["bf16"]
     assert load("v100").predict("conv2d:n8c64h56k64r3", layout="channels_last", dtype="half").problem.layout == "NHWC"
     assert predict("gemm:m512n512k512", gpu="h100", dtype="bf16") == product
-    with refused("layout is no setting of gemm"):
+    with refused("layout is no", "setting of gemm"):
         h100.predict("gemm:m512n512k512", layout="NHWC")
-    with refused("routing is no setting of gemm"):
+    with refused("routing is no", "setting of gemm"):
         h100.predict(product.problem, routing="balanced")
     (of_row,) = h100.select([{"m": 512, "n": 512, "k": 512}], dtype="bf16")
     assert of_row.estimates == h100.select("gemm:m512n512k512", dtype="bf16").estimates
-    with refused("layout is no setting of gemm"):
+    with refused("layout is no", "setting of gemm"):
         h100.select([{"m": 512, "n": 512, "k": 512}], layout="NHWC")

@@ -87,7 +87,7 @@ def test_what_is_no_problem_is_one_line(bundle: Bundle, arguments: dict[str, Any
 def test_a_gpu_is_named_and_an_unknown_one_warned_of(refused, bundle: Bundle) -> None:
     with refused("gpu is missing"):
         Tuner(bundle, problem=problem())
-    with pytest.warns(UserWarning, match="nobody knows a GPU rtx-4091.*did you mean"):
+    with pytest.warns(UserWarning, match="the GPU rtx-4091 is not registered.*did you mean"):
         Tuner(bundle, "rtx-4091", problem())
 
 

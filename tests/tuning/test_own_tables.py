@@ -220,7 +220,7 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     assert pd.read_csv(out)["source"].tolist() == ["measured"]
     pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv(query, index=False)
     told = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
-    assert "nobody knows a GPU v10:" in told.out + told.err and "did you mean" in told.out + told.err
+    assert "the GPU v10 is not registered:" in told.out + told.err and "did you mean" in told.out + told.err
 
 
 def test_one_problem_has_one_shape(seer: Callable[..., Outcome], tmp_path: Path) -> None:

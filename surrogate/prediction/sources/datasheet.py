@@ -109,7 +109,7 @@ class AnalyticalSource(Source):
     @classmethod
     def of_convolutions(cls, context: Context, model: TensorCoreModel) -> Self:
         """Return the source of convolutions in the setting's element type."""
-        dtype = context.setting.named["dtype"]
+        dtype = context.setting.by_name["dtype"]
         return cls(
             context,
             lambda problems: model.convolution_us(context.formula.problem(problems).sized, context.device, dtype),

@@ -1,8 +1,9 @@
-"""The fitted model of a bundle: boosted trees in numpy, and any other model through a table.
+"""Times from the fitted model of a bundle: boosted trees in numpy, and any other model through a table.
 
-A setting decides most of the trees' columns, so they are cut out of the trees once. A row of the trees' input holds the
-problem's columns, the candidate's own, its library's version and its code. Measurements in the setting count beside
-the trees: the GPU's own or, for a candidate that was not measured on the GPU, those of a donor, a similar GPU.
+A setting decides most of the trees' columns, so the trees are specialised to a setting once. A row of the trees' input
+holds the problem's columns, the candidate's own, its library's version and its code. The trees are combined with
+measurements in the setting. They are the GPU's own, or those of a donor GPU if the candidate was not measured on the
+GPU. A donor is a similar GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +31,12 @@ VERSION_COLUMN = "library_version"
 
 
 class Columns(NamedTuple):
-    """The trees' columns in one setting: ``constant`` are those that the setting decides, with their values.
+    """The trees' columns in one setting.
 
-    ``varying`` names the others, in the order of a row of the input, behind which comes the candidate's code.
-    ``positions`` says where each of them and the code stands among the columns that the trees were fitted on, −1 where
-    no tree knows it; ``decided`` are the constant ones by that position.
+    ``constant``: column that the setting decides → its value. ``varying`` are the other columns, in the order of an
+    input row, where the candidate's code follows them. ``positions`` are the positions of these columns and of the code
+    among the columns that the trees were fitted on (−1 for a column that no tree uses). ``decided``: position of a
+    constant column → its value.
     """
 
     varying: tuple[str, ...]
@@ -44,7 +46,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, setting: Setting, formula: Formula, times: BoostedTimes) -> "Columns":
-        """Of the trees in a setting; the version is constant where one library competes alone."""
+        """Return the columns of the trees in a setting. The version is constant if only one library competes."""
         family = setting.family
         constant = dict(zip(family.constant_names, map(float, formula.constant), strict=True))
         if len(setting.versions) == 1:
@@ -57,10 +59,10 @@ class Columns(NamedTuple):
 
 
 class Neighbourhood(NamedTuple):
-    """What was measured in the setting.
+    """The measurements in the setting.
 
-    ``codes`` (candidates,) are those of ``measured``, −1 where a candidate was not measured; ``residual`` corrects what
-    is interpolated, None where no such trees were fitted.
+    ``codes`` (candidates,) are the candidates' codes in ``measured``, −1 for an unmeasured candidate. ``residual`` are
+    the trees that correct the interpolation, or None if no such trees were fitted.
     """
 
     measured: "MeasuredRows"
@@ -72,10 +74,11 @@ class Neighbourhood(NamedTuple):
 class TreeSource(Source):
     """Boosted trees specialised to one setting, and the measurements in it.
 
-    ``template`` (candidates, columns) holds each candidate's version and code, and is zero elsewhere; ``own_column`` is
-    where a row has the candidate's own roofline, −1 if nowhere; ``call_us`` (candidates,). ``trend_positions`` (terms,)
-    says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which values it
-    counts on this GPU. ``donors`` (candidates,) are the GPUs whose measurements each uses, "" for none.
+    ``template`` (candidates, columns) holds each candidate's version and code, and zeros in all other columns.
+    ``own_column`` is the column of the candidate's own roofline (−1 if there is none). ``call_us`` (candidates,) are
+    the call costs in µs. ``trend_positions`` (terms,) are the columns of the trend's terms. The trend applies outside
+    the ``trend_ranges`` (candidates, 2, terms) of this GPU. ``donors`` (candidates,) names the GPU that gives each
+    candidate's measurements, or "".
     """
 
     boosted: BoostedTimes
@@ -90,10 +93,10 @@ class TreeSource(Source):
 
     @classmethod
     def of(cls, context: Context, times: BoostedTimes, similar: Sequence[str]) -> "TreeSource":
-        """Return the model's trees with everything cut out that the setting decides.
+        """Return the model's trees specialised to the setting.
 
-        A candidate that was not measured in the setting on the GPU uses time / base and the cost of a call of the first
-        of the ``similar`` GPUs on which it was.
+        A candidate that was not measured in the setting on the GPU takes time / base and the call cost of a donor: the
+        first of the ``similar`` GPUs on which it was measured.
         """
         setting, _, candidates, formula, _ = context
         family, gpu, _, _ = setting
@@ -119,7 +122,7 @@ class TreeSource(Source):
         )
 
     def one(self, problem: AnyProblem, index: np.ndarray) -> Times:
-        """As `Source.one`, in Python numbers up to the trees' input."""
+        """Implement `Source.one` with Python numbers up to the trees' input."""
         terms = self.context.formula.problem(problem)
         shared = len(terms.values)
         # 1. The trees' input (rows, columns): the problem's columns in every row, then the candidates' own.
@@ -132,35 +135,35 @@ class TreeSource(Source):
             values += columns
             workspace.append(bytes_needed)
         x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(index), -1)
-        # 2. Log(time / base) by the terms alone, or by the measurements nearby.
+        # 2. Log(time / base) from the terms, or from nearby measurements.
         if self.near is None:
             log_correction = self._log_terms(x, index)
         else:
             sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(index))
-            log_correction = self._near(self.near, sizes, x, index)
+            log_correction = self._log_nearby(self.near, sizes, x, index)
         return Times(self._times(x, index, terms.roofline_us, log_correction), np.array(workspace, dtype=np.float64))
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`."""
+        """Implement `Source.times`."""
         if not len(index):
             return Times(np.empty(0), np.empty(0))
         x, roofline_us, workspace = self._inputs(sizes, problem, index)
         if self.near is None:
             log_correction = self._log_terms(x, index)
         else:
-            log_correction = self._near(self.near, sizes[problem], x, index)
+            log_correction = self._log_nearby(self.near, sizes[problem], x, index)
         return Times(self._times(x, index, roofline_us, log_correction), workspace)
 
     def _inputs(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Source.times`."""
+        """Return the trees' input (rows, columns), rooflines in µs and workspaces (rows,), for `Source.times`."""
         x, terms, workspace = self.inputs(sizes, problem, index, further=2)
         x[:, -2:] = self.template[index, -2:]
         return x, terms.roofline_us[problem], workspace
 
     def _log_terms(self, x: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-        """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions."""
+        """Return log(time / base) from the terms, (rows,), for the candidates at positions ``candidate`` (rows,)."""
         log_correction = self.trees.inplace_predict(x).astype(np.float64)
         if self.boosted.trend is not None:
             log_correction += self.boosted.trend.extrapolation_outside(
@@ -168,20 +171,20 @@ class TreeSource(Source):
             )
         return log_correction
 
-    def _near(self, near: Neighbourhood, sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
+    def _log_nearby(self, near: Neighbourhood, sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Return log(time / base) at ``sizes`` (rows, sizes), from measurements if possible, else from the terms."""
         code = near.codes[index]
         rows = np.flatnonzero(code >= 0)
         candidates = index[rows]
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """As `surrogate.models.neighbours.Terms`; positions are among the rows with measurements."""
+            """Implement `surrogate.models.neighbours.Terms`; positions count the rows with measurements."""
             design = x[rows[same]]
             candidate = candidates[np.concatenate([same, owner])]
             if len(owner):
                 changed_sizes, group_of = np.unique(changed, axis=0, return_inverse=True)
-                more, _, _ = self._inputs(changed_sizes, group_of, candidates[owner])
-                design = np.concatenate([design, more])
+                changed_design, _, _ = self._inputs(changed_sizes, group_of, candidates[owner])
+                design = np.concatenate([design, changed_design])
             return design, self._log_terms(design, candidate)
 
         measured_log = log_corrections(
@@ -202,8 +205,8 @@ class TreeSource(Source):
         return log_correction
 
     def _times(self, x: np.ndarray, index: np.ndarray, roofline_us: Number, log_correction: np.ndarray) -> np.ndarray:
-        """Times in µs (rows,) of log(time / base) (rows,), of candidate ``index[i]`` in row i."""
-        # The base: the problem's roofline, drawn towards the candidate's own, and the call's fixed cost.
+        """Return times in µs (rows,) from log(time / base) (rows,), for candidate ``index[i]`` in row i."""
+        # The base: the weighted mean of the problem's and the candidate's log roofline, plus the call cost.
         base_us = roofline_us
         if self.boosted.algorithm_weight and self.own_column >= 0:
             base_us = base_us * np.exp2(self.boosted.algorithm_weight * x[:, self.own_column].astype(np.float64))
@@ -212,7 +215,7 @@ class TreeSource(Source):
 
 
 def _template(context: Context, times: BoostedTimes, width: int) -> np.ndarray:
-    """(candidates, width) float32: each candidate's version and code in the last two columns, zeros before them."""
+    """Return (candidates, width) float32: version and code of each candidate in the last two columns, else zeros."""
     versions = {library: version_column(version) for library, version in context.setting.versions}
     template = np.zeros((len(context.candidates), width), dtype=np.float32)
     template[:, -2] = [versions[candidate.library] for candidate in context.candidates]
@@ -221,50 +224,50 @@ def _template(context: Context, times: BoostedTimes, width: int) -> np.ndarray:
 
 
 def _donors(context: Context, grid: "Grid", codes: np.ndarray, gpus: Sequence[str]) -> tuple[str, ...]:
-    """(candidates,) of each the first of the ``gpus`` on which it was measured in the setting, "" where on none."""
+    """Return for each candidate the first of the ``gpus`` on which it was measured in the setting, or ""."""
     donors = np.full(len(codes), "", dtype=object)
     for gpu in gpus:
-        wanting = (donors == "") & (codes >= 0)
-        if gpu in grid.packed and wanting.any():
-            donors[wanting & np.isin(codes, grid.rows(context.setting.family, gpu).codes)] = gpu
+        missing = (donors == "") & (codes >= 0)
+        if gpu in grid.packed and missing.any():
+            donors[missing & np.isin(codes, grid.rows(context.setting.family, gpu).codes)] = gpu
     return tuple(donors)
 
 
 def _neighbourhood(
     context: Context, times: BoostedTimes, columns: Columns, codes: np.ndarray, donors: Sequence[str]
 ) -> Neighbourhood | None:
-    """What was measured with each candidate, by its code, on the GPU that lends it."""
+    """Return the measurements of each candidate, by its code, on its donor GPU."""
     neighbours = times.neighbours
     if neighbours is None or not any(donors):
         return None
     owner = np.array(donors, dtype=object)
-    lent = {gpu: codes[owner == gpu] for gpu in dict.fromkeys(filter(None, donors))}
-    measured = neighbours.grid.measured(context.setting.family, lent)
-    # The residual's trees see, behind the columns of the terms, the interpolation, and of every line its difference
-    # from that and its gap.
+    donor_codes = {gpu: codes[owner == gpu] for gpu in dict.fromkeys(filter(None, donors))}
+    measured = neighbours.grid.measured(context.setting.family, donor_codes)
+    # Columns of the residual's trees: those of the terms, the interpolation, and for every line its difference from the
+    # interpolation and its gap.
     residual = None
     if neighbours.stored:
-        behind = columns.positions[-1] + 1
-        positions = [*columns.positions, *range(behind, behind + 1 + 2 * len(neighbours.grid.lines))]
+        first = columns.positions[-1] + 1
+        positions = [*columns.positions, *range(first, first + 1 + 2 * len(neighbours.grid.lines))]
         residual = ReadyTrees(lambda: neighbours.trees, positions, columns.decided)
     return Neighbourhood(measured, np.where(owner != "", codes, -1), residual)
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource(Source):
-    """Any `TimeModel`, asked through a table: milliseconds a call."""
+    """Times of any `TimeModel`, through a table; a call takes milliseconds."""
 
     model: "TimeModel"
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`."""
+        """Implement `Source.times`."""
         import pandas as pd
 
         from surrogate.dataset.rows import rows_of
 
         setting, device, candidates, _, min_us = self.context
         frame = pd.DataFrame(sizes[problem], columns=list(setting.family.size_names))
-        frame = frame.assign(gpu=setting.gpu, **setting.named)
+        frame = frame.assign(gpu=setting.gpu, **setting.by_name)
         for name in ("library", "algorithm", "solver"):
             frame[name] = [getattr(candidates[i], name) for i in index]
         frame["library_version"] = frame["library"].map(dict(setting.versions))
@@ -276,8 +279,8 @@ class TableSource(Source):
 
 
 def model_source(context: Context, part: FamilyModel, donors: Sequence[str] = ()) -> Source:
-    """Return the source of a part's model, which may use measurements of the similar GPUs ``donors``, nearest first."""
-    if part.family.parameter_names:  # a described kernel, which needs pandas and scikit-learn
+    """Return the source of a family's model. It may use measurements of the ``donors``, similar GPUs, nearest first."""
+    if part.family.parameter_names:  # a described kernel's model needs pandas and scikit-learn
         from surrogate.prediction.sources.measured import ConfigurationSource
 
         if part.fitted.name == ConfigurationSource.MODEL:

@@ -34,13 +34,13 @@ class Setting(NamedTuple):
     values: tuple[str, ...]
 
     @property
-    def named(self) -> dict[str, str]:
+    def by_name(self) -> dict[str, str]:
         """Return the family's settings as name → value."""
         return dict(zip(self.family.setting_names, self.values, strict=True))
 
     def problem(self, sizes: Iterable[Number]) -> Any:
         """Return the problem of these sizes: one of numbers, or many of arrays (rows,)."""
-        return self.family.problem(dict(zip(self.family.size_names, sizes, strict=True)), self.named)
+        return self.family.problem(dict(zip(self.family.size_names, sizes, strict=True)), self.by_name)
 
 
 @dataclass(frozen=True, slots=True)
