@@ -208,13 +208,13 @@ def columns(table: str | None, form: Form) -> None:
     from surrogate.dataset.columns import TABLES
     from surrogate.dataset.columns import columns as declared
 
-    chosen = declared(table)
+    selected = declared(table)
     if form:
-        show([asdict(column) for column in chosen], form)
+        show([asdict(column) for column in selected], form)
         return
-    for name in dict.fromkeys(column.table for column in chosen):
+    for name in dict.fromkeys(column.table for column in selected):
         click.echo(wrapped(f"{name}: {TABLES[name]}", WIDTH, INDENT))
-        for column in chosen:
+        for column in selected:
             if column.table == name:
                 need = "required" if column.required else "optional"
                 facts = ", ".join(filter(None, (column.unit, column.kind, need)))

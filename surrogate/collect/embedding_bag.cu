@@ -1,4 +1,4 @@
-// Sums of the rows of embedding tables that indices name, and their gradient (SGD); layouts: gpu.py.
+// Sums of the rows of embedding tables at the given indices, and their gradient (SGD); layouts: operators.py.
 
 extern "C" __global__ void embedding_bag_forward(
     const float* __restrict__ weights, const int* __restrict__ indices, float* __restrict__ sums,

@@ -191,11 +191,11 @@ def _rows(visits: pd.DataFrame, found: Records, done: Mapping[tuple[str, ...], M
         planned.setdefault(_named(problem, ROW[:-1]), []).append(problem)
     described = [
         {
-            **_settings(named),
-            "find_time_us": statistics.median(times_us[named]) if named in times_us else None,
-            **_origin(planned.get(named[:-1], ())),
+            **_settings(key),
+            "find_time_us": statistics.median(times_us[key]) if key in times_us else None,
+            **_origin(planned.get(key[:-1], ())),
         }
-        for named in order
+        for key in order
     ]
     return pd.DataFrame(described).join(table.reset_index(drop=True))
 
@@ -217,9 +217,9 @@ def _settings(row: tuple[str, ...]) -> dict[str, object]:
 
 
 def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], list[dict[str, Any]]]) -> list[dict[str, object]]:
-    """The kernels of each row's first visit that saw any, in launch order, with the launched blocks.
+    """Return the kernels of each row's first visit with kernels, in launch order, with the number of blocks.
 
-    What was counted of the same launch, by its place and name, adds the columns that it lacks.
+    Counters of the same launch, by its position and name, add further columns.
     """
     launches = []
     for *row, kernels in visits[visits["kernels"].map(bool)].drop_duplicates(list(ROW))[[*ROW, "kernels"]].to_numpy():
@@ -227,7 +227,7 @@ def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], list[dict[
         for index, kernel in enumerate(kernels):
             launch = {**asdict(kernel), "kernel_name": demangled(kernel.kernel_name)}
             launch["blocks"] = kernel.grid_x * kernel.grid_y * kernel.grid_z
-            # another kernel may have run under the profiler
+            # Another kernel may have run under the profiler.
             if index < len(counted) and counted[index]["kernel_name"] == launch["kernel_name"]:
                 launch = {**counted[index], "counted_time_us": counted[index].get("time_us", math.nan), **launch}
             launches.append({**_settings(tuple(row)), "kernel_index": index, **launch})

@@ -145,11 +145,11 @@ def build_plan(
         without = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         description += f": {len(runnable):,} of {total:,} problems, without {without}"
     pool, _ = split_by_caps(_under(settings, anchors or runnable), caps)
-    chosen = evenly_spaced(pool, min(MAX_ANCHORS, int(len(runnable) / shards * ANCHOR_SHARE)))
-    shard_problems = _with_anchors(in_hash_order(runnable, seed)[index - 1 :: shards], chosen)
+    chosen_anchors = evenly_spaced(pool, min(MAX_ANCHORS, int(len(runnable) / shards * ANCHOR_SHARE)))
+    shard_problems = _with_anchors(in_hash_order(runnable, seed)[index - 1 :: shards], chosen_anchors)
     if not shard_problems:
         raise InputError(f"shard {index}/{shards} is empty; use at most {len(runnable)} shards")
-    digest = _digest(runnable, chosen, seed, caps)
+    digest = _digest(runnable, chosen_anchors, seed, caps)
     return CollectionPlan(tuple(shard_problems), description, seed, shard, digest, left_out, caps)
 
 

@@ -28,7 +28,7 @@ MAX_VALUES = 4096
 class KernelColumns:
     """The columns of a table of configurations that are ``sizes``, ``parameters`` and ``settings``.
 
-    ``name`` is the kernel's name; the default is the file's name. ``known`` is an earlier description of the kernel;
+    ``name`` is the kernel's name; the default is the file's name. ``existing`` is an earlier description of the kernel;
     the table may have further values.
     """
 
@@ -36,12 +36,12 @@ class KernelColumns:
     sizes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     name: str = ""
-    known: Description | None = None
+    existing: Description | None = None
 
     @classmethod
-    def of_description(cls, known: Description) -> Self:
+    def of_description(cls, existing: Description) -> Self:
         """Return the columns of a described kernel."""
-        return cls((*known.parameters,), known.sizes, (*known.settings,), known.name, known)
+        return cls((*existing.parameters,), existing.sizes, (*existing.settings,), existing.name, existing)
 
     def of(self, frame: pd.DataFrame, path: str | Path) -> Description:
         """Return the description of a table, with its values. Raises errors as `describe_table` does."""
@@ -51,7 +51,7 @@ class KernelColumns:
         described = describe_table(
             frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
         )
-        return merge_descriptions(self.known, described) if self.known else described
+        return merge_descriptions(self.existing, described) if self.existing else described
 
 
 Kernel = Description | KernelColumns

@@ -166,15 +166,15 @@ def fully_measured(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 def evaluation_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.ndarray:
     """True for rows of judged problems: two candidates ok or more, newest versions; for ``all``, none unmeasured."""
-    # All masks are by row; what is asked of a problem is asked of each of its rows.
+    # All masks are by row. A property of a problem is repeated for each of its rows.
     newest = newest_version(frame, family)
     problem = pd.Series(problem_codes(frame, family))
     ok = pd.Series(((frame["status"] == "ok").to_numpy() & newest).astype(int))
-    judged = newest & (ok.groupby(problem).transform("sum").to_numpy() >= 2)
+    evaluated = newest & (ok.groupby(problem).transform("sum").to_numpy() >= 2)
     if candidates == "all":
         complete = pd.Series(fully_measured(frame, family) | ~newest)
-        judged &= complete.groupby(problem).transform("all").to_numpy()
-    return judged
+        evaluated &= complete.groupby(problem).transform("all").to_numpy()
+    return evaluated
 
 
 def key_columns(frame: pd.DataFrame, own: Family | None = None) -> list[str]:

@@ -273,7 +273,7 @@ def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
     Raises `InputError` for another ``candidate``, and if the table has no column of solvers.
     """
     check_choice("candidate", candidate, ("algorithm", "solver"))
-    if candidate == "algorithm" and data.described is None:  # what can be chosen of a kernel are its configurations
+    if candidate == "algorithm" and data.described is None:  # a described kernel's candidates are its configurations
         return problems.fastest_solver(data.frame)
     if "solver" not in data.frame:
         raise InputError("candidate solver needs a `solver` column, which this table lacks; use algorithm")

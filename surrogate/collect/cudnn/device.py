@@ -98,12 +98,10 @@ class CudnnDevice(Instruments):
         super().close()
 
     def relative_error(self, conv: Conv, algorithm: str) -> float:
-        """Error of one forward run against float64 on the same operands, ‖y − reference‖ / ‖reference‖.
+        """Return the error of one forward run against float64 on the same operands, ‖y − reference‖ / ‖reference‖.
 
-        It tells which arithmetic ran: below 1e-5 for FMA, about 3e-4 with TF32 (10 mantissa bits).
-
-        ``conv`` is a forward problem in fp32 and NCHW. Raises `CudnnError`, `MemoryError` or `GpuFaultError` where it
-        cannot run.
+        The error shows the arithmetic: it is below 1e-5 for FMA, and about 3e-4 with TF32 (10 mantissa bits). ``conv``
+        is a forward problem in fp32 and NCHW. Raises `CudnnError`, `MemoryError` or `GpuFaultError` if it cannot run.
         """
         current = self._set(conv)
         workspace_bytes = self._workspace_bytes(current, algorithm)

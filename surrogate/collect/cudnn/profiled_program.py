@@ -69,7 +69,7 @@ def run_pairs(pairs: Sequence[Pair], device: CudnnDevice, stopwatch: ProfiledSto
     """Run the pairs in order within ``seconds``, and return how many were begun.
 
     A failure ends only its pair. A lost device ends the process, and later pairs have no counters. ``device`` measures
-    with ``stopwatch``, whose ``number`` and ``label`` are set for each pair.
+    with ``stopwatch``; its ``number`` and ``label`` are set for each pair.
     """
     end_s = time.monotonic() + seconds
     for number, pair in enumerate(pairs):
