@@ -1,7 +1,8 @@
-"""Operator calls of a trace, as the one table from calls to problems (`surrogate.network.dispatch`) wants them.
+"""Read the operator calls of a trace in the form of the table from calls to problems (`surrogate.network.dispatch`).
 
-A profiler records shapes and element types, at best the values of scalar arguments, and never a result's shape. What a
-call lacks is taken from the calls around it where it follows from them; what does not is named, never guessed.
+A profiler records shapes and element types, sometimes the values of scalar arguments, but never the shape of a result.
+A missing fact is taken from neighbouring calls if it follows from them. Otherwise the error names it; nothing is
+guessed.
 """
 
 import re
@@ -26,20 +27,22 @@ _CONV_BACKWARD = "aten::cudnn_convolution_backward"
 _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
 _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
 _GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
-"""Backward convolution → the place of its output's gradient among its arguments."""
+"""Backward convolution → the position of its output's gradient among its arguments."""
 _JOINED = {
     "CatBackward": "aten::cat",
     "CatBackward0": "aten::cat",
     "IndexBackward": "aten::index",
     "IndexBackward0": "aten::index",
 }
-"""Autograd node whose only argument has the shape of a result → the operator whose arguments do not tell it."""
+"""Autograd node whose only argument has the shape of a result → the operator whose arguments do not determine its
+result's shape.
+"""
 _WITH_BATCH = {
     *("aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm"),
     *_FORWARD,
 }
 _OF_TOKENS = re.compile(r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention")
-"""Names in traces of servers, whose layers take the tokens of many requests as rows."""
+"""Matches names in traces of servers, whose layers have the tokens of many requests as rows."""
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
 _LOOKUP_KERNEL = re.compile(r"embedding\w*forward")
@@ -47,7 +50,7 @@ _Read = TypeVar("_Read")
 
 
 class CallReader:
-    """The operator calls of one trace; equal calls are read once."""
+    """A reader of the operator calls of one trace. Equal calls are read once."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -58,24 +61,24 @@ class CallReader:
         self._read: dict[Hashable, object] = {}
 
     def owner(self, row: int) -> int:
-        """The innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
+        """Return the innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
         return int(self._owner[row]) if row >= 0 else -1
 
     def flops_bytes_dtype(self, row: int) -> tuple[float, float, str] | None:
-        """FLOPs, bytes and the arithmetic's dtype of what `owner` gives; None where they cannot be derived."""
+        """Return FLOPs, bytes and arithmetic dtype of a row's `owner`; None if they cannot be derived."""
         row = self.owner(row)
         answer = self._once(row, _flops_bytes_dtype) if row >= 0 else None
         return None if isinstance(answer, UnsupportedError) else answer
 
     def problems(self, row: int) -> tuple[NetworkProblem, ...]:
-        """What the operator in ``row`` computes. Raises `UnsupportedError` with what the trace lacks."""
+        """Return the problems that the operator in ``row`` computes. `UnsupportedError` names a missing fact."""
         answer = self._once(row, problems)
         if isinstance(answer, UnsupportedError):
             raise answer
         return answer
 
     def _once(self, row: int, read: Callable[[Call], _Read]) -> _Read | UnsupportedError:
-        """What ``read`` makes of the call in ``row``, or the `UnsupportedError` that it raises."""
+        """Return ``read`` of the call in ``row``, or the `UnsupportedError` that it raises."""
         source, output, key, extra = self._record(row)
         if (read, key) not in self._read:
             try:
@@ -85,34 +88,34 @@ class CallReader:
         return cast(_Read | UnsupportedError, self._read[read, key])
 
     def _record(self, row: int) -> tuple[int, Shape | None, Hashable, dict[str, int]]:
-        """The row that holds the call's arguments, the result's shape, what tells equal calls, further arguments."""
+        """Return the row with the call's arguments, the result's shape, a key of equal calls, and further arguments."""
         ranges, source = self.trace.ranges, row
         if self.trace.name_of(ranges, row) in _HALVES:
-            # One of their tensors is given by its size alone; the operator around them has all.
+            # These record only the size of one tensor. The operator around them records all arguments.
             source = int(ranges.parent[row])
             if source < 0 or self.trace.name_of(ranges, source) != _CONV_BACKWARD:
                 source = -1
         elif row in self._lookups:
-            source = self._lookups[row]  # a lookup itself, or that of the update
+            source = self._lookups[row]  # the lookup itself, or the lookup of an update
         output, extra = self._output(row), self._extra(row, source)
         arguments = (int(column[source]) for column in (ranges.shapes, ranges.types, ranges.inputs))
         return source, output, (int(ranges.name[row]), source < 0, *arguments, output, *extra.items()), extra
 
     def _extra(self, row: int, source: int) -> dict[str, int]:
-        """Arguments that no operator has: rows per block of a lookup's launch, ranks of a collective."""
+        """Return arguments that operators do not record: rows per block of a lookup's launch, ranks of a collective."""
         trace, ranges = self.trace, self.trace.ranges
         if row in self._lookups and source >= 0:
-            # Threads across a block share a row of a table; those along it serve a sample each.
+            # The x threads of a block share a row of a table; each y row of threads serves one sample.
             lookup = trace.name_matches(trace.activities, _LOOKUP_KERNEL.search) & (trace.activities.range == source)
             rows = trace.activities.block[lookup, 1]
             return {"rows_per_block": int(rows[0])} if rows[:1].any() else {}
         if not trace.name_of(ranges, row).startswith("nccl:"):
             return {}
-        # Newer profilers give the size of the group as the last argument of the record around the collective.
+        # Newer profilers record the size of the group as the last argument of the range around the collective.
         record = int(ranges.parent[row])
         values = trace.inputs[ranges.inputs[record]] if record >= 0 and ranges.inputs[record] >= 0 else ()
-        named = record >= 0 and trace.name_of(ranges, record) == "record_param_comms"
-        size = int(values[-1]) if named and values and values[-1].isdecimal() else trace.world_size
+        has_size = record >= 0 and trace.name_of(ranges, record) == "record_param_comms"
+        size = int(values[-1]) if has_size and values and values[-1].isdecimal() else trace.world_size
         return {"ranks": size} if size else {}
 
     def _call(self, row: int, source: int, output: Shape | None, extra: Mapping[str, object]) -> Call:
@@ -129,12 +132,15 @@ class CallReader:
             output,
         )
         mask = call.arguments.get("output_mask")
-        if isinstance(mask, list):  # in a trace an operator of its own sums up the bias's gradient
+        if isinstance(mask, list):  # in a trace, another operator sums up the bias's gradient
             extra = {**extra, "output_mask": mask[:2]}
         return replace(call, arguments={**call.arguments, **extra}) if extra else call
 
     def _output(self, row: int) -> Shape | None:
-        """The shape that arguments do not tell: a forward convolution's, by its gradient or the next call's input."""
+        """Return the output shape of a row that its arguments do not determine; None if unknown.
+
+        For a forward convolution it is the shape of its gradient, or of the input of the next call.
+        """
         ranges, trace = self.trace.ranges, self.trace
         if row in self._results:
             return self._results[row]
@@ -169,7 +175,10 @@ def _flops_bytes_dtype(call: Call) -> tuple[float, float, str] | None:
 
 
 def _gradient_shapes(trace: Trace) -> dict[int, Shape]:
-    """Autograd sequence number → shape of the gradient that its backward convolution got: the forward's output."""
+    """Return autograd sequence number → shape of the gradient that its backward convolution got.
+
+    This is the shape of the forward convolution's output.
+    """
     ranges = trace.ranges
     places = np.array([_GRADIENT.get(name, -1) for name in trace.names] or [-1])[ranges.name]
     numbered = enclosing(ranges, ranges.sequence >= 0)
@@ -182,9 +191,9 @@ def _gradient_shapes(trace: Trace) -> dict[int, Shape]:
 
 
 def _lookups(trace: Trace) -> dict[int, int]:
-    """Row of a lookup in embedding tables, and of its update → row of the lookup.
+    """Return row of a lookup in embedding tables, or of its update → row of the lookup.
 
-    Updates come in the reverse order of the lookups; the numbers of autograd are not recorded for FBGEMM's.
+    Updates come in the reverse order of the lookups. Autograd's numbers are not recorded for FBGEMM's operators.
     """
     rows: dict[int, int] = {}
     open_rows: dict[str, list[int]] = defaultdict(list)
@@ -200,9 +209,9 @@ def _lookups(trace: Trace) -> dict[int, int]:
 
 
 def _result_shapes(trace: Trace) -> dict[int, Shape]:
-    """Row of an operator whose arguments do not tell its result → the result's shape, its gradient's.
+    """Return the shapes of results that arguments do not determine, by row. They are the gradients' shapes.
 
-    An operator and those before it that made no node of autograd share a number; the last one made the node.
+    An operator shares its number with the operators before it that made no autograd node; the last one made the node.
     """
     ranges = trace.ranges
     gradients: dict[tuple[str, int], Shape] = {}
@@ -222,13 +231,15 @@ def _result_shapes(trace: Trace) -> dict[int, Shape]:
 
 
 def is_shape(value: object) -> TypeGuard[Shape]:
-    """True for the sizes of a tensor, () included."""
+    """Return whether the value is the shape of a tensor; () is one, too."""
     return isinstance(value, tuple) and all(isinstance(v, int) and v >= 0 for v in value)
 
 
 def batch_size(trace: Trace) -> int | None:
-    """The leading size of the first convolution's or linear layer's input; None where no shape tells, and where such
-    rows are tokens of a server's requests."""
+    """Return the leading size of the first convolution's or linear layer's input.
+
+    None if no shape is recorded, or if these rows are tokens of a server's requests.
+    """
     if any(map(_OF_TOKENS.search, trace.names)):
         return None
     ranges = trace.ranges
@@ -243,34 +254,34 @@ def batch_size(trace: Trace) -> int | None:
 
 
 def sizes_of_batch(trace: Trace, batch: int) -> tuple[frozenset[int], ...]:
-    """Sizes of problems that hold the batch: rows of tensors that begin with it and, less likely, all their elements.
+    """Return the sizes of problems that contain the batch: numbers of rows, and numbers of elements.
 
-    Of (16, 559, 1024) these are 16 · 559 rows of a product, and 16 · 559 · 1024 elements.
+    Rows are more likely. For a tensor (16, 559, 1024), rows of a product are 16 · 559, elements 16 · 559 · 1024.
     """
-    known = np.unique(trace.ranges.shapes[trace.ranges.shapes >= 0]).tolist()
-    tensors = {shape for row in known for shape in trace.shapes[row] or () if is_shape(shape)}
+    recorded_rows = np.unique(trace.ranges.shapes[trace.ranges.shapes >= 0]).tolist()
+    tensors = {shape for row in recorded_rows for shape in trace.shapes[row] or () if is_shape(shape)}
     products = [list(accumulate(shape, mul)) for shape in tensors if shape[:1] == (batch,)]
     rows = {size for sizes in products for size in sizes[:-1]} - {batch}
     return frozenset(rows), frozenset(sizes[-1] for sizes in products if sizes[-1] != batch)
 
 
-def rebatched(problem: NetworkProblem, old: int, new: int, holding: Sequence[Collection[int]] = ()) -> NetworkProblem:
-    """The problem with batch ``new`` where it had ``old``; what has no such size stays.
+def rebatched(problem: NetworkProblem, old: int, new: int, batched: Sequence[Collection[int]] = ()) -> NetworkProblem:
+    """Return the problem with batch ``new`` instead of ``old``; a problem without such a size is unchanged.
 
-    Where several sizes are multiples of ``old``, the one is taken that is among ``holding`` (`sizes_of_batch`). Raises
-    `UnsupportedError` where that tells none, or several.
+    If several sizes are multiples of ``old``, the size in ``batched`` (`sizes_of_batch`) changes. Raises
+    `UnsupportedError` if no size or several sizes are in it.
     """
     if (rescaled := problem.at_batch(old, new)) is not None:
         return rescaled
-    for sizes in holding:
-        held = {name: size for name, size in getattr(problem, "sizes", {}).items() if size in sizes}
-        if len(held) == 1:
-            return replace(problem, **{name: size // old * new for name, size in held.items()})
+    for sizes in batched:
+        changed = {name: size for name, size in getattr(problem, "sizes", {}).items() if size in sizes}
+        if len(changed) == 1:
+            return replace(problem, **{name: size // old * new for name, size in changed.items()})
     raise UnsupportedError("batch dimension")
 
 
 def kernels_by_owner(reader: CallReader, rows: list[int]) -> dict[int, list[int]]:
-    """Owner (row of ``trace.ranges``, -1: none) → those of the given activities that it launched."""
+    """Return owner (row of ``trace.ranges``, -1: none) → the given activities that it launched."""
     owners: dict[int, list[int]] = defaultdict(list)
     of_range: dict[int, int] = {}
     for row in rows:
@@ -283,22 +294,25 @@ def kernels_by_owner(reader: CallReader, rows: list[int]) -> dict[int, list[int]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One tensor: its elements, and the time (ns) at which the host has launched everything that makes its gradient."""
+    """One parameter tensor: its number of elements, and the time when its gradient is launched, in ns.
+
+    At ``ready_ns`` the host has launched all work that computes the gradient.
+    """
 
     elements: int
     ready_ns: int
 
     @property
     def size_bytes(self) -> float:
-        """In fp32."""
+        """Size in fp32, in bytes."""
         return 4.0 * self.elements
 
 
 def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Parameter]]:
-    """Of each iteration the parameters in the order in which its backward pass finishes them.
+    """Return for each iteration the parameters in the order in which its backward pass finishes them.
 
-    Autograd accumulates each gradient in a range of its own that carries the parameter's shape. Raises `InputError`
-    where no iteration has one.
+    Autograd accumulates each gradient in a range of its own with the parameter's shape. Raises `InputError` if no
+    iteration has such a range.
     """
     ranges = trace.ranges
     parameters: list[list[Parameter]] = [[] for _ in iterations]

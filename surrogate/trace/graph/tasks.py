@@ -1,5 +1,5 @@
-"""The dependency graph: `Graph` (tasks and edges as columns), its order, its simulation, and the critical path of what
-was simulated.
+"""The dependency graph: `Graph` (tasks and edges as columns), its order, its simulation, and the critical path of a
+simulation.
 """
 
 import heapq
@@ -18,7 +18,7 @@ Mask = NDArray[np.bool_]
 
 WORK, CALL, KERNEL, COPY, MEMSET, COLLECTIVE, MARK = range(7)
 TASK_KINDS = ("host work", "call", "kernel", "copy", "memset", "collective", "mark")
-"""Host work is what a thread does between calls; a mark is the zero-length start or end of an iteration."""
+"""Host work is the time of a thread between calls. A mark is the start or end of an iteration, with length 0."""
 DEVICE_KINDS = (KERNEL, COPY, MEMSET, COLLECTIVE)
 
 LAUNCH, SYNC, EVENT_WAIT, HANDOVER, COMMUNICATION, LANE, END = range(7)
@@ -26,18 +26,18 @@ EDGE_KINDS = (
     *("launch", "synchronisation", "event wait", "thread hand-over", "communication", "stream branch"),
     "end of trace",
 )
-"""Edges between resources; order on one thread, stream or channel is the tasks' own order and takes no edge."""
+"""Edges between resources. The order on one thread, stream or channel is the order of the tasks and needs no edge."""
 
 MARKS = ("iteration start", "iteration end")
 THREAD, STREAM, CHANNEL = "thread", "stream", "channel"
 Policy = str | Callable[["Graph"], Sequence[float] | Floats]
-"""Which ready task runs next: a name, or one number per task, the lowest first."""
+"""The rule for the next ready task: a name, or one number per task, the lowest first."""
 Coverage = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What runs one task at a time: a host ``thread``, a device ``stream`` or a communication ``channel``."""
+    """A resource that runs one task at a time: a host ``thread``, device ``stream`` or communication ``channel``."""
 
     kind: str
     label: str
@@ -46,19 +46,38 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Graph:
-    """Tasks in an order in which every dependency comes first; one entry per task, times in µs.
+    """Tasks and edges as columns. The tasks are in an order in which every dependency comes first.
 
-    A task starts once its resource's previous task has ended ``gap_us`` ago (the first: ``gap_us`` after time 0)
-    and every edge into it has passed: ``lag_us`` after the end of ``src``, or after its start where ``from_start``.
-    ``name``, ``layer`` and ``resource`` are indices into ``names``, ``layers`` and ``resources`` (layer -1: none).
-    ``row`` is the row of the trace's calls (host) or activities (device), -1 for what the trace does not hold.
-    A ``removed`` task takes no time and only passes its dependencies on. ``policies``: resource → who runs next.
+    A task starts ``gap_us`` after the end of its resource's previous task (the first one: after time 0) and not before
+    any edge into it allows it. An edge allows it ``lag_us`` after the end of ``src``, or after its start if
+    ``from_start``.
 
-    ``coverage`` counts what of a trace is in the graph and what could not be attached. ``activities_without_call`` keep
-    their place on their stream but follow no launch, ``graph_kernels`` follow the launch of their CUDA graph together;
-    ``attached_pct`` is the share of device tasks that follow a launch. ``unexplained_us`` is the time that device tasks
-    waited for something that the trace does not show (over 20 µs each, ``unexplained_tasks`` of them): a replay keeps
-    it as it is. ``device_behind_us`` is, for every iteration, how long its device tasks ran on behind its end mark.
+    Attributes
+    ----------
+    names, layers, resources
+        The values that ``name``, ``layer`` (-1: none) and ``resource`` refer to.
+    name, kind, resource, layer, phase, iteration
+        Name, kind (`TASK_KINDS`), resource, layer, phase and iteration of each task.
+    row
+        The row in the trace's calls (host) or activities (device), -1 for tasks that are not in the trace.
+    duration_us, gap_us, measured_us
+        Duration, gap to the previous task and measured start of each task, in µs.
+    priority
+        The priority of each task, for the policy ``priority``.
+    removed
+        Tasks that take no time and only pass their dependencies on.
+    src, dst, edge_kind, lag_us, from_start
+        The edges.
+    iterations
+        The iterations of the trace.
+    coverage
+        Counts of attached and unattached events. ``activities_without_call`` keep their place on their stream but
+        follow no launch. ``graph_kernels`` follow the launch of their CUDA graph together. ``attached_pct`` is the
+        share of device tasks that follow a launch. ``unexplained_us`` is the time that device tasks waited for events
+        that are not in the trace, over 20 µs each; ``unexplained_tasks`` is their number, and a replay keeps this time.
+        ``device_behind_us`` is, for every iteration, the time that its device tasks continued after its end mark.
+    policies
+        Resource → policy.
     """
 
     names: tuple[str, ...]
@@ -92,7 +111,7 @@ class Graph:
         return f"Graph({len(self):,} tasks on {len(self.resources)} resources, {len(self.src):,} edges)"
 
     def name_of(self, task: int) -> str:
-        """The task's name."""
+        """Return the task's name."""
         return self.names[int(self.name[task])]
 
 
@@ -104,7 +123,7 @@ EDGE_COLUMNS = ("src", "dst", "edge_kind", "lag_us", "from_start")
 
 
 def previous_on_resource(resource: Ints) -> Ints:
-    """For every task the one before it on its resource, -1 for the first."""
+    """Return for every task the previous task on its resource, -1 for the first."""
     previous = np.full(len(resource), -1, np.int64)
     order = np.argsort(resource, kind="stable")
     same = resource[order][1:] == resource[order][:-1]
@@ -113,9 +132,9 @@ def previous_on_resource(resource: Ints) -> Ints:
 
 
 def in_order(graph: Graph) -> Graph:
-    """``graph`` sorted by measured start, as far as its dependencies allow.
+    """Return the graph sorted by measured start, as far as its dependencies allow.
 
-    Order on one resource stays as it is. Raises `InputError` where tasks depend on each other in a circle.
+    The order on one resource stays. Raises `InputError` if tasks depend on each other in a circle.
     """
     order = np.argsort(graph.measured_us, kind="stable")
     rank = np.argsort(order)
@@ -129,15 +148,17 @@ def in_order(graph: Graph) -> Graph:
 
 
 def reordered(graph: Graph, order: Ints) -> Graph:
-    """The tasks in the given order, edges renumbered."""
+    """Return the graph with the tasks in the given order and renumbered edges."""
     rank = np.argsort(order)
     columns = {name: getattr(graph, name)[order] for name in TASK_COLUMNS}
     return replace(graph, **columns, src=rank[graph.src], dst=rank[graph.dst])
 
 
 def _topological(count: int, src: Ints, dst: Ints, rank: Ints) -> Ints:
-    """Kahn's algorithm; among the tasks that are free the one of lowest ``rank`` comes next."""
-    # The targets of each task's edges, as one list with the place where each task's own begin.
+    """Return a topological order (Kahn's algorithm). Of the tasks that are free, the one with the lowest ``rank`` is
+    next.
+    """
+    # Collect the targets of all edges in one list, with the position where each task's targets begin.
     following = dst[np.argsort(src, kind="stable")].tolist()
     begins = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=count))]).tolist()
     waiting = np.bincount(dst, minlength=count)
@@ -156,15 +177,19 @@ def _topological(count: int, src: Ints, dst: Ints, rank: Ints) -> Ints:
     if len(order) < count:
         raise InputError(
             f"{count - len(order):,} tasks depend on each other in a circle;"
-            " insert tasks after what they need and before what needs them"
+            " insert each task after its inputs and before the tasks that need it"
         )
     return np.array(order, dtype=np.int64)
 
 
 POLICIES = ("recorded", "arrival", "priority", "shortest")
-"""Which ready task a resource runs next: as recorded (default), the first ready, of highest priority, the shortest."""
+"""The rules for the next task of a resource: as recorded (default), the first that is ready, the highest priority, the
+shortest.
+"""
 MIN_LAG_SHARE = 0.05
-"""Share of an iteration by which the device falls behind the host, from which on the device tells how long one is."""
+"""Minimum growth of the device's lag after the host, as a share of an iteration, from which the device's times
+determine the length of an iteration.
+"""
 _BOUNDS = {
     **dict.fromkeys(("host work", "call"), "host"),
     **dict.fromkeys(("kernel", "memset"), "device"),
@@ -182,25 +207,25 @@ class Timeline:
 
     @property
     def total_us(self) -> float:
-        """From the first start of a task that takes part to the last end; 0 for an empty graph."""
+        """Time from the first start to the last end of the tasks that are not removed; 0 for an empty graph."""
         present = ~self.graph.removed
         return float(self.end_us[present].max() - self.start_us[present].min()) if present.any() else 0.0
 
     @property
     def per_iteration_us(self) -> float:
-        """Mean of the times between successive ends of iterations, the first one's from its own start.
+        """Mean time between successive ends of iterations; the first is counted from its own start.
 
-        An iteration ends with its end mark, or later where the device (or the network) falls further behind that mark
-        than it was recorded to: work that the host does not wait for counts only as far as a change adds to it. Where
-        the device was recorded to fall behind the host with each iteration (`device_lag_us`), its own ends count.
-        Without marks `total_us` is shared among the iterations.
+        An iteration ends with its end mark. It ends later if the device or the network lags further behind that mark
+        than it was recorded to: work that the host does not wait for counts only if a change adds to it. If the
+        recorded lag of the device grows with each iteration (`device_lag_us`), the device's own ends count. Without
+        marks, the iterations share `total_us` equally.
         """
         marks = self.marks_us()
         count = max(len(self.graph.iterations), 1)
         if not len(marks):
             return self.total_us / count
         graph = self.graph
-        # How long the device's or network's last task of an iteration runs on behind its end mark.
+        # The time that the last device or network task of an iteration runs after its end mark.
         behind_us = np.full(count, -np.inf)
         is_thread = np.array([resource.kind == THREAD for resource in graph.resources])
         rows = np.flatnonzero(~is_thread[graph.resource] & ~graph.removed & (graph.iteration >= 0))
@@ -214,20 +239,23 @@ class Timeline:
 
     @property
     def device_lag_us(self) -> float:
-        """By how much the device's lag grows per recorded iteration, in µs; 0 if at most `MIN_LAG_SHARE` of one."""
+        """Growth of the device's recorded lag per iteration, in µs; 0 up to `MIN_LAG_SHARE` of an iteration."""
         behind_us = self.graph.coverage.get("device_behind_us", ())
         lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
         step_us = sum(part.time_us for part in self.graph.iterations) / max(len(behind_us), 1)
         return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
 
     def marks_us(self) -> Floats:
-        """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""
+        """Return start and end of every iteration by its marks on the main thread, shape (iterations, 2).
+
+        The array is empty without marks.
+        """
         marks = np.flatnonzero(self.graph.kind == MARK)
         order = np.lexsort((self.graph.name[marks], self.graph.iteration[marks]))  # a start's name is before an end's
         return self.start_us[marks[order]].reshape(-1, 2)
 
     def iteration_us(self) -> list[float]:
-        """For every iteration the time between its start mark and its end mark on the main thread."""
+        """Return for every iteration the time between its start mark and its end mark on the main thread."""
         return np.diff(self.marks_us()).ravel().tolist()
 
     def __repr__(self) -> str:
@@ -235,10 +263,24 @@ class Timeline:
 
 
 def simulate(graph: Graph) -> Timeline:
-    """Earliest start of every task: its resource's previous task and every edge into it have passed.
+    """Return the earliest start and the end of every task.
 
-    With a policy on some resource (`Graph.policies`) tasks there run in the order in which the policy picks them among
-    those that are ready; without one a single sweep in the graph's order. Raises `InputError` for an unknown policy.
+    A task starts when its resource's previous task and every edge into it have passed. If a resource has a policy
+    (`Graph.policies`), its ready tasks run in the order of the policy. Otherwise tasks run in the graph's order.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph.
+
+    Returns
+    -------
+    Timeline
+
+    Raises
+    ------
+    InputError
+        If a policy is unknown.
     """
     keys = {resource: _keys(graph, policy) for resource, policy in graph.policies.items() if policy != "recorded"}
     times = _dispatch(graph, keys) if keys else _sweep(graph)
@@ -247,10 +289,10 @@ def simulate(graph: Graph) -> Timeline:
 
 
 def _sweep(graph: Graph) -> tuple[list[float], list[float]]:
-    """In the graph's order, where every dependency has a time before it is asked for."""
+    """Return starts and ends in the graph's order, in which every dependency has a time before it is needed."""
     count = len(graph)
     by_target = np.argsort(graph.dst, kind="stable")
-    # One list of times: ends first, starts after them; an edge knows which of both it waits for.
+    # One list holds ends, then starts. Each edge refers to one of the two.
     sources = (graph.src + count * graph.from_start)[by_target].tolist()
     lags = graph.lag_us[by_target].tolist()
     stops = np.cumsum(np.bincount(graph.dst, minlength=count)).tolist()
@@ -272,11 +314,13 @@ def _sweep(graph: Graph) -> tuple[list[float], list[float]]:
 
 
 def _keys(graph: Graph, policy: Policy) -> list[float]:
-    """Per task what the policy sorts by, lowest first."""
+    """Return the sort key of the policy for each task; the lowest is next."""
     if callable(policy):
         keys = np.asarray(policy(graph), dtype=float)
         if keys.shape != (len(graph),):
-            raise InputError(f"a policy gives a number per task ({len(graph):,}), not shape {keys.shape}")
+            raise InputError(
+                f"a policy returned shape {keys.shape}; return one number for each of the {len(graph):,} tasks"
+            )
         return keys.tolist()
     keys = {"arrival": np.zeros(len(graph)), "priority": -graph.priority, "shortest": graph.duration_us}
     check_choice("policy", policy, POLICIES)
@@ -284,10 +328,12 @@ def _keys(graph: Graph, policy: Policy) -> list[float]:
 
 
 def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float], list[float]]:
-    """Event by event in time order; a resource without keys runs its tasks in the graph's order."""
+    """Return starts and ends, event by event in time order. A resource without keys runs its tasks in the graph's
+    order.
+    """
     count = len(graph)
     resource = graph.resource.tolist()
-    # On a resource without a policy the order of its tasks is an edge like any other.
+    # On a resource without a policy, the order of tasks becomes edges.
     before = previous_on_resource(graph.resource)
     chosen = np.isin(graph.resource, list(keys))
     chained = np.flatnonzero((before >= 0) & ~chosen)
@@ -295,11 +341,11 @@ def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float
     dst = np.concatenate([graph.dst, chained])
     lag = np.concatenate([graph.lag_us, graph.gap_us[chained]])
     from_start = np.concatenate([graph.from_start, np.zeros(len(chained), np.bool_)])
-    # The edges out of each task, and where each task's own begin and end.
+    # Sort the edges by source task, with the positions where each task's edges begin and end.
     order = np.argsort(src, kind="stable")
     following = list(zip(dst[order].tolist(), lag[order].tolist(), from_start[order].tolist(), strict=True))
     stops = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=count))]).tolist()
-    # Edges that have not passed yet, and the earliest start by those that have.
+    # The number of edges that have not passed, and the earliest start by the edges that have.
     left = np.bincount(dst, minlength=count).tolist()
     ready = np.where((before < 0) & ~chosen, graph.gap_us, 0.0).tolist()
     duration = graph.duration_us.tolist()
@@ -340,8 +386,10 @@ def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPath:
-    """``tasks`` from first to last; ``by_kind_us`` is their time by kind, and ``waiting_us`` the rest of the total:
-    launch latency, gaps between kernels, transfer of control."""
+    """The critical path: ``tasks`` from first to last, and their time by kind in µs.
+
+    ``waiting_us`` is the rest of the total: launch latency, gaps between kernels, transfer of control.
+    """
 
     tasks: Ints
     by_kind_us: dict[str, float]
@@ -349,9 +397,19 @@ class CriticalPath:
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """Backwards from the task that ends last, each time to the dependency that decided the start.
+    """Return the critical path, found backwards from the task that ends last.
 
-    A launch decides with its start, so of the call itself only the part before the next task's start counts.
+    Each step goes to the dependency that determined the start. A launch determines it with its own start, so only the
+    part of the call before the next task's start counts.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        A simulation.
+
+    Returns
+    -------
+    CriticalPath
     """
     graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
     if not len(graph):
@@ -362,7 +420,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     while task >= 0:
         path.append(task)
         task = int(binding[task])
-    # Of a task only the part before the next one's start lies on the path.
+    # Only the part of a task before the next task's start is on the path.
     tasks = np.array(path[::-1], dtype=np.int64)
     reach = np.append(start[tasks[1:]], np.inf)
     spent = np.maximum(np.minimum(end[tasks], reach) - start[tasks], 0.0)
@@ -375,7 +433,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
 
 
 def longest_wait(timeline: Timeline) -> tuple[float, str]:
-    """The longest time in µs that passes on the critical path without a task, and the task that then begins."""
+    """Return the longest time in µs without a task on the critical path, and the name of the task after it."""
     tasks = critical_path(timeline).tasks
     waits_us = timeline.start_us[tasks[1:]] - timeline.end_us[tasks[:-1]]
     at = int(waits_us.argmax())
@@ -383,16 +441,16 @@ def longest_wait(timeline: Timeline) -> tuple[float, str]:
 
 
 def path_us(timeline: Timeline) -> dict[str, float]:
-    """The critical path by kind of task, and what it waits, as shares of `Timeline.per_iteration_us`."""
+    """Return the critical path's time by kind of task and its waits, as shares of `Timeline.per_iteration_us`."""
     path = critical_path(timeline)
     share = timeline.per_iteration_us / (timeline.total_us or 1.0)
     return {kind: share * time_us for kind, time_us in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
 
 
 def bound(path: Mapping[str, float]) -> str | None:
-    """What the longest part of a critical path (`path_us`) is: host, device, communication, copy or waiting.
+    """Return the longest part of a critical path (`path_us`): host, device, communication, copy or waiting.
 
-    Only less of that makes the whole shorter, however busy the rest is. None for an empty path.
+    Only a reduction of this part reduces the total time. None for an empty path.
     """
     sums = dict.fromkeys(_BOUNDS.values(), 0.0)
     for kind, time_us in path.items():
@@ -401,7 +459,7 @@ def bound(path: Mapping[str, float]) -> str | None:
 
 
 def _binding(timeline: Timeline) -> Ints:
-    """For every task the dependency that decided its start, -1 for none."""
+    """Return for every task the dependency that determined its start, -1 for none."""
     graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
     before = _ran_before(timeline)
     # Every dependency as an edge: order on the resources, and the graph's own edges.
@@ -415,7 +473,7 @@ def _binding(timeline: Timeline) -> Ints:
             np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us,
         ]
     )
-    # Per task the edge that passed last; where even that left time to spare, none decided.
+    # Per task, find the edge that passed last. If the task started later than that, no edge determined it.
     order = np.lexsort((ready, dst))
     last = order[np.append(dst[order][1:] != dst[order][:-1], True)] if len(order) else order
     binding = np.full(len(graph), -1)
@@ -424,7 +482,7 @@ def _binding(timeline: Timeline) -> Ints:
 
 
 def _ran_before(timeline: Timeline) -> Ints:
-    """The task that ran before each on its resource, as simulated."""
+    """Return the task that ran before each task on its resource in the simulation."""
     if not timeline.graph.policies:
         return previous_on_resource(timeline.graph.resource)
     order = np.lexsort((np.arange(len(timeline.graph)), timeline.start_us))
@@ -434,7 +492,10 @@ def _ran_before(timeline: Timeline) -> Ints:
 
 
 def serialised_pct(timeline: Timeline) -> float:
-    """Share of the device's busy time in which exactly one device task runs, in percent; NaN without a device task."""
+    """Return the share of the device's busy time in which exactly one device task runs, in percent.
+
+    NaN without a device task.
+    """
     graph = timeline.graph
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & ~graph.removed & (graph.duration_us > 0))
     if not len(rows):

@@ -87,7 +87,7 @@ def test_a_policy_of_the_users(refused):
     one = make([(2, 10, 0), (2, 10, 0), (2, 10, 0)])
     one = replace(one, policies={2: lambda graph: -np.arange(len(graph))})
     assert simulate(one).start_us.tolist() == [20, 10, 0]
-    with refused("a number per task"):
+    with refused("one number for each of"):
         simulate(replace(one, policies={2: lambda graph: [1.0]}))
     with refused("did you mean shortest"):
         simulate(replace(one, policies={2: "shortes"}))
