@@ -1,11 +1,12 @@
-"""`configurations`, the default of described kernels: which configuration is fast where, and how fast the fastest is.
+"""`configurations`, the default of described kernels: it ranks configurations and predicts the time of the fastest.
 
-A time is the problem's level, the time of its best configuration, times what `surrogate.models.transfer` expects of the
-configuration: that is learned from every problem that was measured, on any GPU and of any size. The level is a Gaussian
-process over the problem's columns around its roofline. What was measured itself is answered as it was measured.
+A time is a product: the problem's level (the time of its best configuration) times the expectation of
+`surrogate.models.transfer` for the configuration. The transfer learns from all measured problems, on any GPU and of any
+size. The level is a Gaussian process over the problem's columns, around the roofline. A measured configuration is
+answered with its measured time.
 
-Nothing tells how a trend goes on beyond what was measured. Beyond the largest problems a kernel stays as near to its
-roofline as it was there; below the smallest, where launches take their share, its time falls as the root of the work.
+Outside the measured problems the data show no trend. Above the largest problems, a kernel stays as near to its roofline
+as in the largest ones. Below the smallest problems, where launches matter, its time falls as the root of the work.
 """
 
 import io
@@ -33,33 +34,49 @@ from surrogate.models.json_types import from_json_types, input_error_if_damaged
 from surrogate.models.transfer import Prior, TransferState
 
 MAX_LEVELS = 1000
-"""Problems that the level goes by; of more, so many are drawn."""
+"""Maximum problems in the fit of the level. More problems are sampled."""
 NOISE = 1e-3
-"""Variance of a level beside those of the process."""
+"""Variance of a level's noise, relative to the variance of the process."""
 SMOOTH, LINEAR = (0.03, 0.1, 0.3, 1.0, 3.0), (0.0, 0.1, 1.0, 10.0)
-"""Amplitudes of the process among which problems left out choose: of what is smooth, and of what is linear."""
+"""Candidate amplitudes of the process's smooth and linear parts. Left-out problems choose among them."""
 LEVEL_FILE, FACTS_FILE = "level.npz", "configurations.json"
 MAX_SCORE = 0.999
-"""Score of what takes a thousand times the best time: nothing is expected to take longer."""
-BELOW = 0.5
-"""Share of the work's halvings below the smallest measured problem that the time does not follow."""
+"""Maximum score: a time of a thousand times the best. No longer times are predicted."""
+SMALL_WORK_EXPONENT = 0.5
+"""Exponent of the work with which times fall below the smallest measured problem."""
 FLOPS, ROOFLINE = WORK_NAMES.index("log2_flops"), WORK_NAMES.index("log2_roofline_us")
 FP32 = ("", (("fp32", False),))
 """No dtype, and the units of fp32."""
-BEYOND_FP32 = 1.25
-"""Multiple of a data sheet's fp32 peak, which boards exceed by their clocks, from which on other units are in use."""
-SLACK = 1e-4
-"""Of logarithms that were kept in float32."""
+MAX_FP32_RATIO = 1.25
+"""Multiple of the datasheet's fp32 peak above which other units must be in use.
+
+Boards exceed this peak slightly by their clocks.
+"""
+TOLERANCE = 1e-4
+"""Tolerance for logarithms that were stored in float32."""
 LIKELY = 0.5
-"""Probability of a failure from which on a configuration is not expected to run."""
+"""A configuration is expected to fail if its failure probability is at least this."""
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """log(time of the best configuration / roofline) as a Gaussian process over standardised ``columns`` (problems, c).
+    """Gaussian process of log(time of the best configuration / roofline) over a problem's columns.
 
-    ``weights`` (problems,) and ``mean`` are fitted; ``amplitudes`` (2,) of the smooth and the linear part, which is in
-    the first ``linear`` columns alone, the problem's: two GPUs' figures say nothing of how a third one's scale.
+    Attributes
+    ----------
+    columns
+        (problems, c) standardised columns of the measured problems.
+    rates
+        (c,) rates at which similarity falls with the distance in each column.
+    weights
+        (problems,) dual coefficients.
+    mean
+        Mean of the log level.
+    amplitudes
+        (2,) amplitudes of the smooth and of the linear part.
+    linear
+        Number of first columns in the linear part. They are the problem's own columns: the figures of a few GPUs do not
+        show how another GPU scales.
     """
 
     columns: np.ndarray
@@ -71,7 +88,7 @@ class Level:
 
     @classmethod
     def fit(cls, columns: np.ndarray, rates: np.ndarray, log_level: np.ndarray, linear: int) -> "Level":
-        """``log_level`` (problems,). Amplitudes are those with which each problem left out is met best."""
+        """Fit on log levels (problems,). The amplitudes minimise the error of each problem if it is left out."""
         mean = float(log_level.mean())
         fits = []
         for smooth in SMOOTH:
@@ -80,26 +97,50 @@ class Level:
                 covariance = _covariance(columns, columns, rates, amplitudes, linear)
                 inverse = np.linalg.inv(covariance + NOISE * np.eye(len(columns)))
                 weights = inverse @ (log_level - mean)
-                left_out = weights / np.diag(inverse)  # the residual of each problem, had it been left out
+                left_out = weights / np.diag(inverse)  # residual of each problem if it is left out
                 fits.append((float(left_out @ left_out), len(fits), amplitudes, weights))
         _, _, amplitudes, weights = min(fits)
         return cls(columns, rates, weights, mean, amplitudes, linear)
 
     def at(self, column: np.ndarray) -> float:
-        """The level of a problem with standardised columns (c,)."""
+        """Return the log level of a problem with standardised columns (c,)."""
         covariance = _covariance(column[None], self.columns, self.rates, self.amplitudes, self.linear)
         return self.mean + float(covariance[0] @ self.weights)
 
 
 def _covariance(a: np.ndarray, b: np.ndarray, rates: np.ndarray, amplitudes: np.ndarray, linear: int) -> np.ndarray:
-    """(rows of a, rows of b) of problems by their columns."""
+    """Return the covariance (rows of a, rows of b) of problems by their columns."""
     distance = np.abs(a[:, None] - b[None]) @ rates
     return amplitudes[0] * np.exp(-distance) + amplitudes[1] * (a[:, :linear] @ b[:, :linear].T) / linear
 
 
 @dataclass(eq=False, repr=False)
 class Configurations(TimeModel):
-    """Times of a described kernel's configurations; see the module."""
+    """Predict the times and failures of a described kernel's configurations.
+
+    Parameters
+    ----------
+    random_state
+        Seed of the folds, the samples and the trees.
+
+    Attributes
+    ----------
+    transfer_
+        The `TransferState`: the expectation for each configuration.
+    level_
+        The `Level`: the time of the best configuration relative to the roofline.
+    configurations_
+        Names of the measured candidates.
+    problems_
+        Keys of the measured problems (`problem_keys`).
+    times_us_
+        (problems, configurations) measured times in µs; inf if the configuration failed, NaN if it was not measured.
+
+    Raises
+    ------
+    InputError
+        On fitting rows that are not of a described kernel.
+    """
 
     name: ClassVar[str] = "configurations"
     help: ClassVar[str] = "the default of described kernels: other problems' choices and trees, and a level"
@@ -110,7 +151,7 @@ class Configurations(TimeModel):
     random_state: int = 0
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """``time_us`` (rows,) is inf where the configuration failed."""
+        """Fit the transfer and the level. ``time_us`` (rows,) is inf if the configuration failed."""
         described_family(rows.family)
         problem, first_row = _codes(rows.problem)
         candidate = rows.candidate.astype(str)
@@ -139,87 +180,102 @@ class Configurations(TimeModel):
         return self.of_rows(rows)[:, 0]
 
     def of_rows(self, rows: Rows) -> np.ndarray:
-        """(rows, 4) times in µs; probabilities of a failure, 1 where the configuration is refused; bounds of times in
-        µs as of `min_us`; and 1 where the time is a measurement, else 0."""
+        """Return (rows, 4): predicted times in µs, failure probabilities, minimum times in µs, and measurement flags.
+
+        The failure probability is 1 if the configuration is refused. The minimum time is from `min_us`. The flag is 1
+        if the time is a measurement, else 0.
+        """
         family = described_family(rows.family)
         columns, parameters, terms = columns_of(rows)
         keys = problem_keys(rows)
-        known = self.numbers(rows.candidate.tolist())
+        number = self.numbers(rows.candidate.tolist())
         out = np.empty((len(rows), 4))
         for part in rows_by_code(_codes(rows.problem)[0]):
             first = int(part[0])
             key = str(keys[first])
             settings = {name: str(rows.frame[name].iloc[first]) for name in family.setting_names}
-            asked = family.problem(dict(zip(family.size_names, rows.sizes[first].tolist(), strict=True)), settings)
+            problem = family.problem(dict(zip(family.size_names, rows.sizes[first].tolist(), strict=True)), settings)
             device = rows.device(str(rows.frame["gpu"].iloc[first]))
             time_us, failure = self.answers(
-                key, asked, device, columns[first], parameters[part], terms[part], known[part]
+                key, problem, device, columns[first], parameters[part], terms[part], number[part]
             )
-            refused = np.any([*self.refusals(asked, device, parameters[part], known[part]).values()], axis=0)
-            is_measured = self.measured(key, known[part])
+            refused = np.any([*self.refusals(problem, device, parameters[part], number[part]).values()], axis=0)
+            is_measured = self.measured(key, number[part])
             out[part] = np.column_stack(
-                np.broadcast_arrays(time_us, np.maximum(failure, refused), self.min_us(key, asked, device), is_measured)
+                np.broadcast_arrays(
+                    time_us, np.maximum(failure, refused), self.min_us(key, problem, device), is_measured
+                )
             )
         return out
 
     def refusals(
-        self, problem: DescribedProblem, device: Gpu, parameters: np.ndarray, known: np.ndarray
+        self, problem: DescribedProblem, device: Gpu, parameters: np.ndarray, number: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """`DescribedFamily.refusals`; a formula of a launch does not refuse what ran on the GPU."""
+        """Return `DescribedFamily.refusals` for candidates with these numbers (`numbers`).
+
+        A formula of the launch does not refuse a configuration that ran on the GPU.
+        """
         refusals = problem.family.refusals(problem, parameters, device)
         if device.name not in self.ran:
             return refusals
-        ran = np.append(self.ran[device.name], False)[known]
+        ran = np.append(self.ran[device.name], False)[number]
         return {reason: refused & ((reason == RULED_OUT) | ~ran) for reason, refused in refusals.items()}
 
     @cached_property
     def gpus(self) -> frozenset[str]:
-        """Those that were measured."""
+        """Return the measured GPUs."""
         return frozenset(self._gpu_of.tolist())
 
     @property
     def _gpu_of(self) -> np.ndarray:
-        """(problems,) the GPU of each."""
+        """Return each problem's GPU, (problems,)."""
         return np.array([key.partition("|")[0] for key in self.problems_])
 
     def min_us(
         self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
     ) -> float:
-        """What no configuration of a ``problem`` that was not measured is faster than, in µs: a launch, and on a GPU or
-        of a size beyond the measured ones its roofline (`DescribedFamily.min_us`). 0 for a measured one. With the
-        ``units`` that it runs on what is expected, without the least of any: profilers report empty kernels of
-        `FASTEST_US`, host clocks of `LAUNCH_US`.
+        """Return the minimum time in µs of any configuration of a problem; 0 for a measured problem.
 
-        Raises `InputError` for a size of 0 where none was measured.
+        The minimum is a launch. On a GPU or for a size outside the measured ones it is at least the roofline
+        (`DescribedFamily.min_us`). With the ``units`` that are in use, the minimum of the expected time is returned;
+        without them, the minimum of any time. Profilers report empty kernels of `FASTEST_US`, host clocks of
+        `LAUNCH_US`.
+
+        Raises
+        ------
+        InputError
+            If a size is 0 and no measured problem had a 0 there.
         """
         if key in self.places[1]:
             return 0.0
         for place, (name, value) in enumerate(problem.sizes.items(), -len(problem.values)):
             if value == 0 and not any(measured.split("|")[place] == "0" for measured in self.problems_):
-                raise InputError(f"{problem}: {name} is 0, which was never measured; give 1 or more")
+                raise InputError(f"{problem}: {name} is 0, which was never measured; give a whole number from 1")
         launch_us = min(LAUNCH_US if units else FASTEST_US, float(np.nanmin(self.times_us_)))
         sizes = np.log2(np.maximum(np.array(problem.values, dtype=np.float64), 1.0))
         low, high = self.bounds[:, : len(sizes)]
-        # Within the measured sizes of its GPUs a table may do better: what lies in a cache is read faster.
-        is_inside = device.name in self.gpus and ((low <= sizes + SLACK) & (sizes <= high + SLACK)).all()
+        # Inside the measured sizes of its GPUs, times may be below the roofline: caches are faster than memory.
+        is_inside = device.name in self.gpus and ((low <= sizes + TOLERANCE) & (sizes <= high + TOLERANCE)).all()
         return launch_us if is_inside else max(launch_us, float(problem.family.min_us(problem, device, units)))
 
     @cached_property
     def units(self) -> list[tuple[str, bool]]:
-        """Keys of `peak_flops_table` that are most likely in use: of those whose peaks no measured time exceeds, the
-        ones with the least peaks on the measured GPUs."""
+        """Return the keys of `peak_flops_table` that are most likely in use.
+
+        No measured time exceeds their peaks, and their peaks on the measured GPUs are the smallest.
+        """
         listed, reached = self._reached.keys(), self._reached
         peaks = {name: peak_flops_table(gpu(name)) for name in listed}
         units = list(next(iter(peaks.values()), ()))
         able = [unit for unit in units if all(peaks[name][unit] >= reached[name] for name in listed)]
-        # Quantised values may run at half precision's peak, and double precision is rare in a kernel that is tuned.
+        # Quantised values may run at the peak of half precision. Tuned kernels rarely use double precision.
         able = [unit for unit in able if unit[0] in DTYPES and unit[0] != "fp64"] or able
         of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in able}
         return [unit for unit, own in of_unit.items() if own == min(of_unit.values(), key=sum)]
 
     @cached_property
     def _reached(self) -> dict[str, float]:
-        """Measured GPU that the registry lists → the most TFLOP/s that were reached there."""
+        """Return registered GPU → the largest TFLOP/s that were measured there."""
         tflops = (
             np.exp2(self._work(self._measured)[:, FLOPS]) / np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1) / 1e6
         )
@@ -228,13 +284,13 @@ class Configurations(TimeModel):
 
     @cached_property
     def ran(self) -> dict[str, np.ndarray]:
-        """GPU → (configurations,) True where one ran on some problem."""
+        """Return GPU → True (configurations,) if the configuration ran on some problem."""
         ran = np.isfinite(self.times_us_)
         return {name: np.any(ran[self._gpu_of == name], axis=0) for name in self.gpus}
 
     @cached_property
     def places(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Candidate → its number, and problem → its number."""
+        """Return candidate → its number, and problem → its number."""
         return (
             {name: number for number, name in enumerate(self.configurations_)},
             {key: number for number, key in enumerate(self.problems_)},
@@ -242,8 +298,10 @@ class Configurations(TimeModel):
 
     @cached_property
     def bounds(self) -> np.ndarray:
-        """(2, c) the least and the greatest of each of the problem's columns that was measured; the GPU's, and the
-        roofline, which is the GPU's as well, have none."""
+        """Return the minimum and maximum of each measured problem column, (2, c).
+
+        The GPU's columns have no bounds, nor has the roofline, which depends on the GPU.
+        """
         free = np.arange(self._measured.shape[1]) >= self.level_.linear
         self._work(free)[ROOFLINE] = True
         ends = [self._measured.min(axis=0), self._measured.max(axis=0)]
@@ -251,8 +309,7 @@ class Configurations(TimeModel):
 
     @cached_property
     def boards(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Measured GPU → its own columns, and (2,) log2 of what it does of FLOPs and of bytes in a µs, as rooflines
-        tell."""
+        """Return measured GPU → its columns, and log2 of its FLOPs and bytes per µs, (2,), by the rooflines."""
         work, roofline = self._work(self._measured)[:, :2], self._work(self._measured)[:, ROOFLINE, None]
         of_gpu = self._gpu_of
         return {
@@ -265,66 +322,71 @@ class Configurations(TimeModel):
 
     @property
     def _measured(self) -> np.ndarray:
-        """(problems, c) columns as `columns_of` gives them."""
+        """Return the columns (problems, c) of the measured problems, as `columns_of` gives them."""
         return self.transfer_.columns * self.transfer_.spread + self.transfer_.centre
 
     @cached_property
     def _log2_best_us(self) -> np.ndarray:
-        """(problems,) of the best time; inf where nothing ran."""
+        """Return log2 of each problem's best time in µs, (problems,); inf if no configuration ran."""
         return np.log2(np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1))
 
     def _work(self, columns: np.ndarray) -> np.ndarray:
-        """Of columns (…, c) those of `WORK_NAMES`: a view."""
+        """Return a view of the `WORK_NAMES` columns of ``columns`` (…, c)."""
         return columns[..., self.level_.linear - len(WORK_NAMES) : self.level_.linear]
 
     def _best_us(self, problem: DescribedProblem, device: Gpu, columns: np.ndarray) -> float:
-        """Time in µs of the best configuration of a problem that was not measured, with these columns (c,).
+        """Return the time in µs of the best configuration of an unmeasured problem with ``columns`` (c,).
 
-        A GPU that was not measured is as near to its roofline as the measured ones are to theirs, in the mean, at the
-        peaks of the units in use: a straight line through the rooflines of two GPUs says nothing of a third one's.
+        An unmeasured GPU is as near to its roofline, at the peaks of the units in use, as the measured GPUs are on
+        average. A line through the rooflines of two GPUs would not predict a third GPU.
         """
         inside = self.inside(problem, device, columns)
         listed = self._reached.keys() if device.vendor else ()
         measured = [device.name] if device.name in self.gpus else sorted(listed or self.gpus)
-        is_beyond = any(tflops > BEYOND_FP32 * gpu(name).fp32_tflops for name, tflops in self._reached.items())
-        unit = (problem.dtype, self.units) if is_beyond and self.units else FP32
-        # 1. log2(time / roofline) of the nearest problem that lies within what was measured.
+        is_above_fp32 = any(tflops > MAX_FP32_RATIO * gpu(name).fp32_tflops for name, tflops in self._reached.items())
+        unit = (problem.dtype, self.units) if is_above_fp32 and self.units else FP32
+        # 1. For each measured GPU, log2(time / roofline) of the nearest point inside the measured ranges.
         shares = []
         for name in measured:
-            own, by_roofline = self.boards[name]
-            there = inside.copy()
-            there[-len(own) :] = own
-            self._work(there)[ROOFLINE] = (self._work(there)[:2] - by_roofline).max()
-            standard = np.nan_to_num((there - self.transfer_.centre) / self.transfer_.spread)
-            log2_us = self._work(there)[ROOFLINE] + self.level_.at(standard) / np.log(2)
-            # No problem takes less than a measured one of which no size and no work is larger, or more than one of
-            # which none is smaller.
+            gpu_columns, by_roofline = self.boards[name]
+            moved = inside.copy()
+            moved[-len(gpu_columns) :] = gpu_columns
+            self._work(moved)[ROOFLINE] = (self._work(moved)[:2] - by_roofline).max()
+            standard = np.nan_to_num((moved - self.transfer_.centre) / self.transfer_.spread)
+            log2_us = self._work(moved)[ROOFLINE] + self.level_.at(standard) / np.log(2)
+            # A problem is not faster than a measured one if no size and no work of that one is larger. It is not
+            # slower than a measured one if no size and no work of that one is smaller.
             sized = self.level_.linear - 2
-            on = [key.startswith("|".join((name, *problem.settings, ""))) for key in self.problems_]
-            excess = self._measured[on, :sized] - inside[:sized]
-            smaller, larger = (self._log2_best_us[on][(sign * excess <= SLACK).all(axis=1)] for sign in (1, -1))
+            same_settings = [key.startswith("|".join((name, *problem.settings, ""))) for key in self.problems_]
+            excess = self._measured[same_settings, :sized] - inside[:sized]
+            smaller, larger = (
+                self._log2_best_us[same_settings][(sign * excess <= TOLERANCE).all(axis=1)] for sign in (1, -1)
+            )
             log2_us = min(max(log2_us, smaller[np.isfinite(smaller)].max(initial=-np.inf)), larger.min(initial=np.inf))
             rate = _log2_rates(problem, gpu(name), unit, by_roofline) if name in listed else by_roofline
-            shares.append(log2_us - (self._work(there)[:2] - rate).max())
-        # 2. From there on it goes as its roofline on the GPU, or as the root of that.
+            shares.append(log2_us - (self._work(moved)[:2] - rate).max())
+        # 2. From that point to the problem, the time follows the roofline on the GPU, or its root for less work.
         rate = _log2_rates(problem, device, unit, self._by_work(columns))
-        nearest, asked = ((self._work(each)[:2] - rate).max() for each in (inside, columns))
-        past = asked - nearest
-        return float(2.0 ** (np.mean(shares) + nearest + past * (1.0 if past > 0 else BELOW)))
+        nearest, query = ((self._work(each)[:2] - rate).max() for each in (inside, columns))
+        outside = query - nearest
+        return float(2.0 ** (np.mean(shares) + nearest + outside * (1.0 if outside > 0 else SMALL_WORK_EXPONENT)))
 
     def inside(self, problem: DescribedProblem, device: Gpu, columns: np.ndarray) -> np.ndarray:
-        """A problem's columns (c,) brought into what was measured, with the roofline that the device has there."""
+        """Return a problem's columns (c,) clipped to the measured ranges, with the device's roofline at that point."""
         inside = np.clip(columns, *self.bounds)
         rates = _log2_rates(problem, device, FP32, self._by_work(columns))
         self._work(inside)[ROOFLINE] = (self._work(inside)[:2] - rates).max()
         return inside
 
     def _by_work(self, columns: np.ndarray) -> np.ndarray:
-        """(2,) log2 of FLOPs in a µs by the roofline of columns (c,), and no bound of bytes: where no figure tells."""
+        """Return (2,) log2 of FLOPs per µs from the roofline in ``columns`` (c,), and no limit of bytes.
+
+        These rates replace unknown rates.
+        """
         return np.array([self._work(columns)[FLOPS] - self._work(columns)[ROOFLINE], np.inf])
 
     def numbers(self, candidates: Sequence[str]) -> np.ndarray:
-        """(n,) numbers of the candidates of these names, −1 for one that was never measured."""
+        """Return the numbers (n,) of the candidates with these names; −1 for an unmeasured candidate."""
         places = self.places[0]
         return np.array([places.get(name, -1) for name in candidates], dtype=np.int64)
 
@@ -336,28 +398,38 @@ class Configurations(TimeModel):
         columns: np.ndarray,
         parameters: np.ndarray,
         terms: np.ndarray,
-        known: np.ndarray,
+        number: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) times in µs, and (n,) probabilities of a failure, of configurations of one problem.
+        """Return times in µs (n,) and failure probabilities (n,) of configurations of one problem.
 
-        ``key`` as of `problem_keys`; ``columns`` (c,), ``parameters`` (n, p) and ``terms`` (n, t) as of `columns_of`;
-        ``known`` (n,) as of `numbers`.
+        Parameters
+        ----------
+        key
+            The problem's key (`problem_keys`).
+        problem
+            The problem.
+        device
+            The GPU.
+        columns, parameters, terms
+            (c,), (n, p) and (n, t), as `columns_of` gives them.
+        number
+            (n,) numbers of the candidates (`numbers`).
         """
-        number = self.places[1].get(key)
-        if number is None:
-            prior = self.transfer_.prior(self.inside(problem, device, columns), parameters, terms, known)
+        row = self.places[1].get(key)
+        if row is None:
+            prior = self.transfer_.prior(self.inside(problem, device, columns), parameters, terms, number)
             best_us = max(self._best_us(problem, device, columns), self.min_us(key, problem, device, self.units))
             return best_us * np.exp(relative(prior)), prior.failure
-        prior = self.transfer_.prior(columns, parameters, terms, known)
-        own = np.append(self.times_us_[number], np.nan)[known]
-        ran = self.times_us_[number][np.isfinite(self.times_us_[number])]
-        level = self.level_.at(self.transfer_.columns[number])
+        prior = self.transfer_.prior(columns, parameters, terms, number)
+        measured_us = np.append(self.times_us_[row], np.nan)[number]
+        ran = self.times_us_[row][np.isfinite(self.times_us_[row])]
+        level = self.level_.at(self.transfer_.columns[row])
         best_us = ran.min() if len(ran) else 2.0 ** self._work(columns)[ROOFLINE] * np.exp(level)
-        time_us = np.where(np.isfinite(own), own, best_us * np.exp(relative(prior)))
-        return time_us, np.where(np.isnan(own), prior.failure, np.isinf(own))
+        time_us = np.where(np.isfinite(measured_us), measured_us, best_us * np.exp(relative(prior)))
+        return time_us, np.where(np.isnan(measured_us), prior.failure, np.isinf(measured_us))
 
     def table(self, family: DescribedFamily) -> pd.DataFrame:
-        """What the model was fitted on, as a table of the kernel: a row for each configuration on a problem."""
+        """Return the training data as a table of the kernel, with a row per configuration and problem."""
         problem, configuration = np.nonzero(~np.isnan(self.times_us_))
         keys = pd.DataFrame([key.split("|") for key in self.problems_], columns=list(family.problem_key))
         keys = keys.astype(dict.fromkeys(family.size_names, np.int64))
@@ -371,15 +443,15 @@ class Configurations(TimeModel):
         outcome = pd.DataFrame({"time_us": np.where(ran, time_us, np.nan), "status": np.where(ran, "ok", "failed")})
         return pd.concat([*(part.reset_index(drop=True) for part in parts), outcome], axis=1)
 
-    def measured(self, key: str, known: np.ndarray) -> np.ndarray:
-        """(n,) whether the candidates ``known``, as of `numbers`, have a time on a problem, as of `problem_keys`."""
-        number = self.places[1].get(key)
-        if number is None:
-            return np.zeros(len(known), dtype=bool)
-        return np.append(np.isfinite(self.times_us_[number]), False)[known]
+    def measured(self, key: str, number: np.ndarray) -> np.ndarray:
+        """Return True (n,) if the candidate with this number has a time on the problem with this key."""
+        row = self.places[1].get(key)
+        if row is None:
+            return np.zeros(len(number), dtype=bool)
+        return np.append(np.isfinite(self.times_us_[row]), False)[number]
 
     def to_files(self) -> dict[str, bytes]:
-        """The transfer's arrays, the level's, and the names of configurations and problems."""
+        """Return the arrays of the transfer and the level, and the names of configurations and problems."""
         out = io.BytesIO()
         level: dict[str, Any] = {name: np.asarray(getattr(self.level_, name)) for name in _LEVEL}
         np.savez_compressed(out, times_us=self.times_us_, **level)
@@ -388,7 +460,7 @@ class Configurations(TimeModel):
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `to_files` wrote."""
+        """Return the model from the output of `to_files`."""
         model = cls(**params)
         with input_error_if_damaged(cls.name):
             model.transfer_ = TransferState.from_files(files)
@@ -409,25 +481,25 @@ _LEVEL = ("columns", "rates", "weights", "mean", "amplitudes", "linear")
 def _log2_rates(
     problem: DescribedProblem, board: Gpu, unit: tuple[str, Sequence[tuple[str, bool]]], otherwise: np.ndarray
 ) -> np.ndarray:
-    """(2,) log2 of `DescribedFamily.rates` of FLOPs and bytes for a dtype and units, inf where no formula tells."""
-    known = problem.family.rates(unit[0], board, unit[1])
-    return np.log2([known.get(name, np.inf) for name in ("flops", "bytes")]) if known else otherwise
+    """Return log2 of `DescribedFamily.rates` of FLOPs and bytes, (2,), for a dtype and units; inf without a formula."""
+    rates = problem.family.rates(unit[0], board, unit[1])
+    return np.log2([rates.get(name, np.inf) for name in ("flops", "bytes")]) if rates else otherwise
 
 
 def relative(prior: Prior) -> np.ndarray:
-    """(n,) log(time / the problem's best time), by the score, so that what may fail comes late."""
+    """Return log(time / the problem's best time), (n,), from the score, so that likely failures come late."""
     return -np.log1p(-np.minimum(prior.score, MAX_SCORE))
 
 
 def described_family(family: Family) -> DescribedFamily:
-    """The family as that of a described kernel. Raises `InputError` for any other."""
+    """Return the family if it is of a described kernel. Raise `InputError` otherwise."""
     if not isinstance(family, DescribedFamily):
-        raise InputError(f"{Configurations.name} is for described kernels, not {family.name}; use boosted-terms")
+        raise InputError(f"{Configurations.name} predicts described kernels, not {family.name}; use boosted-terms")
     return family
 
 
 def columns_of(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(rows, c) columns of the problem and its GPU, (rows, p) parameters, (rows, t) terms of the launch."""
+    """Return the problem's and GPU's columns (rows, c), parameters (rows, p), and launch terms (rows, t)."""
     family = described_family(rows.family)
     sized, launch = len(family.problem_names), len(family.problem_names) + len(family.parameter_names)
     constants = launch + len(family.candidate_names) - len(family.parameter_names)
@@ -437,11 +509,11 @@ def columns_of(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def problem_keys(rows: Rows) -> np.ndarray:
-    """(rows,) each row's problem as text: GPU, settings, sizes."""
+    """Return each row's problem as text (rows,): GPU, settings, sizes."""
     return joined(rows.frame, rows.family.problem_key).to_numpy(dtype=object)
 
 
 def _codes(problem: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows,) the problem's number from 0, and the first row of each."""
+    """Return the problem's number from 0, (rows,), and the first row of each problem."""
     _, first, code = np.unique(problem, return_index=True, return_inverse=True)
     return code, first

@@ -1,13 +1,12 @@
 """`interpolated-terms`: measured times, interpolation between them, and `boosted-terms` away from them.
 
-How the three are put together says `surrogate.models.neighbours`; here both models' trees are fitted. Training rows of
-the trees that correct the interpolation are interpolated without the row's own shape, so that they meet new shapes as
-they learned them.
+`surrogate.models.neighbours` combines the three; this module fits the trees of both models. The trees that correct the
+interpolation are fitted on rows that are interpolated without their own shape, so that they learn errors on new shapes.
 
-Spikes are single measurements that something beside the kernel slowed down: in some tables one time in fifty is 1.3 to
-2 times those at the next sizes, for one candidate alone, where another library times the same kernel without it. A
-kernel that is slow at some size shows it at other problems of that size, at the next size, or in another library; a
-time is a spike only where all of them differ. The `Grid` is fitted without them.
+A spike is a single measurement that was slowed down by another cause than the kernel. In some tables, one time in fifty
+is 1.3 to 2 times the times at the next sizes, for one candidate only, while another library times the same kernel
+without the spike. A kernel that is slow at some size is also slow in other problems of this size, at the next size, or
+in another library. So a time is a spike only if it differs from all of them. The `Grid` is fitted without spikes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,9 +31,32 @@ from surrogate.models.trees import ReadyTrees, Trees
 
 @dataclass(eq=False, repr=False)
 class InterpolatedTerms(TimeModel):
-    """Parameters are those of the trees of both models.
+    """Answer measured problems, interpolate near them, and use `boosted-terms` for all other problems.
 
-    Trees are fitted on ``most_rows`` rows at most, drawn at random; the interpolation keeps every row.
+    Parameters
+    ----------
+    rounds, learning_rate, max_leaves, min_child_weight, subsample, colsample_bynode
+        Parameters of the trees of both models (see `BoostedTerms`).
+    most_rows
+        Maximum rows in the fit of the trees. More rows are sampled. The interpolation keeps every row.
+    random_state
+        Seed of the sample and of the trees.
+    device
+        Where XGBoost grows trees: ``cpu`` or ``cuda``.
+
+    Attributes
+    ----------
+    terms_
+        The fitted `BoostedTerms`.
+    grid_
+        The measured times without spikes.
+    trees_
+        Trees that correct the interpolation. None if no row has a neighbour.
+
+    Raises
+    ------
+    InputError
+        On fitting rows of a family without lines.
     """
 
     name: ClassVar[str] = "interpolated-terms"
@@ -52,7 +74,7 @@ class InterpolatedTerms(TimeModel):
     device: str = "cpu"
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Fit both models' trees by absolute error, which the outliers of a table hardly change."""
+        """Fit both models' trees by absolute error, which outliers hardly change."""
         import xgboost
 
         if not rows.family.lines:
@@ -64,15 +86,15 @@ class InterpolatedTerms(TimeModel):
         self.grid_ = _fitted_grid(rows, np.log(time_us / self.terms_.base_us(rows)))
         self.trees_ = None
         self._measured = {}
-        # The trees learn what the interpolation leaves over, on the rows that have neighbours; none is its own.
+        # The trees learn the residual of the interpolation, on rows with neighbours other than themselves.
         target = np.log(sample_us / self.terms_.base_us(sample))
         inputs, labels = [], []
         for members, codes, measured in self._measured_rows(sample):
             part = sample.take(members)
-            extra, start, _ = line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
-            near = np.isfinite(start)
-            inputs.append(np.hstack([self.terms_.design(part), extra])[near])
-            labels.append((target[members] - start)[near])
+            line_inputs, interpolation, _ = line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
+            has_neighbour = np.isfinite(interpolation)
+            inputs.append(np.hstack([self.terms_.design(part), line_inputs])[has_neighbour])
+            labels.append((target[members] - interpolation)[has_neighbour])
         if sum(map(len, inputs)):
             threads = threads_for(len(sample))
             label = np.concatenate(labels)
@@ -82,14 +104,14 @@ class InterpolatedTerms(TimeModel):
             self.trees_ = Trees.from_booster(self.booster_.save_raw("json"))
 
     def for_unmeasured_gpu(self) -> BoostedTerms:
-        """The terms alone."""
+        """Return the unfitted terms model alone."""
         params = self.get_params(deep=False)
         del params["most_rows"]
         params |= {"rounds": 0, "median_rounds": self.rounds}
         return BoostedTerms(**params, max_depth=0, max_bin=256, best_weight=0.0)
 
     def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, MeasuredRows]]:
-        """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
+        """Yield, for each GPU, the rows whose candidate was measured there: positions, codes, and the measured rows."""
         device = device_names(rows.frame)
         labels, position = _labels(rows)
         codes = np.array([self.grid_.labels.get(each, -1) for each in labels])[position]
@@ -118,49 +140,51 @@ class InterpolatedTerms(TimeModel):
                 residual=residual,
             )
         time_us = self.terms_.base_us(rows) * np.exp(log)
-        far = np.flatnonzero(np.isnan(log))
-        time_us[far] = self.terms_.predict(rows.take(far))
+        open_rows = np.flatnonzero(np.isnan(log))
+        time_us[open_rows] = self.terms_.predict(rows.take(open_rows))
         return time_us
 
     def _terms_at(
         self, part: Rows, same: np.ndarray, owner: np.ndarray, changed: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `surrogate.models.neighbours.Terms`, of the rows ``same`` as they are and ``owner`` with other sizes."""
-        asked = [part.take(same)]
+        """Return the `surrogate.models.neighbours.Terms` of the rows ``same``, and of the rows ``owner`` with other
+        sizes.
+        """
+        parts = [part.take(same)]
         if len(owner):
             columns = dict(zip(part.family.size_names, changed.T, strict=True))
             frame = part.frame.iloc[owner].assign(**columns).reset_index(drop=True)
-            asked.append(rows_of(frame, part.family, part.devices))
-        design = [self.terms_.design(rows) for rows in asked]
-        logs = [np.log(self.terms_.predict(rows) / self.terms_.base_us(rows)) for rows in asked]
+            parts.append(rows_of(frame, part.family, part.devices))
+        design = [self.terms_.design(rows) for rows in parts]
+        logs = [np.log(self.terms_.predict(rows) / self.terms_.base_us(rows)) for rows in parts]
         return np.concatenate(design), np.concatenate(logs)
 
     def times(self) -> BoostedTimes:
-        """The model as arrays."""
+        """Return the model as arrays."""
         return times_from_files(self.to_files())[0]
 
     def to_files(self) -> dict[str, bytes]:
-        """The terms' files, the residual's trees, every GPU's measured times."""
+        """Return the files of the terms model, of the residual's trees, and of every GPU's measured times."""
         files = {f"{TERMS}{name}": content for name, content in self.terms_.to_files().items()}
         return files | neighbour_files(Neighbours(self.grid_, self.trees_.to_bytes() if self.trees_ else b""))
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `to_files` wrote."""
+        """Return the model from the output of `to_files`."""
         model = cls(**params)
-        times, near = times_from_files(files)
+        times, neighbours = times_from_files(files)
         model.terms_ = BoostedTerms.from_times(times)
-        model.grid_ = near.grid
-        model.trees_ = near.trees if near.stored else None
+        model.grid_ = neighbours.grid
+        model.trees_ = neighbours.trees if neighbours.stored else None
         model._measured = {}
-        if near.stored:
-            columns = len(times.columns) + 2 + 2 * len(near.grid.lines)
-            model.booster_ = ReadyTrees(lambda: near.trees, range(columns))
+        if neighbours.stored:
+            columns = len(times.columns) + 2 + 2 * len(neighbours.grid.lines)
+            model.booster_ = ReadyTrees(lambda: neighbours.trees, range(columns))
         return model
 
 
 def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
-    """Of log(time / base) (rows,), without spikes."""
+    """Return the grid of values log(time / base) (rows,) without spikes."""
     labels, codes = _labels(rows)
     _, setting = np.unique(["|".join(each.setting) for each in labels], return_inverse=True)
     family = rows.family
@@ -177,7 +201,7 @@ def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
 
 
 def _labels(rows: Rows) -> tuple[list[Label], np.ndarray]:
-    """The distinct labels in the order of their texts, and the position of each row's among them, (rows,)."""
+    """Return the distinct labels, sorted by their texts, and the position of each row's label, (rows,)."""
     names = rows.family.setting_names
     texts = (joined(rows.frame, names) + "|" + rows.candidate.astype(str)).to_numpy().astype(str)
     _, first, position = np.unique(texts, return_index=True, return_inverse=True)
@@ -186,43 +210,45 @@ def _labels(rows: Rows) -> tuple[list[Label], np.ndarray]:
 
 
 NOISE_MEDIANS = 3.0
-"""Of a candidate's distances from the lines through both neighbours: two standard deviations, on two lines at once."""
+"""Limit in medians of a candidate's distances from the lines: two standard deviations, on two lines at once."""
 MIN_RISE = 0.18
-"""The least rise of a spike in log time, however little a candidate's times scatter."""
+"""Minimum rise of a spike in log time, even if a candidate's times hardly scatter."""
 SPIKE_PASSES = 2
-"""One spike hides another beside it, which the second pass meets."""
+"""A spike can hide another one next to it, which the second pass finds."""
 
 
 def without_spikes(part: GridPart, lines: Lines, setting: np.ndarray) -> GridPart:
-    """The rows of ``part`` that are no spikes; ``setting`` (codes,) numbers the setting of every candidate.
+    """Return the rows of ``part`` without spikes. ``setting`` (codes,) numbers the setting of every candidate.
 
-    A spike rises above both its neighbours on two lines by more than its candidate's noise and `MIN_RISE`, and by half
-    as much above its neighbours on all lines; and of several candidates of the problem no other rises so on two.
+    On two lines, a spike rises above both neighbours by more than its candidate's noise and `MIN_RISE`. On all lines it
+    rises above its neighbours by at least half as much. No other candidate of the problem rises so on two lines.
     """
     for _ in range(SPIKE_PASSES if len(lines.leading) > 2 else 0):
-        # 1. Of each row along each line the neighbours' values, and what they say of it, (rows, lines) each.
+        # 1. Each row's neighbours on each line, and the value between them, (rows, lines) each.
         keys = part.keys(lines)[:, 1:]
-        low, high, between = np.stack([_beside(line, part.values) for line in keys.T], axis=2)
+        low, high, between = np.stack([_neighbours(line, part.values) for line in keys.T], axis=2)
         values = part.values[:, None]
-        # 2. How far each row rises: the second least of all lines with both neighbours (NaN, where one is missing,
-        #    sorts last), and the least of all lines with any.
+        # 2. The rise of each row: the second smallest over lines with both neighbours (NaN sorts last), and the
+        #    smallest over lines with any neighbour.
         second = np.sort(values - np.maximum(low, high), axis=1)[:, 1]
         minimum = np.fmin.reduce(values - np.fmax(low, high), axis=1)
-        # 3. Noise is the median distance from the lines, along the one where a candidate has the largest.
+        # 3. A candidate's noise is the median distance from the lines, on the line where it is largest.
         noise = pd.DataFrame(np.abs(values - between)).groupby(part.codes).median().max(axis=1)
         limit = np.maximum(NOISE_MEDIANS * noise, MIN_RISE)[part.codes].to_numpy()
-        # 4. Of each problem, how many of its candidates can be judged, and how many rise.
+        # 4. For each problem, count the candidates with a rise on two lines, and the candidates above the limit.
         _, problem = np.unique(lines.keys(setting[part.codes], part.sizes)[:, 0], return_inverse=True)
-        judged = np.bincount(problem, np.isfinite(second))
+        comparable = np.bincount(problem, np.isfinite(second))
         rising = np.bincount(problem, second > limit)
-        alone = (judged > 1) & (rising == 1)
+        alone = (comparable > 1) & (rising == 1)
         kept = ~((second > limit) & (minimum > second / 2) & alone[problem])
         part = GridPart(part.codes[kept], part.sizes[kept], part.values[kept])
     return part
 
 
-def _beside(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(3, rows) the next value below and above on the line of ``keys`` (rows,), and what lies between both; or NaN."""
+def _neighbours(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return (3, rows) the next values below and above on the line of ``keys`` (rows,), and the value between both; or
+    NaN.
+    """
     order = np.argsort(keys, kind="stable")
     line = keys[order] >> np.uint64(POSITION_BITS)
     gap = np.where(line[1:] == line[:-1], np.diff(positions(keys[order])), np.nan)

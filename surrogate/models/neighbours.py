@@ -1,9 +1,9 @@
-"""What measured neighbours make of a time that boosted trees predict: by NumPy alone, one problem or a table alike.
+"""Combine the times of boosted trees with measured neighbours, for one problem or a table, with NumPy only.
 
-Beside problems that were measured with a candidate on a GPU, times lie near an interpolation along the family's lines
-(`surrogate.models.grid`), which trees of their own correct. The answer is a weighted mean of both models in log time;
-the farther the neighbours, the less of the interpolation it holds, and none is left a few doublings away. At a measured
-problem the measured time is the answer, unless `surrogate.models.interpolated` left it out as a spike.
+Near measured problems of a candidate on a GPU, times are close to an interpolation along the family's lines
+(`surrogate.models.grid`), which further trees correct. The answer is a weighted mean of both models in log time. The
+farther the neighbours, the smaller is the share of the interpolation. A few doublings away it is 0. At a measured
+problem the answer is the measured time, unless `surrogate.models.interpolated` dropped it as a spike.
 """
 
 from collections.abc import Callable
@@ -14,27 +14,30 @@ import numpy as np
 from surrogate.features.families import Family
 from surrogate.models.grid import MeasuredRows
 
-SHARE = 0.7
-"""Of the corrected interpolation in the mean, where neighbours are near."""
+MAX_SHARE = 0.7
+"""Share of the corrected interpolation in the mean if neighbours are near."""
 NEAR = 1.0
 FAR = 3.0
-"""Gaps in doublings up to which that share is whole, and from which on it is nothing."""
+"""Gaps in doublings: the share is full up to `NEAR` and 0 from `FAR`."""
 
 Terms = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""(rows as asked, rows with other sizes, those sizes) → the trees' input and log(time / base) of the terms for all."""
+"""(rows to answer, rows with other sizes, these sizes) → the trees' input and log(time / base) of the terms model for
+all.
+"""
 Residual = Callable[[np.ndarray], np.ndarray]
-"""(rows, columns) the terms' input with `line_columns` → (rows,) what to add to the interpolation."""
+"""(rows, columns) the terms model's input with `line_columns` → (rows,) correction of the interpolation."""
 
 
 def line_columns(measured: MeasuredRows, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the residual's trees see beside the terms (rows, 1 + 2 · lines), the interpolation (rows,), the nearest gap.
+    """Return the further columns of the residual's trees, the interpolation (rows,), and the smallest gap (rows,).
 
-    The columns are the interpolation, and of every line its difference from that and its gap. The interpolation is the
-    lines' mean, weighed by 1 / gap²; NaN where no line has a neighbour. ``keys`` (rows, lines).
+    The columns (rows, 1 + 2 · lines) are the interpolation and, for every line, its difference from the interpolation
+    and its gap. The interpolation is the mean over the lines with weights 1 / gap², or NaN without a neighbour.
+    ``keys`` has the shape (rows, lines).
     """
     values, gaps = measured.between(keys)
     has_value = np.isfinite(values)
-    # A line whose neighbours are near says more than one whose neighbours are far; one without any says nothing.
+    # Lines with nearer neighbours have larger weights. A line without neighbours has weight 0.
     weight = np.where(has_value, 1.0 / np.maximum(gaps, 1e-3) ** 2, 0.0)
     with np.errstate(invalid="ignore"):
         start = (np.where(has_value, values, 0.0) * weight).sum(axis=1) / weight.sum(axis=1)
@@ -51,81 +54,100 @@ def log_corrections(
     terms: Terms,
     residual: Residual | None,
 ) -> np.ndarray:
-    """(rows,) log(time / base) of candidates ``codes`` (rows,), all of them measured ones, at ``sizes`` (rows, sizes).
+    """Return log(time / base) (rows,) of measured candidates.
 
-    A size between two measured ones takes the mean over both, each weighed by its nearness; outside the range that of
-    the last one counts, and fades. ``library`` (rows,) decides which sizes fit one another.
+    A size between two measured values gets the weighted mean over both; the nearer one weighs more. Outside the range
+    the last measured value counts, with a weight that falls with the distance.
+
+    Parameters
+    ----------
+    measured
+        The measured rows.
+    family
+        The family.
+    codes
+        (rows,) codes of the candidates. All of them were measured.
+    sizes
+        (rows, sizes).
+    library
+        (rows,) names of libraries, which decide which sizes fit one another.
+    terms
+        The terms model.
+    residual
+        The trees that correct the interpolation, or None.
     """
-    # 1. The problems that were measured around every row (one where its sizes are measured ones): the row that owns
-    #    each, (corners,), and whether it has other sizes than the row.
-    owner, corner, weight, whole = _corners(measured, family, codes=codes, sizes=sizes, library=library)
-    other = (corner != sizes[owner]).any(axis=1)
+    # 1. The measured corners around every row (one corner if its sizes are measured): the row of each, (corners,), and
+    #    whether its sizes differ from the row's.
+    owner, corner, weight, weight_sum = _corners(measured, family, codes=codes, sizes=sizes, library=library)
+    is_moved = (corner != sizes[owner]).any(axis=1)
     keys = measured.lines.keys(codes[owner], corner)
     values = measured.at(keys[:, 0])
     is_measured = ~np.isnan(values)
-    # 2. A measured problem has its measured time.
+    # 2. A measured problem gets its measured time.
     out = np.full(len(codes), np.nan)
-    direct = is_measured & ~other
+    direct = is_measured & ~is_moved
     out[owner[direct]] = values[direct]
-    left = np.flatnonzero(np.isnan(out))
-    if not len(left):
+    open_rows = np.flatnonzero(np.isnan(out))
+    if not len(open_rows):
         return out
-    # 3. The terms at the other problems, and at the corners between which they lie. ``at`` (corners,) is the position
-    #    of each corner's among them: the rows as asked come first, then the corners of other sizes in order.
-    design, log_terms = terms(left, owner[other], corner[other])
+    # 3. Evaluate the terms model for the open rows and for their corners. ``term_index`` (corners,) is the position of
+    #    each corner in the result: the open rows come first, then the corners with other sizes.
+    design, log_terms = terms(open_rows, owner[is_moved], corner[is_moved])
     term_row = np.zeros(len(codes), dtype=np.int64)
-    term_row[left] = np.arange(len(left))
-    at = np.where(other, len(left) - 1 + np.cumsum(other), term_row[owner])
-    # 4. What the corners add to the terms: exact where measured, else by interpolation, where neighbours are near.
-    added = np.where(is_measured, values - log_terms[at], 0.0)
+    term_row[open_rows] = np.arange(len(open_rows))
+    term_index = np.where(is_moved, len(open_rows) - 1 + np.cumsum(is_moved), term_row[owner])
+    # 4. The correction of the terms model at each corner: exact if measured, else interpolated if neighbours are near.
+    added = np.where(is_measured, values - log_terms[term_index], 0.0)
     unknown = np.flatnonzero(~is_measured)
     if residual is not None and len(unknown):
         extra, start, gap = line_columns(measured, keys[unknown, 1:])
-        share = np.nan_to_num(SHARE * np.clip((FAR - gap) / (FAR - NEAR), 0.0, 1.0))
-        near = np.flatnonzero(share > 0)
-        unknown = unknown[near]
-        corrected = start[near] + residual(np.hstack([design[at[unknown]], extra[near]]))
-        added[unknown] = share[near] * (corrected - log_terms[at[unknown]])
-    # 5. Weights sum to 1, to less outside the range; those of corners that are no problems go to the others.
-    total = np.bincount(owner, weight * added, len(codes))[left]
-    used = np.bincount(owner, weight, len(codes))[left]
-    mean = np.divide(total * whole[left], used, out=np.zeros(len(left)), where=used > 0)
-    out[left] = log_terms[: len(left)] + mean
+        share = np.nan_to_num(MAX_SHARE * np.clip((FAR - gap) / (FAR - NEAR), 0.0, 1.0))
+        has_share = np.flatnonzero(share > 0)
+        unknown = unknown[has_share]
+        corrected = start[has_share] + residual(np.hstack([design[term_index[unknown]], extra[has_share]]))
+        added[unknown] = share[has_share] * (corrected - log_terms[term_index[unknown]])
+    # 5. Average over the corners. Weights of invalid corners are given to the others. Outside the range, weights sum
+    #    to less than 1.
+    total = np.bincount(owner, weight * added, len(codes))[open_rows]
+    used = np.bincount(owner, weight, len(codes))[open_rows]
+    mean = np.divide(total * weight_sum[open_rows], used, out=np.zeros(len(open_rows)), where=used > 0)
+    out[open_rows] = log_terms[: len(open_rows)] + mean
     return out
 
 
 def _corners(
     measured: MeasuredRows, family: Family, codes: np.ndarray, sizes: np.ndarray, library: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The row (corners,), sizes (corners, sizes) and weight (corners,) of the measured sizes around every row.
+    """Return the measured corners around every row: row (corners,), sizes (corners, sizes), weight (corners,).
 
-    Last the sum of the weights (rows,) of all corners, those included whose sizes do not fit one another.
+    The last result is the sum of the weights of all corners, (rows,), including corners whose sizes do not fit one
+    another.
     """
-    # 1. Which sizes lie off the measured values, in any row; where none does, every row is its own only corner.
-    ticked = sizes[:, measured.ticked]
+    # 1. Sizes that differ from the measured values in some row. If there are none, every row is its only corner.
+    queries = sizes[:, measured.grid_sizes]
     low, high = ends = measured.ends(codes, sizes)
-    off = np.flatnonzero(((low != ticked) | (high != ticked)).any(axis=0))
+    free = np.flatnonzero(((low != queries) | (high != queries)).any(axis=0))
     count = len(codes)
-    if not len(off):
+    if not len(free):
         return np.arange(count), sizes, np.ones(count), np.ones(count)
-    # 2. What either end of a size counts, in its logarithm. Outside the range both ends are the same one, which counts
-    #    once, the less the farther away. ``ends`` and ``counts`` are (2, rows, sizes off).
-    x = np.log2(np.maximum(ticked[:, off], 1))
-    ends = np.stack(ends)[:, :, off]
-    near, far = np.log2(np.maximum(ends, 1))
-    inside = near < far
-    share = np.divide(x - near, far - near, out=np.zeros(x.shape), where=inside)
-    once = np.clip(1.0 - np.abs(x - near) / FAR, 0.0, 1.0)
-    counts = np.stack([np.where(inside, 1.0 - share, once), share])
-    # 3. All corners of every row: ``sides`` (corners of a row, sizes off) says which end each takes, ``corner``
-    #    (corners of a row, rows, sizes) holds the sizes, and a corner weighs the product of its ends.
-    sides = np.array(list(product((0, 1), repeat=len(off))))
+    # 2. The weight of either end of a size, in its logarithm. Outside the range both ends are equal: the value counts
+    #    once, with a weight that falls with the distance. ``ends`` and ``counts`` are (2, rows, free sizes).
+    x = np.log2(np.maximum(queries[:, free], 1))
+    ends = np.stack(ends)[:, :, free]
+    log_low, log_high = np.log2(np.maximum(ends, 1))
+    inside = log_low < log_high
+    share = np.divide(x - log_low, log_high - log_low, out=np.zeros(x.shape), where=inside)
+    outside_share = np.clip(1.0 - np.abs(x - log_low) / FAR, 0.0, 1.0)
+    counts = np.stack([np.where(inside, 1.0 - share, outside_share), share])
+    # 3. All corners of every row: ``sides`` (corners per row, free sizes) is the end of each, ``corner`` (corners per
+    #    row, rows, sizes) are the sizes, and the weight of a corner is the product of the weights of its ends.
+    sides = np.array(list(product((0, 1), repeat=len(free))))
     corner = np.repeat(sizes[None], len(sides), axis=0)
     weight = np.ones((len(sides), count))
-    for column, size in enumerate(off.tolist()):
-        corner[:, :, measured.ticked[size]] = ends[sides[:, column], :, column]
+    for column, size in enumerate(free.tolist()):
+        corner[:, :, measured.grid_sizes[size]] = ends[sides[:, column], :, column]
         weight *= counts[sides[:, column], :, column]
-    # 4. Those that count, and whose sizes fit one another.
+    # 4. Keep corners with a weight whose sizes fit one another.
     side, owner = np.nonzero(weight)
     corners = corner[side, owner]
     fits = np.ones(len(owner), dtype=bool)

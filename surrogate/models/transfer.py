@@ -1,10 +1,10 @@
-"""What measured problems say about an unmeasured one: how good each configuration of a kernel will be there.
+"""Learn from measured problems how good each configuration of a kernel is on an unmeasured problem.
 
-A problem is a GPU with settings and sizes, a configuration a row of tuning parameters. A configuration's score is one
-minus the problem's best time over its time: 0 for the best, 1 for a hopeless or a failed one, so that the good end
-decides. Part of the answer is the mean of other problems' scores for the same configuration, by similarity; the rest
-comes from boosted trees, which also know configurations that no problem measured. How similar two problems are by their
-columns, and how much each part counts, is learned by leaving measured problems out.
+A problem is a GPU with settings and sizes. A configuration is a row of tuning parameters. Its score is one minus the
+problem's best time over its time: 0 for the best, 1 for a very slow or failed one. So errors near the best time weigh
+most. One part of the answer is the mean score of the same configuration on other problems, weighted by similarity.
+Boosted trees give the other part, also for configurations that no problem measured. The similarity of two problems by
+their columns, and the shares of both parts, are learned on left-out problems.
 """
 
 import io
@@ -35,22 +35,22 @@ SETTINGS = {
     "verbosity": 0,
 }
 MAX_ROWS = 100_000
-"""Measured rows that the trees are fitted on; more are sampled."""
+"""Maximum measured rows in the fit of the trees. More rows are sampled."""
 MAX_FOLDS = 5
 MAX_PARAMETERS = 16
-"""Parameters of which products and ratios are formed: those with the most values."""
+"""Maximum parameters with products and ratios: the parameters with most values."""
 MAX_TARGETS, MAX_PROBLEMS, MAX_CONFIGURATIONS = 100, 300, 1000
-"""Of the tables from which similarity is learned; larger ones are sampled."""
+"""Maximum sizes of the tables from which similarity is learned. Larger tables are sampled."""
 FLOOR = 0.05
-"""Weight of a hopeless row beside 1 for the best one."""
+"""Weight of a row with score 1; a row with score 0 has about weight 1."""
 SHRINKAGE = 0.02
-"""What it costs a column's rate of similarity to differ by a factor of e from all columns' mean."""
-HALVES = 10.0
-"""Problems' worth of belief that mean and trees count the same."""
-WORST = 1 - 1e-6
-"""Score of the slowest configuration that runs; a failed one has 1."""
+"""Penalty if a column's rate of similarity differs by a factor of e from the mean rate."""
+PRIOR_PROBLEMS = 10.0
+"""Weight, in problems, of the prior that the mean and the trees have equal shares."""
+MAX_RUNNING_SCORE = 1 - 1e-6
+"""Maximum score of a configuration that runs; a failed one has 1."""
 MAX_SIMILAR = 50
-"""Problems whose mean is taken."""
+"""Maximum problems in the weighted mean."""
 TINY = 1e-9
 ARRAYS_FILE, FACTS_FILE = "transfer.npz", "transfer.json"
 ARRAYS = ("scores", "columns", "centre", "spread", "rates", "shares", "fold_of", "pairs")
@@ -58,10 +58,16 @@ ARRAYS = ("scores", "columns", "centre", "spread", "rates", "shares", "fold_of",
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is expected of (n,) configurations of a problem before one of them is measured.
+    """Expectations for (n,) configurations of a problem before any of them is measured.
 
-    ``score`` in [0, 1] is one minus best time over time, 1 where it fails; ``failure`` the probability that it fails;
-    ``log_relative`` log(time / the problem's best time) where it runs.
+    Attributes
+    ----------
+    score
+        (n,) one minus best time over time, in [0, 1]; 1 for a failure.
+    failure
+        (n,) probability of a failure.
+    log_relative
+        (n,) log(time / the problem's best time) if the configuration runs.
     """
 
     score: np.ndarray
@@ -71,14 +77,30 @@ class Prior:
 
 @dataclass(frozen=True)
 class TransferState:
-    """What `fit` learned, as plain arrays.
+    """The result of `fit`, as arrays.
 
-    ``scores`` (problems, configurations) float32, NaN where not measured, 1 where failed; ``columns`` (problems, c)
-    standardised by ``centre`` and ``spread`` (c,), 0 where unknown; ``rates`` (c,) by which similarity falls with the
-    distance in each column; ``shares`` (2,) of the mean in scores and in failures, the rest being the trees';
-    ``fold_of`` (problems,) the fold that a problem is left out with; ``pairs`` (k, 2) parameters that are multiplied
-    and divided; ``relative`` trees of log(time / best), of all problems and then without each fold; ``failing`` trees
-    of the probability of a failure, none where nothing failed; ``width`` their columns.
+    Attributes
+    ----------
+    scores
+        (problems, configurations) float32: NaN if not measured, 1 if failed.
+    columns
+        (problems, c) columns standardised by ``centre`` and ``spread``; 0 if unknown.
+    centre, spread
+        (c,) mean and spread of each column.
+    rates
+        (c,) rates at which similarity falls with the distance in each column.
+    shares
+        (2,) shares of the mean in scores and in failures. The trees have the remaining shares.
+    fold_of
+        (problems,) fold with which a problem is left out.
+    pairs
+        (k, 2) parameters that are multiplied and divided.
+    relative
+        Trees of log(time / best): for all problems, then without each fold.
+    failing
+        Trees of the failure probability, in the same order. Empty if no configuration failed.
+    width
+        Number of columns of the trees.
     """
 
     scores: np.ndarray
@@ -99,22 +121,37 @@ class TransferState:
     ) -> "TransferState":
         """Learn from measured problems.
 
-        ``time_us`` (problems, configurations) is NaN where not measured, inf where failed; ``parameters``
-        (configurations, p) are numbers, texts as codes; ``terms`` (problems, configurations, t) depend on both;
-        ``columns`` (problems, c) are the problem's sizes, in log2, and its GPU's figures; NaN where unknown. Raises
-        `InputError` where nothing ran.
+        Parameters
+        ----------
+        time_us
+            (problems, configurations) times in µs; NaN if not measured, inf if failed.
+        parameters
+            (configurations, p) numbers; texts as codes.
+        terms
+            (problems, configurations, t) terms that depend on problem and configuration.
+        columns
+            (problems, c) the problem's sizes in log2 and its GPU's figures; NaN if unknown.
+        seed
+            Seed of the folds, the samples and the trees.
+
+        Raises
+        ------
+        InputError
+            If no configuration ran.
         """
         if not np.isfinite(time_us).any():
             raise InputError("no configuration ran on any problem; give a table with times")
         random = np.random.default_rng(seed)
         log_relative = _log_relative(time_us)
-        scores = np.where(np.isinf(log_relative), 1.0, np.minimum(-np.expm1(-log_relative), WORST)).astype(np.float32)
-        # 1. Columns of mean 0 and spread 1, and the folds.
+        scores = np.where(np.isinf(log_relative), 1.0, np.minimum(-np.expm1(-log_relative), MAX_RUNNING_SCORE)).astype(
+            np.float32
+        )
+        # 1. Standardise the columns, and draw the folds.
         centre, spread = _centre_and_spread(columns)
         standard = _standard(columns, centre, spread)
         folds = min(len(time_us), MAX_FOLDS)
         fold_of = random.permutation(np.arange(len(time_us)) % folds)
-        # 2. Trees on the measured rows: on all of them, and on those outside each fold.
+        # 2. Fit trees on all measured rows, and on the rows outside each fold.
         problem, configuration = np.nonzero(~np.isnan(log_relative))
         if len(problem) > MAX_ROWS:
             kept = np.sort(random.choice(len(problem), MAX_ROWS, replace=False))
@@ -131,7 +168,7 @@ class TransferState:
             relative.append(_boosted(design[rows], target[rows], np.exp(-target[rows]) + FLOOR, ROUNDS, seed))
             if failed.any():
                 failing.append(_boosted(design[mask], failed[mask], None, FAILURE_ROUNDS, seed))
-        # 3. Similarity, then the parts' shares.
+        # 3. Learn the similarity, then the shares of both parts.
         transfer = cls(
             scores=scores,
             columns=standard,
@@ -156,18 +193,30 @@ class TransferState:
         columns: np.ndarray,
         parameters: np.ndarray,
         terms: np.ndarray,
-        known: np.ndarray,
+        number: np.ndarray,
         exclude: Sequence[int] = (),
     ) -> Prior:
-        """What is expected of configurations ``parameters`` (n, p) of a problem with ``columns`` (c,).
+        """Return the expectations for configurations of one problem.
 
-        ``terms`` (n, t) as in `fit`; ``known`` (n,) each one's number among the training configurations, −1 for a new
-        one; ``exclude`` training problems that count as unmeasured. Raises `InputError` where these are of several
-        folds, or all there are.
+        Parameters
+        ----------
+        columns
+            (c,) columns of the problem.
+        parameters, terms
+            (n, p) and (n, t), as in `fit`.
+        number
+            (n,) each configuration's number in training, −1 for a new one.
+        exclude
+            Training problems that count as unmeasured.
+
+        Raises
+        ------
+        InputError
+            If ``exclude`` covers several folds or all problems.
         """
         trees = self._trees(columns, parameters, terms, exclude)
-        mean, coverage = self._mean(columns, known, exclude)
-        # The mean has its share as far as the similar problems measured the configuration.
+        mean, coverage = self._mean(columns, number, exclude)
+        # The share of the mean is scaled by the coverage of the configuration.
         score_share, failure_share = coverage * self.shares[:, None]
         ran = np.isfinite(mean.log_relative)
         log_share = np.where(ran, score_share, 0.0)
@@ -177,31 +226,34 @@ class TransferState:
             log_relative=log_share * np.where(ran, mean.log_relative, 0.0) + (1 - log_share) * trees.log_relative,
         )
 
-    def _mean(self, columns: np.ndarray, known: np.ndarray, exclude: Sequence[int]) -> tuple[Prior, np.ndarray]:
-        """The similarity-weighted mean over the problems that measured a configuration, 0 where none did; and (n,) the
-        share of the similar problems that did. ``log_relative`` is NaN where it ran nowhere."""
+    def _mean(self, columns: np.ndarray, number: np.ndarray, exclude: Sequence[int]) -> tuple[Prior, np.ndarray]:
+        """Return the similarity-weighted mean of measured problems (0 if none), and its coverage (n,).
+
+        Coverage is the share of the similar problems that measured the configuration. ``log_relative`` is NaN if it
+        never ran.
+        """
         distance = np.abs(self.columns - _standard(columns, self.centre, self.spread)) @ self.rates
         distance[list(exclude)] = np.inf
         similar = np.argsort(distance, kind="stable")[:MAX_SIMILAR]
         weight = np.exp(distance[similar[0]] - distance[similar])
         weight = (weight / weight.sum()).astype(np.float32)
         unknown = np.full((len(similar), 1), np.nan, dtype=np.float32)
-        score = np.hstack([self.scores[similar], unknown])[:, known]  # −1 is the last one
+        score = np.hstack([self.scores[similar], unknown])[:, number]  # −1 selects the last column: unknown
         has_score = ~np.isnan(score)
         score = np.where(has_score, score, np.float32(0))
         failed = score == 1
         coverage, ran = weight @ has_score, weight @ (has_score & ~failed)
-        # Those that failed, or have no score, add nothing.
+        # Failed or unscored configurations add 0.
         total_log = -weight @ np.log1p(-np.where(failed, np.float32(0), score))
         divisor = np.maximum(coverage, TINY)
         mean_log = np.where(ran > TINY, total_log / np.maximum(ran, TINY), np.nan)
         return Prior(weight @ score / divisor, weight @ failed / divisor, mean_log), coverage
 
     def _trees(self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, exclude: Sequence[int]) -> Prior:
-        """What the trees say that did not see the excluded problems."""
+        """Return the prediction of the trees that did not see the excluded problems."""
         folds = set(self.fold_of[list(exclude)].tolist())
         if len(folds) > 1 or (folds and len(self.relative) == 1):
-            raise InputError("no trees lack just the excluded problems; exclude some of one fold (see `fold_of`)")
+            raise InputError("the excluded problems are of several folds; exclude problems of one fold (`fold_of`)")
         design = _design(parameters, self.pairs, terms, np.broadcast_to(columns, (len(parameters), len(columns))))
         relative, failing = self._ready[1 + folds.pop() if folds else 0]
         log_relative = np.maximum(relative.inplace_predict(design), 0.0)
@@ -209,9 +261,11 @@ class TransferState:
         return Prior(1.0 - np.exp(-log_relative) * (1.0 - failure), failure, log_relative)
 
     def _learned_shares(self, parameters: np.ndarray, terms: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """(2,) the mean's least-squares shares in the scores and failures of problems left out, as if `HALVES` further
-        problems had called for a half."""
-        above, below = np.zeros(2), np.zeros(2)
+        """Return the mean's least-squares shares in scores and failures of left-out problems, (2,).
+
+        The prior is a share of one half with the weight of `PRIOR_PROBLEMS` problems.
+        """
+        numerator, denominator = np.zeros(2), np.zeros(2)
         problems = np.arange(len(self.scores))
         random = np.random.default_rng(0)
         for target in random.permutation(problems)[:MAX_TARGETS]:
@@ -224,14 +278,14 @@ class TransferState:
             for part, (of_mean, of_trees, truth) in enumerate(
                 [(mean.score, trees.score, score), (mean.failure, trees.failure, score == 1)]
             ):
-                above[part] += weight @ ((of_mean - of_trees) * (truth - of_trees))
-                below[part] += weight @ (of_mean - of_trees) ** 2
-        further = HALVES * below / min(len(problems), MAX_TARGETS) + TINY
-        return np.clip((above + 0.5 * further) / (below + further), 0.0, 1.0)
+                numerator[part] += weight @ ((of_mean - of_trees) * (truth - of_trees))
+                denominator[part] += weight @ (of_mean - of_trees) ** 2
+        prior_weight = PRIOR_PROBLEMS * denominator / min(len(problems), MAX_TARGETS) + TINY
+        return np.clip((numerator + 0.5 * prior_weight) / (denominator + prior_weight), 0.0, 1.0)
 
     @cached_property
     def _ready(self) -> list[tuple[ReadyTrees, ReadyTrees | None]]:
-        """`relative` and `failing` of all problems and without each fold, ready to be asked."""
+        """Return `relative` and `failing` for all problems and without each fold, ready to predict."""
         failing = self.failing or (None,) * len(self.relative)
         columns = range(self.width)
         return [
@@ -240,7 +294,7 @@ class TransferState:
         ]
 
     def to_files(self) -> dict[str, bytes]:
-        """The arrays in an archive of NumPy's, the trees in one each, and the rest as JSON."""
+        """Return the arrays as a NumPy archive, each ensemble of trees as an archive, and the rest as JSON."""
         out = io.BytesIO()
         np.savez_compressed(out, **{name: getattr(self, name) for name in ARRAYS})
         facts = {"relative": len(self.relative), "failing": len(self.failing), "width": self.width}
@@ -251,7 +305,7 @@ class TransferState:
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "TransferState":
-        """What `to_files` wrote. Raises `InputError` where the parts are damaged or do not fit one another."""
+        """Return the state from the output of `to_files`. Raise `InputError` if the parts are damaged or do not fit."""
         with input_error_if_damaged("the arrays of measured problems"):
             facts = json.loads(files[FACTS_FILE])
             with np.load(io.BytesIO(files[ARRAYS_FILE]), allow_pickle=False) as archive:
@@ -269,10 +323,10 @@ class TransferState:
 
 
 def _log_relative(time_us: np.ndarray) -> np.ndarray:
-    """(problems, configurations) log(time / the problem's best time), inf where failed, NaN where not measured.
+    """Return log(time / the problem's best time), (problems, configurations); inf if failed, NaN if not measured.
 
-    A problem that measured some configurations only may lack its best one. By the others' mean, the best of what it
-    measured is expected to fall short of the best of all by some share, which is added.
+    A problem with unmeasured configurations may lack its best one. The mean of the other problems gives the expected
+    gap between the best measured configuration and the best of all. This gap is added.
     """
     ran = np.isfinite(time_us)
     log_time = np.log(np.where(ran, time_us, 1.0))
@@ -282,13 +336,13 @@ def _log_relative(time_us: np.ndarray) -> np.ndarray:
     for problem in np.flatnonzero((ran.any(axis=0) & np.isnan(time_us)).any(axis=1)):
         others = count - ran[problem]
         mean = np.where(others > 0, (total - relative[problem]) / np.maximum(others, 1), np.inf)
-        here = mean[ran[problem]].min(initial=np.inf)
-        relative[problem] += here - mean.min() if np.isfinite(here) else 0.0
+        own_best = mean[ran[problem]].min(initial=np.inf)
+        relative[problem] += own_best - mean.min() if np.isfinite(own_best) else 0.0
     return np.where(ran, relative, np.where(np.isnan(time_us), np.nan, np.inf))
 
 
 def _centre_and_spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(c,) the mean and the spread of what is known in each column, 0 and 1 where there is none."""
+    """Return the mean and the spread (c,) of each column's finite values; 0 and 1 if there are none."""
     known = np.isfinite(columns)
     count = np.maximum(known.sum(axis=0), 1)
     centre = np.where(known, columns, 0.0).sum(axis=0) / count
@@ -297,12 +351,12 @@ def _centre_and_spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _standard(columns: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Columns in spreads from the centre, at the centre where unknown."""
+    """Return columns as multiples of the spread from the centre; 0 if unknown."""
     return np.nan_to_num((columns - centre) / spread)
 
 
 def _pairs(parameters: np.ndarray) -> np.ndarray:
-    """(k, 2) positions of the positive parameters with several values, each with each."""
+    """Return all pairs of positive parameters with several values, as positions (k, 2)."""
     values = np.array([len(np.unique(column)) for column in parameters.T])
     usable = np.flatnonzero((values > 1) & (parameters > 0).all(axis=0))
     chosen = np.sort(usable[np.argsort(-values[usable], kind="stable")][:MAX_PARAMETERS])
@@ -310,23 +364,23 @@ def _pairs(parameters: np.ndarray) -> np.ndarray:
 
 
 def _design(parameters: np.ndarray, pairs: np.ndarray, terms: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """(n, width) float32: parameters, logs of the pairs' products and ratios, terms, columns of the problem."""
+    """Return (n, width) float32: parameters, logs of the pairs' products and ratios, terms, the problem's columns."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log2(parameters.astype(np.float32))
     first, second = pairs.T
-    plain = len(parameters.T)
-    known = plain + 2 * len(pairs)
-    design = np.empty((len(parameters), known + terms.shape[1] + columns.shape[1]), dtype=np.float32)
-    design[:, :plain] = parameters
-    design[:, plain : plain + len(pairs)] = logs[:, first] + logs[:, second]
-    design[:, plain + len(pairs) : known] = logs[:, first] - logs[:, second]
-    design[:, known : known + terms.shape[1]] = terms
-    design[:, known + terms.shape[1] :] = columns
+    n_parameters = len(parameters.T)
+    n_launch = n_parameters + 2 * len(pairs)
+    design = np.empty((len(parameters), n_launch + terms.shape[1] + columns.shape[1]), dtype=np.float32)
+    design[:, :n_parameters] = parameters
+    design[:, n_parameters : n_parameters + len(pairs)] = logs[:, first] + logs[:, second]
+    design[:, n_parameters + len(pairs) : n_launch] = logs[:, first] - logs[:, second]
+    design[:, n_launch : n_launch + terms.shape[1]] = terms
+    design[:, n_launch + terms.shape[1] :] = columns
     return np.where(np.isfinite(design), design, np.float32(np.nan))
 
 
 def _boosted(design: np.ndarray, target: np.ndarray, weight: np.ndarray | None, rounds: int, seed: int) -> Trees:
-    """Trees of the least squared error of ``target`` (n,)."""
+    """Return trees that minimise the squared error of ``target`` (n,)."""
     import xgboost
 
     threads = threads_for(len(design))
@@ -336,17 +390,19 @@ def _boosted(design: np.ndarray, target: np.ndarray, weight: np.ndarray | None, 
 
 
 def _rates(columns: np.ndarray, scores: np.ndarray, fold_of: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """(c,) rates of similarity with which the other folds' weighted means come nearest to each problem's scores."""
+    """Return the rates of similarity, (c,), with which other folds' weighted means are nearest to each problem's
+    scores.
+    """
     from scipy.optimize import minimize
 
-    # 1. A sample of targets, of other problems and of configurations.
+    # 1. Sample targets, other problems, and configurations.
     problems, configurations = scores.shape
     sources = np.sort(random.permutation(problems)[:MAX_PROBLEMS])
     targets = np.sort(random.permutation(problems)[:MAX_TARGETS])
     sample = np.sort(random.permutation(configurations)[:MAX_CONFIGURATIONS])
-    truth, known = scores[np.ix_(targets, sample)], scores[np.ix_(sources, sample)]
-    has_score = ~np.isnan(known)
-    known = np.where(has_score, known, 0.0).astype(np.float64)
+    truth, source_scores = scores[np.ix_(targets, sample)], scores[np.ix_(sources, sample)]
+    has_score = ~np.isnan(source_scores)
+    source_scores = np.where(has_score, source_scores, 0.0).astype(np.float64)
     measured = has_score.astype(np.float64)
     goodness = np.where(np.isnan(truth), 0.0, (1.0 - truth) ** 2 + FLOOR)
     truth = np.nan_to_num(truth)
@@ -355,15 +411,15 @@ def _rates(columns: np.ndarray, scores: np.ndarray, fold_of: np.ndarray, random:
     start = np.full(columns.shape[1], -np.log(max(columns.shape[1], 1)))
 
     def loss(log_rates: np.ndarray, scale: float = 1.0) -> tuple[float, np.ndarray]:
-        # Weights need no normalising: the mean divides by their sum.
+        # Weights need no normalisation: the mean divides by their sum.
         rates = np.exp(log_rates)
         distance = np.where(allowed, gap @ rates, np.inf)
         weight = np.exp(distance.min(axis=1, keepdims=True) - distance)
         total = np.maximum(weight @ measured, TINY)
-        mean = weight @ known / total
+        mean = weight @ source_scores / total
         error = np.where(weight @ measured > TINY, mean - truth, 0.0)
         slope = 2 * goodness * error / total
-        by_distance = -weight * (slope @ known.T - (slope * mean) @ measured.T)
+        by_distance = -weight * (slope @ source_scores.T - (slope * mean) @ measured.T)
         by_rate = np.einsum("ts,tsc->c", by_distance, gap) * rates
         difference = log_rates - start
         value = (goodness * error**2).sum() / scale + SHRINKAGE * (difference @ difference)
