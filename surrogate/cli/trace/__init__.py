@@ -1,5 +1,7 @@
-"""``seer trace``: what profiler traces say. Each command is a module of this folder, imported only when it runs; here
-stands what they share: the options that choose a part of a trace, and how its tables are printed.
+"""``seer trace``: the analysis of profiler traces.
+
+Each command is a module of this folder, imported only when it runs. This module has the parts that they share: the
+options that choose a part of a trace, and the printing of its tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
     from surrogate.trace.result import ResultTable
 
 _SUMMARY = "seer trace summary FILE"
-GUESSES = {
+SUGGESTIONS = {
     **dict.fromkeys(("advice", "findings"), f"{_SUMMARY}, which ends with what to change"),
     **dict.fromkeys(("analyze", "analyse", "profile", "show"), _SUMMARY),
-    "vgg13_h100": "the trace that ships: seer trace summary vgg13_h100",
+    "vgg13_h100": "seer trace summary vgg13_h100 for the trace that ships",
     **dict.fromkeys(("report", "page", "timeline"), f"{_SUMMARY} --html PAGE.html"),
     "layers": f"{_SUMMARY} --by layer",
     "compare": "seer trace diff A B",
@@ -34,24 +36,24 @@ GUESSES = {
     "compile": "cuda-graphs",
     "ddp": "data-parallel=8",
     **dict.fromkeys(("fused", "fused-adam"), "fused-optimizer"),
-    **dict.fromkeys(("channels-last", "tf32"), "a finding; seer trace summary FILE says what it gains"),
+    **dict.fromkeys(("channels-last", "tf32"), f"{_SUMMARY}, which shows its gain as a finding"),
 }
-"""Name of a command or a what-if elsewhere, or in an older version → what the answer names."""
+"""Name of a command or a what-if in other tools or older versions → the text that a refusal suggests."""
 
 
 class TraceGroup(CommandGroup):
-    """A group that knows what its commands are elsewhere called, and a trace in the place of a command."""
+    """A group that suggests a command for names from other tools, and for a trace instead of a command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first word names. A usage error names the one that is meant, where it can be told."""
+        """Return the command of the first word. A usage error suggests a command if `SUGGESTIONS` has the word."""
         name = args[0]
         if name not in self.list_commands(ctx) and not ctx.resilient_parsing:
-            if name.lower() in GUESSES:
-                raise click.UsageError(f"no command {name!r}; it is {GUESSES[name.lower()]}", ctx)
+            if name.lower() in SUGGESTIONS:
+                raise click.UsageError(f"no command {name!r}; use {SUGGESTIONS[name.lower()]}", ctx)
             if Path(name).suffixes or Path(name).exists():
-                raise click.UsageError(f"no command {name!r}; for a trace of that name: seer trace summary {name}", ctx)
+                raise click.UsageError(f"no command {name!r}; for a trace, use seer trace summary {name}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -68,11 +70,11 @@ PIPE_WIDTH = 160
 file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
 top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
-gpu_option = option("--gpu", "The GPU whose peaks count, where the trace names none or another.", GPU)
+gpu_option = option("--gpu", "The GPU that gives the peaks, if the trace names none or another.", GPU)
 counters_option = option(
-    "--counters", "Counters of the same program, by Nsight Compute or nvprof; repeatable.", PATH, multiple=True
+    "--counters", "Counters of the same program from Nsight Compute or nvprof; repeatable.", PATH, multiple=True
 )
-bundle_option = option("--bundle", "Fitted model of convolutions, a folder; else the shipped one.", PATH)
+bundle_option = option("--bundle", "Folder of a fitted model of convolutions [the shipped model].", PATH)
 
 
 @dataclass(frozen=True)
@@ -86,20 +88,20 @@ class TracePart:
     max_bytes: int | None = None
 
     def files(self, paths: Sequence[Path]) -> "list[TraceFile]":
-        """The files, or in the place of a folder or an archive the traces in it, until the command ends."""
+        """Return the trace files of ``paths``, with folders and archives unpacked until the command ends."""
         from surrogate.trace.events.read import DEFAULT_MAX_BYTES, trace_files
 
         return click.get_current_context().with_resource(trace_files(paths, self.max_bytes or DEFAULT_MAX_BYTES))
 
     def load(self, path: Path) -> "Trace":
-        """This part of the only trace in ``path``. Raises `InputError` for a folder or an archive of several."""
+        """Return this part of the only trace in ``path``. Raises `InputError` if there are several."""
         files = self.files([path])
         if len(files) > 1:
             raise InputError(f"{path}: holds {len(files)} traces, one per rank; unpack an archive and give one of them")
         return self.of(files[0])
 
     def steady(self, path: Path, gpu: str | None) -> "Profile":
-        """The profile of this part's steady iterations; notes say which are left out, and whose peaks count."""
+        """Return the profile of this part's steady iterations. Print notes on left-out iterations and on the GPU."""
         from surrogate.trace.profiling import profile, renamed_note, steady
 
         profiled = steady(profile(self.load(path), gpu))
@@ -107,7 +109,7 @@ class TracePart:
         return profiled
 
     def of(self, file: "TraceFile") -> "Trace":
-        """This part of a trace; its notes go to standard error, a line each."""
+        """Return this part of a trace, and print its notes on standard error, a line each."""
         from surrogate.cli.datasets import progress_bar
         from surrogate.trace.events.parts import trim
         from surrogate.trace.events.read import DEFAULT_MAX_BYTES
@@ -122,14 +124,14 @@ class TracePart:
 
 @dataclass(frozen=True)
 class Output:
-    """What a command prints: the first ``top`` rows, as ``form``; and ``html``, the page that it writes."""
+    """The output of a command: the first ``top`` rows in a ``form``, and the ``html`` page that it writes."""
 
     top: int | None
     html: Path | None
     form: Form
 
     def write_page(self, profiled: "Profile") -> None:
-        """Write the profile's page, if ``--html`` asks for it."""
+        """Write the profile's page if ``--html`` is given."""
         if self.html:
             from surrogate.dataset.files import write_text
             from surrogate.trace.page import trace_page
@@ -137,32 +139,32 @@ class Output:
             write_text(self.html, trace_page(profiled))
 
 
-def _gathered(kind: type, name: str, *options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """A decorator that adds ``options``, which the command gets as one ``kind``, by ``name``."""
+def _as_object(kind: type, name: str, *options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return a decorator that adds ``options``; the command receives them as one ``kind`` object called ``name``."""
 
-    def gather(function: Function) -> Function:
+    def decorate(function: Function) -> Function:
         @wraps(function)
-        def with_one(**values: Any) -> Any:
-            own = {each.name: values.pop(each.name) for each in fields(kind)}
-            return function(**values, **{name: kind(**own)})
+        def with_object(**values: Any) -> Any:
+            field_values = {each.name: values.pop(each.name) for each in fields(kind)}
+            return function(**values, **{name: kind(**field_values)})
 
-        return combined(*options)(cast(Function, with_one))
+        return combined(*options)(cast(Function, with_object))
 
-    return gather
+    return decorate
 
 
-part_options = _gathered(
+part_options = _as_object(
     TracePart,
     "part",
-    option("--iteration", "Only this one; repeatable.", INDEX, multiple=True),
-    option("--from from_ms", "Only what starts at this time or later.", float, metavar="MS"),
-    option("--to to_ms", "Only what starts before this time.", float, metavar="MS"),
+    option("--iteration", "Only this iteration; repeatable.", INDEX, multiple=True),
+    option("--from from_ms", "Only events that start at this time or later.", float, metavar="MS"),
+    option("--to to_ms", "Only events that start before this time.", float, metavar="MS"),
     option("--device", "Only this GPU's activities.", INDEX),
-    option("--max-bytes", "Most bytes a packed trace may unpack to [2 GiB].", COUNT),
+    option("--max-bytes", "Maximum bytes of an unpacked trace [2 GiB].", COUNT),
 )
-"""Options that choose a part of the trace; the command gets them as ``part``."""
-table_options = _gathered(Output, "out", top_option, html_option, output_options)
-"""``--top``, ``--html``, ``--json`` and ``--csv``; the command gets them as ``out``."""
+"""Options that choose a part of the trace; the command receives them as ``part``."""
+table_options = _as_object(Output, "out", top_option, html_option, output_options)
+"""``--top``, ``--html``, ``--json`` and ``--csv``; the command receives them as ``out``."""
 
 
 def echo_notes(notes: Iterable[str]) -> None:
@@ -174,12 +176,12 @@ def echo_notes(notes: Iterable[str]) -> None:
 def columns_of(
     records: Sequence[Mapping[str, object]], names: Sequence[str], title: str = "", references: int = 0
 ) -> Table:
-    """A table of some columns."""
+    """Return a table of some columns."""
     return Table([{name: record[name] for name in names} for record in records], title=title, references=references)
 
 
-def for_people(result: "ResultTable", columns: Sequence[str] = ()) -> Table:
-    """The table with short names, in the width of the terminal or of a pipe."""
+def display_table(result: "ResultTable", columns: Sequence[str] = ()) -> Table:
+    """Return the table with short names, in the width of the terminal or of a pipe."""
     table = result.table()
     kept = [{name: row[name] for name in columns or row} for row in table.records]
     return replace(table, records=kept, widest=PIPE_WIDTH)

@@ -1,4 +1,4 @@
-"""``seer trace iteration``: predicted beside measured iterations, of one trace or of all ranks of a run."""
+"""``seer trace iteration``: predicted and measured iterations of one trace, or of all ranks of a run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,22 +18,22 @@ COLUMNS = (
     *("label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us"),
     "coverage",
 )
-"""Columns that people see."""
+"""Displayed columns."""
 
 
 @click.command()
 @shared.files_argument
-@option("--gpu", "Predict for this GPU; the host stays the traced one.", GPU)
+@option("--gpu", "Predict for this GPU, with the host of the trace.", GPU)
 @option("--batch", "Predict for this batch size.", COUNT)
 @option(
     "--times",
-    "Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].",
+    "Kernel times from the trace or predicted [measured; surrogate for another GPU or batch].",
     ("measured", "surrogate"),
 )
-@option("--overheads overheads_file", "Host overheads of another trace, as --save-overheads writes them.", PATH)
-@option("--save-overheads", "Write the host overheads, and the laws of ranks' collectives, as JSON.", OUT)
-@option("--leave-one-out", "Overheads of each iteration from the other ones.", is_flag=True)
-@option("--iteration", "Only this one.", INDEX, metavar="K")
+@option("--overheads overheads_file", "Host overheads of another trace, written by --save-overheads.", PATH)
+@option("--save-overheads", "Write host overheads, and the models of ranks' collectives, as JSON.", OUT)
+@option("--leave-one-out", "Overheads of each iteration from the other iterations.", is_flag=True)
+@option("--iteration", "Only this iteration.", INDEX, metavar="K")
 @shared.bundle_option
 @shared.top_option
 @output_options
@@ -46,17 +46,17 @@ def command(
     form: Form,
     **settings: object,
 ) -> None:
-    """Predicted beside measured iterations of a trace, time by operator, and what the trace does not say.
+    """Predict the iterations of a trace, compare them with measured ones, and list times by operator.
 
-    The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
-    lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
-    On another GPU a kernel takes its measured time, changed as predictions or the GPUs' rates do.
+    The host runs its operators with overheads T1 to T5 (Lin et al.), and the device runs their kernels. Kernels without
+    sizes in the trace are listed. They keep their measured time, and reduce the coverage. --top limits the operators.
+    On another GPU, a kernel's measured time is scaled by predictions or by the GPUs' rates.
 
-    predicted_us has the profiler's own cost in it, as measured_us has, and follows the iterations before; unprofiled_us
-    is without that cost; alone_us is one iteration by itself without it: the host or the device, whichever ends later.
+    Like measured_us, predicted_us includes the profiler's cost; it continues from the iterations before. unprofiled_us
+    excludes this cost. alone_us is a single iteration without this cost, up to the later end of host and device.
 
-    Several FILES, a folder or a .tar.gz of them, are the ranks of one run: a row each, where a collective ends when the
-    last rank has reached it. Predicted ones go by a law fitted on those of other sizes, or by that of --overheads.
+    Several FILES, or a folder or .tar.gz of them, are the ranks of one run, with a row each. A collective ends when the
+    last rank has reached it. Predicted collectives use a model fitted on other sizes, or the model of --overheads.
 
     Examples:
       seer trace iteration trace.json.gz --leave-one-out
@@ -71,7 +71,7 @@ def command(
     settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
     if len(traces) > 1:
         if iteration is not None:
-            raise InputError(f"{len(traces)} ranks go together; --iteration is for one trace")
+            raise InputError(f"{len(traces)} ranks are predicted together; leave out --iteration, or give one trace")
         _show_ranks([part.of(file) for file in traces], settings, save_overheads, top, form)
         return
     result = iteration_times(part.of(traces[0]), iteration=iteration, **settings)
@@ -84,7 +84,7 @@ def command(
         return
     for title, parts in (
         ("Operators, mean of the iterations", result.operators[:top]),
-        ("Kept as measured, for the trace lacks", result.unknown),
+        ("Kept as measured, because the trace lacks", result.unknown),
     ):
         if parts:
             click.echo(f"\n{title}")
@@ -96,7 +96,7 @@ def command(
 def _show_ranks(
     traces: "Sequence[Trace]", settings: dict[str, object], save_overheads: Path | None, top: int | None, form: Form
 ) -> None:
-    """A row per rank, then the collectives that hold them together."""
+    """Print a row per rank, then the collectives."""
     from surrogate.trace.iteration.ranks import rank_times
 
     ranks = rank_times(traces, **settings)

@@ -1,5 +1,6 @@
-"""``seer trace kernels``: kernels as nvprof prints them, with occupancy, roofline and bound. ``seer trace diff``: two
-traces of one program compared.
+"""``seer trace kernels``: a kernel table like nvprof's, with occupancy, roofline and bound.
+
+``seer trace diff``: a comparison of two traces of one program.
 """
 
 import re
@@ -17,13 +18,13 @@ COLUMNS = (
     *("time_pct", "total_us", "calls", "avg_us", "bound", "unit", "tflops", "dram_gbs", "occupancy_pct", "limited_by"),
     *("min_us", "max_us"),
 )
-"""Columns that people see behind the name; the last ones go first if a line is too long."""
-COUNTED = (
+"""Displayed columns after the name; a line that is too long loses the last ones."""
+COUNTER_COLUMNS = (
     *("time_pct", "total_us", "calls", "counted", "bound", "measured_bound", "occupancy_pct"),
     *("measured_occupancy_pct", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb"),
     "measured_flop_per_byte",
 )
-"""The same with --counters."""
+"""Displayed columns with --counters."""
 _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 
 
@@ -32,7 +33,7 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 @shared.part_options
 @option(
     "--by",
-    "One row per kernel name, layer, layer type, or for the whole model.",
+    "One row per kernel name, layer or layer type, or one row for the whole model.",
     ("name", "layer", "type", "model"),
     default="name",
 )
@@ -42,13 +43,13 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 def command(
     file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, out: shared.Output, part: shared.TracePart
 ) -> None:
-    """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
+    """List the kernels in FILE: share of time, total, calls, average, minimum, maximum; the longest total first.
 
-    Where shapes tell the work: the rate reached and the bound. Under 60 % of both peaks a launch is latency-bound for
-    too few bytes, FLOPs or blocks; a full one is below both peaks. Occupancy is the launch's, with what limits it.
-    Names are shortened; --json and --csv hold the full ones, and grid, block, registers, FLOPs and bytes.
-    With --counters what was counted stands beside it: FLOPs, DRAM traffic, achieved occupancy and the bound by them.
-    FILE may be what `nvprof PROGRAM` prints, too: its kernels, copies and API calls by name.
+    If shapes give the work, a row has its rate and its bound. Below 60 % of both peaks, a launch is latency-bound by
+    too few bytes, FLOPs or blocks, or a full launch is below both peaks. Occupancy is the launch's, with its limit.
+    Names are shortened. --json and --csv have full names, and grid, block, registers, FLOPs and bytes.
+    --counters adds counted FLOPs, DRAM traffic, achieved occupancy and the bound from these counters.
+    FILE may also be the output of `nvprof PROGRAM`: its kernels, copies and API calls by name.
 
     Examples:
       seer trace kernels trace.json.gz --by layer --top 20
@@ -63,36 +64,37 @@ def command(
 
         if by != "name" or out.html or part != shared.TracePart():
             raise InputError(
-                f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
+                f"{file}: nvprof's summary has only kernels by name; leave out all options that choose in a trace"
             )
         summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(out.top)
-        show(summarised.rows, out.form, table=shared.for_people(summarised))
+        show(summarised.rows, out.form, table=shared.display_table(summarised))
         return
     profiled = part.steady(file, gpu)
     profiled = with_counters(profiled, counters) if counters else profiled
     out.write_page(profiled)
     result = kernel_table(profiled, by).top(out.top)
-    names = ("kernel" if by == "name" else by, *(COUNTED if counters else COLUMNS))
-    show(result.rows, out.form, table=shared.for_people(result, names))
+    names = ("kernel" if by == "name" else by, *(COUNTER_COLUMNS if counters else COLUMNS))
+    show(result.rows, out.form, table=shared.display_table(result, names))
 
 
 @click.command()
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
 @shared.part_options
-@option("--iteration-b", "Only this one of B, in place of --iteration; repeatable.", INDEX, multiple=True)
-@option("--by", "[operator, type or kernel: what matches most]", ("layer", "type", "operator", "kernel"))
+@option("--iteration-b", "Only this iteration of B, instead of --iteration; repeatable.", INDEX, multiple=True)
+@option("--by", "[operator, type or kernel: the best match]", ("layer", "type", "operator", "kernel"))
 @shared.top_option
 @output_options
 def diff(
     a: Path, b: Path, iteration_b: tuple[int, ...], by: str | None, top: int | None, form: Form, part: shared.TracePart
 ) -> None:
-    """Device time per iteration in A and in B, the same program on another GPU, in another version or setting.
+    """Compare device time per iteration in A and B: one program on two GPUs, or in two versions or settings.
 
-    How much matches by what, and whether these seem to be different programs. Then totals: the median iteration, else
-    means, busy and idle between an iteration's start and end. Then a row for all that matches, by name and shape, else
-    by shape, by order or by the operator's name alone (kernels: by name, by operator, by family), and for what stands
-    only in A or only in B, the largest change first. The changes of all rows add up to that of the device time.
+    The first lines say how much of the time matches, and whether these seem to be different programs. Then follow
+    totals: the median iteration, and means of all else, with busy and idle time from an iteration's start to its end.
+    Then follows a row for each match and for each part that only A or only B has, the largest change first. Parts match
+    by name and shape, else by shape, by order or by the operator's name (kernels: by name, by operator, by family). The
+    changes of all rows add up to the change of the device time.
 
     Examples:
       seer trace diff v100.json.gz h100.json.gz --by operator --top 20
@@ -101,8 +103,10 @@ def diff(
     from surrogate.trace.diff import trace_diff
     from surrogate.trace.result import short_names
 
-    whole = replace(part, iteration=())  # iterations are chosen when both traces are there
-    compared = trace_diff(whole.load(a), whole.load(b), by, (part.iteration, iteration_b or part.iteration))
+    all_iterations = replace(part, iteration=())  # `trace_diff` chooses iterations
+    compared = trace_diff(
+        all_iterations.load(a), all_iterations.load(b), by, (part.iteration, iteration_b or part.iteration)
+    )
     rows = compared.rows[:top]
     if form:
         shared.echo_notes(compared.notes)
@@ -113,8 +117,8 @@ def diff(
     if compared.by == "kernel":
         short = short_names(name for row in rows for name in _BETWEEN_NAMES.split(row["kernel"])[::2])
 
-        def shown(both: str) -> str:
-            return "".join(short.get(part, part) for part in _BETWEEN_NAMES.split(both))
+        def shortened(names: str) -> str:
+            return "".join(short.get(name, name) for name in _BETWEEN_NAMES.split(names))
 
-        table = replace(table, formats={"kernel": shown}, widest=shared.PIPE_WIDTH)
+        table = replace(table, formats={"kernel": shortened}, widest=shared.PIPE_WIDTH)
     show(rows, form, json_value=asdict(compared) | {"rows": rows}, table=table)

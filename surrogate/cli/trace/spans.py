@@ -1,4 +1,4 @@
-"""``seer trace spans``: spans from the iteration down to the kernel, of one recording or several ever deeper ones."""
+"""``seer trace spans``: spans from the iteration to the kernel, from one recording or from several levels of detail."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from surrogate.cli import trace as shared
 from surrogate.cli.options import option, show
 
 COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
-"""Columns that people see."""
+"""Displayed columns."""
 
 
 @click.command()
@@ -20,12 +20,12 @@ COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
 def command(
     files: tuple[Path, ...], level: str, counters: tuple[Path, ...], out: shared.Output, part: shared.TracePart
 ) -> None:
-    """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
+    """List the spans of a trace from the iteration to the kernel, each after its parent, in time order.
 
-    A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are one program
-    recorded ever deeper, the outermost level first: one timeline, in which each level has the time of the file that
-    goes only down to it, and what recording each level costs. With --counters the tags of kernels, in --json and
-    --csv, hold what was counted.
+    A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are recordings of
+    one program with more and more levels, the outermost level first. They become one timeline. In it each level has the
+    times of the file in which it is the deepest, and a table shows the recording cost of each level. With --counters,
+    the tags of kernels in --json and --csv hold the counters.
 
     Examples:
       seer trace spans trace.json.gz --level kernel --iteration 1
@@ -42,14 +42,14 @@ def command(
     counted = with_counters(profile(traces[-1]), counters).counters if counters else None
     if len(traces) == 1:
         table = trace_spans(traces[0], counted).rows(level).top(out.top)
-        show(table.rows, out.form, table=shared.for_people(table, COLUMNS))
+        show(table.rows, out.form, table=shared.display_table(table, COLUMNS))
         return
     experiment = leveled_traces(traces, counted)
     merged, lost = experiment.merged()
     table = merged.rows(level).top(out.top)
     levels = experiment.rows()
-    whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, out.form, json_value=whole, table=shared.for_people(table, COLUMNS))
+    json_value = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
+    show(table.rows, out.form, json_value=json_value, table=shared.display_table(table, COLUMNS))
     if not out.form:
         click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
         show(levels.rows)

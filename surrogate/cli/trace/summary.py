@@ -1,4 +1,4 @@
-"""``seer trace summary``: what bounds a step, the ranks of a run side by side, or one model at several batch sizes."""
+"""``seer trace summary``: the bound of a step, a comparison of ranks, or one model at several batch sizes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -34,9 +34,9 @@ FIGURES = {
     "wait_ms": ("whole trace", "the host's time in synchronising calls"),
     "unattributed_pct": ("whole trace", "share of the device's work that no layer launched"),
 }
-"""Figure → of what it is, and what it says, in the order in which they are shown."""
-SWEEP = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
-"""Columns of several batch sizes that people see."""
+"""Figure → the part of the trace that it covers, and its meaning, in the order of display."""
+SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
+"""Displayed columns of several batch sizes."""
 
 
 @click.command()
@@ -44,11 +44,11 @@ SWEEP = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "
 @shared.part_options
 @option(
     "--by",
-    "The whole model, or a table of its layers, layer types or copies.",
+    "Summary of the whole model, or a table of its layers, layer types or copies.",
     ("model", "layer", "type", "copy"),
     default="model",
 )
-@option("--batch", "Batch size of each file, where no shape tells.", COUNT, multiple=True)
+@option("--batch", "Batch size of each file, if shapes do not show it; repeatable.", COUNT, multiple=True)
 @shared.gpu_option
 @shared.table_options
 def command(
@@ -59,13 +59,15 @@ def command(
     out: shared.Output,
     part: shared.TracePart,
 ) -> None:
-    """What bounds a step of a trace: the device, the host, communication or copies. Then iteration times, busy and
-    idle time of the device, layers, layer types and copies; and findings: what to change in the program, by the gain
-    of each in a simulation, with the evidence.
+    """Show the bound of a trace's step: the device, the host, communication or copies.
 
-    Several FILES, a folder or a .tar.gz of them, that name ranks of one run: a row per rank with what its device does,
-    how much communication is hidden behind compute, and the rank that the others wait for. Other FILES are one model at
-    several batch sizes: a row each, with throughput and the best batch; so are those with --batch.
+    Then follow iteration times, the device's busy and idle time, layer types and copies. Findings end the summary. Each
+    is a change to the program, with its evidence and its gain in a simulation.
+
+    Several FILES, or a folder or .tar.gz of them, may be ranks of one run. Then a row per rank shows the device's
+    activity and how much communication overlaps with compute. The rank that the others wait for is named. Other FILES,
+    or FILES with --batch, are one model at several batch sizes. Then a row per file shows the throughput, and the best
+    batch is marked.
 
     Examples:
       seer trace summary trace.json.gz --html profile.html
@@ -78,7 +80,7 @@ def command(
     parts = part.files(files)
     if len(parts) > 1 and (by != "model" or out.html):
         option = "--html" if out.html else f"--by {by}"
-        raise InputError(f"{len(parts)} traces make a table of ranks or batch sizes; {option} takes one of them")
+        raise InputError(f"{len(parts)} traces make a table of ranks or batch sizes; give one trace with {option}")
     traces = [part.of(file) for file in parts]
     ranks = {trace.rank for trace in traces} - {None}
     if len(ranks) == len(traces) > 1 and not batch:
@@ -88,20 +90,20 @@ def command(
     shared.echo_notes(filter(None, map(renamed_note, profiles)))
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(out.top)
-        show(sweep.rows, out.form, table=shared.columns_of(sweep.rows, SWEEP))
+        show(sweep.rows, out.form, table=shared.columns_of(sweep.rows, SWEEP_COLUMNS))
         return
     (only,) = profiles
     out.write_page(only)
     if by != "model":
-        of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
-        table = of(only).top(out.top)
-        show(table.rows, out.form, table=shared.for_people(table))
+        table_of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
+        table = table_of(only).top(out.top)
+        show(table.rows, out.form, table=shared.display_table(table))
         return
     _show_summary(only, batch, out)
 
 
 def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -> None:
-    """What bounds a step, then figures of the whole model, its layer types and its copies; what to change."""
+    """Print the bound of a step, figures of the whole model, its layer types and copies, and the findings."""
     from surrogate.trace import tables
     from surrogate.trace.findings import find_all, format_findings
 
@@ -112,43 +114,43 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -
     types = tables.type_table(only).top(out.top)
     copies = tables.copy_table(only).top(out.top)
     has_device = len(only.trace.activities) > 0
-    known = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
-    about = Table([{"of the trace": key, "value": known[key]} for key in known if key not in FIGURES])
+    values = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
+    about = Table([{"of the trace": key, "value": values[key]} for key in values if key not in FIGURES])
     figures = Table(
         [
-            {"figure": key, "value": known[key], "of": of, "is": text}
-            for key, (of, text) in FIGURES.items()
-            if known.get(key) is not None
+            {"figure": key, "value": values[key], "of": part, "is": meaning}
+            for key, (part, meaning) in FIGURES.items()
+            if values.get(key) is not None
         ]
     )
-    findings, why = ([], "") if form == "csv" else find_all(only)
-    whole = {
+    findings, unchecked = ([], "") if form == "csv" else find_all(only)
+    json_value = {
         "summary": facts,
         "steps": list(tables.step_table(only)),
         "types": list(types),
         "copies": list(copies),
         "findings": [finding.to_dict() for finding in findings],
-        "not_looked_for": why,
+        "not_looked_for": unchecked,
     }
     if (head := tables.headline(facts)) and not form:
         click.echo(wrapped(f"{head}\n", terminal_width()))
-    show([facts], form, json_value=whole, table=about)
+    show([facts], form, json_value=json_value, table=about)
     if not form:
         click.echo()
         show(figures.records, table=figures)
     for table in (types, copies) if not form else ():
         if len(table):
             click.echo()
-            every = table.rows[0]
-            filled = {key for key in every if any(row[key] for row in table)}
-            columns = [key for key in every if (key != "backward_host_us" if has_device else key in filled)]
-            show(table.rows, table=shared.for_people(table, columns))
+            keys = list(table.rows[0])
+            filled = {key for key in keys if any(row[key] for row in table)}
+            columns = [key for key in keys if (key != "backward_host_us" if has_device else key in filled)]
+            show(table.rows, table=shared.display_table(table, columns))
     if not form:
-        click.echo(f"\n{wrapped(format_findings(findings, why), terminal_width())}")
+        click.echo(f"\n{wrapped(format_findings(findings, unchecked), terminal_width())}")
 
 
 def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
-    """A row per rank, then the collectives that the others wait in."""
+    """Print a row per rank, then the collectives in which the others wait."""
     from surrogate.trace.findings import RANKS_STEP, format_findings, straggler
     from surrogate.trace.iteration.ranks import rank_summary
 
@@ -156,8 +158,8 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
     found = straggler(compared)
     shared.echo_notes(compared.notes)
     rows = compared.ranks[: out.top]
-    narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
-    table = shared.columns_of([*rows, *compared.spread()], narrow, title=compared.title, references=2)
+    columns = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
+    table = shared.columns_of([*rows, *compared.spread()], columns, title=compared.title, references=2)
     findings = [found] if found else []
     show(rows, out.form, json_value=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table)
     if compared.collectives and not out.form:

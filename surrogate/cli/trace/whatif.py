@@ -1,6 +1,6 @@
-"""``seer trace whatif``: what optimisations would gain; help lists those that are declared.
+"""``seer trace whatif``: the gain of optimisations; help lists all declared what-ifs.
 
-``seer trace simulate``: the replay of a trace beside what was measured.
+``seer trace simulate``: the replay of a trace, compared with the measured times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class WhatIfCommand(click.Command):
-    """A command whose help also lists the what-ifs, which are imported for it."""
+    """A command with a help that also lists the what-ifs, and imports them for this."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The what-ifs, then the options."""
-        from surrogate.trace.whatif import described
+        """Write the what-ifs, then the options."""
+        from surrogate.trace.whatif import help_texts
 
         with formatter.section("WHAT-IF"):
-            formatter.write_dl(list(described().items()))
+            formatter.write_dl(list(help_texts().items()))
         super().format_options(ctx, formatter)
 
 
@@ -35,25 +35,25 @@ class WhatIfCommand(click.Command):
 @shared.file_argument
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @shared.part_options
-@option("--gpu", "The GPU asked about, as gpu=G.", GPU)
-@option("--own-gpu", "The GPU of the trace, where it names none or another.", GPU)
-@option("--workers", "Of data-parallel: GPUs.", COUNT, default=8)
-@option("--bandwidth bandwidth_gbs", "Of a machine's network.", float, default=10.0, metavar="GB/s")
-@option("--latency latency_us", "µs per step.", float, default=10.0, metavar="US")
-@option("--gpus-per-machine", "Of the workers.", COUNT, default=1)
-@option("--link-bandwidth link_gbs", "Between a machine's GPUs.", float, default=150.0, metavar="GB/s")
+@option("--gpu", "The target GPU, like gpu=G.", GPU)
+@option("--own-gpu", "The GPU of the trace, if it names none or another.", GPU)
+@option("--workers", "GPUs of data-parallel.", COUNT, default=8)
+@option("--bandwidth bandwidth_gbs", "Bandwidth of a machine's network.", float, default=10.0, metavar="GB/s")
+@option("--latency latency_us", "Latency of a network step in µs.", float, default=10.0, metavar="US")
+@option("--gpus-per-machine", "GPUs of each machine.", COUNT, default=1)
+@option("--link-bandwidth link_gbs", "Bandwidth between a machine's GPUs.", float, default=150.0, metavar="GB/s")
 @option(
-    "--all-reduce algorithm", "NCCL's algorithm, of data-parallel.", ("ring", "tree", "hierarchical"), default="ring"
+    "--all-reduce algorithm", "NCCL's algorithm for data-parallel.", ("ring", "tree", "hierarchical"), default="ring"
 )
 @shared.bundle_option
 @option(
     "--function functions",
-    "Your own: imported, called with the graph, returns one. Repeatable.",
+    "Your own what-if: a function of the graph that returns a graph; repeatable.",
     multiple=True,
     metavar="MODULE:CALLABLE",
 )
-@option("--together", "Also all of them at once, in the given order.", is_flag=True)
-@option("--timeline", "The last one's timeline, for Perfetto.", OUT)
+@option("--together", "Also all what-ifs at once, in the given order.", is_flag=True)
+@option("--timeline", "Write the timeline of the last answer, for Perfetto.", OUT)
 @output_options
 def command(
     file: Path,
@@ -64,14 +64,13 @@ def command(
     part: shared.TracePart,
     **settings: Any,
 ) -> None:
-    """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
+    """Predict the time per iteration of FILE with each WHAT-IF, and compare it with the traced time.
 
-    Times are the mean of the iterations, from one end to the next; summary and diff have the median of those from start
-    to end. What the device still does behind the host's last end counts as far as the WHAT-IF adds to it; where the
-    device falls behind the host with each iteration, ends are those of its work. throughput (speedup in JSON)
-    compares the samples per second of one GPU. A warm-up is left out; --iteration chooses others. A WHAT-IF that is
-    unknown or does not apply to FILE is a row without figures and the reason. Exit status 0 where one is answered,
-    else 2.
+    Times are the mean of the iterations, from one end to the next. summary and diff have the median from start to end.
+    Device work after the host's last end counts only as far as the WHAT-IF adds to it. If the device falls behind the
+    host in each iteration, iterations end with the device's work. throughput (speedup in JSON) compares the samples per
+    second of one GPU. A warm-up is left out; --iteration chooses other iterations. A WHAT-IF that is unknown or does
+    not apply to FILE is a row with the reason and without figures. The exit status is 0 if one is answered, else 2.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-optimizer cuda-graphs
@@ -82,24 +81,24 @@ def command(
     from surrogate.trace.result import deduplicated
 
     gpu, own_gpu, bundle, together = map(settings.pop, ("gpu", "own_gpu", "bundle", "together"))
-    named, refusals = _asked(what_ifs, functions, gpu)
+    requested, refusals = _requested(what_ifs, functions, gpu)
     profiled = part.steady(file, own_gpu)
     setting = models.setting_of(profiled, target=gpu, network=models.Interconnect(**settings), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
-    chosen = [what_if for what_if in named.values() if what_if]
+    chosen = [what_if for what_if in requested.values() if what_if]
     answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
         if form:
-            show([{"name": name, "refused": refusals[name]} for name in named], form)
+            show([{"name": name, "refused": refusals[name]} for name in requested], form)
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
     answered = {answer.name: answer.to_dict() for answer in answers}
-    # One that does not apply is a row without figures, in its place.
+    # A what-if that does not apply is a row without figures, in the requested order.
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
     reasons = {name: reason.removeprefix(f"{name}: ") for name, reason in refusals.items()}
-    every = {**named, **answered, **reasons}
-    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in every]
+    names = {**requested, **answered, **reasons}
+    rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in names]
     if form:
         flat = [name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)]
         show(rows if form == "json" else shared.columns_of(rows, [*flat, "refused"]).records, form)
@@ -113,58 +112,58 @@ def command(
         click.echo(line)
 
 
-def _asked(
+def _requested(
     what_ifs: Sequence[str], functions: Sequence[str], gpu: str | None
 ) -> tuple[dict[str, "WhatIf | None"], dict[str, str]]:
-    """In the order asked those that are known, by their labels, and None for others; and why those are refused."""
+    """Return label → what-if in the given order (None for an invalid one), and the reasons of invalid ones."""
     from surrogate.trace import whatif as models
 
-    named: dict[str, WhatIf | None] = {}
+    requested: dict[str, WhatIf | None] = {}
     refusals: dict[str, str] = {}
-    known = [(text, _named) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
-    for text, read in [*known, *((text, models.user_function) for text in functions)]:
+    declared = [(text, _parsed) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
+    for text, parse in [*declared, *((text, models.user_function) for text in functions)]:
         try:
-            what_if = read(text)
-            named[what_if.label] = what_if
+            what_if = parse(text)
+            requested[what_if.label] = what_if
         except InputError as error:
-            named[text] = None
+            requested[text] = None
             refusals[text] = str(error)
-    if not named:
+    if not requested:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
-    chosen = [what_if for what_if in named.values() if what_if]
-    if gpu and (other := next((what_if for what_if in chosen if what_if.target), None)):
-        raise InputError(f"--gpu {gpu} and {other.label} name a GPU each; write gpu={gpu} in the place of --gpu")
+    chosen = [what_if for what_if in requested.values() if what_if]
+    if gpu and (with_gpu := next((what_if for what_if in chosen if what_if.target), None)):
+        raise InputError(f"--gpu {gpu} and {with_gpu.label} name a GPU each; write gpu={gpu} instead of --gpu")
     if gpu and chosen and not any(getattr(models.MODELS.get(each.name), "takes_gpu", False) for each in chosen):
-        shared.echo_notes([f"--gpu {gpu} changes none of these answers; ask for gpu={gpu}, too"])
-    return named, refusals
+        shared.echo_notes([f"--gpu {gpu} changes none of these answers; add gpu={gpu}"])
+    return requested, refusals
 
 
 def _remarks(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is said below the table of an answer, by its name."""
+    """Return the remarks on an answer, each with the answer's name, for the lines below the table."""
     if row["refused"]:
         return [(row["name"], f"refused: {row['refused']}")]
     assumes = [f"assumes {part}" for part in (row["assumes"] or "").split("; ") if not row["name"].endswith(part)]
     return [(row["name"], note) for note in (*assumes, *row["notes"], row["evidence"])]
 
 
-def _named(text: str) -> "WhatIf":
-    """The what-if; one that is called otherwise elsewhere, or a GPU in its place, is named as it is here."""
+def _parsed(text: str) -> "WhatIf":
+    """Return the what-if of a text. The error for another tool's name, or for a GPU, suggests the what-if."""
     from surrogate.features.gpu import gpu
     from surrogate.trace import whatif as models
 
-    meant = shared.GUESSES.get(text.lower().replace("_", "-"))
+    suggestion = shared.SUGGESTIONS.get(text.lower().replace("_", "-"))
     if text.partition("=")[0] in models.MODELS:
         return models.what_if(text)
-    if meant is None:
+    if suggestion is None:
         try:
-            meant = f"gpu={gpu(text).name}"
+            suggestion = f"gpu={gpu(text).name}"
         except InputError:
             return models.what_if(text)
-    raise InputError(f"what-if {text!r} is unknown; it is {meant}")
+    raise InputError(f"what-if {text!r} is unknown; use {suggestion}")
 
 
 def _cells(row: Mapping[str, object]) -> dict[str, str]:
-    """What people read of an answer: an interval, and what is known before and after, in a cell each."""
+    """Return an answer's displayed cells: an interval, and the values before and after, in a cell each."""
 
     def ends(low: str, high: str) -> str:
         low_us = row[low]
@@ -187,10 +186,10 @@ def _cells(row: Mapping[str, object]) -> dict[str, str]:
 @shared.part_options
 @output_options
 def simulate(file: Path, form: Form, part: shared.TracePart) -> None:
-    """Measured and simulated time of every iteration of FILE, unchanged.
+    """Compare measured and simulated time of every iteration of FILE, without a change.
 
-    A task starts when everything it depends on has ended. --json also gives the coverage: what could not be attached,
-    and the waits that the trace does not explain, which a replay keeps as they are.
+    A task starts when all tasks that it depends on have ended. --json also gives the coverage: tasks without a launch,
+    and waits that the trace does not explain. A replay keeps these waits.
 
     Examples:
       seer trace simulate trace.json.gz --json
@@ -207,9 +206,9 @@ def simulate(file: Path, form: Form, part: shared.TracePart) -> None:
     coverage = graph.coverage
     serial = graphs.serialised_pct(timeline)
     path_us = {**path.by_kind_us, "waiting": path.waiting_us}
-    whole = {"iterations": rows, "coverage": coverage, "critical_path_us": path_us}
-    whole["serialised_pct"] = serial if serial == serial else None
-    show(rows, form, json_value=whole)
+    json_value = {"iterations": rows, "coverage": coverage, "critical_path_us": path_us}
+    json_value["serialised_pct"] = serial if serial == serial else None
+    show(rows, form, json_value=json_value)
     if form:
         return
     attached = "{attached_pct:.4g} % of {device_tasks:,} device tasks follow a launch".format_map(coverage)

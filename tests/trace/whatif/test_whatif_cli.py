@@ -44,7 +44,7 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
     asked = ("faster-kernels=4", "faster-network", "faster-hosts", "channels-last", "faster-host")
     rows = seer("whatif", file, *asked, "--together", "--json").succeeded().json
     assert [row["name"] for row in rows] == [*asked, "faster-kernels=4 + faster-host"]
-    for row, why in zip(rows[1:4], ("no collective", "did you mean faster-host", "it is a finding"), strict=True):
+    for row, why in zip(rows[1:4], ("no collective", "did you mean faster-host", "gain as a finding"), strict=True):
         assert why in row["refused"] and row["predicted_us"] is None
     assert all(row["refused"] is None and row["predicted_us"] for row in (rows[0], *rows[4:]))
     # Two of one kind exclude each other.
