@@ -1,19 +1,19 @@
-"""Servers of language models: the time to a first token and between further ones at a number of users, from steps.
+"""Predict the latency of language-model servers: time to first token (TTFT) and time per output token (TPOT).
 
-Users send a prompt of ``input`` tokens, read ``output`` tokens and begin again, so that a server always has as many
-requests as users. It runs one step after the other (continuous batching with chunked prefill):
+Users send a prompt of ``input`` tokens, read ``output`` tokens and begin again. So a server always has one request per
+user. It runs one step after another (continuous batching with chunked prefill):
 
-- Between two tokens of a request lies a step that decodes one token of every running request, and the prompts that
-  arrive meanwhile: while one request reads ``output`` tokens, each other one begins once. So a further token takes
-  ``decode + (running − 1) / (output − 1) · prompt``. Nothing in it is fitted to servers. Answers of few tokens have too
-  few steps for all those prompts, which then wait for their first token (`SHORT_ANSWER`).
-- A first token takes ``start + prompt · (1 + share · (running − 1))``: users that began together wait for one another.
+- Between two tokens of a request, the server decodes one token of every running request and processes new prompts.
+  While one request reads ``output`` tokens, each other request begins once. So TPOT is
+  ``decode + (running − 1) / (output − 1) · prompt``. No constant in it is fitted to servers. If answers are short, they
+  have too few steps for all prompts; then prompts wait (`MIN_ANSWER_TOKENS`).
+- TTFT is ``start + prompt · (1 + share · (running − 1))``, since users that begin together wait for one another.
   ``start`` and ``share`` are fitted for each framework (`experiments/serving.py`).
-- Running is what the cache holds; who finds no place waits for as many others to end.
+- ``running`` is the number of requests that fit in the cache. Any other request waits until others end.
 
-Kernel times are those of a framework's tables, taken in CUDA graphs. A product takes the fastest kernel of any
-framework, since servers ship and tune the same few libraries, and what a framework's own table lacks, or has only as
-the floor of a harness, goes by the others'.
+Kernel times come from a framework's tables, which were measured in CUDA graphs. Servers ship and tune the same few
+libraries, so a product takes the time of the fastest kernel of all frameworks. Other frameworks' tables also replace a
+time that the own table lacks or has only as the floor of its harness.
 """
 
 import json
@@ -51,23 +51,28 @@ from surrogate.network.result import UNMEASURED
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"
-BATCHED_TOKENS = 8192
-"""Tokens of a step at most, which bounds what its activations hold: vLLM's and SGLang's default on data-centre GPUs."""
-SHORT_ANSWER = 33
-"""Tokens of an answer below which a step takes no more prompts than `BATCHED_TOKENS`, or than go beside an answer of so
-many tokens: the others queue. No measured server had answers of less than 100 tokens."""
-LIMITED = (PRODUCTS, EXPERTS, ATTENTION)
-"""Parts whose operands no cache holds from step to step, so that peak rates bound their time."""
+MAX_BATCHED_TOKENS = 8192
+"""Maximum tokens of a step, which limits its activations: the default of vLLM and SGLang on data-centre GPUs."""
+MIN_ANSWER_TOKENS = 33
+"""Minimum tokens of an answer for which all prompts fit into its steps. For a shorter answer, a step takes as many
+prompts as for this answer, or as many as `MAX_BATCHED_TOKENS` allow if these are more. The other prompts wait. No
+measured server had answers below 100 tokens."""
+BOUNDED_PARTS = (PRODUCTS, EXPERTS, ATTENTION)
+"""Parts whose times peak rates bound, since their operands do not stay in a cache between steps."""
 COLLECTIVES = "nccl"
-"""The library of collective operations that a framework has no kernels of its own for."""
+"""The library of collectives if a framework has no kernels of its own."""
 PROMPTS = "prompts"
-"""What a further token's time is spent on beside `surrogate.network.language_step.PARTS`."""
+"""The part of TPOT that other requests' prompts take, in addition to `surrogate.network.language_step.PARTS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerModel:
-    """Constants of a framework: ms before a prompt's first step, and the share of the other users that a prompt waits
-    for; ``ttft`` and ``tpot`` are the ends of their 90 % intervals, in log time, on families left out of the fit."""
+    """The constants of a framework.
+
+    ``start_ms`` is the time before a prompt's first step. ``share`` is the share of the other users for which a prompt
+    waits. ``ttft`` and ``tpot`` are the lower and upper half widths of the 90 % intervals in log time, from families
+    that were held out of the fit.
+    """
 
     start_ms: float
     share: float
@@ -82,21 +87,21 @@ def server_models() -> dict[str, ServerModel]:
 
 
 class Load(NamedTuple):
-    """Tokens of a user's prompt, and of the answer."""
+    """The tokens of a user's prompt and of the answer."""
 
     input: int
     output: int
 
 
 class Setup(NamedTuple):
-    """A replica of a server, and how many users it has."""
+    """A replica of a server and the number of its users."""
 
     deployment: Deployment
     users: int
 
 
 class TimeInterval(NamedTuple):
-    """A time with the ends of its 90 % interval."""
+    """A time and the ends of its 90 % interval."""
 
     time: float
     low: float
@@ -105,14 +110,28 @@ class TimeInterval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServerSteps:
-    """What a replica's steps take under a load, in ms, and what it holds, in bytes on each GPU.
+    """The times of a replica's steps under a load, in ms, and its memory, in bytes per GPU.
 
-    ``users`` and ``running`` are requests of one group of GPUs that attends to its own, ``running`` those that the
-    cache holds at once. ``parts`` has the shares in a further token's time, `PROMPTS` among them without their sums
-    over GPUs, which count as communication. ``half_width`` is what kernels that nobody measured on the GPU add to its
-    interval, in log time; of ``floors`` the framework's own table has only the floor of its harness, so that another's
-    stand in; ``sums`` is the source of its sums over GPUs, "" without. No prompt is done before ``min_ttft_ms`` and
-    no further token comes before ``min_tpot_ms``: peak rates need as long for the arithmetic and the bytes.
+    Attributes
+    ----------
+    users, running
+        Requests of one attention group; ``running`` is the number of them that the cache holds at once.
+    stages
+        Stages of the pipeline.
+    decode_ms, prompt_ms
+        Times of a decode step and of a prompt.
+    memory_bytes, fits
+        Memory per GPU, and whether the replica fits.
+    parts
+        Shares of TPOT. `PROMPTS` does not include the prompts' sums over GPUs, which count as communication.
+    half_width
+        Addition to the half width of TPOT, in log time, for kernels that were not measured on the GPU.
+    floors
+        Problems with another framework's time, since the own table has only the floor of its harness.
+    sums_source
+        Source of the times of sums over GPUs; "" if there are none.
+    min_ttft_ms, min_tpot_ms
+        Lower bounds of a prompt's time and of TPOT, from arithmetic and bytes at peak rates.
     """
 
     load: Load
@@ -126,46 +145,48 @@ class ServerSteps:
     parts: Mapping[str, float]
     half_width: float
     floors: tuple[Operator, ...]
-    sums: str = ""
+    sums_source: str = ""
     min_ttft_ms: float = 0.0
     min_tpot_ms: float = 0.0
 
     @property
     def tpot_ms(self) -> float:
-        """Time per output token behind the first; NaN where answers have no other."""
+        """The time per output token after the first; NaN if answers have one token."""
         return self.decode_ms + self.prompts_ms if self.load.output > 1 else nan
 
     @property
     def prompts_ms(self) -> float:
-        """Of it, what others' prompts take."""
+        """The part of TPOT that other requests' prompts take."""
         return self.prompts_per_token * self.prompt_ms
 
     @property
     def prompts_per_token(self) -> float:
-        """Prompts that a stage takes between two tokens of a request."""
+        """The number of prompts that a stage processes between two tokens of a request."""
         return min((self.running - 1) / max(self.load.output - 1, 1), self._max_prompts) / self.stages
 
     @property
     def _max_prompts(self) -> float:
-        return max(BATCHED_TOKENS / self.load.input, (self.running - 1) / (SHORT_ANSWER - 1))
+        return max(MAX_BATCHED_TOKENS / self.load.input, (self.running - 1) / (MIN_ANSWER_TOKENS - 1))
 
     @property
     def queued(self) -> float:
-        """Prompts that a request's own waits for, since the steps of an answer have no room for all others'."""
+        """The number of other prompts that a prompt waits for if the steps of an answer have no room for all."""
         return max(self.running - 1 - (self.load.output - 1) * self._max_prompts, 0.0) / self.stages
 
     def ttft_ms(self, start_ms: float, share: float) -> float:
-        """Time to the first token."""
+        """Return the time to first token."""
         request_ms = self.prompt_ms * (1 + self.queued) + (self.load.output - 1) * (self.decode_ms + self.prompts_ms)
         return self.placed_ms(start_ms, share) + (self.users - self.running) / self.running * request_ms
 
     def placed_ms(self, start_ms: float, share: float) -> float:
-        """Time to the first token of a request that has its place in the cache."""
+        """Return the time to first token of a request that has a place in the cache."""
         return start_ms + self.prompt_ms * (1 + max(share * (self.running - 1) / self.stages, self.queued))
 
     def intervals(self, model: ServerModel) -> tuple[TimeInterval, TimeInterval, TimeInterval]:
-        """Time to the first token, per further one, and that a request holds its place; no lower end is before what
-        peak rates allow."""
+        """Return TTFT, TPOT, and the time for which a request holds its place in the cache.
+
+        No lower end is below the bound by peak rates.
+        """
         min_ms = self.min_ttft_ms * (1 + self.queued)
         first = self._interval(self.ttft_ms(model.start_ms, model.share), model.ttft, min_ms)
         further = self._interval(self.tpot_ms, model.tpot, self.min_tpot_ms)
@@ -173,7 +194,7 @@ class ServerSteps:
         return first, further, self.request_ms(placed, further)
 
     def request_ms(self, first: TimeInterval, further: TimeInterval) -> TimeInterval:
-        """Time of a whole answer."""
+        """Return the time of a whole answer."""
         count = self.load.output - 1
         times = (start + (count * token if count else 0) for start, token in zip(first, further, strict=True))
         return TimeInterval(*times)
@@ -184,69 +205,71 @@ class ServerSteps:
 
     @property
     def bound(self) -> str:
-        """What limits it: the cache's memory where users wait for it, else the largest part."""
-        waits = self.running < self.users and not self.queued  # prompts that queue need no more places
+        """The limit of the replica: "memory" if users wait for a place in the cache, else the largest part."""
+        waits = self.running < self.users and not self.queued  # waiting prompts need no place
         return "memory" if waits else max(self.parts, key=lambda part: self.parts[part])
 
 
 class ServerKernels:
-    """Kernel times on a GPU by the tables of every framework that runs there, each loaded once."""
+    """Kernel times on a GPU from the tables of every framework on it; each table is loaded once."""
 
     def __init__(self, device: Gpu) -> None:
         self.device = device
         self._predictors: dict[str, Predictors] = {}
 
-    def answers(self, library: str, works: Sequence[Operator]) -> tuple[dict[Operator, ProblemTime], set[Operator]]:
-        """Kernel → its time by a framework's own table, or by the others' as the module says; and the kernels of which
-        that table has only the floor of its harness."""
-        answers = self._asked(library, works)
-        floors = {work for work, answer in answers.items() if answer.source == FLOOR}
-        unknown = {work for work, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
-        lacking = unknown - {work for work in unknown if isinstance(work, Streamed)}
-        open_works = [work for work in works if part_of(work) == PRODUCTS or work in lacking]
-        transfers = [work for work in lacking if part_of(work) == COMMUNICATION]
+    def answers(self, library: str, problems: Sequence[Operator]) -> tuple[dict[Operator, ProblemTime], set[Operator]]:
+        """Return problem → time, and the problems for which the framework's table has only the floor of its harness.
+
+        Times come from the framework's own table or from other tables, as the module's docstring explains.
+        """
+        answers = self._own_times(library, problems)
+        floors = {problem for problem, answer in answers.items() if answer.source == FLOOR}
+        unmeasured = {problem for problem, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
+        lacking = unmeasured - {problem for problem in unmeasured if isinstance(problem, Streamed)}
+        open_problems = [problem for problem in problems if part_of(problem) == PRODUCTS or problem in lacking]
+        transfers = [problem for problem in lacking if part_of(problem) == COMMUNICATION]
         others = [name for name in frameworks_on(self.device) if name != library]
-        for name, some in (*((name, open_works) for name in others), (COLLECTIVES, transfers)):
-            for work, answer in self._asked(name, some).items() if some else ():
+        for name, subset in (*((name, open_problems) for name in others), (COLLECTIVES, transfers)):
+            for problem, answer in self._own_times(name, subset).items() if subset else ():
                 is_known = answer.source not in (FLOOR, ROOFLINE)
-                if is_known and (work in unknown or answer.time_us < answers[work].time_us):
-                    answers[work] = answer
-                    unknown.discard(work)
+                if is_known and (problem in unmeasured or answer.time_us < answers[problem].time_us):
+                    answers[problem] = answer
+                    unmeasured.discard(problem)
         return answers, floors
 
-    def _asked(self, name: str, works: Sequence[Operator]) -> dict[Operator, ProblemTime]:
+    def _own_times(self, name: str, problems: Sequence[Operator]) -> dict[Operator, ProblemTime]:
         from surrogate.prediction.shipped import load_operators
 
         if name not in self._predictors:
             self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
-        runs = {work: with_default_math(work, self.device) for work in works}
+        runs = {problem: with_default_math(problem, self.device) for problem in problems}
         answers = self._predictors[name].answers(dict.fromkeys(runs.values()), {})
-        return {work: answers[run] for work, run in runs.items() if run in answers}
+        return {problem: answers[run] for problem, run in runs.items() if run in answers}
 
 
 def server_steps(
     decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
 ) -> dict[Setup, ServerSteps | InputError]:
-    """What the steps of each setup take, or why it is refused: all kernels are asked for together."""
+    """Return each setup's steps, or the error that refuses it; all kernels are predicted together."""
     prompt_of = cache(lambda deployment: Step(decoder, [Requests(1, load.input, load.input)], deployment, load.input))
     results: dict[Setup, ServerSteps | InputError] = {}
-    sized: dict[Setup, _Sized] = {}
+    sized: dict[Setup, _SizedSteps] = {}
     for setup in setups:
         try:
-            sized[setup] = _sized(decoder, load, kernels.device, setup, prompt_of(setup.deployment))
+            sized[setup] = _size_steps(decoder, load, kernels.device, setup, prompt_of(setup.deployment))
         except InputError as error:
             results[setup] = error
-    counts_by_step = {id(step): step.kernel_counts() for each in sized.values() for step in (each.prompt, each.decode)}
-    works = dict.fromkeys(work for counts in counts_by_step.values() for work in counts)
-    answers, floors = kernels.answers(library, list(works))
-    timed = {key: _time(counts, answers, floors, kernels.device) for key, counts in counts_by_step.items()}
+    step_counts = {id(step): step.kernel_counts() for each in sized.values() for step in (each.prompt, each.decode)}
+    problems = dict.fromkeys(problem for counts in step_counts.values() for problem in counts)
+    answers, floors = kernels.answers(library, list(problems))
+    step_times = {key: _time(counts, answers, floors, kernels.device) for key, counts in step_counts.items()}
     for setup, each in sized.items():
-        results[setup] = _steps(load, each, timed[id(each.prompt)], timed[id(each.decode)])
+        results[setup] = _steps(load, each, step_times[id(each.prompt)], step_times[id(each.decode)])
     return results
 
 
-class _Sized(NamedTuple):
-    """A setup's two steps and what they hold."""
+class _SizedSteps(NamedTuple):
+    """A setup's two steps and their memory."""
 
     prompt: Step
     decode: Step
@@ -256,72 +279,76 @@ class _Sized(NamedTuple):
     fits: bool
 
 
-class _Timed(NamedTuple):
-    """A step's time in µs, its parts, the share that is not measured with its upper end, floors, the source of its sums
-    over GPUs, and a refusal; what its arithmetic and its bytes take at peak rates."""
+class _StepTime(NamedTuple):
+    """The time of a step in µs.
+
+    ``parts`` are its parts, and ``unmeasured_us`` is the distance to the upper end for unmeasured kernels. ``floors``
+    and ``sums_source`` are as in `ServerSteps`. ``refused`` is the reason if the GPU cannot run the step. The times of
+    arithmetic and bytes at peak rates are ``compute_us`` and ``memory_us``.
+    """
 
     time_us: float
     parts: Mapping[str, float]
     unmeasured_us: float
     floors: tuple[Operator, ...]
-    sums: str
+    sums_source: str
     refused: str
     compute_us: float
     memory_us: float
 
 
 def room_bytes(device: Gpu) -> float:
-    """Bytes of a GPU that a server fills with weights, cache and activations."""
+    """Return the bytes of a GPU that a server can use for weights, cache and activations."""
     return UTILISATION * usable_bytes(device) - context_bytes(device)
 
 
-def _sized(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _Sized:
-    """How many requests run at once, and the step that decodes them: half of an answer is there on average."""
+def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _SizedSteps:
+    """Return the number of running requests and the step that decodes them, with half of each answer in the cache."""
     deployment = setup.deployment
     stages, users = deployment.pipeline_parallel, ceil_div(setup.users, deployment.data_parallel)
     context = load.input + load.output // 2
     one = Step(decoder, [Requests(1, 1, context)], deployment, 1)
-    moved = max(_moved(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
-    held = prompt.weights_bytes() / stages + moved * min(1.0, BATCHED_TOKENS / load.input)
+    activation_bytes = max(_activation_bytes(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
+    held_bytes = prompt.weights_bytes() / stages + activation_bytes * min(1.0, MAX_BATCHED_TOKENS / load.input)
     request_bytes = one.kv_bytes / stages
-    places = int((room_bytes(device) - held) / request_bytes)
+    places = int((room_bytes(device) - held_bytes) / request_bytes)
     running = max(1, min(users, places))
     batch = ceil_div(running, stages)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
-    return _Sized(prompt, decode, users, running, held + running * request_bytes, places >= 1)
+    return _SizedSteps(prompt, decode, users, running, held_bytes + running * request_bytes, places >= 1)
 
 
-def _moved(kernel: StepKernel) -> float:
-    """Bytes of a kernel's activations."""
+def _activation_bytes(kernel: StepKernel) -> float:
+    """Return the bytes of a kernel's activations."""
     return kernel.problem.dram_bytes - kernel.weights * ELEMENTS[kernel.problem.dtype].weight_bytes
 
 
 def _time(
     kernels: Mapping[Operator, int], answers: Mapping[Operator, ProblemTime], floors: Container[Operator], device: Gpu
-) -> _Timed:
+) -> _StepTime:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     unmeasured_us = 0.0
     refused = ""
-    for work, count in kernels.items():
-        answer = answers[work]
-        parts[part_of(work)] += count * answer.time_us
+    for problem, count in kernels.items():
+        answer = answers[problem]
+        parts[part_of(problem)] += count * answer.time_us
         if answer.source in UNMEASURED:
             unmeasured_us += count * (answer.upper_us - answer.time_us)
-        if answer.source == ROOFLINE and work.MULTIPLIES:
-            refused = refused or (missing_units(device, work.dtype, work.math) or "")
-    floored = tuple(work for work in kernels if work in floors)
-    sums = next((answers[work].source for work in kernels if part_of(work) == COMMUNICATION), "")
-    limited = [(count, work) for work, count in kernels.items() if part_of(work) in LIMITED]
+        if answer.source == ROOFLINE and problem.MULTIPLIES:
+            refused = refused or (missing_units(device, problem.dtype, problem.math) or "")
+    own_floors = tuple(problem for problem in kernels if problem in floors)
+    sums_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
+    bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
     arithmetic_us = sum(
-        count * compute_us(work.flops, peak_tflops(device, work.dtype, work.uses_tensor_cores))
-        for count, work in limited
+        count * compute_us(problem.flops, peak_tflops(device, problem.dtype, problem.uses_tensor_cores))
+        for count, problem in bounded
     )
-    traffic_us = sum(count * memory_us(work.dram_bytes, device.dram_gbs) for count, work in limited)
-    limits = float(arithmetic_us), float(traffic_us)
-    return _Timed(sum(parts.values()), parts, unmeasured_us, floored, sums, refused, *limits)
+    traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
+    bounds = float(arithmetic_us), float(traffic_us)
+    return _StepTime(sum(parts.values()), parts, unmeasured_us, own_floors, sums_source, refused, *bounds)
 
 
-def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerSteps | InputError:
+def _steps(load: Load, sized: _SizedSteps, prompt: _StepTime, decode: _StepTime) -> ServerSteps | InputError:
     if prompt.refused or decode.refused:
         return InputError(f"{prompt.refused or decode.refused}; give another --dtype, or --gpu")
     steps = ServerSteps(
@@ -336,17 +363,17 @@ def _steps(load: Load, sized: _Sized, prompt: _Timed, decode: _Timed) -> ServerS
         parts={},
         half_width=log1p(decode.unmeasured_us / decode.time_us),
         floors=(*prompt.floors, *decode.floors),
-        sums=decode.sums,
+        sums_source=decode.sums_source,
         min_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
     )
-    # A step that takes a prompt beside decoded tokens reads its weights once for both.
+    # A step with a prompt and decoded tokens reads the weights once for both.
     arithmetic_us = decode.compute_us + steps.prompts_per_token * prompt.compute_us
-    whole_ms = steps.decode_ms + steps.prompts_ms
-    parts = {name: decode.parts[name] / 1e3 / whole_ms for name in PARTS}
-    summed = steps.prompts_per_token * prompt.parts[COMMUNICATION] / 1e3 / whole_ms
-    parts[COMMUNICATION] += summed
+    total_ms = steps.decode_ms + steps.prompts_ms
+    parts = {name: decode.parts[name] / 1e3 / total_ms for name in PARTS}
+    communication = steps.prompts_per_token * prompt.parts[COMMUNICATION] / 1e3 / total_ms
+    parts[COMMUNICATION] += communication
     return replace(
         steps,
-        parts=parts | {PROMPTS: steps.prompts_ms / whole_ms - summed},
+        parts=parts | {PROMPTS: steps.prompts_ms / total_ms - communication},
         min_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
     )

@@ -412,8 +412,8 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
         yield f"{device.name}, {library}: {floor_note(steps.floors)}; other frameworks' kernels stand in their place"
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: unmeasured kernels are timed from the datasheet, with wide intervals"
-    if steps.sums and not device.link_gbs:
-        source = "by its data sheet" if steps.sums in UNMEASURED else "as one machine was measured"
+    if steps.sums_source and not device.link_gbs:
+        source = "by its data sheet" if steps.sums_source in UNMEASURED else "as one machine was measured"
         yield f"{device.name}: no link but PCIe is known; sums over its GPUs are timed {source}; machines differ much"
 
 
