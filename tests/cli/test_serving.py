@@ -66,7 +66,7 @@ def test_scripts_get_every_configuration_and_people_the_best(seer: Any, tmp_path
 def test_targets_that_nothing_keeps_are_a_negative_answer(seer: Any) -> None:
     run = seer(*ASKED, "--tpot", 0.001, "--json")
     assert run.code == 1 and run.json["best"] is None and run.json["rows"]
-    assert "no configuration keeps the targets" in run.err
+    assert "no configuration meets the targets" in run.err
 
 
 @pytest.mark.parametrize("option", ["--disaggregated", "--speculative"])

@@ -22,7 +22,7 @@ from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
-from surrogate.network.serving_result import SHOWN, Targets, pareto, pareto_figure, serving_page
+from surrogate.network.serving_result import MAX_ROWS, Targets, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
 from tests.test_docs import blocks
 
@@ -124,8 +124,8 @@ def test_more_users_take_longer_and_two_replicas_less(servers: Serving) -> None:
 
 
 def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
-    said = json.loads(to_json(servers.to_dict()))
-    assert said["best"] == said["rows"][0] and len(servers.to_frame()) == len(said["rows"])
+    message = json.loads(to_json(servers.to_dict()))
+    assert message["best"] == message["rows"][0] and len(servers.to_frame()) == len(message["rows"])
     assert all(part in repr(servers) for part in ("◀ best", "meets the targets", "further configurations"))
     assert repr(servers.best).splitlines()[0].split()[:2] == ["GPUs", "with"] and "1e+" not in repr(servers)
     page = serving_page(servers)
@@ -135,8 +135,8 @@ def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
     table = servers.table(len(servers.rows))
     assert len(table.records) == sum(row.fits for row in servers.rows) < len(servers.rows)
     assert "TP1 does not fit h100-sxm in bf16, cache bf16: it needs 13" in (text := table.text(200))
-    assert "; from 2 GPUs on it fits" in text and "TP: GPUs that share every layer" in text and "EP:" not in text
-    assert len(servers.table(SHOWN).records) == SHOWN
+    assert "; it fits on 2 GPUs" in text and "TP: GPUs that share every layer" in text and "EP:" not in text
+    assert len(servers.table(MAX_ROWS).records) == MAX_ROWS
 
 
 def test_fp8_is_no_slower_than_bf16_where_servers_fuse_the_quantisation() -> None:
@@ -191,24 +191,24 @@ def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -
     found = serve(LLAMA, gpu="h100-sxm", input=1024, output=512, ttft_ms=1000, tpot_ms=1.0, choices=choices)
     fitting = [row.tpot_ms for row in found.rows if row.fits]
     assert found.best is None and fitting == sorted(fitting) and "TPOT" in repr(found.rows[0])
-    assert "keeps both targets with at most 8 GPUs" in found.verdict and "its target" in repr(found)
+    assert "meets both targets with at most 8 GPUs" in found.verdict and "its target" in repr(found)
     assert f"of 1000 ms and TPOT {found.rows[0].tpot_ms:.1f}" in found.verdict and "in ms" not in found.verdict
     assert "targets are in ms" in replace(found, targets=Targets(tpot_ms=0.03)).verdict
     assert "TTFT 1." not in repr(found)  # kept by all
     unsure = replace(servers, targets=Targets(tpot_ms=servers.rows[0].tpot_ms))
     assert "◀ best, may miss the targets" in repr(unsure)
-    assert "4 h100-sxm as TP4 by vllm in fp8 with the cache in bf16 for 16 users keeps them" in repr(unsure)
-    assert "no configuration keeps them" in replace(unsure, rows=unsure.rows[:1]).verdict
+    assert "4 h100-sxm as TP4 by vllm in fp8 with the cache in bf16 for 16 users meets them" in repr(unsure)
+    assert "no configuration meets them" in replace(unsure, rows=unsure.rows[:1]).verdict
     assert "may miss" not in repr(replace(servers, targets=Targets(tpot_ms=1e3)))
 
 
 def test_the_most_users_that_keep_the_targets_are_found_between_powers_of_two() -> None:
-    asked: dict[str, Any] = {"gpu": "h100-sxm", "input": 512, "output": 64, "tpot_ms": 12, "libraries": "vllm"}
-    found = serve(SMALL, **asked, tensor_parallel=(1, 16))
+    arguments: dict[str, Any] = {"gpu": "h100-sxm", "input": 512, "output": 64, "tpot_ms": 12, "libraries": "vllm"}
+    found = serve(SMALL, **arguments, tensor_parallel=(1, 16))
     (users,) = {row.concurrency for row in found.rows} - {2**power for power in range(9)}
     assert users == max(row.concurrency for row in found.rows if row.meets)
-    assert all(said in repr(found) for said in ("powers of two up to 256", "tensor_parallel 16 is left out"))
-    assert not serve(SMALL, **asked, tensor_parallel=1, gpus=1, concurrency=users + 1 + users // 16).best
+    assert all(message in repr(found) for message in ("powers of two up to 256", "tensor_parallel 16 is ignored"))
+    assert not serve(SMALL, **arguments, tensor_parallel=1, gpus=1, concurrency=users + 1 + users // 16).best
 
 
 def test_without_targets_none_is_best_and_the_front_comes_first() -> None:
@@ -259,13 +259,15 @@ def test_no_interval_begins_before_the_weights_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "run", "said"),
-    [((), {"bf16"}, "checkpoint as it is"), ("fp8", {"fp8"}, "quality is not judged"), ("bf16", {"bf16"}, "")],
+    ("dtypes", "run", "message"),
+    [((), {"bf16"}, "checkpoint's type"), ("fp8", {"fp8"}, "quality is not evaluated"), ("bf16", {"bf16"}, "")],
 )
-def test_the_checkpoint_runs_as_it_is_unless_another_type_is_asked_for(dtypes: Any, run: set[str], said: str) -> None:
+def test_the_checkpoint_runs_as_it_is_unless_another_type_is_asked_for(
+    dtypes: Any, run: set[str], message: str
+) -> None:
     choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, dtypes=dtypes)
     found = serve(LLAMA, gpu="h100-sxm", input=64, output=8, choices=choices)
-    assert {row.dtype for row in found.rows} == run and said in " ".join(found.notes)
+    assert {row.dtype for row in found.rows} == run and message in " ".join(found.notes)
 
 
 def test_gpus_without_a_price_come_behind_those_with_one() -> None:
@@ -276,7 +278,7 @@ def test_gpus_without_a_price_come_behind_those_with_one() -> None:
     assert [row.gpu for row in found.rows if row.fits] == ["h100-sxm", "h200-sxm"]
     swapped = replace(found, rows=(replace(found.rows[0]), *found.rows), targets=Targets(tpot_ms=1e3))
     assert [record["GPUs"] for record in swapped.table().records] == ["4 h100-sxm", "4 h200-sxm", "4 h100-sxm"]
-    assert "no price for h200-sxm" in " ".join(found.notes)
+    assert "h200-sxm has no price" in " ".join(found.notes)
 
 
 def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
@@ -291,12 +293,14 @@ def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
 def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
     found = serve(SMALL, gpu="l40s", input=512, output=64, concurrency=4, tensor_parallel=8, kv_dtypes="fp8")
     assert {(row.bound, row.kv_dtype) for row in found.rows} == {("communication", "fp8")}
-    assert all(said in repr(found) for said in ("timed as one machine was measured", "fp8: a cache quantised from"))
+    assert all(
+        message in repr(found) for message in ("measurements of one machine", "fp8: the cache is quantised from")
+    )
     assert "cache" in repr(found.rows[0])
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"choices": Choices(libraries=("vlm",))}, "did you mean|library 'vlm' is unknown"),
         ({"choices": Choices(dtypes=("fp9",))}, "dtype 'fp9' is unknown"),
@@ -304,7 +308,7 @@ def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
         ({"choices": Choices(expert_parallel=(2,), tensor_parallel=(2,))}, "has no experts"),
         ({"choices": Choices(pipeline_parallel=(99,), gpus=200)}, "cannot be divided into 99 stages"),
         ({"choices": Choices(kv_dtypes=("fp3",))}, "kv_dtype 'fp3' is unknown"),
-        ({"choices": Choices(tensor_parallel=(16,))}, "takes 16 GPUs; give --gpus 16"),
+        ({"choices": Choices(tensor_parallel=(16,))}, "needs 16 GPUs; give --gpus 16"),
         ({"choices": Choices(routing="balanced")}, "leave out --routing"),
         ({"choices": Choices(libraries=("trtllm",)), "gpu": "mi300x"}, "does not run on mi300x"),
         ({"choices": Choices(dtypes=("fp8",)), "gpu": "t4"}, "no fp8 units"),
@@ -313,9 +317,9 @@ def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
         ({"price": {"h999": 1.0}}, "h999"),
         ({"price": {"h200-sxm": 1.0}}, "h200-sxm is not among the GPUs"),
         ({"price": -1}, "--price of h100-sxm is -1"),
-        ({"tpot_ms": "40"}, "--tpot is '40'; a number above 0, up to inf"),
+        ({"tpot_ms": "40"}, "--tpot is '40'; give a number above 0"),
         ({"ttft_ms": -1}, "--ttft is -1"),
-        ({"tpot_ms": 9, "output": 1}, "no further one"),
+        ({"tpot_ms": 9, "output": 1}, "has no TPOT"),
         ({"gpu": ["h100-sxm"]}, "give one name"),
         ({"config": object()}, "config is a object"),
         ({"choices": {"concurrency": 4}}, "choices is a dict; give a surrogate.network.Choices"),
@@ -323,14 +327,14 @@ def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
         ({"tpot": 20}, "did you mean tpot_ms"),
     ],
 )
-def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
-    asked: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
-    with pytest.raises(InputError, match=said) as error, naming_options():
-        serve(**asked)
+def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
+    with pytest.raises(InputError, match=message) as error, naming_options():
+        serve(**arguments)
     assert "\n" not in str(error.value)
-    if "--" in said:
-        with pytest.raises(InputError, match=as_parameters(said)):
-            serve(**asked)
+    if "--" in message:
+        with pytest.raises(InputError, match=as_parameters(message)):
+            serve(**arguments)
 
 
 def test_one_refused_gpu_leaves_the_others_their_answers() -> None:
