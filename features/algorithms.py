@@ -1,9 +1,9 @@
-"""The algorithm registry (`algorithms.toml`, `support.toml`): cuDNN's enums for three directions and MIOpen's.
+"""The registry of algorithms (`algorithms.toml`, `support.toml`): cuDNN's enums for three directions, and MIOpen's.
 
-A *mechanism* says how an algorithm works (what arithmetic is really done); it decides which analytical terms apply.
-Support rules say which problems an algorithm accepts, as its library documents it. Sources: cuDNN API reference,
-"supported algorithms" of cudnnConvolutionForward, BackwardData and BackwardFilter; statuses of cuDNN 7.5 to 7.6.4.
-Where a release or a device differs, statuses in the data win (surrogate.models.support).
+A *mechanism* is the way in which an algorithm works. It determines the arithmetic and the analytical terms. Support
+rules state the problems that an algorithm accepts, as its library documents them. Sources: cuDNN API reference,
+"supported algorithms" of cudnnConvolutionForward, BackwardData and BackwardFilter; statuses of cuDNN 7.5 to 7.6.4. If a
+release or a device differs, statuses in the data override the rules (surrogate.models.support).
 """
 
 import re
@@ -22,17 +22,17 @@ from .problem import DIRECTIONS, FLAGS, SIZE_COLUMNS, Problem
 Mechanism = str
 """A key of `mechanisms.toml`."""
 MECHANISM_ROWS: dict[str, dict[str, Any]] = read_table("mechanisms.toml")
-"""Mechanism → ``kernel``, the algorithm whose kernels stand for it, and ``tiles``, its three as [rows, columns]."""
+"""Mechanism → ``kernel``, an algorithm with the same kernels, and ``tiles``, three tiles as [rows, columns]."""
 MECHANISMS: tuple[Mechanism, ...] = tuple(MECHANISM_ROWS)
 MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANISMS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One algorithm of a library in one direction.
+    """An algorithm of a library in one direction.
 
-    ``enum`` is the library's own number (−1 where it has none); ``deterministic`` says whether two runs give the same
-    bits; ``implemented`` is False for enum values that no release ever supported.
+    ``enum`` is the library's own number (−1 if it has none). ``deterministic``: two runs give the same bits.
+    ``implemented`` is False for enum values that no release ever supported.
     """
 
     library: str
@@ -45,39 +45,39 @@ class Algorithm:
 
 
 def _rows(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str, str, Any]]:
-    """Library, direction, algorithm and its row; a table's direction "all" stands for each of the three."""
+    """Yield library, direction, algorithm and its row; a table's direction "all" means all three directions."""
     for library, of_library in table.items():
-        for named, rows in of_library.items():
-            for direction in DIRECTIONS if named == "all" else (named,):
+        for name_of_direction, rows in of_library.items():
+            for direction in DIRECTIONS if name_of_direction == "all" else (name_of_direction,):
                 yield from ((library, direction, name, row) for name, row in rows.items())
 
 
 _ALGORITHMS = read_table("algorithms.toml")
-ALGORITHMS = tuple(Algorithm(*named, **row) for *named, row in _rows(_ALGORITHMS))
-"""Every algorithm known, by library, direction and enum value."""
+ALGORITHMS = tuple(Algorithm(*key, **row) for *key, row in _rows(_ALGORITHMS))
+"""All registered algorithms, by library, direction and enum value."""
 
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
-"""Vendor of a GPU → the library that runs convolutions there."""
+"""Vendor of a GPU → the library that runs convolutions on it."""
 CUDNN_GRAPH = "cudnn-graph"
-"""cuDNN's graph API, as collected: its engines are none of the algorithms here."""
+"""cuDNN's graph API, as collected. Its engines are not in this registry."""
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(a.library for a in ALGORITHMS))
 _INDEX: dict[tuple[str, str, str], Algorithm] = {(a.library, a.direction, a.name): a for a in ALGORITHMS}
 
 
 @cache
 def algorithms(library: str, direction: str = "fwd") -> tuple[Algorithm, ...]:
-    """All algorithms of a library in a direction, in enum order. Raises `InputError` for an unknown library."""
+    """Return all algorithms of a library in a direction, in enum order. Raises `InputError` for an unknown library."""
     if library == CUDNN_GRAPH:
         raise InputError(
-            f"library {library} ranks engines that every release of cuDNN numbers anew, and no model predicts them;"
-            " ask about library cudnn: a table without the columns library, library_version and algorithm does"
+            f"no model predicts the engines of library {library}, whose numbers change with every release of cuDNN;"
+            " use library cudnn: leave out the table's columns library, library_version and algorithm"
         )
     check_choice("library", library, LIBRARIES)
     return tuple(a for a in ALGORITHMS if a.library == library and a.direction == direction)
 
 
 def algorithm(name: str, library: str = "cudnn", direction: str = "fwd") -> Algorithm:
-    """The algorithm of that name. Raises `InputError` with the nearest names."""
+    """Return an algorithm by name. Raises `InputError` with the nearest names."""
     entry = _INDEX.get((library, direction, name))
     if entry is None:
         names = [a.name for a in algorithms(library, direction)]
@@ -89,19 +89,19 @@ def algorithm(name: str, library: str = "cudnn", direction: str = "fwd") -> Algo
 
 @cache
 def mechanism_of(name: str, library: str = "cudnn", direction: str = "fwd") -> Mechanism:
-    """The mechanism of an algorithm; an algorithm that no registry row names is taken for an implicit GEMM."""
+    """Return the mechanism of an algorithm; an unregistered algorithm is treated as an implicit GEMM."""
     entry = _INDEX.get((library, direction, name))
     return entry.mechanism if entry else "implicit_gemm"
 
 
 class SupportRule(NamedTuple):
-    """A ``condition`` over a problem and its GPU's compute capability, and what is said where it does not hold."""
+    """A ``condition`` on a problem and its GPU's compute capability, and the ``reason`` to give if it is false."""
 
     reason: str
     condition: ElementwiseFormula
 
     def holds(self, problem: Problem, compute_capability: float) -> Number:
-        """Not 0 where it holds; a number, or (rows,)."""
+        """Return a value other than 0 if the condition is true: a number, or (rows,)."""
         return self.condition.value({name: getattr(problem, name, compute_capability) for name in self.condition.names})
 
 
@@ -121,7 +121,7 @@ RULES: dict[tuple[str, str, str], tuple[SupportRule, ...]] = {
 def unsupported_reason(
     name: str, problem: Problem, *, library: str = "cudnn", direction: str = "fwd", gpu_name: str = ""
 ) -> str | None:
-    """Why the library refuses ``problem`` (a `Conv`) with this algorithm, or None where it takes it.
+    """Return the reason why the library refuses ``problem`` (a `Conv`) with this algorithm, or None if it accepts it.
 
     Raises `InputError` for an unknown algorithm.
     """
@@ -134,20 +134,20 @@ def unsupported_reason(
 
 
 RELEASE = r"\d{1,18}(?:\.\d{1,18})*(?:[._-]?(?:dev|a|b|rc|post)\d{1,18})*"
-"""A release with its stages, as it may stand inside another text."""
+"""A release with its stages, inside any text."""
 
 
 def version_number(version: str) -> tuple[int, ...]:
-    """The first dotted number in a version text: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
+    """Return the first dotted number in a version's text: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
     number = re.search(r"\d+(?:\.\d+)*", str(version))
     return tuple(int(part) for part in number[0].split(".")) if number else (0,)
 
 
 def version_key(version: str) -> tuple[Version, str]:
-    """A version for ordering, as PEP 440 has it: 1.3.0.dev1 < 1.3.0rc9 < 1.3.0rc20 < 1.3.0 < 1.3.0.post1 < 1.3.1.
+    """Return a sort key for versions, as PEP 440 orders them: 1.3.0.dev1 < 1.3.0rc9 < 1.3.0rc20 < 1.3.0 < 1.3.0.post1.
 
-    A text that is no such version goes by the first one in it (``rocm-6.1``, ``7.6.5-cuda10``), one without a number
-    comes first; texts of one version go by the alphabet.
+    A text that is no such version is sorted by the first version inside it (``rocm-6.1``, ``7.6.5-cuda10``). A text
+    without a number comes first. Texts of equal versions are sorted alphabetically.
     """
     try:
         return Version(version), version
@@ -157,10 +157,10 @@ def version_key(version: str) -> tuple[Version, str]:
 
 
 def newest(versions: Iterable[str]) -> str:
-    """The newest of some versions by `version_key`, "" of none."""
+    """Return the newest version by `version_key`, or "" if there are none."""
     return max(versions, key=version_key, default="")
 
 
 def version_column(version: str) -> float:
-    """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
+    """Return a version as one number, 7.6.4 → 7.0604, so that a threshold separates releases."""
     return sum(part / 100.0**position for position, part in enumerate(version_number(version)[:3]))

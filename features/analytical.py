@@ -1,13 +1,13 @@
-"""Times of kernels from a GPU's specification: for GPUs whose convolutions or products nobody has published.
+"""Analytical models of kernel times from a GPU's datasheet, for GPUs without published convolutions or products.
 
-- `TensorCoreModel`: an implicit GEMM on tensor cores takes the p-norm of its arithmetic's time, of one tile's alone on
-  its SM, and of its traffic's, so that the longest rules and the others still count where they are near. The shares are
-  fitted to whole networks: those of half precision to large batches (`experiments/image_networks.py`), those of TF32 to
-  small programs, too (`experiments/small_networks.py`).
-- `TiledProductModel`: matrix products of AMD's boards. A tuned library runs the fastest of many kernels: the law takes
-  the least time over output tiles and over the parts that the sums may be split into. Of a tile it counts the
-  arithmetic, the operands that reach the compute unit, and the latency of the steps along the sum, which waves of tiles
-  share; of a product its traffic. The constants are fitted by `python -m experiments.tiled_products`.
+- `TensorCoreModel`: an implicit GEMM on tensor cores. Its time is the p-norm of three times: its arithmetic, one tile
+  on its SM, and its traffic. The longest dominates, and the others count if they are close. The shares of half
+  precision are fitted to whole networks with large batches (`experiments/image_networks.py`). The shares of TF32 are
+  also fitted to small programs (`experiments/small_networks.py`).
+- `TiledProductModel`: matrix products of AMD's boards. A tuned library runs the fastest of many kernels, so the model
+  takes the minimum time over output tiles and over splits of the sums. A tile costs its arithmetic, the operands that
+  reach the compute unit, and the latency of the steps along the sum, which waves of tiles share. A product also costs
+  its traffic. The constants are fitted by `python -m experiments.tiled_products`.
 """
 
 from collections.abc import Mapping
@@ -27,41 +27,53 @@ from .terms import Sized
 CHANNEL_BYTES = 16
 """Channels of a group are padded to it. Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations."""
 GATHERED_BYTES = 128
-"""Channels that a strided filter's data gradient sums for each tap are padded to it: taps are gathered one by one, so
-that no step of a tile's depth spans two."""
+"""In the data gradient of a strided filter, the channels of each tap are padded to it.
+
+Taps are gathered one by one, so that no step of a tile's depth covers two of them.
+"""
 NARROW_PIPE = 1024.0
-"""Bytes of operands that one SM's tensor cores multiply a clock on the GPUs that the law of half precision is fitted
-on (GeForce, fp32 sums): 512 operations."""
+"""Operand bytes that one SM's tensor cores multiply per clock on the GPUs of the half-precision fit: 512 operations.
+
+These GPUs are GeForce boards with fp32 sums.
+"""
 WIDE_PIPE_EXPONENT = 0.25
-"""A share of the peak falls with this power of a wider pipe: large bf16 GEMM of cuBLAS reaches 0.8 of RTX PRO 6000's
-and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
+"""The reached share of the peak falls with this power of a wider pipe.
+
+Large bf16 GEMMs of cuBLAS reach 0.8 of the peaks of RTX PRO 6000 and A100, 0.73 of H100's and 0.7 of B200's
+(aiconfigurator's tables).
+"""
 FILTER_GRADIENT = 1.5
-"""How many times as long as the forward pass a filter's gradient takes: the least of four networks by cuDNN 7's
-tensor-core kernels on a V100 (ResNet-50 2.8, VGG-16 1.5, Inception 3.2, DenseNet-121 2.9), as c3sr/scope timed them."""
+"""Time of a filter's gradient divided by the time of the forward pass: the minimum of four networks.
+
+c3sr/scope timed cuDNN 7's tensor-core kernels on a V100: ResNet-50 2.8, VGG-16 1.5, Inception 3.2, DenseNet-121 2.9.
+"""
 TILE = 128 * 64
 """Pixels × channels of the result that a block computes."""
 L2_BYTES = 32.0
-"""What an SM reads from L2 in a clock: A100's 5,120 bytes a clock are 47 for each of 108 SMs (NVIDIA's white paper), of
-which copies reach two thirds."""
+"""Bytes that an SM reads from L2 per clock.
+
+A100's 5,120 bytes per clock are 47 for each of 108 SMs (NVIDIA's white paper); copies reach two thirds of it.
+"""
 LAUNCH_US = 2.0
-"""From one kernel's last block to the next one's first in a busy stream."""
+"""Time in µs from the last block of a kernel to the first block of the next one in a busy stream."""
 STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH} | {
     "streamed": "streaming_bandwidth"
 }
-"""Kind of an operator that memory bounds → the share of the bandwidth that it reaches."""
+"""Kind of a memory-bound operator → the name of its share of the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorCoreModel:
-    """Shares of a specification's peaks that kernels reach.
+    """Time of kernels as shares of a datasheet's peaks.
 
-    ``peak_share`` of the tensor peak for many channels and a long sum, half of it at ``half_width`` channels and at
-    ``half_depth`` products a sum; ``grouped_share`` the same for grouped filters. ``blend`` is p. ``transform`` and
-    ``transform_1x1`` are passes over input and output that NCHW adds, for filters of several taps and of one. Depthwise
-    filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth. ``start_us`` is what every
-    dense convolution takes, however small, and ``tile_time`` the time of one tile in those of its SM's peak: sums are
-    split among SMs where tiles are few. A strided filter's data gradient, which a transposed convolution runs, reaches
-    ``gathered_share`` of the others' peak: kernels multiply the zeros between the gathered pixels, too.
+    ``peak_share`` is the share of the tensor peak for many channels and a long sum. It falls to half at ``half_width``
+    channels and at ``half_depth`` products per sum. ``grouped_share`` is the same share for grouped filters. ``blend``
+    is p. ``transform`` and ``transform_1x1`` are passes over input and output that NCHW adds, for filters of several
+    taps and of one tap. Depthwise filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth.
+    ``start_us`` is a constant time of every dense convolution. ``tile_time`` is the time of one tile, divided by its
+    time at the SM's peak; sums are split among SMs if there are few tiles. The data gradient of a strided filter, which
+    a transposed convolution runs, reaches ``gathered_share`` of the other kernels' peak, because it also multiplies the
+    zeros between the gathered pixels.
     """
 
     peak_share: float
@@ -83,9 +95,9 @@ class TensorCoreModel:
     gathered_share: float = 1.0
 
     def convolution_us(self, z: Sized, gpu: Gpu, dtype: str) -> Number:
-        """Time in µs of one convolution; numbers or arrays."""
+        """Return the time in µs of one convolution; numbers or arrays."""
         traffic_us = memory_us(1.0 * z.tensor_bytes, gpu.dram_gbs)
-        # 1. Dense and grouped: arithmetic on padded channels, the peak's share by the width and the depth of a product.
+        # 1. Dense and grouped: arithmetic on padded channels. A product's width and depth set the share of the peak.
         peak = peak_tflops(gpu, dtype, uses_tensor_cores=True)
         pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) * DTYPES[dtype] / NARROW_PIPE
         share = where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
@@ -100,7 +112,7 @@ class TensorCoreModel:
         tile_us = self.tile_time * compute_us(2.0 * TILE * depth, peak / gpu.sms)
         arithmetic_us = self._blended(compute_us(padded, peak * share), tile_us)
         dense_us = self._blended(arithmetic_us, traffic_us / self.bandwidth)
-        # 2. NCHW: kernels read and write NHWC, so that tensors are transformed before and after.
+        # 2. NCHW: kernels read and write NHWC, so tensors are transformed before and after.
         passes = where(z.r * z.s > 1, self.transform, self.transform_1x1)
         weights = z.k * z.c_per_group * z.r * z.s * z.itemsize
         images_us = memory_us(z.tensor_bytes - weights, gpu.dram_gbs)
@@ -110,18 +122,18 @@ class TensorCoreModel:
         vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
         bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)
         depthwise_us = self._blended(vector_us, traffic_us / bandwidth)
-        # Its filter's gradient: a block for every tap reads its channel of both images, whoever else has read it.
+        # Filter's gradient: the block of each tap reads its channel of both images again.
         read = where(z.is_bwd_filter, 1.0 * z.r * z.s * (z.tensor_bytes - weights), 0.0)
         depthwise_us = self._blended(depthwise_us, read / (L2_BYTES * gpu.sms * gpu.boost_mhz))
         return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + LAUNCH_US
 
     def streamed_us(self, work: Operator, gpu: Gpu) -> Number | None:
-        """Time in µs of an operator that memory bounds; None for one that the law does not describe."""
+        """Return the time in µs of a memory-bound operator; None if the model does not cover it."""
         share = STREAMING.get(work.kind)
         return share and memory_us(1.0 * work.dram_bytes, gpu.dram_gbs) / getattr(self, share) + LAUNCH_US
 
     def _blended(self, compute: Number, memory: Number) -> Number:
-        """(cᵖ + mᵖ)^(1/p)."""
+        """Return (cᵖ + mᵖ)^(1/p)."""
         return (compute**self.blend + memory**self.blend) ** (1.0 / self.blend)
 
 
@@ -130,25 +142,26 @@ TENSILE_TYPES: dict[str, str] = _TABLE["tensile_types"]
 """Element type → the tensile type of a product that names none: sums in fp32, or as wide as the inputs."""
 TRANSPOSES = ("NN", "NT", "TN", "TT")
 TILES = np.array(_TABLE["tiles"], dtype=np.float64)
-"""Rows and columns of the macro tiles that most of Tensile's winners have."""
+"""Rows and columns of the macro tiles of most of Tensile's winners."""
 SPLITS = np.array([1.0, 4.0, 16.0])
-"""Parts of a sum that tiles of their own work on (Tensile's GlobalSplitU)."""
+"""Parts of a sum that separate tiles compute (Tensile's GlobalSplitU)."""
 STEP = 16.0
 """Products of a sum between two loads."""
 AT_ONCE = 4.0
-"""Tiles that a compute unit works on at a time, so that they share the latency."""
+"""Tiles that a compute unit processes at a time; they share the latency."""
 LOADS = 32.0
-"""Bytes a clock that reach a compute unit: half of the 64 of its L1. Source: AMD, Vega ISA and CDNA 3 whitepaper."""
+"""Bytes per clock that reach a compute unit: half of the 64 of its L1. Source: AMD, Vega ISA and CDNA 3 whitepaper."""
 BLEND = 4.0
-"""p of the norm of arithmetic and traffic: the longer one rules, and the shorter one still counts where both are."""
+"""p of the norm of arithmetic and traffic: the longer one dominates, and the shorter one counts if they are close."""
 
 
 @dataclass(frozen=True, slots=True)
 class TiledProductModel:
-    """``shares`` tensile type → what tiles reach of the peak; ``matrix`` stands there for all on matrix cores, ``SB``
-    for a type that was not fitted. ``latency`` in clocks, ``bandwidth`` the share of the DRAM's, ``split_us`` what a
-    split sum costs besides the traffic of its parts, ``start_us`` the time
-    without any tile.
+    """Time of AMD's matrix products. ``shares`` maps a tensile type to the share of the peak that tiles reach.
+
+    In ``shares``, ``matrix`` is for all types on matrix cores, and ``SB`` is for types that were not fitted.
+    ``latency`` is in clocks. ``bandwidth`` is a share of the DRAM bandwidth. ``split_us`` is the cost of a split sum,
+    besides the traffic of its parts. ``start_us`` is the time without any tile.
     """
 
     shares: Mapping[str, float]
@@ -158,21 +171,21 @@ class TiledProductModel:
     start_us: float
 
     def product_us(self, op: Gemm, gpu: Gpu) -> np.ndarray:
-        """(problems,) times in µs; sizes are numbers, or arrays of one length."""
+        """Return (problems,) times in µs; sizes are numbers, or arrays of one length."""
         sizes = np.broadcast_arrays(*(np.atleast_1d(size) for size in (op.batch, op.m, op.n, op.k)))
         batch, m, n, k = (size.astype(np.float64)[:, None, None] for size in sizes)  # (problems, tiles, splits)
         rows, columns, splits = TILES[None, :, :1], TILES[None, :, 1:], SPLITS[None, None, :]
         clocks_per_us = gpu.boost_mhz
-        # 1. A tile's share of the sum, and its arithmetic and loads on one compute unit.
+        # 1. A tile's part of the sum, and its arithmetic and loads on one compute unit.
         depth = np.ceil(k / splits / STEP) * STEP
         peak = op.peak_tflops(gpu, op.dtype, op.math)
         arithmetic_us = compute_us(2 * rows * columns * depth * gpu.sms, peak * self._share(op))
         loads_us = (rows + columns) * depth * op.element.activation_bytes / (LOADS * clocks_per_us)
-        # 2. Whole waves of tiles; few of them wait for each step's loads.
+        # 2. Complete waves of tiles. If there are few, they wait for the loads of each step.
         waves = np.ceil(m / rows) * np.ceil(n / columns) * batch * splits / gpu.sms
         waiting_us = np.ceil(waves / AT_ONCE) * depth / STEP * self.latency / clocks_per_us + arithmetic_us
         tiles_us = np.maximum(np.ceil(waves) * (arithmetic_us + loads_us), waiting_us)
-        # 3. Traffic, and what the power of the board allows over all of the product.
+        # 3. The traffic of the product, and its energy at the board's power.
         traffic_us = memory_us(1.0 * op.dram_bytes, self.bandwidth * gpu.dram_gbs)
         joules = gpu.tensor_pj_per_flop * 1e-12 * op.flops if op.uses_tensor_cores else 0.0
         min_us = np.maximum(traffic_us, joules / (gpu.board_watts or np.inf) * 1e6) + np.zeros(len(m))
@@ -181,9 +194,9 @@ class TiledProductModel:
         return blended_us.min(axis=(1, 2)) + self.start_us
 
     def _share(self, op: Gemm) -> float:
-        """The share of the peak for the tensile type that the variant names, or the element type's own."""
+        """Return the share of the peak for the tensile type in the variant, or for the element type."""
         if op.uses_tensor_cores:
             return self.shares["matrix"]
-        named = [word for word in op.variant.split() if word not in TRANSPOSES]
-        tensile_type = named[0] if named else TENSILE_TYPES.get(op.dtype, "")
+        types = [word for word in op.variant.split() if word not in TRANSPOSES]
+        tensile_type = types[0] if types else TENSILE_TYPES.get(op.dtype, "")
         return self.shares.get(tensile_type, self.shares["SB"])

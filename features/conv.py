@@ -1,12 +1,16 @@
-"""Convolutions: `Conv`, one problem, validated and hashable; its text; and the family of convolutions.
+"""Convolutions: the class `Conv`, its texts, and the family of convolutions.
 
-A text is ``n32c256h14w14k256r3s3p1u1``, the field's flags ``-n 32 -c 256 -H 14 …``, or a line of MIOpenDriver, as
-MIOpen itself logs it (``MIOPEN_ENABLE_LOGGING_CMD=1``):
-``./bin/MIOpenDriver convfp16 -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1 -m conv -g 1 -F 1 -t 1``.
+A convolution's text has one of three forms:
+
+- ``n32c256h14w14k256r3s3p1u1``;
+- flags, as in ``-n 32 -c 256 -H 14 …``;
+- a line that MIOpen logs under ``MIOPEN_ENABLE_LOGGING_CMD=1``, such as ``./bin/MIOpenDriver
+  convfp16 -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1 -m conv -g 1 -F 1 -t 1``.
+
 Source of the driver's names: ROCm/MIOpen, driver/conv_driver.hpp.
 
-The family's columns come in three groups: of the problem, of an algorithm on it, and of setting and machine. Sizes
-enter as base-2 logarithms, so that a tree's threshold means a ratio.
+The family has three groups of columns: of the problem, of an algorithm on the problem, and of setting and machine.
+Sizes are base-2 logarithms, so that a tree's threshold is a ratio.
 """
 
 import re
@@ -60,23 +64,46 @@ from .roofline import (
 from .terms import MECHANISM_TERMS, KernelTerms, Sized, fits, is_depthwise, sized
 
 SETTINGS = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
-"""Setting of a convolution → its known values."""
+"""Setting of a convolution → its allowed values."""
 _TAPS = "distance of the filter's taps, 1 where dense"
 _SIZES = attrgetter(*SIZE_COLUMNS)
 _STEPS = attrgetter(*SIZE_COLUMNS[7:13])
 LETTERS: dict[str, str] = dict(zip("nchwkrspquvljg", SIZE_COLUMNS, strict=True))
-"""Letter of the text form → field of `Conv`."""
+"""Letter in a text → field of `Conv`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv(InNetwork):
-    """A 2-D convolution (cross-correlation), always named by its *forward* problem.
+    """A 2-D convolution (cross-correlation). Sizes always describe the *forward* problem.
 
-    Sizes are in elements: input ``n × c × h × w``, filter ``k × c/groups × r × s``. ``w`` defaults to ``h``, ``s`` to
-    ``r``, ``pad_w`` to ``pad_h``, ``stride_w`` to ``stride_h``, ``dilation_w`` to ``dilation_h``.
+    All sizes are integers; arrays are in `ConvColumns`. A convolution is immutable and hashable.
 
-    Raises `InputError` for a size out of range, a group count that does not divide the channels, a filter larger than
-    the padded input, or an unknown dtype, math, layout or direction.
+    Parameters
+    ----------
+    n, c, h, w : int
+        Input: batch, channels, height, width in pixels. ``w`` defaults to ``h``.
+    k, r, s : int
+        Filter: output channels, height, width. ``s`` defaults to ``r``. The filter is k × c/groups × r × s.
+    pad_h, pad_w : int
+        Zeros on each side in pixels. ``pad_w`` defaults to ``pad_h``.
+    stride_h, stride_w, dilation_h, dilation_w : int
+        Steps of the filter, and distances of its taps. The width's default to the height's.
+    groups : int
+        Groups of channels; it divides ``c`` and ``k``.
+    dtype : str
+        A key of `DTYPES`: fp64, fp32, fp16, bf16 or int8.
+    math : str
+        One of `MATHS`: fma, default, tensor_op or tensor_op_allow_conversion.
+    layout : str
+        NCHW or NHWC.
+    direction : str
+        fwd, bwd_data (the input's gradient) or bwd_filter (the filter's gradient).
+
+    Raises
+    ------
+    InputError
+        If a size is out of range, or a setting is unknown. Also if groups do not divide the channels, or the filter
+        exceeds the padded input.
     """
 
     kind: ClassVar[str] = "conv"
@@ -107,9 +134,11 @@ class Conv(InNetwork):
             value = checked_int("conv", size.name, getattr(self, size.name), size.minimum, MAX_INT32)
             object.__setattr__(self, size.name, value)
         if self.dtype not in DTYPES and str(self.dtype) in ELEMENTS:
-            raise InputError(f"dtype {self.dtype!r} is one of products; convolutions have {', '.join(DTYPES)}")
-        for name, known in SETTINGS.items():
-            check_choice(name, getattr(self, name), known)
+            raise InputError(
+                f"dtype {self.dtype!r} is a type of matrix products; convolutions have {', '.join(DTYPES)}"
+            )
+        for name, choices in SETTINGS.items():
+            check_choice(name, getattr(self, name), choices)
         if self.c % self.groups or self.k % self.groups:
             raise InputError(
                 f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"
@@ -146,12 +175,12 @@ class Conv(InNetwork):
 
     @property
     def is_nhwc(self) -> bool:
-        """True where the channels lie innermost."""
+        """True if the channels are innermost."""
         return self.layout == "NHWC"
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """True where the math type lets matrix units run (fp32 data: only TF32, under ``default``)."""
+        """True if the math type allows tensor cores (fp32 data: only TF32, under ``default``)."""
         return may_use_tensor_cores(self.dtype, self.math)
 
     @property
@@ -160,12 +189,12 @@ class Conv(InNetwork):
         return _SIZES(self)
 
     def with_batch(self, n: int) -> "Conv":
-        """The same shape at another batch size."""
+        """Return the same shape at another batch size."""
         return replace(self, n=n)
 
     @property
     def samples(self) -> int:
-        """The images."""
+        """Number of images."""
         return self.n
 
     @property
@@ -184,29 +213,34 @@ class Conv(InNetwork):
         return self.direction != "fwd"
 
     def at_batch(self, old: int, new: int) -> "Conv | None":
-        """As many times ``new`` as the batch is ``old``; None where that is no whole number."""
+        """Return the convolution with its batch multiplied by ``new / old``; None if its batch is no multiple of
+        ``old``."""
         return None if self.n % old else self.with_batch(self.n // old * new)
 
     def gradients(self, of: str) -> Gradients:
-        """The convolution's other direction: that of its filter, or of its input, which for a transposed one (whose
-        problem is ``bwd_data``) is the forward pass."""
+        """Return the convolution in the direction of the filter's or the input's gradient.
+
+        The input's gradient of a transposed convolution (its problem is ``bwd_data``) is the forward pass.
+        """
         of_input = "fwd" if self.is_bwd_data else "bwd_data"
         direction = of_input if of == INPUT else "bwd_filter"
         return ((direction, replace(self, direction=direction)),)
 
     def seer_class(self, gpu: Gpu, mechanism: str = "direct") -> str:
-        """SEER's class under an algorithm's ``mechanism``: by the waves of its middle tile, its FLOPs and its bytes."""
+        """Return SEER's class under an algorithm's ``mechanism``, by the waves of its middle tile, its FLOPs and its
+        bytes."""
         terms = MECHANISM_TERMS[mechanism](self, b_max(gpu, mechanism))
         _, middle, _ = terms.launches
         peak = peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
         return seer_class(middle.waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu.dram_gbs)
 
     def to_dict(self) -> dict[str, int | str]:
-        """Field name → value."""
+        """Return field name → value."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __str__(self) -> str:
-        """The canonical text form, as in ``n32c256h14w14k256r3s3p1u1``: what differs from its default is left out."""
+        """Return the canonical text, as in ``n32c256h14w14k256r3s3p1u1``; sizes that have their defaults are left
+        out."""
         is_printed = {
             "q": self.pad_w != self.pad_h,
             "v": self.stride_w != self.stride_h,
@@ -214,23 +248,23 @@ class Conv(InNetwork):
             "j": self.dilation_w != self.dilation_h,
             "g": self.groups != 1,
         }
-        named = zip(LETTERS, self.sizes, strict=True)
-        return "".join(f"{letter}{size}" for letter, size in named if is_printed.get(letter, True))
+        pairs = zip(LETTERS, self.sizes, strict=True)
+        return "".join(f"{letter}{size}" for letter, size in pairs if is_printed.get(letter, True))
 
 
 _DRIVER: dict[str, Any] = TABLE["driver"]
 DRIVER_FLAGS: dict[str, str] = {f"-{flag}": name for flag, name in zip("ncHWkyxpquvljg", SIZE_COLUMNS, strict=True)}
-"""Flag (as MIOpenDriver names them) → field of `Conv`."""
+"""Flag, named as in MIOpenDriver → field of `Conv`."""
 REQUIRED = ("n", "c", "h", "k", "r")
 EXAMPLE = "n32c256h14w14k256r3s3p1u1"
 
 
 def parse(text: str, **settings: str) -> Conv:
-    """The `Conv` that ``text`` names; ``settings`` are dtype, math, layout and direction.
+    """Return the `Conv` that a text describes; ``settings`` are dtype, math, layout and direction.
 
-    Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text beginning with ``-`` is read as flags; what a line of
-    MIOpenDriver says of element type, direction and layout counts before ``settings``. Raises `InputError` naming the
-    part that is wrong.
+    Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text that begins with ``-`` is read as flags. The dtype,
+    the direction and the layout in a line of MIOpenDriver override ``settings``. Raises `InputError` that names the
+    wrong part.
     """
     text = text.strip()
     if is_driver_line(text.split()):
@@ -251,25 +285,25 @@ def parse(text: str, **settings: str) -> Conv:
 
 
 def parse_flags(words: list[str], **settings: str) -> Conv:
-    """The `Conv` that a list of flags and values names, as in ``["-n", "32", "-c", "256", …]``."""
+    """Return the `Conv` of a list of flags and values, as in ``["-n", "32", "-c", "256", …]``."""
     text = " ".join(words)
     if len(words) % 2:
         raise InputError(f"problem {text!r} has a flag without a value; each flag takes one whole number")
     pairs = [*zip(words[::2], words[1::2], strict=True)]
     for flag, value in pairs:
         if not re.fullmatch(r"\d+", value):
-            raise InputError(f"{flag} {value!r} in problem {text!r}: a whole number is needed")
+            raise InputError(f"{flag} {value!r} in problem {text!r}: give a whole number")
     return _build(pairs, text, DRIVER_FLAGS, settings)
 
 
 def _build(pairs: list[tuple[str, str]], text: str, names: dict[str, str], settings: dict[str, Any]) -> Conv:
-    """The `Conv` of (name, digits) pairs; ``names``: what a name in the text stands for."""
+    """Return the `Conv` of (name, digits) pairs; ``names`` maps a name in the text to a field."""
     sizes: dict[str, int] = {}
     for key, value in pairs:
         if key not in names:
             raise InputError(f"{key!r} in problem {text!r} is unknown; known: {' '.join(names)}")
         if names[key] in sizes:
-            raise InputError(f"{key!r} stands twice in problem {text!r}; give it once")
+            raise InputError(f"{key!r} appears twice in problem {text!r}; give it once")
         if len(value) > MAX_DIGITS:
             raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {MAX_DIGITS}")
         sizes[names[key]] = int(value)
@@ -279,14 +313,14 @@ def _build(pairs: list[tuple[str, str]], text: str, names: dict[str, str], setti
 
 
 def is_driver_line(words: Sequence[str]) -> bool:
-    """True where a name of the driver stands before the flags."""
+    """Return True if the words begin with a name of the driver."""
     return any(word in _DRIVER["dtypes"] for word in words[:2]) or (bool(words) and words[0].endswith("MIOpenDriver"))
 
 
 def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The flags of the problem itself, and the settings (dtype, direction, layout) that the line names.
+    """Return the flags of the problem and the settings (dtype, direction, layout) in a driver's line.
 
-    Raises `InputError` for another operation, a direction of several, a depth, or a mode other than convolution.
+    Raises `InputError` for another operation, several directions, a depth, or a mode other than convolution.
     """
     text = " ".join(words)
     rest = list(words[1:] if words[0].endswith("MIOpenDriver") else words)
@@ -315,13 +349,13 @@ _DECLARED = DECLARED["conv"]
 
 
 def dimensions(p: Problem) -> tuple[Number, ...]:
-    """``size_names`` of a problem (all names of columns: `families.toml`)."""
+    """Return the ``size_names`` of a problem (`families.toml` has all names of columns)."""
     extents = map(log2_for(p.n), (p.n, p.c, p.h, p.w, p.k, p.r, p.s))
     return (*extents, *_STEPS(p), log2(p.groups))
 
 
 def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, ...]:
-    """``term_names`` of a problem on a machine; ``base_us`` is its roofline time."""
+    """Return the ``term_names`` of a problem on a machine; ``base_us`` is its roofline time."""
     z = sized(p)
     log2 = log2_for(base_us)
     log_work = log2(z.flops)
@@ -344,27 +378,27 @@ def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, .
 def algorithm_features(
     z: Sized, m: Machine, base_us: Number, mechanism_code: int, terms: KernelTerms
 ) -> tuple[Number, ...]:
-    """``candidate_names`` of one mechanism's terms."""
+    """Return the ``candidate_names`` for the terms of one mechanism."""
     work, traffic, operands, workspace, kernels, (small, middle, large) = terms
     own_us = roofline_us(work, traffic, m.peak_tflops, m.dram_gbs)
     log2 = log2_for(own_us)
     blocks, middle_waves, middle_last, middle_useful = middle
     _, small_waves, small_last, small_useful = small
     _, large_waves, large_last, large_useful = large
-    # Of the slots of all waves: waves / ⌈waves⌉ · utilisation.
+    # Used share of the slots in all waves: waves / ⌈waves⌉ · utilisation.
     small_use = small_waves / -(-small_waves // 1.0) * small_useful
     middle_use = middle_waves / -(-middle_waves // 1.0) * middle_useful
     large_use = large_waves / -(-large_waves // 1.0) * large_useful
     efficiency = maximum(maximum(small_use, middle_use), large_use)
-    held = workspace + 1.0
+    buffered = workspace + 1.0
     ratios = (
         work / z.flops,
         traffic / z.tensor_bytes,
         operands,
-        held,
+        buffered,
         kernels,
         own_us / base_us,
-        held / m.l2_bytes,
+        buffered / m.l2_bytes,
         blocks,
     )
     return (
@@ -379,12 +413,12 @@ def algorithm_features(
 
 
 def _padding_share(length: Number, step: int) -> Number:
-    """Useful share of a length walked in steps: length / (⌈length/step⌉·step)."""
+    """Return the useful share of a length processed in steps: length / (⌈length/step⌉·step)."""
     return length / (ceil_div(length, step) * step)
 
 
 class ConvFamily(Family[Problem]):
-    """Convolutions: cuDNN's and MIOpen's algorithms, each with its own arithmetic and traffic."""
+    """The family of convolutions: algorithms of cuDNN and MIOpen, each with its own arithmetic and traffic."""
 
     name = "conv"
     kinds: Mapping[str, type[Problem]] = {"conv": Conv}
@@ -404,29 +438,29 @@ class ConvFamily(Family[Problem]):
     scaled = (("n",), ("c",), ("k",), ("h", "w"))
     tensor_core_mechanism = "precomp_gemm"
     has_call_cost = False
-    half_types_share_algorithms = False  # libraries choose other algorithms for bf16
+    half_types_share_algorithms = False  # libraries choose different algorithms for bf16
 
     def read(self, kind: str, body: str, settings: Mapping[str, str]) -> Conv:
-        """The convolution that a text names; see `parse`."""
+        """Return the convolution of a text; see `parse`."""
         return parse(body, **settings)
 
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> Problem:
-        """A `Conv` of numbers, or `ConvColumns` of arrays."""
+        """Return a `Conv` of numbers, or `ConvColumns` of arrays."""
         settings: dict[str, Any] = {name: setting[name] for name in self.settings if name in setting}
         if any(isinstance(value, np.ndarray) for value in sizes.values()):
             return ConvColumns.of([sizes[name] for name in SIZE_COLUMNS], **settings)
         return Conv(**sizes, **settings)
 
     def setting_of(self, problem: Problem) -> tuple[str, ...]:
-        """Direction, dtype, math, layout."""
+        """Return direction, dtype, math, layout."""
         return problem.direction, problem.dtype, problem.math, problem.layout
 
     def sizes_of(self, problem: Problem) -> tuple[Number, ...]:
-        """The 14 sizes."""
+        """Return the 14 sizes."""
         return problem.sizes
 
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
-        """The terms of every mechanism, with B_max looked up once."""
+        """Return the terms of every mechanism; B_max is computed once."""
         direction, dtype, math, layout = setting
         flags = Conv(n=1, c=1, h=1, k=1, r=1, dtype=dtype, math=math, layout=layout, direction=direction)
         m = machine(gpu, dtype, flags.uses_tensor_cores)
@@ -446,7 +480,7 @@ class ConvFamily(Family[Problem]):
         return Formula((*map(float, (*constants, *machine_features(m))),), problem, candidate)
 
     def stratum(self, problem: Problem) -> np.ndarray:
-        """Filter and stride; grouped (depthwise too) before all, dilated and the rest under ``other``."""
+        """Return the stratum by filter and stride; groups come first, and dilated filters belong to ``other``."""
         p = problem
         ones = (p.r == 1) & (p.s == 1)
         threes = (p.r == 3) & (p.s == 3) & (p.dilation_h == 1) & (p.dilation_w == 1)
@@ -459,41 +493,55 @@ class ConvFamily(Family[Problem]):
         )
 
     def kernel_group(self, problem: Problem) -> np.ndarray:
-        """Depthwise and grouped problems run kernels of their own."""
+        """Return ungrouped, depthwise or grouped: each group has its own kernels."""
         p = problem
         return np.select([p.groups == 1, p.groups == p.c], ["ungrouped", "depthwise"], "grouped")
 
     def in_grouping(self, stratum: np.ndarray, grouping: str) -> np.ndarray:
-        """``ungrouped`` is everything but ``grouped``."""
+        """Return True for members of a grouping; ``ungrouped`` is everything except ``grouped``."""
         return stratum != "grouped" if grouping == "ungrouped" else super().in_grouping(stratum, grouping)
 
     def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
-        """The library's algorithms in the direction. Raises `InputError` for a library whose engines no model knows."""
+        """Return the library's algorithms in the direction. Raises `InputError` for a library of engines without a
+        model."""
         if library == CUDNN_GRAPH:
             algorithms(library)
         try:
-            known = algorithms(library, setting[0])
+            registered = algorithms(library, setting[0])
         except InputError:
             return ()
-        return tuple(Candidate(a.name, a.deterministic, a.implemented) for a in known)
+        return tuple(Candidate(a.name, a.deterministic, a.implemented) for a in registered)
 
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
-        """What arithmetic the algorithm does."""
+        """Return the algorithm's mechanism."""
         return mechanism_of(algorithm, library, setting[0])
 
     def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
-        """fp32 by TF32 where there is any (``torch.backends.cudnn.allow_tf32``); MIOpen's tables say fma of all."""
+        """Return the default math type: fp32 uses TF32 if the GPU has it (``torch.backends.cudnn.allow_tf32``).
+
+        MIOpen's tables state fma for all convolutions.
+        """
         if gpu is not None and gpu.vendor == "amd":
             return "fma"
         tf32 = dtype == "fp32" and gpu is not None and gpu.tf32_tflops
         return "default" if tf32 else super().default_math(dtype, gpu)
 
     def has_tensor_kernels(self, mechanism: str) -> bool:
-        """Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations: prerequisites of convolutions."""
+        """Return True for mechanisms with tensor-core kernels.
+
+        Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations: prerequisites of convolutions.
+        """
         return mechanism in ("precomp_gemm", "winograd_nonfused")
 
     def traits(self, problem: Problem) -> tuple[Number, ...]:
-        """Filter, stride, dilation, groups (1 none, 2 some, 3 depthwise), padding against filter, and size over 256."""
+        """Return eight properties of the sizes that decide support.
+
+        - Height and width of the filter, and both strides.
+        - 1 if the filter is dilated, else 0.
+        - Groups: 1 for one group, 2 for several, 3 for depthwise.
+        - 1 if the padding reaches the filter's size, else 0.
+        - 1 if the padded input exceeds 256, else 0.
+        """
         p = problem
         return (
             p.r,
@@ -509,16 +557,19 @@ class ConvFamily(Family[Problem]):
     def refusal(
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Problem, gpu_name: str
     ) -> str | None:
-        """The first documented rule that the problem breaks."""
+        """Return the first documented rule that the problem breaks, or None."""
         if library == "cudnn" and gpu_name and (lacks := missing_units(gpu(gpu_name), *setting[1:3])):
             return lacks
         try:
             return unsupported_reason(algorithm, problem, library=library, direction=setting[0], gpu_name=gpu_name)
-        except InputError:  # an algorithm that the registry lacks has no rules
+        except InputError:  # an unregistered algorithm has no rules
             return None
 
     def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
-        """Groups divide the channels; the filter fits the padded input, but in MIOpen's tables, which time others."""
+        """Return the rules for groups and filters: groups divide the channels, and the filter fits the padded input.
+
+        MIOpen's tables contain times of larger filters, so that rule does not apply to them.
+        """
         p = ConvColumns.of([sizes[name] for name in SIZE_COLUMNS])
         strict = library != "miopen"
         too_large = "the filter (dilation included) exceeds the padded input"

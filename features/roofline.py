@@ -1,4 +1,4 @@
-"""The roofline, the peaks behind it, and a GPU's numbers that formulas take: for one problem, or columns for a table.
+"""The roofline, a GPU's peaks, and the figures of a GPU in formulas, for one problem or for columns of a table.
 
 Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 """
@@ -21,48 +21,49 @@ UNDER_UTILISED = "under-utilised"
 
 
 def compute_us(flops: Number, peak_tflops: Number) -> Number:
-    """Time in µs of ``flops`` operations (2 per multiply-add) at a peak in TFLOP/s."""
+    """Return the time in µs of ``flops`` operations (2 per multiply-add) at a peak in TFLOP/s."""
     return flops / (peak_tflops * 1e6)
 
 
 def memory_us(dram_bytes: Number, dram_gbs: Number) -> Number:
-    """Time in µs of ``dram_bytes`` at a bandwidth in GB/s (1e9 bytes per second)."""
+    """Return the time in µs of ``dram_bytes`` at a bandwidth in GB/s (1e9 bytes per second)."""
     return dram_bytes / (dram_gbs * 1e3)
 
 
 def roofline_us(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> Number:
-    """The larger of compute and memory time, in µs."""
+    """Return the larger of compute and memory time, in µs."""
     return maximum(compute_us(flops, peak_tflops), memory_us(dram_bytes, dram_gbs))
 
 
 def ridge_flops_per_byte(peak_tflops: Number, dram_gbs: Number) -> Number:
-    """The arithmetic intensity (FLOP per DRAM byte) at which compute and memory take equally long."""
+    """Return the arithmetic intensity (FLOP per DRAM byte) at which compute and memory take equally long."""
     return peak_tflops * 1e3 / dram_gbs
 
 
 def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> str | np.ndarray:
-    """``compute-bound`` or ``memory-bound`` (on the ridge: compute-bound); an array of them for arrays."""
+    """Return ``compute-bound`` or ``memory-bound`` (on the ridge: compute-bound); an array for arrays."""
     computes = compute_us(flops, peak_tflops) >= memory_us(dram_bytes, dram_gbs)
     return where(computes, COMPUTE_BOUND, MEMORY_BOUND)
 
 
 def seer_class(waves: float, flops: float, dram_bytes: float, peak_tflops: float, dram_gbs: float) -> str:
-    """SEER's class of a kernel where nothing was counted (§7 of the method).
+    """Return SEER's class of a kernel without counters (§7 of the method).
 
-    `UNDER_UTILISED` below one wave of thread blocks, else what takes longer, its arithmetic or its memory traffic.
+    It is `UNDER_UTILISED` below one wave of thread blocks; else the longer of arithmetic and memory traffic decides.
     """
     return UNDER_UTILISED if waves < 1 else str(bound(flops, dram_bytes, peak_tflops, dram_gbs))
 
 
 def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
-    """The peak in TFLOP/s that data of ``dtype`` can reach on the GPU; see `peak_flops_table`."""
+    """Return the peak in TFLOP/s for data of ``dtype`` on the GPU; see `peak_flops_table`."""
     return peak_flops_table(gpu)[dtype, bool(uses_tensor_cores)]
 
 
 def missing_units(gpu: Gpu, dtype: str, math: str = "default") -> str | None:
-    """What a GPU lacks that products of that type and math run on, as in "t4 has no fp8 units"; None where it has all.
+    """Return the units that the GPU lacks for products of a type and math, as in "t4 has no fp8 units", or None.
 
-    Weights alone quantised are unpacked to half precision. Source: the peaks of `gpus.toml`.
+    Kernels unpack weight-only quantised values to half precision, so they need only its units. Source: the peaks of
+    `gpus.toml`.
     """
     unit = ELEMENTS[dtype].unit or dtype
     half = gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops
@@ -74,15 +75,24 @@ def missing_units(gpu: Gpu, dtype: str, math: str = "default") -> str | None:
 
 @lru_cache(maxsize=256)
 def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
-    """(dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES` and `QUANTISED`.
+    """Return (dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES` and `QUANTISED`.
 
-    Without tensor cores: fp64 and fp32 vector rates; fp16 the packed rate, but at least fp32's (GPUs without
-    one, or with a slower one, convert to fp32); bf16 and int8 as fp32.
-    With them: fp16 and bf16 their tensor peaks; fp32 TF32's, else AMD's fp32 matrix peak; int8 fp16's (a
-    lower bound: no row lists integer peaks, and Volta's tensor cores have none). Where a unit is missing the
-    value without tensor cores stands, so that a tensor peak is never below it. fp64 stays at the vector rate.
-    Quantised values reach the peak of their `Element.unit`; where the GPU has none, kernels unpack to bf16
-    (before Ampere to fp16).
+    Without tensor cores:
+
+    - fp64, fp32: the vector rates.
+    - fp16: the packed rate, but at least fp32's: GPUs without a faster rate convert to fp32.
+    - bf16, int8, quantised types: fp32's rate.
+
+    With tensor cores:
+
+    - fp16, bf16: their tensor peaks.
+    - fp32: TF32's peak, or else AMD's fp32 matrix peak.
+    - int8: fp16's peak. It is a lower bound: no row lists integer peaks, and Volta's tensor cores have no integer unit.
+    - fp64: the vector rate.
+    - Quantised types: the peak of their `Element.unit`. If the GPU lacks the unit, kernels unpack to bf16 (before
+      Ampere to fp16).
+
+    If a unit is missing, the value without tensor cores is used, so a tensor peak is never below it.
     """
     fp32 = gpu.fp32_tflops
     plain = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": fp32}
@@ -108,24 +118,24 @@ Machine = namedtuple(
     "sms peak_tflops fp32_tflops dram_gbs l2_bytes shared_per_sm_bytes"
     " compute_capability cores_per_sm boost_mhz is_amd",
 )
-"""A GPU as the formulas see it: numbers for one, arrays over rows for many.
+"""The figures of a GPU in formulas: numbers for one GPU, arrays over rows for many.
 
-``peak_tflops`` is that of the problem's element type and math; the rest does not depend on the problem.
+``peak_tflops`` is the peak of the problem's element type and math; the other figures do not depend on the problem.
 """
 _LOGGED = ("peak_tflops", "fp32_tflops", "dram_gbs", "l2_bytes")
 """Figures that enter as logarithms."""
 MACHINE_NAMES = tuple(f"log2_{name}" if name in _LOGGED else name for name in Machine._fields)
-"""A machine's columns, as `machine_features` gives them."""
+"""The columns of a machine, in the order of `machine_features`."""
 
 
 def machine_features(m: Machine) -> tuple[Number, ...]:
-    """`MACHINE_NAMES` of a machine."""
+    """Return the `MACHINE_NAMES` values of a machine."""
     return tuple(log2(value) if name in _LOGGED else value for name, value in m._asdict().items())
 
 
 @cache
 def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machine:
-    """The numbers of one GPU for an element type and math."""
+    """Return the figures of a GPU for an element type and math."""
     return Machine(
         sms=float(gpu.sms),
         peak_tflops=peak_tflops(gpu, dtype, tensor_cores),
@@ -142,14 +152,16 @@ def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machin
 
 @cache
 def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, ...]:
-    """B_max, blocks resident on the whole GPU, of the mechanism's small, middle and large tile."""
+    """Return B_max, the blocks resident on the whole GPU, of the mechanism's small, middle and large tile."""
     kernel = MECHANISM_ROWS[mechanism]["kernel"]
     return tuple(max(resident_blocks(gpu, kernel, *tile), 1.0) * gpu.sms for tile in TILES[mechanism])
 
 
 def waves_of(blocks: Number, m: Machine) -> tuple[Number, Number, Number]:
-    """Waves of ``blocks`` thread blocks over all SMs, a block on each at a time: log2 of the waves, their useful share,
-    and their whole number."""
+    """Return log2 of the waves, their useful share, and the rounded-up waves.
+
+    A wave is one block on every SM.
+    """
     waves = blocks / m.sms
-    whole = ceil_div(waves, 1.0)
-    return log2(waves), waves / whole, whole
+    rounded_up = ceil_div(waves, 1.0)
+    return log2(waves), waves / rounded_up, rounded_up

@@ -1,4 +1,4 @@
-"""The families of attention over a cache of keys and values: heads that share them (MHA, GQA, MQA), and latent (MLA).
+"""The families of attention over a cache of keys and values: shared heads (MHA, GQA, MQA) and latent attention (MLA).
 
 Sources: Dao, "FlashAttention-2" (2023), for tiles of 128 query rows; DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1,
 for latent attention and its absorbed form.
@@ -18,20 +18,21 @@ from .operator import Misfit, Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 PHASES = ("context", "generation", "encoder")
-"""A prompt under a causal mask, one token or few after a filled cache, or all positions that see one another."""
+"""A prompt with a causal mask; one or few tokens after a filled cache; all positions without a mask."""
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
 """Element types of a cache."""
 QUERY_ROWS = 128
 """Query rows of a thread block."""
 LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
-"""DeepSeek's sizes: the compressed key and value, the rotary part, and a head's other key and value parts."""
+"""DeepSeek's sizes: the compressed key and value, the rotary part, and the other key part and value part of a head."""
 DECODE_ROWS = 64
 """Query heads of a thread block that reads the latent cache (FlashMLA's tile)."""
 _LETTERS = {"b": "batch", "h": "heads", "q": "query_length", "k": "context_length"}
 
 
 def causal_pairs(query: Number, context: Number, window: Number) -> Number:
-    """(query, key) pairs of the last ``query`` of ``context`` positions, where position p sees min(p, window) keys."""
+    """Return the (query, key) pairs of the last ``query`` of ``context`` positions; position p sees min(p, window)
+    keys."""
 
     def up_to(position: Number) -> Number:
         filled = minimum(position, window)
@@ -41,10 +42,10 @@ def causal_pairs(query: Number, context: Number, window: Number) -> Number:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attending(Operator):
-    """What both forms share: the phase, the type of the cache, and the pairs of queries and keys.
+class AttentionOperator(Operator):
+    """The common part of both forms: the phase, the type of the cache, and the pairs of queries and keys.
 
-    ``phase`` defaults to context where a query has several tokens, else generation; ``kv_dtype`` to the arithmetic's.
+    ``phase`` defaults to context if a query has several tokens, else to generation. ``kv_dtype`` defaults to ``dtype``.
     """
 
     BATCH: ClassVar[str] = "batch"
@@ -66,7 +67,7 @@ class Attending(Operator):
     context_length: Annotated[
         int, Size("all tokens of a sample, the new ones included", "tokens", follows="query_length")
     ] = 0
-    _seen: tuple[Number, Number, Number] | None = field(init=False, repr=False, compare=False, default=None)
+    _key_counts: tuple[Number, Number, Number] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         if not self.phase:
@@ -78,7 +79,7 @@ class Attending(Operator):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """A context holds the query."""
+        """Return the broken rule: a context includes the query's tokens."""
         short = sizes["context_length"] < sizes["query_length"]
         return [("context_length", short, "it counts the query's own tokens, so it is at least query_length")]
 
@@ -89,24 +90,25 @@ class Attending(Operator):
 
     @property
     def kv_itemsize(self) -> float:
-        """Bytes of a value of the cache."""
+        """Bytes of a value in the cache."""
         return ELEMENTS[self.kv_dtype].activation_bytes
 
     @property
-    def seen(self) -> tuple[Number, Number, Number]:
-        """Of one head and sample: the most keys of a query, keys of any query, and (query, key) pairs, all exact."""
-        seen = self._seen
-        if seen is None:
+    def key_counts(self) -> tuple[Number, Number, Number]:
+        """Counts for one head and sample: maximum keys of a query, keys of all queries, (query, key) pairs. All are
+        exact."""
+        key_counts = self._key_counts
+        if key_counts is None:
             query = self.query_length
             context = self.context_length
             span = self._span()
             pairs = query * span if self.phase == "encoder" else causal_pairs(query, context, span)
-            seen = span, minimum(context, span + query - 1), pairs
-            object.__setattr__(self, "_seen", seen)
-        return seen
+            key_counts = span, minimum(context, span + query - 1), pairs
+            object.__setattr__(self, "_key_counts", key_counts)
+        return key_counts
 
     def _span(self) -> Number:
-        """The most keys of a query."""
+        """Return the maximum number of keys of a query."""
         return self.context_length
 
     @property
@@ -117,21 +119,21 @@ class Attending(Operator):
     @property
     @abstractmethod
     def head_dims(self) -> tuple[Number, Number]:
-        """Values of a query and of an output row."""
+        """Values of a query row and of an output row."""
 
     @property
     def flops(self) -> Number:
         """Two products over every pair: 2·batch·heads·pairs·(key length + value length)."""
-        return 2 * self.batch * self.heads * self.seen[2] * sum(self.head_dims)
+        return 2 * self.batch * self.heads * self.key_counts[2] * sum(self.head_dims)
 
     @property
     @abstractmethod
     def kv_bytes(self) -> Number:
-        """Bytes of keys and values that are read."""
+        """Bytes of the keys and values that are read."""
 
     @property
     def dram_bytes(self) -> Number:
-        """Q and O once each, and `kv_bytes`."""
+        """Bytes of Q and O, each once, plus `kv_bytes`."""
         value, (key, out) = self.element, self.head_dims
         rows = self.batch * self.heads * self.query_length
         return rows * (key * value.activation_bytes + out * value.output_bytes) + self.kv_bytes
@@ -139,11 +141,11 @@ class Attending(Operator):
 
 # Query p of 4 sees p of 4 keys: 1 + 2 + 3 + 4 = 10 pairs. Q and O have 2·4·4·8 values, keys and values 2·2·1·4·8.
 @register_operator("attention:b2h4g1d8q4k4", flops=4 * 2 * 4 * 8 * 10, dram_bytes=2 * (2 * 256 + 128), blocks=8)
-class Attention(Attending):
-    """softmax(Q·Kᵀ)·V of ``heads`` heads of ``head_dim`` values, groups of which share one of ``kv_heads`` keys.
+class Attention(AttentionOperator):
+    """softmax(Q·Kᵀ)·V of ``heads`` heads of ``head_dim`` values; groups of heads share ``kv_heads`` key heads.
 
-    ``context_length`` counts all keys, the query's own included (default: those alone); a ``window`` above 0 lets each
-    query see so many last keys. ``kv_heads`` defaults to ``heads``.
+    ``context_length`` counts all keys, including the query's own (default: only those). If ``window`` is above 0, each
+    query sees so many last keys. ``kv_heads`` defaults to ``heads``.
     """
 
     FAMILY: ClassVar[str] = "attention"
@@ -157,76 +159,77 @@ class Attention(Attending):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """Groups of heads are equally large."""
+        """Return the broken rules: all groups of heads have the same size."""
         uneven = sizes["heads"] % sizes["kv_heads"] != 0
-        return [*Attending.misfits(sizes), ("kv_heads", uneven, "it divides heads")]
+        return [*AttentionOperator.misfits(sizes), ("kv_heads", uneven, "it divides heads")]
 
     def _span(self) -> Number:
-        """The window, or the context where there is none or a longer one."""
+        """Return the smaller of the window and the context; the context if there is no window."""
         return where(self.window == 0, self.context_length, minimum(self.window, self.context_length))
 
     @property
     def head_dims(self) -> tuple[Number, Number]:
-        """`head_dim` of both."""
+        """`head_dim` for both."""
         return self.head_dim, self.head_dim
 
     @property
     def kv_bytes(self) -> Number:
-        """2·batch·kv_heads·keys·head_dim values of the cache."""
-        return 2 * self.batch * self.kv_heads * self.seen[1] * self.head_dim * self.kv_itemsize
+        """Bytes of 2·batch·kv_heads·keys·head_dim values of the cache."""
+        return 2 * self.batch * self.kv_heads * self.key_counts[1] * self.head_dim * self.kv_itemsize
 
     @property
     def blocks(self) -> Number:
-        """One per 128 query rows of a head; in generation one per key head (split-KV kernels launch several)."""
+        """One block per 128 query rows of a head; in generation one per key head (split-KV kernels launch several)."""
         if self.phase == "generation":
             rows = self.query_length * (self.heads // self.kv_heads)
             return self.batch * self.kv_heads * ceil_div(rows, QUERY_ROWS)
         return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
 
 
-# One query of 2 heads against 4 latent keys of 576 values, the first 512 of which are summed.
+# One query of 2 heads and 4 latent keys of 576 values. The first 512 values are summed.
 @register_operator("mla:b1h2q1k4", flops=2 * 2 * 4 * (576 + 512), dram_bytes=2 * (2 * (576 + 512) + 4 * 576), blocks=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mla(Attending):
-    """Multi-head latent attention of ``heads`` heads, those of one GPU (a model's over its tensor parallelism).
+class Mla(AttentionOperator):
+    """Multi-head latent attention of ``heads`` heads, those on one GPU (the model's heads / its tensor parallelism).
 
-    In generation the absorbed form: queries of 576 values against a latent cache of 576 that all heads share, whose
-    first 512 are the values. In context the plain form: keys of 192 and values of 128 per head, expanded beforehand,
-    while the cache is written. Some libraries absorb in context, too; a fitted correction tells.
+    Generation has the absorbed form: queries of 576 values, and a latent cache of 576 values that all heads share. The
+    first 512 of them are the values. Context has the expanded form: keys of 192 and values of 128 per head, expanded
+    beforehand, while the cache is written. Some libraries use the absorbed form in context, too; a fitted correction
+    covers the difference.
     """
 
     FAMILY: ClassVar[str] = "mla"
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Attending.CHOICES, "phase": PHASES[:2]}
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**AttentionOperator.CHOICES, "phase": PHASES[:2]}
     LETTERS: ClassVar[Mapping[str, str]] = _LETTERS
 
     @property
     def head_dims(self) -> tuple[int, int]:
-        """Values of a query and of an output row."""
+        """Values of a query row and of an output row."""
         return (LATENT + ROPE, LATENT) if self.phase == "generation" else (NOPE + ROPE, VALUE)
 
     @property
     def kv_bytes(self) -> Number:
-        """The latent cache, and in context every head's keys and values."""
-        cache = self.batch * self.seen[1] * (LATENT + ROPE) * self.kv_itemsize
+        """Bytes of the latent cache; in context also of every head's keys and values."""
+        cache = self.batch * self.key_counts[1] * (LATENT + ROPE) * self.kv_itemsize
         if self.phase == "generation":
             return cache
-        expanded = self.batch * self.heads * self.seen[1] * sum(self.head_dims)
+        expanded = self.batch * self.heads * self.key_counts[1] * sum(self.head_dims)
         return cache + expanded * self.element.activation_bytes
 
     @property
     def blocks(self) -> Number:
-        """One per 128 query rows of a head; in generation one per 64 heads."""
+        """One block per 128 query rows of a head; in generation one per 64 heads."""
         if self.phase == "generation":
             return self.batch * ceil_div(self.heads * self.query_length, DECODE_ROWS)
         return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
 
 
-def pair_columns(op: Attending, m: Machine) -> tuple[Number, ...]:
-    """The columns of the family mla on a machine: one block per SM at a time, each block as long as the average one."""
+def pair_columns(op: AttentionOperator, m: Machine) -> tuple[Number, ...]:
+    """Return the columns of the family mla on a machine: one block per SM at a time, all blocks equally long."""
     kv_bytes = 1.0 * op.kv_bytes
-    _, keys, pairs = op.seen
+    _, keys, pairs = op.key_counts
     blocks = op.blocks
-    waves, use, whole = waves_of(blocks, m)
+    waves, use, rounded_up = waves_of(blocks, m)
     groups = op.batch * getattr(op, "kv_heads", 1)
     return (
         log2(op.batch),
@@ -244,15 +247,15 @@ def pair_columns(op: Attending, m: Machine) -> tuple[Number, ...]:
         float(op.phase == "generation"),
         waves,
         use,
-        log2(whole * (op.flops / blocks) * m.sms / (m.peak_tflops * 1e6)),
+        log2(rounded_up * (op.flops / blocks) * m.sms / (m.peak_tflops * 1e6)),
         op.query_length / round_up(op.query_length, QUERY_ROWS),
     )
 
 
 def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
-    """The columns of the family attention on a machine: those of mla, and its own."""
+    """Return the columns of the family attention on a machine: mla's columns and its own."""
     group = op.heads // op.kv_heads
-    span = op.seen[0]
+    span = op.key_counts[0]
     return (
         *pair_columns(op, m),
         log2(op.kv_heads),

@@ -1,9 +1,9 @@
 """The family of embedding bags: forward, and backward with SGD or row-wise Adagrad.
 
-Traffic through DRAM and L2 and the times that follow: Lin et al., "Building a Performance Model for Deep Learning
-Recommendation Model Training on GPUs" (HiPC 2022; TPDS 2024) and its notebook. Symbols: B batch, T tables, E rows of a
-table, L bag size, D dimension; fp32 rows, int32 indices. Transfers round up to sectors of 32 bytes. Every size is a
-number or an array.
+Traffic through DRAM and L2, and times, are from Lin et al., "Building a Performance Model for Deep Learning
+Recommendation Model Training on GPUs" (HiPC 2022; TPDS 2024), and its notebook. Symbols: B batch, T tables, E rows of a
+table, L bag size, D dimension. Rows are fp32 and indices int32. Transfers are rounded up to sectors of 32 bytes. Every
+size is a number or an array.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,13 @@ VALUE_BYTES = 4
 USABLE_L2 = 0.9
 """Share of L2 that holds rows, in the refined model."""
 SMALL_DIM_FACTORS = ((32, 1.55), (64, 1.1))
-"""Dimension up to … → the refined model's time is multiplied by …"""
+"""Maximum dimension → factor on the refined model's time."""
 
 L2_BYTES_PER_SM_CLOCK = 23.6
-"""V100: 2,888 GB/s measured (Lin et al., HiPC 2022) / 80 SMs / 1,530 MHz; stands in where L2's rate is not measured."""
+"""The assumed L2 rate of GPUs without a measured one.
+
+It is V100's: 2,888 GB/s measured (Lin et al., HiPC 2022) / 80 SMs / 1,530 MHz.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class MemoryRates:
 
     @classmethod
     def of(cls, gpu: Gpu) -> "MemoryRates":
-        """A GPU's measured figures where the registry has them, else its specification."""
+        """Return a GPU's measured figures, or the datasheet's if they were not measured."""
         measured = gpu.measured
         estimated_l2_gbs = gpu.sms * gpu.boost_mhz * L2_BYTES_PER_SM_CLOCK / 1e3
         return cls(
@@ -51,19 +54,19 @@ class MemoryRates:
 
 
 def sectors(values: Number) -> Number:
-    """Bytes of ``values`` 4-byte values, rounded up to sectors: ⌈4·values⌉₃₂."""
+    """Return the bytes of 4-byte ``values``, rounded up to sectors: ⌈4·values⌉₃₂."""
     return round_up(VALUE_BYTES * values, SECTOR_BYTES)
 
 
 USUAL_ROWS_PER_BLOCK = 45
-"""Samples that a block serves where it is not known. Source: Lin et al. (HiPC 2022)."""
+"""Samples per block, if unknown. Source: Lin et al. (HiPC 2022)."""
 
 
-# A row of 8 values is one sector of 32 bytes. A sample reads a sector of indices, three of offsets and writes
-# one of sums: 5 sectors; 10 draws from one row meet one row: 1 sector.
+# A row of 8 values is one sector of 32 bytes. A sample reads one sector of indices and three of offsets, and it writes
+# one of sums: 5 sectors. All 10 draws read the only row: 1 sector.
 @register_operator("embedding_bag:batch10rows1dim8", flops=80, dram_bytes=1632, blocks=1)
 class EmbeddingBag(MemoryBound):
-    """Sums ``bag`` rows of ``dim`` values from each of ``tables`` tables of ``rows``, for ``batch`` samples.
+    """Sums of ``bag`` rows of ``dim`` values from each of ``tables`` tables of ``rows`` rows, for ``batch`` samples.
 
     Indices are int32 and uniform. ``rows_per_block`` samples share a thread block.
     """
@@ -82,7 +85,7 @@ class EmbeddingBag(MemoryBound):
 
     @property
     def extents(self) -> Extents:
-        """The sums of one table, and what is read for them."""
+        """The sums of one table, and the sizes of the rows that they read."""
         return Extents(self.batch * self.dim, c=self.dim, tables=self.tables, bag=self.bag, rows=self.rows)
 
     @property
@@ -92,17 +95,17 @@ class EmbeddingBag(MemoryBound):
 
     @property
     def unique_rows(self) -> Number:
-        """Expected distinct rows of a table that B·L uniform draws touch: E·(1 − (1 − 1/E)^(B·L))."""
+        """Expected distinct rows of a table in B·L uniform draws: E·(1 − (1 − 1/E)^(B·L))."""
         return self.rows * (1 - (1 - 1 / self.rows) ** (self.batch * self.bag))
 
     @property
     def sample_bytes(self) -> Number:
-        """Bytes of a sample beside the rows that it sums: indices, offsets and sums, in sectors."""
+        """Bytes of a sample without the rows that it sums: indices, offsets and sums, in sectors."""
         return sectors(self.bag) + 3 * SECTOR_BYTES + sectors(self.dim)
 
     @property
     def dram_bytes(self) -> Number:
-        """Compulsory traffic: expected distinct rows once, indices, offsets and sums."""
+        """Compulsory traffic in bytes: expected distinct rows once, indices, offsets and sums."""
         return self.tables * (self.batch * self.sample_bytes + self.unique_rows * sectors(self.dim))
 
     @property
@@ -111,13 +114,13 @@ class EmbeddingBag(MemoryBound):
         return ceil_div(self.tables * self.batch, self.rows_per_block)
 
     def hit_rate(self, rates: MemoryRates) -> Number:
-        """Share of row reads that L2 serves, by the refined model (2022).
+        """Return the share of row reads that L2 serves, by the refined model (2022).
 
-        Where the expected distinct rows fit, only first touches miss; else what exceeds the cached rows X misses with
+        If the expected distinct rows fit, only the first reads miss. Otherwise reads beyond the cached rows X miss with
         probability (E − X)/E.
         """
         draws = self.batch * self.bag
-        # Tables whose samples run at the same time share the cache.
+        # Tables share the cache if their samples run at the same time.
         at_once = ceil_div(rates.sms * self.rows_per_block, self.batch)
         room = USABLE_L2 * rates.l2_bytes / at_once / VALUE_BYTES / self.dim // 1
         cached = minimum(minimum(room, self.rows), draws)
@@ -127,7 +130,7 @@ class EmbeddingBag(MemoryBound):
         return where(unique <= cached, fitting, exceeding)
 
     def model_us(self, rates: MemoryRates) -> Number:
-        """Time in µs by the refined model, L2 included; its traffic has no term for filling the cache."""
+        """Return the time in µs by the refined model, L2 included. Its traffic has no term for filling the cache."""
         hit = self.hit_rate(rates)
         row = sectors(self.dim)
         dram_bytes = self.tables * (self.batch * self.sample_bytes + self.batch * (1 - hit) * self.bag * row)
@@ -137,47 +140,50 @@ class EmbeddingBag(MemoryBound):
         return slower * where(self.dim <= narrow, narrow_factor, where(self.dim <= middle, middle_factor, 1.0))
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """`model_us` on the GPU."""
+        """Return `model_us` on the GPU."""
         return self.model_us(MemoryRates.of(gpu))
 
 
-# Two sectors of offsets, one of indices, the row read and written, one of the gradient: 6 for each sample.
+# Two sectors of offsets, one of indices, two for the row (read and written), one of the gradient: 6 for each sample.
 @register_operator("embedding_bag_backward:batch10rows1dim8", flops=160, dram_bytes=1920, blocks=1)
 class EmbeddingBagBackward(EmbeddingBag):
-    """SGD: every row named takes −rate · its sample's gradient, as often as it is named."""
+    """The update by SGD: each named row is changed by −rate · its sample's gradient, once per index."""
 
     GRADIENT: ClassVar[tuple[str, ...]] = ()
 
     @property
     def flops(self) -> Number:
-        """One multiply-add per value updated."""
+        """One multiply-add per updated value."""
         return 2 * self.batch * self.tables * self.bag * self.dim
 
     @property
     def dram_bytes(self) -> Number:
-        """Indices and gradient in shared memory; every row is read and written, as often as it is named."""
+        """Traffic in bytes: indices and gradient are in shared memory; each index reads and writes its row."""
         row = sectors(self.dim)
         return (2 * SECTOR_BYTES + sectors(self.bag) + 2 * self.bag * row + row) * self.batch * self.tables
 
     def model_us(self, rates: MemoryRates) -> Number:
-        """Time in µs: DRAM traffic against L·4·⌊D/4⌋ multiply-adds per sample at the peak."""
+        """Return the time in µs: the larger of DRAM traffic and L·4·⌊D/4⌋ multiply-adds per sample at the peak."""
         multiply_adds = self.bag * 4 * (self.dim // 4) * self.batch * self.tables
         return maximum(self.dram_bytes / rates.dram_gbs / 1e3, multiply_adds / rates.peak_gflops / 1e3)
 
 
-# Two sectors of offsets, two of indices, 3·1 + 1 of rows, gradients and momenta: 8 for each sample.
+# Two sectors of offsets, two of indices, and 3·1 + 1 of rows, gradients and momenta: 8 for each sample.
 @register_operator("embedding_bag_backward_adagrad:batch10rows1dim8", flops=160, dram_bytes=2560, blocks=1)
 class EmbeddingBagBackwardAdagrad(EmbeddingBagBackward):
-    """Row-wise Adagrad: one momentum per row besides."""
+    """The update by row-wise Adagrad, with one momentum per row."""
 
     @property
     def dram_bytes(self) -> Number:
-        """Rows are read and written, gradients and momenta read once more: 64 + 2⌈4L⌉₃₂ + (3L + 1)·⌈4D⌉₃₂ a sample."""
+        """Traffic in bytes: 64 + 2⌈4L⌉₃₂ + (3L + 1)·⌈4D⌉₃₂ per sample.
+
+        Rows are read and written; gradients and momenta are read once more.
+        """
         per_sample = 2 * SECTOR_BYTES + 2 * sectors(self.bag) + (3 * self.bag + 1) * sectors(self.dim)
         return per_sample * self.batch * self.tables
 
     def model_us(self, rates: MemoryRates) -> Number:
-        """Time in µs: bound by DRAM."""
+        """Return the time in µs of the DRAM traffic."""
         return self.dram_bytes / rates.dram_gbs / 1e3
 
 

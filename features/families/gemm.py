@@ -12,11 +12,11 @@ from .operator import Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 TILES = (32, 64, 128)
-"""Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
+"""Edges of the output tiles of SGEMM kernels in cuBLAS and cuDNN, from the kernels' names."""
 
 
 def tile_edge(size: Number) -> Number:
-    """The smallest edge of `TILES` that covers ``size``; the largest where none does."""
+    """Return the smallest edge of `TILES` that covers ``size``, or the largest edge."""
     small, middle, large = TILES
     return where(size <= small, small, where(size <= middle, middle, large))
 
@@ -25,13 +25,13 @@ def tile_edge(size: Number) -> Number:
 class Gemm(Operator):
     """``batch`` products C (m × n) = A (m × k) · B (k × n).
 
-    ``math`` other than "fma" lets matrix units run (fp32 data: TF32, or AMD's fp32 matrix cores, under "default"). A
-    holds activations, B weights: they differ in bytes where values are quantised.
+    ``math`` other than "fma" allows matrix units (fp32 data: TF32, or AMD's fp32 matrix cores, under "default"). A
+    holds activations and B holds weights; they differ in bytes if values are quantised.
     """
 
     FAMILY: ClassVar[str] = "gemm"
     BATCH: ClassVar[str] = "batch"
-    BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the backward pass it is the one summed over
+    BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the backward pass it is k
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
 
@@ -42,7 +42,8 @@ class Gemm(Operator):
 
     @classmethod
     def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:
-        """In fp32 what the board sustains, on AMD's matrix units where they may run."""
+        """Return the peak in TFLOP/s. In fp32 it is the board's sustained rate, on AMD's matrix units if they may
+        run."""
         peak = roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
         if dtype != "fp32" or (gpu.vendor != "amd" and peak > gpu.fp32_tflops):
             return peak
@@ -56,12 +57,12 @@ class Gemm(Operator):
 
     @property
     def dram_bytes(self) -> Number:
-        """A, B and C once each: batch·(MK + KN + MN) values. Source: Lin et al. (HiPC 2022)."""
+        """Bytes of A, B and C, each once: batch·(MK + KN + MN) values. Source: Lin et al. (HiPC 2022)."""
         return self._matrix_bytes()
 
     @property
     def weight_bytes(self) -> Number:
-        """B once; of several products B, too, may be activations."""
+        """Bytes of B for one product. For several products it is 0, since B may hold activations."""
         return (self.batch == 1) * self.k * self.n * self.element.weight_bytes
 
     def _matrix_bytes(self) -> Number:
@@ -71,16 +72,16 @@ class Gemm(Operator):
 
     @property
     def blocks(self) -> Number:
-        """One block per output tile, the edges by `tile_edge`."""
+        """One block per output tile, with edges by `tile_edge`."""
         return self.batch * ceil_div(self.m, tile_edge(self.m)) * ceil_div(self.n, tile_edge(self.n))
 
     def fallback_kinds(self) -> tuple[str, ...]:
-        """The other products: batched ones by batched ones, single ones by those with a bias or without."""
+        """Return the other kinds of products: batched ones for a batch, else products with and without bias."""
         order = ("bmm", "gemm") if self.batch > 1 else ("linear", "gemm", "bmm")
         return tuple(kind for kind in order if kind != self.kind)
 
     def waves(self, gpu: Gpu) -> float:
-        """How often its output tiles fill the GPU, by how many middle ones fit at once."""
+        """Return how often its output tiles fill the GPU, by the number of middle tiles that fit at once."""
         _, middle, _ = b_max(gpu, "gemm")
         return self.blocks / middle
 
@@ -91,11 +92,11 @@ class Gemm(Operator):
 
     @property
     def multiply_adds(self) -> int:
-        """Half of `flops`, in whole numbers."""
+        """Half of `flops`, as an integer."""
         return int(self.flops) // 2
 
     def gradients(self, of: str) -> Gradients:
-        """dA (m × k) = dC · Bᵀ, or dB (k × n) = Aᵀ · dC: a product of the same three sizes."""
+        """Return dA (m × k) = dC · Bᵀ, or dB (k × n) = Aᵀ · dC: a product of the same three sizes."""
         m, n, k = (self.m, self.k, self.n) if of == INPUT else (self.k, self.n, self.m)
         product = Bmm if self.batch > 1 else Gemm
         return ((f"grad_{of}", product(batch=self.batch, m=m, n=n, k=k, dtype=self.dtype, math=self.math)),)
@@ -129,7 +130,7 @@ class Linear(Addmm):
 
 
 def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:
-    """The family's columns of a product on a machine: sizes, alignment, and tiles at three edges."""
+    """Return the family's columns of a product on a machine: sizes, alignment, and tiles with three edges."""
     values = [log2(op.batch), log2(op.m), log2(op.n), log2(op.k), op.m % 4, op.n % 4, op.k % 4, op.k % 8]
     for edge in TILES:
         rows = ceil_div(op.m, edge)
@@ -137,7 +138,7 @@ def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:
         tiles = op.batch * rows * tile_columns
         # One wave holds a tile on every SM; the last wave costs as much as a full one.
         wave_us = 2.0 * edge * edge * op.k * m.sms / (m.peak_tflops * 1e6)
-        # The share of the tiles' elements that belong to the result: the rest is padding at its edges.
+        # The share of the tiles' elements in the result: the remainder is padding at its edges.
         useful = op.m / (rows * edge) * (op.n / (tile_columns * edge))
         values += [log2(tiles / m.sms), log2(ceil_div(tiles, m.sms) * wave_us), useful]
     return tuple(values)

@@ -1,4 +1,4 @@
-"""The family of mixtures of experts: every token's products with the few experts that a router chose for it."""
+"""The family of mixtures of experts: each token is multiplied by the few experts that a router selects for it."""
 
 import re
 from collections.abc import Mapping
@@ -18,28 +18,28 @@ from .operator_family import FamilyDeclaration
 BALANCED = "balanced"
 _POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
 NONGATED = "nongated"
-"""The variant with two products an expert (up, down) in place of three (gate, up, down)."""
+"""The variant with two products per expert (up, down) instead of three (gate, up, down)."""
 TILE = 128
 """Rows and columns of a grouped product's tile."""
 DRAWS = 32
-"""Routings whose mean load counts."""
+"""Number of random routings for a mean load."""
 
 
 @lru_cache(maxsize=65_536)
 def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> tuple[float, float, float, float]:
-    """`Moe.load` under a power law, the mean of draws."""
-    # Loads with the density x^−exponent between low and high, by inverting the distribution at uniform draws.
+    """Return `Moe.load` under a power law: the mean of random draws."""
+    # Draw loads with the density x^−exponent between low and high: invert the distribution at uniform draws.
     pairs = tokens * topk
     a = 1.0 - exponent
     low, high = (1.0, max(0.8 * tokens, 1.01)) if pairs > experts else (0.01, 2.0)
     even = np.random.default_rng(0).random((DRAWS, experts))
     share = (low**a + even * (high**a - low**a)) ** (1.0 / a)
     loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
-    # What rounding lost goes to the largest loads, one each; what it made comes off the largest one.
+    # Correct the sum after rounding: add 1 to each of the largest loads, or subtract the surplus from the largest load.
     order = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
     left = pairs - loads.sum(axis=1, keepdims=True)
     loads += (order < left) + (order == 0) * np.minimum(left, 0.0)
-    # (draws, ranks, experts of a rank): of each draw the rank with most pairs counts.
+    # (draws, ranks, experts of a rank): take the rank with most pairs in each draw.
     parts = loads.reshape(DRAWS, ranks, -1)
     busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
     tiles = np.ceil(busiest / TILE)
@@ -51,22 +51,23 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     )
 
 
-# 4 tokens with 2 of 8 experts each: 8 pairs, every expert met once. Three matrices of 16 × 32 values an expert;
-# activations: 4 tokens of 16 and 8 inner rows of 32 values, read and written.
+# 4 tokens with 2 of 8 experts each are 8 pairs, one per expert. An expert has three matrices of 16 × 32 values.
+# Activations: 4 tokens of 16 and 8 inner rows of 32 values, read and written.
 @register_operator(
     "moe:t4h16i32k2e8", flops=2 * 3 * 8 * 16 * 32, dram_bytes=2 * (3 * 8 * 16 * 32 + 2 * (64 + 256)), blocks=8
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe(Operator):
-    """``tokens`` tokens of ``hidden`` values, each sent to ``topk`` of ``experts`` experts of width ``inter``.
+    """``tokens`` tokens of ``hidden`` values; each goes to ``topk`` of ``experts`` experts of width ``inter``.
 
-    ``tokens`` are those of all ranks. Experts are split over ``expert_parallel`` ranks and each expert's width over
-    ``tensor_parallel``; FLOPs and bytes are those of the rank with most work. Routing (token, expert) is deterministic:
+    ``tokens`` counts the tokens of all ranks. Experts are split over ``expert_parallel`` ranks, and each expert's width
+    over ``tensor_parallel``. FLOPs and bytes describe the rank with most work. ``routing`` is deterministic:
 
-    - ``balanced``: every expert gets equally many tokens; fewer tokens than experts meet different ones.
-    - ``power_law_A``: loads of the experts are drawn with a density x^−A between 1 and 0.8·tokens (0.01 and 2 where
-      there are fewer pairs than experts), scaled to the sum tokens·topk and rounded, as the collectors of
-      ai-dynamo/aiconfigurator draw them; the mean of draws that are always the same counts.
+    - ``balanced``: all experts get equally many tokens; if there are fewer tokens than experts, each goes to other
+      experts.
+    - ``power_law_A``: loads of the experts are drawn with a density x^−A between 1 and 0.8·tokens (0.01 and 2 if there
+      are fewer pairs than experts). They are scaled to the sum tokens·topk and rounded. The collectors of
+      ai-dynamo/aiconfigurator do the same. The load is the mean of draws with a fixed seed.
     """
 
     FAMILY: ClassVar[str] = "moe"
@@ -104,9 +105,9 @@ class Moe(Operator):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """There are enough experts, and equally many on every rank."""
+        """Return the broken rules: there are at least topk experts, and all ranks have equally many."""
         return [
-            ("topk", sizes["topk"] > sizes["experts"], "a token's experts are different ones of experts"),
+            ("topk", sizes["topk"] > sizes["experts"], "it is at most experts"),
             ("expert_parallel", sizes["experts"] % sizes["expert_parallel"] != 0, "it divides experts"),
         ]
 
@@ -117,7 +118,7 @@ class Moe(Operator):
 
     @property
     def exponent(self) -> float:
-        """The power law's A; 0 where loads are equal."""
+        """The power law's A; 0 for equal loads."""
         match = _POWER_LAW.fullmatch(self.routing)
         return float(match[1]) if match else 0.0
 
@@ -138,7 +139,8 @@ class Moe(Operator):
 
     @property
     def load(self) -> tuple[Number, Number, Number, Number]:
-        """On the busiest rank: (token, expert) pairs, experts with any, pairs of its busiest one, tiles of 128 rows."""
+        """Load of the busiest rank: (token, expert) pairs, used experts, pairs of its busiest expert, tiles of 128
+        rows."""
         load = self._load
         if load is None:
             load = self._expected_load()
@@ -167,39 +169,40 @@ class Moe(Operator):
 
     @property
     def weight_bytes(self) -> Number:
-        """All matrices of the experts with any token."""
+        """Bytes of all matrices of the used experts."""
         return self.matrices * self.load[1] * self.hidden * self.width * self.element.weight_bytes
 
     @property
     def activation_bytes(self) -> Number:
-        """The rank's tokens in and out, and the inner layer written and read."""
+        """Bytes of the rank's tokens, read and written, and of the inner layer, written and read."""
         pairs = self.load[0]
         both = self.element.activation_bytes + self.element.output_bytes
         return (minimum(pairs, self.tokens) * self.hidden + pairs * self.width) * both
 
     @property
     def dram_bytes(self) -> Number:
-        """Weights of the experts touched, and activations."""
+        """Bytes of the used experts' weights and of activations."""
         return self.weight_bytes + self.activation_bytes
 
     @property
     def blocks(self) -> Number:
-        """A block per 128 × 128 tile of the first product."""
+        """One block per 128 × 128 tile of the first product."""
         return self.load[3] * ceil_div((self.matrices - 1) * self.width, TILE)
 
 
 def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
-    """The family's columns of a mixture of experts on a machine; tiles of 128 × 128, a tile per SM at a time.
+    """Return the family's columns of a mixture of experts on a machine: tiles of 128 × 128, one tile per SM at a time.
 
-    Sizes of a whole layer are left out: trees would learn the layers by heart, where new ones are asked about.
+    Sizes of the whole layer are excluded. With them trees memorise the layers of the training data and fail on new
+    ones.
     """
     pairs, touched, largest, tiles = op.load
     weights = 1.0 * op.weight_bytes
     columns = []
     for outputs, length in (((op.matrices - 1) * op.width, op.hidden), (op.hidden, op.width)):
-        waves, use, whole = waves_of(tiles * ceil_div(outputs, TILE), m)
+        waves, use, rounded_up = waves_of(tiles * ceil_div(outputs, TILE), m)
         tile_us = 2.0 * TILE * TILE * length * m.sms / (m.peak_tflops * 1e6)
-        columns += [waves, use, log2(whole * tile_us)]
+        columns += [waves, use, log2(rounded_up * tile_us)]
     return (
         log2(op.tokens),
         log2(op.hidden),

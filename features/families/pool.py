@@ -14,10 +14,10 @@ THREADS = 256
 
 @register_operator("max_pool:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=1)
 class MaxPool(MemoryBound):
-    """The largest value of every window of an image n × c × h × w; ``window`` high (and ``window_w`` wide).
+    """The maximum of every window of an image n × c × h × w; windows are ``window`` × ``window_w``.
 
-    ``window_w``, ``stride_w`` and ``pad_w`` default to the height's. Raises `InputError` where the window exceeds the
-    padded image.
+    ``window_w``, ``stride_w`` and ``pad_w`` default to the values of the height. Raises `InputError` if the window
+    exceeds the padded image.
     """
 
     FAMILY: ClassVar[str] = "pool"
@@ -40,10 +40,10 @@ class MaxPool(MemoryBound):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """A window exceeds the padded image."""
+        """Return the broken rules: a window does not exceed the padded image."""
         rule = "it exceeds the padded image; give a smaller window or more padding"
         sides = {"window": ("h", "pad"), "window_w": ("w", "pad_w")}
-        return [(name, sizes[name] > sizes[of] + 2 * sizes[pad], rule) for name, (of, pad) in sides.items()]
+        return [(name, sizes[name] > sizes[side] + 2 * sizes[pad], rule) for name, (side, pad) in sides.items()]
 
     @property
     def out_h(self) -> Number:
@@ -72,12 +72,12 @@ class MaxPool(MemoryBound):
 
     @property
     def dram_bytes(self) -> Number:
-        """The image and the pooled image, as often as the kind reads or writes each."""
+        """Bytes of the image and of the pooled image, times the kind's numbers of accesses."""
         return self.itemsize * (self.INPUTS * self.elements + self.OUTPUTS * self.outputs)
 
     @property
     def blocks(self) -> Number:
-        """A thread per output, 256 a block."""
+        """One thread per output, 256 per block."""
         return ceil_div(self.outputs, THREADS)
 
 
@@ -90,7 +90,7 @@ class AvgPool(MaxPool):
 
 @register_operator("max_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=3840, blocks=2)
 class MaxPoolBackward(MaxPool):
-    """The gradient, given to each window's largest value: reads x, y and dy, writes dx."""
+    """The gradient, added to the largest value of each window: reads x, y and dy, writes dx."""
 
     GRADIENT: ClassVar[tuple[str, ...]] = ()
     BANDWIDTH: ClassVar[str] = ""
@@ -99,13 +99,13 @@ class MaxPoolBackward(MaxPool):
 
     @property
     def blocks(self) -> Number:
-        """A thread per image element, 256 a block."""
+        """One thread per image element, 256 per block."""
         return ceil_div(self.elements, THREADS)
 
 
 @register_operator("avg_pool_backward:n2c3h8w8window2stride2", flops=384, dram_bytes=1920, blocks=2)
 class AvgPoolBackward(MaxPoolBackward):
-    """The gradient, spread evenly over each window: reads dy, writes dx."""
+    """The gradient, distributed evenly over each window: reads dy, writes dx."""
 
     INPUTS: ClassVar[int] = 1
     OUTPUTS: ClassVar[int] = 1

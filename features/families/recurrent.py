@@ -1,4 +1,4 @@
-"""The family of recurrent layers: LSTM, GRU and plain ones, as a library runs all time steps in one call."""
+"""The family of recurrent layers (LSTM, GRU and simple ones), if a library runs all time steps in one call."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -12,17 +12,20 @@ from .operator import Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 STEP_US = 9.5
-"""Usual least time in µs of one time step: a product and a cell behind it, which the next step waits for. Source: the
-median over 12 boards of KernelBench's LSTM of 3,072 steps and its bidirectional GRU of 6,144, 5.5 to 38 µs a step."""
+"""Usual minimum time in µs of a time step: a product and a cell, for which the next step waits.
+
+Source: KernelBench's LSTM of 3,072 steps and its bidirectional GRU of 6,144 steps. It is the median over 12 boards; a
+step takes 5.5 to 38 µs.
+"""
 
 
 @register_operator("recurrent:steps3batch2inputs4hidden5rows20", flops=2160, dram_bytes=1896, blocks=3)
 class Recurrent(Operator):
-    """One layer in one direction over ``steps``: the inputs' product for all of them at once, then step by step that of
-    the state with the weights, and the cell.
+    """One layer in one direction over ``steps``.
 
-    ``rows`` are those of the weights: gates × cells, 4 gates of an LSTM, 3 of a GRU, 1 of a plain one; ``hidden`` is
-    the width of the state, smaller than the cells under a projection.
+    The product of the inputs covers all steps at once. Then each step multiplies the state by the weights and computes
+    the cell. ``rows`` are the rows of the weights: gates × cells, with 4 gates for an LSTM, 3 for a GRU, 1 for a simple
+    layer. ``hidden`` is the width of the state; with a projection it is smaller than the number of cells.
     """
 
     FAMILY: ClassVar[str] = "recurrent"
@@ -38,18 +41,18 @@ class Recurrent(Operator):
 
     @property
     def flops(self) -> Number:
-        """Of both products over all steps."""
+        """FLOPs of both products over all steps."""
         return 2 * self.steps * self.batch * self.rows * (self.inputs + self.hidden)
 
     @property
     def dram_bytes(self) -> Number:
-        """Weights and inputs read once, states written once; what the gates get of the inputs written and read."""
+        """Bytes of weights and inputs, read once; of states, written once; of the gates' inputs, written and read."""
         of_steps = self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows)
         return self.itemsize * (self.weights + of_steps)
 
     @property
     def weights(self) -> int:
-        """Both matrices, without biases."""
+        """Elements of both matrices, without biases."""
         return self.rows * (self.inputs + self.hidden)
 
     @property
@@ -59,11 +62,12 @@ class Recurrent(Operator):
 
     @property
     def blocks(self) -> Number:
-        """One for 32 rows of a step's product, over all steps."""
+        """One block for 32 rows of a step's product, over all steps."""
         return self.steps * ceil_div(self.rows, 32)
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """The inputs' product, and of each step its product with weights from DRAM, no less than `STEP_US`."""
+        """Return the time in µs of the inputs' product, plus the steps: products with weights from DRAM, at least
+        `STEP_US`."""
         peak = self.peak_tflops(gpu, self.dtype, self.math)
         of_inputs = 2 * self.steps * self.batch * self.rows * self.inputs
         inputs_us = roofline.roofline_us(of_inputs, self.dram_bytes, peak, gpu.dram_gbs)
@@ -72,7 +76,8 @@ class Recurrent(Operator):
         return inputs_us + self.steps * maximum(step_us, STEP_US)
 
     def gradients(self, of: str) -> Gradients:
-        """Of the input the same steps backwards; of the weights one product for each matrix, over all steps."""
+        """Return the gradient: for the input the same steps backwards; for the weights one product per matrix, over all
+        steps."""
         if of == INPUT:
             return (("backward", self),)
         if of != WEIGHT:
@@ -86,7 +91,7 @@ class Recurrent(Operator):
 
 
 def columns(op: Any, m: Machine) -> tuple[Number, ...]:
-    """Its sizes."""
+    """Return the family's columns: its sizes."""
     return log2(op.steps), log2(op.batch), log2(op.inputs), log2(op.hidden), log2(op.rows)
 
 

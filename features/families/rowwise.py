@@ -1,5 +1,8 @@
-"""The families of operators on images: pointwise ones (activations, sums, copies) touch every element once, and rowwise
-ones reduce along rows or channels (softmax, norms, a bias's gradient), or quantise."""
+"""The families of operators on images, and of quantisation.
+
+Pointwise operators (activations, sums, copies) access every element once. Rowwise operators (softmax, norms, a bias's
+gradient) reduce along rows or channels.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,12 +15,12 @@ from .operator import ELEMENTS_PER_BLOCK, Image, image_classes, register_operato
 from .operator_family import memory_family
 
 CHEAP_FLOPS = 5
-"""Operations per element up to which an operator is a pass over memory on every GPU."""
+"""Maximum operations per element of an operator that is a pass over memory on every GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointwise(Image):
-    """An operator that does not care for the shape may put all its elements into ``n``."""
+    """A pointwise operator. If the shape does not matter, all elements may be in ``n``."""
 
     FAMILY: ClassVar[str] = "pointwise"
     MAX_TRAFFIC: ClassVar[float] = 1.25
@@ -26,12 +29,12 @@ class Pointwise(Image):
 
     @classmethod
     def is_streaming(cls) -> bool:
-        """Where the operations are few: the counted ones of gelu and tanh would blur the slope over bytes."""
+        """Return True for few operations. The counted operations of gelu and tanh would blur the slope over bytes."""
         return cls.FLOPS <= CHEAP_FLOPS
 
     @property
     def blocks(self) -> Number:
-        """512 elements a block."""
+        """512 elements per block."""
         return ceil_div(self.elements, ELEMENTS_PER_BLOCK)
 
 
@@ -42,33 +45,40 @@ POINTWISE = memory_family("pointwise")
 
 
 LATENCY_US = 0.6
-"""From a load's request to its values, from DRAM on a busy GPU: 0.5 to 0.8 µs in microbenchmarks of Volta to Hopper."""
+"""Time in µs from a load's request to its values, from DRAM on a busy GPU.
+
+Microbenchmarks of Volta to Hopper give 0.5 to 0.8 µs.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction(Image):
-    """One thread block per reduced row."""
+    """A reduction with one thread block per reduced row."""
 
     FAMILY: ClassVar[str] = "rowwise"
     MAX_TRAFFIC: ClassVar[float] = 1.15
 
     @property
     def rows(self) -> Number:
-        """Independent reductions: over c, one at every n, h and w."""
+        """Independent reductions: one over c for each n, h and w."""
         return self.n * self.h * self.w
 
     @property
     def blocks(self) -> Number:
-        """One per row."""
+        """One block per row."""
         return self.rows
 
     def traffic_us(self, gpu: Gpu) -> Number:
-        """Time of its traffic in µs: rows of a tensor larger than L2 are read again from DRAM in each pass."""
+        """Return the time of its traffic in µs. If a tensor exceeds L2, each pass reads its rows from DRAM again."""
         again = max(self.SERIAL[0] + 1, self.ACCESSES) / self.ACCESSES if self.SERIAL else 1.0
         return self.roofline_us(gpu) * where(self.itemsize * self.elements > gpu.l2_bytes, again, 1.0)
 
     def serial_us(self, gpu: Gpu) -> Number:
-        """A long row takes its block's loads one after another, however few the rows; many short ones their start."""
+        """Return the minimum time in µs of one row, or of starting all rows.
+
+        The block of a row loads its parts one after another, however few rows there are. Many short rows are limited by
+        the rate at which an SM starts them.
+        """
         if not self.SERIAL:
             return 0.0
         passes, in_flight, rows_per_us = self.SERIAL
@@ -79,7 +89,7 @@ class Reduction(Image):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelReduction(Reduction):
-    """One reduction per channel, over n, h and w."""
+    """A reduction per channel, over n, h and w."""
 
     @property
     def rows(self) -> Number:
@@ -89,7 +99,8 @@ class ChannelReduction(Reduction):
 
 @register_operator("quantise:n2c3", flops=12, dram_bytes=18, blocks=2)
 class Quantise(Reduction):
-    """n rows of c values times one static scale, rounded to fp8: each is read once, and one byte written for it."""
+    """n rows of c values, multiplied by one static scale and rounded to fp8. Each value is read; one byte is written
+    for it."""
 
     FAMILY: ClassVar[str] = "quantise"
     FLOPS: ClassVar[int] = 2

@@ -1,4 +1,4 @@
-"""The family of transfers: copies between host and device and within it, and collectives between devices."""
+"""The family of transfers: copies between host and device, copies on the device, and collectives between devices."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -15,17 +15,20 @@ from .operator_family import FamilyDeclaration, memory_columns
 from .rowwise import POINTWISE_CLASSES
 
 HANDSHAKE_US = 4.0
-"""Least time in µs of a collective: ranks wait for one another. Source: the shortest all-reduces of SGLang's own kernel
-in ai-dynamo/aiconfigurator's tables, 4.2 to 5.6 µs on A100, H100 and H200 with 2 to 8 ranks."""
+"""Minimum time in µs of a collective, because ranks wait for one another.
+
+Source: the shortest all-reduces of SGLang's own kernel in ai-dynamo/aiconfigurator's tables. They take 4.2 to 5.6 µs on
+A100, H100 and H200 with 2 to 8 ranks.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveModel:
-    """Time of a collective against message size, fitted on a machine. Source: Lin et al. (TPDS 2024).
+    """Time of a collective by message size, fitted on a machine. Source: Lin et al. (TPDS 2024).
 
-    With x = log2(bytes): up to ``a`` only the overhead; beyond ``c`` the full bandwidth ``max_gbs``; between them a
-    bandwidth of 10^(l / (1 + e^(−k·(x − x0))) + b) GB/s. Raises `InputError` where ``a`` exceeds ``c`` or a rate is not
-    positive.
+    With x = log2(bytes): up to ``a`` the time is only the overhead. Above ``c`` the bandwidth is ``max_gbs``. Between
+    them the bandwidth is 10^(l / (1 + e^(−k·(x − x0))) + b) GB/s. Raises `InputError` if ``a`` exceeds ``c``, the
+    bandwidth is not positive, or the overhead is negative.
     """
 
     overhead_us: float
@@ -40,12 +43,12 @@ class CollectiveModel:
     def __post_init__(self) -> None:
         if not self.a <= self.c or self.max_gbs <= 0 or self.overhead_us < 0:
             raise InputError(
-                f"collective law with a {self.a}, c {self.c}, max_gbs {self.max_gbs}, overhead_us"
-                f" {self.overhead_us}; a ≤ c, a positive bandwidth and no negative overhead are needed"
+                f"collective model with a {self.a}, c {self.c}, max_gbs {self.max_gbs}, overhead_us"
+                f" {self.overhead_us}; give a ≤ c, a positive bandwidth and no negative overhead"
             )
 
     def time_us(self, message_bytes: Number, factor: Number) -> Number:
-        """Time in µs; ``factor`` f: (n − 1)/n for all-to-all, 2(n − 1)/n for all-reduce."""
+        """Return the time in µs; ``factor`` is (n − 1)/n for all-to-all and 2(n − 1)/n for all-reduce."""
         x = log2(message_bytes)
         exp = np.exp(-self.k * (x - self.x0))
         sigmoid_gbs = 10 ** (self.l / (1 + exp) + self.b)
@@ -56,7 +59,7 @@ class CollectiveModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(MemoryBound):
-    """``elements`` values that are moved, and not changed."""
+    """``elements`` values that are moved without a change."""
 
     FAMILY: ClassVar[str] = "transfer"
     BATCH: ClassVar[str] = ""
@@ -65,7 +68,7 @@ class Transfer(MemoryBound):
 
     @property
     def flops(self) -> Number:
-        """None."""
+        """0: nothing is computed."""
         return 0 * self.elements
 
 
@@ -75,22 +78,22 @@ class Memcpy(Transfer):
 
     @property
     def dram_bytes(self) -> Number:
-        """Bytes that cross: the device reads or writes each once."""
+        """Bytes that cross PCIe: the device reads or writes each once."""
         return self.itemsize * self.elements
 
     @property
     def blocks(self) -> Number:
-        """None: the copy engine does it."""
+        """0: a copy engine moves the bytes."""
         return 0 * self.elements
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """Bytes / PCIe bandwidth."""
+        """Return bytes / PCIe bandwidth, in µs."""
         return self.dram_bytes / (gpu.pcie_gbs * 1e3)
 
 
 @register_operator("concat:elements1000", flops=0, dram_bytes=8000, blocks=2)
 class Concat(Transfer):
-    """Several tensors laid into one: ``elements`` in all."""
+    """Several tensors, copied into one of ``elements`` values."""
 
     BANDWIDTH: ClassVar[str] = "streaming"
     DRAM_SHARE: ClassVar[float] = 0.79
@@ -98,26 +101,26 @@ class Concat(Transfer):
 
     @property
     def dram_bytes(self) -> Number:
-        """Each element is read and written."""
+        """Bytes of all elements, each read and written."""
         return 2 * self.itemsize * self.elements
 
     @property
     def blocks(self) -> Number:
-        """512 elements a block."""
+        """512 elements per block."""
         return ceil_div(self.elements, ELEMENTS_PER_BLOCK)
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """2·elements·itemsize / (0.79·DRAM bandwidth)."""
+        """Return 2·elements·itemsize / (0.79·DRAM bandwidth), in µs."""
         return self.dram_bytes / (self.DRAM_SHARE * gpu.dram_gbs * 1e3)
 
     def gradients(self, of: str) -> Gradients:
-        """The parts of the result's gradient, copied apart."""
+        """Return the copies of the parts of the result's gradient."""
         return (("backward", POINTWISE_CLASSES["copy"](n=self.elements, dtype=self.dtype)),) if of == INPUT else ()
 
 
 @register_operator("all_reduce:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
 class AllReduce(Memcpy):
-    """The sum of ``elements`` values over ``ranks`` devices, on all of them; a ring moves 2(n − 1)/n of the bytes."""
+    """The sum of ``elements`` values over ``ranks`` devices, on all of them. A ring moves 2(n − 1)/n of the bytes."""
 
     STEPS: ClassVar[int] = 2
     ADDS: ClassVar[int] = 1
@@ -135,16 +138,17 @@ class AllReduce(Memcpy):
         return self.ADDS * self.elements * (self.ranks - 1) / self.ranks
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """`HANDSHAKE_US`, and the bytes that cross over the links to other GPUs, or PCIe where there are none.
+        """Return `HANDSHAKE_US` plus the time in µs of the bytes on the links to other GPUs, or on PCIe if there are no
+        links.
 
-        For a machine of which more is known see `CollectiveModel`.
+        `CollectiveModel` is more accurate for a machine with fitted constants.
         """
         return HANDSHAKE_US + self.factor * self.dram_bytes / ((gpu.link_gbs or gpu.pcie_gbs) * 1e3)
 
 
 @register_operator("all_to_all:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
 class AllToAll(AllReduce):
-    """Every device sends each other one its share of ``elements``: (n − 1)/n of the bytes cross."""
+    """Every device sends each other device its share of ``elements``: (n − 1)/n of the bytes cross."""
 
     STEPS: ClassVar[int] = 1
     ADDS: ClassVar[int] = 0
@@ -152,22 +156,22 @@ class AllToAll(AllReduce):
 
 @register_operator("all_gather:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)
 class AllGather(AllToAll):
-    """Every device gets the ``elements`` values of which each holds a share: (n − 1)/n of them cross."""
+    """Every device holds a share of the ``elements`` values and gets all of them: (n − 1)/n of the bytes cross."""
 
 
 @register_operator("reduce_scatter:elements1000ranks4", flops=750, dram_bytes=4000, blocks=0)
 class ReduceScatter(AllReduce):
-    """Every device gets its share of the sum of ``elements`` values: a ring moves (n − 1)/n of them."""
+    """Every device gets its share of the sum of ``elements`` values. A ring moves (n − 1)/n of the bytes."""
 
     STEPS: ClassVar[int] = 1
 
 
 Collective = AllReduce
-"""What every collective is: sizes ``elements`` and ``ranks``, and the `factor` of its bytes that cross a link."""
+"""The base of all collectives: the sizes ``elements`` and ``ranks``, and the `factor` of the bytes on a link."""
 
 
 def columns(op: Transfer, m: Machine) -> tuple[Number, ...]:
-    """Those of a pass over memory, and the ranks."""
+    """Return the columns of a pass over memory, and the ranks."""
     return *memory_columns(op, m), log2(maximum(op.extents.ranks, 1))
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
-from surrogate.features.families.attention import LATENT, NOPE, ROPE, VALUE, Attending, Attention, Mla
+from surrogate.features.families.attention import LATENT, NOPE, ROPE, VALUE, Attention, AttentionOperator, Mla
 from surrogate.features.families.gemm import Bmm, Gemm
 from surrogate.features.families.moe import Moe
 from surrogate.features.families.rowwise import Quantise
@@ -68,7 +68,7 @@ class StepKernel(NamedTuple):
 
 def part_of(problem: Operator) -> str:
     """Return the part of a step (`PARTS`) that a kernel belongs to."""
-    kinds = ((Gemm, PRODUCTS), (Moe, EXPERTS), (Attending, ATTENTION), (Transfer, COMMUNICATION))
+    kinds = ((Gemm, PRODUCTS), (Moe, EXPERTS), (AttentionOperator, ATTENTION), (Transfer, COMMUNICATION))
     return next((part for kind, part in kinds if isinstance(problem, kind)), OTHERS)
 
 
@@ -324,7 +324,7 @@ class Step:
             yield self.head_product("absorbed_values", heads, d.value, LATENT, count)
         yield from product("o_proj", heads * d.value, d.hidden, fused=False)
 
-    def attention_kernel(self, kind: type[Attending], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
+    def attention_kernel(self, kind: type[AttentionOperator], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
         """Return the attention of a group of requests; ``sizes`` are the fields of ``kind`` that the group lacks."""
         count, new, context = group
         shared = {"batch": count, "query_length": new, "context_length": context}
