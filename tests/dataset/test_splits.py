@@ -115,8 +115,8 @@ def test_splits_that_cannot_be_made_are_refused(refused, table: Table) -> None:
         ("batch", table(2), 3, "split 'batch' is unknown; known: shape"),
         ("shape", table(2), 1, "1 fold: at least 2"),
         ("shape", table(1), 3, "1 distinct shape"),
-        ("network", table(1), 3, "names at least 2 networks"),
-        ("network", table(3).drop(columns="networks"), 3, "names at least 2 networks"),
+        ("network", table(1), 3, "with at least 2 networks"),
+        ("network", table(3).drop(columns="networks"), 3, "with at least 2 networks"),
         ("gpu", table(2, gpus=("Tesla T4",)), 3, "one GPU (Tesla T4)"),
     ):
         with refused(words):

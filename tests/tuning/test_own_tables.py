@@ -163,7 +163,7 @@ def test_what_is_asked_wrongly_is_one_line(refused, own: Bundle, table: pd.DataF
         (lambda: predictor.select("matmul:m64n128"), "is of the kernel made_up; write it as in made_up:m8n8"),
         (lambda: train(table, sizes=["m", "n"]), "need parameters"),
         (lambda: train(table, kernel=3), "a int is no kernel"),
-        (lambda: train(table, kernel=COLUMNS, sizes="m,n"), "leave those out"),
+        (lambda: train(table, kernel=COLUMNS, sizes="m,n"), "leave those options out"),
     ):
         with refused(words):
             ask()
