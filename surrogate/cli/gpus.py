@@ -60,15 +60,15 @@ def command(name: str | None, form: Form) -> None:
         )
     table = Table([*(_row(board, answers) for board, answers in boards), *unseen.values()], notes=[NOTE])
     records = [_flat(board.to_dict(), answers) for board, answers in boards]
-    whole = [board.to_dict() | {"answers": answers} for board, answers in boards]
-    show(records, form, json_value=whole, table=table)
+    json_value = [board.to_dict() | {"answers": answers} for board, answers in boards]
+    show(records, form, json_value=json_value, table=table)
 
 
 def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> None:
     """Print every figure with its unit and meaning, and the evidence for each family of kernels."""
     figures = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))["figures"]
     values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
-    shown = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
+    figure_rows = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
     families = [
         {
             "kernels": family,
@@ -81,7 +81,7 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
         }
         for family, row in answers.items()
     ]
-    show([], table=Table(shown, notes=["– not known, or no such unit"]))
+    show([], table=Table(figure_rows, notes=["– not known, or no such unit"]))
     click.echo("")
     show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[ERRORS]))
 

@@ -68,15 +68,15 @@ def command(bundle: str, form: Form) -> None:
     show(records, table=Table(totals if len(totals) > 1 else records, FORMATS, notes=[LEGEND]))
 
 
-def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, object]:
+def held_out_record(family: str, held_out: Mapping[str, Any]) -> dict[str, object]:
     """Return time errors, the slowdown of choices and the coverage of intervals on a family's held-out rows."""
     from surrogate.features.families import FAMILIES, Family
 
-    choice = held["choice"].get(FAMILIES.get(family, Family).primary, {})
-    intervals = (held["intervals"] or [{}])[0]
+    choice = held_out["choice"].get(FAMILIES.get(family, Family).primary, {})
+    intervals = (held_out["intervals"] or [{}])[0]
     return {
-        "median_ape": held["time"]["median_ape"],
-        "p90_ape": held["time"]["p90_ape"],
+        "median_ape": held_out["time"]["median_ape"],
+        "p90_ape": held_out["time"]["p90_ape"],
         "slowdown": choice.get("slowdown_macro"),
         "coverage": intervals.get("coverage"),
         "interval_factor": intervals.get("interval_factor"),
@@ -87,10 +87,10 @@ def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, obj
     """Return the family's figures over all GPUs, then the rows and intervals of each GPU."""
     card = index["card"]
     data = card["data"]["families"][family]
-    held = card["held_out"][family]
+    held_out = card["held_out"][family]
     gpus = [
         {"family": family, **{name: row[name] for name in ("gpu", "dtype", *FORMATS) if name in row}}
-        for row in held["intervals"][1:]
+        for row in held_out["intervals"][1:]
     ]
     total = {
         "family": family,
@@ -98,7 +98,7 @@ def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, obj
         "model": index["parts"][family]["model"],
         "rows": data["ok_rows"],
         "shapes": data["shapes"],
-        **held_out_record(family, held),
+        **held_out_record(family, held_out),
     }
     return [total, *gpus]
 

@@ -282,9 +282,9 @@ def kernel_options(function: Function) -> Function:
     """Add ``--kernel``, ``--sizes``, ``--parameters`` and ``--settings``. The command gets a kernel, or None."""
 
     @wraps(function)
-    def described(*words: Any, **named: Any) -> Any:
-        columns = [named.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")]
-        files = [each for name in ("data", "paths") if isinstance(each := named.get(name), tuple)]
+    def described(*words: Any, **options: Any) -> Any:
+        columns = [options.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")]
+        files = [each for name in ("data", "paths") if isinstance(each := options.get(name), tuple)]
         unmatched = [str(file) for each in files for file in each if not file.suffix and not file.exists()]
         kernel = None
         if any(columns):
@@ -295,7 +295,7 @@ def kernel_options(function: Function) -> Function:
             from surrogate.dataset.described import KernelOptions
 
             kernel = KernelOptions(*columns).described
-        return function(*words, kernel=kernel, **named)
+        return function(*words, kernel=kernel, **options)
 
     return cast(Function, _kernel_columns(described))
 
@@ -328,9 +328,9 @@ def _as_rows(function: Function) -> Function:
 
     @wraps(function)
     def given(
-        *words: Any, candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", **named: Any
+        *words: Any, candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", **options: Any
     ) -> Any:
-        return function(*words, rows=RowOptions(candidates, where, kernel), **named)
+        return function(*words, rows=RowOptions(candidates, where, kernel), **options)
 
     return cast(Function, given)
 
@@ -366,10 +366,10 @@ def output_options(function: Function) -> Function:
     """Add ``--json`` and ``--csv``. The command gets the output ``form``."""
 
     @wraps(function)
-    def printed(*words: Any, as_json: bool, as_csv: bool, **named: Any) -> Any:
+    def printed(*words: Any, as_json: bool, as_csv: bool, **options: Any) -> Any:
         if as_json and as_csv:
             raise InputError("--json and --csv exclude each other; give one of them")
-        return function(*words, form="json" if as_json else "csv" if as_csv else "", **named)
+        return function(*words, form="json" if as_json else "csv" if as_csv else "", **options)
 
     form_flags = combined(
         option("--json as_json", "Print JSON instead of a table.", is_flag=True),

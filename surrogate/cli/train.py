@@ -98,9 +98,9 @@ def command(
 
 def _print_summary(bundle: "Bundle", output: Path) -> None:
     """Print the held-out figures of each family, an example of a described kernel, and the families left out."""
-    for family, held in bundle.card["held_out"].items():
+    for family, held_out in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
-        figures = held_out_record(family, held)
+        figures = held_out_record(family, held_out)
         words = [
             f"half of the times are off by less than {figures['median_ape']:.1%}, nine in ten by less than"
             f" {figures['p90_ape']:.1%}"
@@ -113,7 +113,7 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
         learned = bundle.card["training"].get("rows_on_workers")
         sample = f"trees of {learned:,} rows, figures of " if learned else ""
         click.echo(
-            f"{output}: {fitted}, {family}, {sample}{rows} rows; on held-out rows, in {held['split']}:"
+            f"{output}: {fitted}, {family}, {sample}{rows} rows; on held-out rows, in {held_out['split']}:"
             f" {'; '.join(words)}"
         )
     if own := bundle.described:

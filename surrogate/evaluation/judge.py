@@ -91,7 +91,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Picks:
+class JudgedPicks:
     """The picks of one chooser over judged problems; arrays (problems,).
 
     ``row`` is the picked row's position among the candidates (−1 where the pick is no candidate); an infeasible pick is
@@ -105,7 +105,7 @@ class Picks:
     chosen: np.ndarray
 
 
-def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Picks:
+def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> JudgedPicks:
     """Pick, per problem, the allowed row with the least score; ties go to the lowest ``order``.
 
     ``score`` (rows,) predicted times, NaN is never picked; ``allowed`` (rows,) the chooser's own view of feasibility.
@@ -129,7 +129,7 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Pi
     return choose_rows(candidates, row, chosen, second)
 
 
-def choose_rows(candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None) -> Picks:
+def choose_rows(candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None) -> JudgedPicks:
     """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them.
 
     ``second`` (problems,) are the picks behind them, by default the same ones.
@@ -143,7 +143,7 @@ def choose_rows(candidates: Candidates, row: np.ndarray, chosen: np.ndarray, sec
 
     slowdown, feasible = cost(row)
     top2_slowdown = slowdown if second is None else np.minimum(slowdown, cost(second)[0])
-    return Picks(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
+    return JudgedPicks(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
 
 
 DRAWS, MEDIAN_DRAWS = 1000, 400

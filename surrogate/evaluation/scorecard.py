@@ -67,12 +67,12 @@ class EvaluationSet:
         return cls(rows, candidates, heuristic_name(rows.frame["library"]), problem_row=first, shape=shape)
 
 
-def pick_by_times(evaluated: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.Picks:
+def pick_by_times(evaluated: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.JudgedPicks:
     """The picks of a model: the least predicted time among what it holds feasible."""
     return judge.choose(evaluated.candidates, score, allowed)
 
 
-def pick_by_heuristic(evaluated: EvaluationSet) -> judge.Picks:
+def pick_by_heuristic(evaluated: EvaluationSet) -> judge.JudgedPicks:
     """The picks of the library's own heuristic: column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers.
 
     No pick where the column is empty or missing.
@@ -89,12 +89,12 @@ def pick_by_heuristic(evaluated: EvaluationSet) -> judge.Picks:
     return judge.choose_rows(c, row, has_pick)
 
 
-def pick_oracle(evaluated: EvaluationSet) -> judge.Picks:
+def pick_oracle(evaluated: EvaluationSet) -> judge.JudgedPicks:
     """The best candidate of each problem."""
     return judge.choose(evaluated.candidates, evaluated.candidates.time_us, evaluated.candidates.ok)
 
 
-def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Picks]]) -> dict[str, str]:
+def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.JudgedPicks]]) -> dict[str, str]:
     """Return the models that all others are compared with: what they are → their name.
 
     ``heuristic`` the library's own picker, ``seer`` the paper's fits to times alone, ``paper`` those to counters,
@@ -122,7 +122,7 @@ def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Picks
 
 def choice_rows(
     evaluated: EvaluationSet,
-    picks: Mapping[str, list[judge.Picks]],
+    picks: Mapping[str, list[judge.JudgedPicks]],
     reasons: Mapping[str, str],
     references: Mapping[str, str] | None = None,
 ) -> list[Record]:
@@ -149,20 +149,20 @@ def choice_rows(
     return rows
 
 
-def _chosen(choices: list[judge.Picks]) -> np.ndarray:
+def _chosen(choices: list[judge.JudgedPicks]) -> np.ndarray:
     """(problems,) True where every seed has a pick."""
     return np.logical_and.reduce([choice.chosen for choice in choices])
 
 
-def _log_slowdown(choices: list[judge.Picks], part: np.ndarray) -> np.ndarray:
+def _log_slowdown(choices: list[judge.JudgedPicks], part: np.ndarray) -> np.ndarray:
     """(problems of the part,) log slowdown, the mean over the seeds."""
     return np.mean([np.log(choice.slowdown[part]) for choice in choices], axis=0)
 
 
 def _choice_row(
     evaluated: EvaluationSet,
-    choices: list[judge.Picks],
-    paired: Mapping[str, list[judge.Picks]],
+    choices: list[judge.JudgedPicks],
+    paired: Mapping[str, list[judge.JudgedPicks]],
     part: np.ndarray,
     reason: str,
 ) -> Record:
@@ -195,7 +195,7 @@ def _choice_row(
 
 
 def _differences(
-    evaluated: EvaluationSet, choices: list[judge.Picks], paired: Mapping[str, list[judge.Picks]], part: np.ndarray
+    evaluated: EvaluationSet, choices: list[judge.JudgedPicks], paired: Mapping[str, list[judge.JudgedPicks]], part: np.ndarray
 ) -> Record:
     """Relative differences to each reference, on the problems of the part where both chose.
 
