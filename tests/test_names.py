@@ -1,17 +1,16 @@
 """Names of the product: a class has one name, and no identifier is a word that the field does not use."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FORBIDDEN = frozenset(
-    (
-        "alike asked beside beyond chooser crossed dealt earnest elsewhere fate growth guide habit held hopeless judged"
-        " known law laws least lender lends lent looked most named own_share own_weight plain prepared said said_once"
-        " settle shown sibling siblings spec specification stand_in stand_ins strays ticks told unfit untold wanted whole"
-    ).split()
+FORBIDDEN = re.compile(
+    "alike|asked|beside|beyond|chooser|crossed|dealt|earnest|elsewhere|fate|growth|guide|habit|held|hopeless|judged"
+    "|known|laws?|least|lender|lends|lent|looked|most|named|own_share|own_weight|plain|prepared|said|said_once|settle"
+    "|shown|siblings?|spec|specification|stand_ins?|strays|ticks|told|unfit|untold|wanted|whole"
 )
 """Words without a meaning in the field. An identifier names what it holds or does."""
 STORED = {"bundle/bundle.py": {"least_us"}}
@@ -61,7 +60,7 @@ def test_no_name_is_a_word_of_a_dialect() -> None:
     for path, tree in SOURCES.items():
         for line, name in defined_names(tree):
             count += 1
-            if name.strip("_").lower() in FORBIDDEN and name not in STORED.get(path, ()):
+            if FORBIDDEN.fullmatch(name.strip("_").lower()) and name not in STORED.get(path, ()):
                 found.append(f"{path}:{line} {name}")
     assert count > 10_000
     assert not found, "\n".join(found)
