@@ -1,8 +1,8 @@
-"""Two traces of one program compared: device time by layer, layer type, operator or kernel, before and after.
+"""Compare two traces of one program: device time by layer, layer type, operator or kernel, before and after.
 
-All figures are per iteration, so that traces of different lengths compare. Rows are matched in stages, from the same
-name and shape to what only resembles it. What one trace alone has makes rows, too, so that the changes of all rows add
-up to the change of the device time.
+All figures are per iteration, so traces of different lengths are comparable. Rows are matched in stages, from the same
+name and shape to similar names. Rows of only one trace are listed, too, so the changes of all rows add up to the change
+of the device time.
 """
 
 import re
@@ -25,30 +25,49 @@ from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
 from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
 
-_BY_SHAPE = {"name, shape": "name shape", "shape": "like shape of nth", "order": "like of nth", "name": "like"}
-_TYPE = {"name": "name", "alike": "like"}
-_KERNEL = {"name": "name", "operator": "like", "family": "family"}
+_BY_SHAPE = {
+    "name, shape": "name shape",
+    "shape": "similar shape group_size nth",
+    "order": "similar group_size nth",
+    "name": "similar",
+}
+_TYPE = {"name": "name", "alike": "similar"}
+_KERNEL = {"name": "name", "operator": "similar", "family": "family"}
 LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _KERNEL}
-"""What rows are → the stages that match them: how a stage is called, and the columns that must agree."""
+"""Kind of rows → the stages that match them: the name of a stage, and the columns that must agree."""
 MIN_MATCHED_PCT = 5.0
-"""With less of the device time in rows that match the programs are not the same."""
+"""The minimum share of device time, in percent, in matched rows; below it, the programs are not the same."""
 _SURE = {"operator": ("name, shape", "shape", "order"), "kernel": ("name",)}
-"""Levels and their stages that tell one program from another: every program has convolutions and additions."""
+"""The levels and stages that identify a program. Other stages match in any two programs, because every program has
+convolutions and additions.
+"""
 _OPERATOR = re.compile(r"(?!autograd::engine|Compiled).*(?:::|Backward\d*$)")
 _LIBRARY = re.compile(r"(?:cudnn|miopen|native)_?|\d+$", re.IGNORECASE)
-"""What names of the same operator differ by on GPUs of two makers, and in two versions of PyTorch."""
+"""The parts in which names of the same operator differ between vendors' GPUs and between versions of PyTorch."""
 
 _Side = tuple[Profile, int, float]
-"""What counts of a trace, and how many iterations of which median time in µs that is."""
+"""The profile of the counted iterations of a trace, their number, and their median time in µs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceDiff:
-    """``totals``: iteration, device and host times; ``rows``: device time ``by`` something; A is before, B after.
+    """The difference of two traces; A is before, B is after. Times are in µs per iteration.
 
-    Times in µs per iteration, ``ratio`` after over before, ``calls`` how many per iteration launched device work,
-    ``match`` the stage of `LEVELS` that matched a row. ``matched_pct``: of A's and of B's device time, in ``stages`` by
-    each stage.
+    Attributes
+    ----------
+    by
+        The kind of rows (`LEVELS`).
+    matched_pct
+        The matched share of A's and of B's device time, in percent.
+    stages
+        The same by stage.
+    totals
+        Iteration, device and host times.
+    rows
+        Device times, the largest change first. ``ratio`` is after divided by before, ``calls`` the number per iteration
+        that launched device work, ``match`` the stage that matched the row.
+    notes
+        Remarks for the user.
     """
 
     by: str
@@ -65,23 +84,38 @@ def trace_diff(
     by: str | None = None,
     iterations: Sequence[Sequence[int]] = ((), ()),
 ) -> TraceDiff:
-    """Device times of two traces, or of their files, side by side, the largest change first.
+    """Compare the device times of two traces; the largest change comes first.
 
-    ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
-    percent, the first of equal ones, and a note first of all says where less than half of both traces matches by name
-    and shape, as different programs do. Operators are the outermost ones with their shapes. ``iterations`` are the
-    indices of those that count in each trace, `steady_run`'s where there are none; nothing outside of them counts.
+    Operators are the outermost ones, with their shapes. If less than half of both traces matches by name and shape, as
+    with different programs, the first note says so.
 
-    Raises `InputError` for another level, an iteration that is not there, a trace without device activity, and where
-    less than `MIN_MATCHED_PCT` of the time of one matches.
+    Parameters
+    ----------
+    before, after : Trace, str or Path
+        The traces, or their files.
+    by : {"layer", "type", "operator", "kernel"}, optional
+        The kind of rows. By default, the one of operator, type and kernel that matches most of the time, rounded to 10
+        %; of equal ones the first.
+    iterations : pair of sequences of int
+        Indices of the counted iterations of each trace; by default those of `steady_run`. Other iterations are ignored.
+
+    Returns
+    -------
+    TraceDiff
+
+    Raises
+    ------
+    InputError
+        If the level is unknown, an iteration is not in the trace, a trace has no device activity, or less than
+        `MIN_MATCHED_PCT` of the time of one trace matches.
     """
     before, after = map(as_trace, (before, after))
-    sides = [_side(trace, wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
+    sides = [_side(trace, requested) for trace, requested in zip((before, after), iterations, strict=True)]
     answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
     best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))
     if min(best.matched_pct) < MIN_MATCHED_PCT:
         raise InputError(
-            f"{before.source} and {after.source}: {best.notes[0]}; give two traces of one program, or match otherwise"
+            f"{before.source} and {after.source}: {best.notes[0]}; give two traces of one program, or another level"
         )
     sure = [[answer.stages[stage] for stage in _SURE.get(answer.by, ())] for answer in answers]
     if not by and max(max(map(sum, zip(*stages, strict=True)), default=0.0) for stages in sure) < 50:
@@ -90,12 +124,12 @@ def trace_diff(
     return best
 
 
-def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
-    """The profile of the iterations that count, their number, and the median of their times in µs."""
+def _side(trace: Trace, requested: Sequence[int]) -> _Side:
+    """Return the profile of the counted iterations, their number, and their median time in µs."""
     every = find_iterations(trace)
     kept, text = steady_run(every)
-    indices = tuple(dict.fromkeys(wanted)) or tuple(kept)
-    part = replace(profile(trim(trace, iterations_kept=indices)), left_out="" if wanted else text)
+    indices = tuple(dict.fromkeys(requested)) or tuple(kept)
+    part = replace(profile(trim(trace, iterations_kept=indices)), left_out="" if requested else text)
     if not len(part.trace.activities):
         raise InputError(
             f"{trace.source}: diff compares kernels of a GPU, and this trace, or the part of it, {NO_DEVICE};"
@@ -105,9 +139,9 @@ def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
 
 
 def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
-    """Both sides at one level, matched stage by stage: what a stage leaves goes on to the next one."""
+    """Compare both sides at one level, stage by stage. The next stage gets the rows that did not match."""
     check_choice("level", by, tuple(LEVELS))
-    # A row for every key of both sides; the last stage, "", has what stands on one side only.
+    # Each stage makes a row for every key of both sides; the last stage, "", has the keys of one side only.
     left = [_items(part, count, by) for part, count, _ in sides]
     parts = []
     for match, columns in {**LEVELS[by], "": "name shape"}.items():
@@ -116,7 +150,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
         parts.append(both.assign(match=match))
         left = [items[~items["key"].isin(both.index)].copy() for items in left]
     table = pd.concat(parts)
-    # Times and calls of what one side lacks are 0.
+    # Missing times and calls of one side are 0.
     matched = table[table["match"] != ""]
     us = ["us_before", "us_after"]
     calls = ["calls_before", "calls_after"]
@@ -138,7 +172,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
     notes[0] += f" ({'; '.join(each)})" if each else ""
     called = matched[calls].sum().tolist()
     if max(called) > 1.5 * min(called):
-        notes.append("what matches is called {:,.4g} times an iteration in A, {:,.4g} in B".format(*called))
+        notes.append("matched rows are called {:,.4g} times per iteration in A, {:,.4g} in B".format(*called))
     before, after = map(_totals, sides)
     totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
     notes += [f"{part.trace.source}: {part.left_out}" for part, _, _ in sides if part.left_out]
@@ -146,7 +180,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
 
 
 def _both(before: object, after: object) -> str:
-    """One text for both sides, of which one may be missing."""
+    """Return one text for both sides; one of them may be missing."""
     return " → ".join(dict.fromkeys(text for text in (before, after) if isinstance(text, str) and text))
 
 
@@ -157,21 +191,24 @@ def _change(before_us: float, after_us: float) -> Row:
 
 
 def _summed(items: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """The sums of the items by ``columns``, which become their ``key``; ``nth`` counts the ``of`` alike ones."""
+    """Return the sums of the items by ``columns``, which become their ``key``.
+
+    ``nth`` is the position of an item in its group of equal items, ``group_size`` the size of the group.
+    """
 
     def several(texts: pd.Series) -> str:
         different = texts.unique()
         return different[0] if len(different) < 2 else f"{different[0]} and {len(different) - 1} more"
 
-    alike = items.groupby([column for column in columns if column not in ("of", "nth")])
-    items["nth"] = alike.cumcount()
-    items["of"] = alike["us"].transform("size")
+    groups = items.groupby([column for column in columns if column not in ("group_size", "nth")])
+    items["nth"] = groups.cumcount()
+    items["group_size"] = groups["us"].transform("size")
     items["key"] = list(items[columns].itertuples(index=False, name=None))
     return items.groupby("key", sort=False).agg({"name": several, "shape": several, "us": "sum", "calls": "sum"})
 
 
 def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
-    """Device time in µs and calls per iteration of everything with a name and shape, in the order of first use."""
+    """Return device time in µs and calls per iteration by name and shape, in the order of first use."""
     trace = part.trace
     layers = part.layers
     activities = part.trace.activities
@@ -182,43 +219,46 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
     around = linked(enclosing(ranges, is_operator, outermost=True), activities.range)
     operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
     shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
-    like = [_LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)]
+    similar = [
+        _LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)
+    ]
     table = pd.DataFrame(
-        {"name": operator, "like": like, "shape": list(map(shapes.get, around.tolist())), "family": ""}
+        {"name": operator, "similar": similar, "shape": list(map(shapes.get, around.tolist())), "family": ""}
     )
     if by == "kernel":
-        like = np.where(around >= 0, table["like"], kernel)
-        table = table.assign(name=kernel, like=like, shape="", family=list(map(_family, kernel)))
+        similar = np.where(around >= 0, table["similar"], kernel)
+        table = table.assign(name=kernel, similar=similar, shape="", family=list(map(_family, kernel)))
         around = np.arange(len(kernel))
     elif by != "operator":
         around = layers.of_activity
         types = [text.lower().replace("_", "") for text in layers.type]
-        for column, texts in (("like", types), ("name", layers.name if by == "layer" else layers.type)):
+        for column, texts in (("similar", types), ("name", layers.name if by == "layer" else layers.type)):
             table[column] = np.where(around >= 0, np.array([*texts, ""], dtype=object)[around], table[column])
         table["shape"] = table.groupby("name")["shape"].transform("first") if by == "layer" else ""
-    # What is launched outside of layers goes by its operator or kernel, and each counts for itself.
+    # Launches outside layers are listed by operator or kernel; each is one call.
     table["calls"] = np.where(around >= 0, around, -1 - np.arange(len(around)))
     groups = table.assign(us=activities.time_us).groupby(["name", "shape"], sort=False)
-    items = groups.agg({"like": "first", "family": "first", "us": "sum", "calls": "nunique"}).reset_index()
+    items = groups.agg({"similar": "first", "family": "first", "us": "sum", "calls": "nunique"}).reset_index()
     return items.assign(us=items["us"] / count, calls=items["calls"] / count)
 
 
 def _shapes(trace: Trace, row: int) -> str:
-    """The shapes of an operator's tensors: ``8x3x32x32, 16x3x3x3``."""
+    """Return the shapes of an operator's tensors as text: ``8x3x32x32, 16x3x3x3``."""
     shapes = trace.shapes_of(row) if row >= 0 else None
     return ", ".join("x".join(map(str, shape)) for shape in shapes or () if shape and is_shape(shape))
 
 
 def _family(kernel: str) -> str:
-    """The kernel's family where its name tells it, else the name without arguments."""
+    """Return the kernel's family if its name determines one, else the name without arguments."""
     kind = identify(kernel)
     return kind.family if kind else re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
 
 
 def _totals(side: _Side) -> dict[str, float]:
-    """Times per iteration in µs; ``host`` has operators and API calls, ``host waiting`` the synchronising ones.
+    """Return times per iteration in µs.
 
-    The iteration is the median, the others are means; busy and idle as in `step_table`, so together the mean iteration.
+    ``host`` counts operators and API calls, ``host waiting`` the synchronising calls. The iteration is the median, the
+    others are means. Busy and idle times are those of `step_table`; their sum is the mean iteration.
     """
     part, count, iteration_us = side
     trace = part.trace

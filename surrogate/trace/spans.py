@@ -1,4 +1,4 @@
-"""Across-stack spans (XSP, IPDPS 2020): model ⊃ layer ⊃ operator ⊃ call ⊃ kernel, as columns."""
+"""Across-stack spans (XSP, IPDPS 2020) as columns: model ⊃ layer ⊃ operator ⊃ call ⊃ kernel."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
-"""From the user's code down to the device; a span's parent lies on a level above its own."""
+"""The levels of spans, from the user's code to the device. The parent of a span is on a level above it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Spans:
-    """Spans in time order. ``level`` indexes `LEVELS`, ``parent`` this table (-1: none), ``track`` is where it ran.
+    """Spans in time order, as columns.
 
-    ``start_ns`` and ``end_ns`` are whole ns; ``tags`` hold what a tracer was told, {} for most.
+    Attributes
+    ----------
+    name
+        The name of each span.
+    level
+        Its index in `LEVELS`.
+    start_ns, end_ns
+        Its time in integer ns.
+    track
+        The thread or stream on which it ran.
+    parent
+        The row of its parent, -1 for none.
+    tags
+        The tags that were passed to the tracer; {} for most spans.
     """
 
     name: tuple[str, ...]
@@ -38,8 +51,8 @@ class Spans:
 
     def __repr__(self) -> str:
         counts = np.bincount(self.level, minlength=len(LEVELS)).tolist()
-        held = ", ".join(f"{count:,} {level}" for level, count in zip(LEVELS, counts, strict=True) if count)
-        return f"Spans({held or 'none'})"
+        listed = ", ".join(f"{count:,} {level}" for level, count in zip(LEVELS, counts, strict=True) if count)
+        return f"Spans({listed or 'none'})"
 
     @property
     def time_us(self) -> np.ndarray:
@@ -47,7 +60,7 @@ class Spans:
         return (self.end_ns - self.start_ns) / 1e3
 
     def depth_first(self) -> Iterator[tuple[int, int]]:
-        """(row, depth) of every span, each before its children, siblings in time order."""
+        """Yield (row, depth) of every span, each before its children; children are in time order."""
         below: dict[int, list[int]] = {}
         for row, parent in enumerate(self.parent.tolist()):
             below.setdefault(parent, []).append(row)
@@ -58,7 +71,10 @@ class Spans:
             waiting += [(child, depth + 1) for child in reversed(below.get(row, []))]
 
     def rows(self, deepest: str = "kernel") -> ResultTable:
-        """A row per span down to the level ``deepest``, indented by depth. Raises `InputError` for an unknown level."""
+        """Return a table with one row per span down to the level ``deepest``, indented by depth.
+
+        Raises `InputError` if the level is unknown.
+        """
         last = level_number(deepest)
         first = int(self.start_ns.min()) if len(self) else 0
         time = self.time_us
@@ -75,32 +91,33 @@ class Spans:
 
 
 def level_number(level: str) -> int:
-    """The place of ``level`` in `LEVELS`. Raises `InputError` for an unknown one."""
+    """Return the index of ``level`` in `LEVELS`. Raises `InputError` if it is unknown."""
     check_choice("level", level, LEVELS)
     return LEVELS.index(level)
 
 
 def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
-    """For every span the innermost span of an upper level that includes it: of its own thread if there is one.
+    """Return for every span the innermost span of an upper level that includes it.
 
-    Spans of several threads may overlap; only where no span of the thread includes one does another thread's
-    count (a worker inside the model span that the main thread opened), the latest begun.
+    A span of the same thread is preferred. Spans of other threads count only if no span of the thread includes it, such
+    as a worker inside the model span that the main thread opened. Of these, the span with the latest start is the
+    parent.
     """
     parent = np.full(len(level), -1, np.int64)
     for number in range(1, len(LEVELS)):
         members = np.flatnonzero(level == number)
         upper = np.flatnonzero(level < number)
         parent[members] = _including(members, upper, level, start_ns, end_ns, thread)
-        alone = members[parent[members] < 0]
-        parent[alone] = _including(alone, upper, level, start_ns, end_ns, np.zeros_like(thread))
+        without_parent = members[parent[members] < 0]
+        parent[without_parent] = _including(without_parent, upper, level, start_ns, end_ns, np.zeros_like(thread))
     return parent
 
 
 def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
-    """For each of ``spans`` the innermost of ``upper`` on its thread that includes it, -1 for none."""
+    """Return for each of ``spans`` the innermost span of ``upper`` on its thread that includes it, -1 for none."""
     nesting = nest(start_ns[upper], end_ns[upper], thread[upper], order=level[upper])
     parent = nesting.open_at(start_ns[spans], thread[spans])
-    while True:  # open when the span begins, but perhaps over before it ends
+    while True:  # the parent is open when the span begins, but may end before the span
         early = np.flatnonzero(parent >= 0)
         early = early[end_ns[upper[parent[early]]] < end_ns[spans[early]]]
         if not len(early):
@@ -117,26 +134,39 @@ def in_time_order(
     parent: Ints,
     tags: Sequence[Mapping[str, object]],
 ) -> Spans:
-    """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
+    """Return `Spans` from columns in any order, sorted by start with renumbered parents. Of equal starts, the upper
+    level is first.
+    """
     order = np.lexsort((-end_ns, level, start_ns))
     rows = order.tolist()
     names, tracks = tuple([str(name[row]) for row in rows]), tuple([str(track[row]) for row in rows])
     parents = linked(np.argsort(order), parent[order])
-    held = tuple([tags[row] for row in rows])
-    return Spans(names, level[order], start_ns[order], end_ns[order], tracks, parents, held)
+    sorted_tags = tuple([tags[row] for row in rows])
+    return Spans(names, level[order], start_ns[order], end_ns[order], tracks, parents, sorted_tags)
 
 
 _COUNTED = ["flops", "read_bytes", "write_bytes", "occupancy_pct"]
 
 
 def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
-    """The spans of ``trace``: iterations, layers, operators inside them, CUDA calls, device activities.
+    """Return the spans of a trace: iterations, layers, operators inside layers, CUDA calls, device activities.
 
-    A layer's parent is its iteration. Operators, calls and layers nest by time on their thread, so overlapping
-    layers of several threads stay apart; an operator of the backward pass, whose layer lies on another thread,
-    hangs under that layer by its autograd number. A kernel's span is its execution on the stream; its parent is
-    its launch call (joined by correlation id), whose own span is the launch. ``tags`` carry the correlation id, and of
-    kernels what ``counters`` (`surrogate.trace.kernels.with_counters`) hold of them.
+    A layer's parent is its iteration. Operators, calls and layers nest by time on their thread, so overlapping layers
+    of several threads stay separate. An operator of the backward pass is on another thread than its layer; its autograd
+    number connects it to the layer. A kernel's span is its execution on the stream. Its parent is its launch call, by
+    correlation id; the call's own span is the launch.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    counters : DataFrame, optional
+        Counters of the kernels (`surrogate.trace.kernels.with_counters`), one row per device activity.
+
+    Returns
+    -------
+    Spans
+        ``tags`` hold the correlation id, and the counters of kernels.
     """
     layers = find_layers(trace)
     ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
@@ -144,13 +174,13 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     is_layer = np.zeros(len(ranges), np.bool_)
     is_layer[layers.row[layer_rows]] = True
     operators = np.flatnonzero((layers.of_range >= 0) & ~is_layer)
-    # Spans are numbered level by level: iterations, layers, operators, calls, activities.
+    # Number the spans level by level: iterations, layers, operators, calls, activities.
     counts = [len(every), len(layers), len(operators), len(calls), len(activities)]
     first_layer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
     span_of_range = np.full(len(ranges), -1, np.int64)
     span_of_range[operators] = first_operator + np.arange(len(operators))
     span_of_range[layers.row[layer_rows]] = first_layer + layer_rows
-    # An operator's parent is the one around it of the same layer, else the layer itself.
+    # An operator's parent is the enclosing operator of the same layer, else the layer itself.
     above, layer = ranges.parent[operators], layers.of_range[operators]
     around = np.where(linked(layers.of_range, above) == layer, linked(span_of_range, above), -1)
     of_call, of_activity = (
@@ -161,7 +191,7 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     of_operator = np.where(around >= 0, around, first_layer + layer)
     of_activity = np.where(activities.call >= 0, first_call + activities.call, of_activity)
     parent = np.concatenate([np.full(len(every), -1), layers.iteration, of_operator, of_call, of_activity])
-    # The columns, level by level, too.
+    # Fill the columns level by level, too.
     inner = take_rows(ranges, operators)
     streams = [stream.label for stream in trace.streams]
     names = [trace.names[i] for table in (inner, calls, activities) for i in table.name.tolist()]
@@ -178,6 +208,6 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     if counters is not None:
         of_activities = tags[len(tags) - len(activities) :]
         for tag, counted in zip(of_activities, counters[_COUNTED].to_dict("records"), strict=True):
-            tag |= {str(name): value for name, value in counted.items() if value == value}  # NaN where not counted
+            tag |= {str(name): value for name, value in counted.items() if value == value}  # NaN means not counted
     names = [*(part.label for part in every), *layers.name, *names]
     return in_time_order(names, np.repeat(np.arange(len(LEVELS)), counts), starts, ends, tracks, parent, tags)

@@ -1,7 +1,8 @@
-"""A live tracer of spans, of a PyTorch model and of the kernels it launches, and leveled experiments (XSP, IPDPS 2020).
+"""Trace live programs: spans of a PyTorch model and of its kernels, and leveled experiments (XSP, IPDPS 2020).
 
-Measuring deeper slows a program (section III-C). Runs of one program, each recorded a level deeper than the one before,
-make one timeline: the outer spans as the shallow runs measured them, inner ones placed where they lay between them.
+Deeper measurements slow a program down (section III-C). Therefore a program is run several times, each time recorded
+one level deeper, and the runs are merged into one timeline. Outer spans keep the times of the shallow runs; inner spans
+are placed at the same relative positions inside them.
 """
 
 import threading
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _Record = tuple[int, str, int, int, int, str, Mapping[str, object], int]
-"""Level, name, start, end, thread, track, tags, number; what ran on the device has the number of the span around it."""
+"""Level, name, start, end, thread, track, tags, number. A device record has the number of the span around its launch.
+"""
 _DEVICE = -1
 _CALL = LEVELS.index("call")
 _OFF = nullcontext()
@@ -35,10 +37,19 @@ _OFF = nullcontext()
 
 
 class Tracer:
-    """Collects spans of the levels that are on. Safe for use from many threads.
+    """A collector of spans of the levels that are on. It may be used from many threads.
 
-    A span of a level that is off costs one look-up and reads no clock. Switching an unknown level raises
-    `InputError`; opening a span of one does nothing, since it can never be on.
+    A span of a level that is off costs one look-up and reads no clock.
+
+    Parameters
+    ----------
+    *levels : str
+        The levels to switch on (`LEVELS`).
+
+    Raises
+    ------
+    InputError
+        If a level to switch on or off is unknown. Opening a span of an unknown level does nothing.
     """
 
     __slots__ = ("_activity", "_numbers", "_on", "_records")
@@ -56,20 +67,30 @@ class Tracer:
         return tuple(level for level in LEVELS if level in self._on)
 
     def enable(self, *levels: str) -> None:
-        """Switch levels on; spans opened from now on count."""
+        """Switch levels on. Spans that are opened from now on are recorded."""
         self._on |= {LEVELS[level_number(level)] for level in levels}
 
     def disable(self, *levels: str) -> None:
-        """Switch levels off, all where none is named; spans already open are still recorded."""
+        """Switch levels off, all if none is given. Spans that are already open are still recorded."""
         self._on -= {LEVELS[level_number(level)] for level in levels or LEVELS}
 
     def span(self, level: str, name: str, **tags: object) -> AbstractContextManager[None]:
-        """A context manager that records its duration under ``name``, with ``tags``, if ``level`` is on."""
+        """Return a context manager that records its duration if ``level`` is on.
+
+        Parameters
+        ----------
+        level : str
+            The level of the span.
+        name : str
+            The name of the span.
+        **tags
+            Further facts about the span.
+        """
         return self._recorded(level, name, tags) if level in self._on else _OFF
 
     @contextmanager
     def _recorded(self, level: str, name: str, tags: dict[str, object]) -> Iterator[None]:
-        """A span that is on; CUPTI, where it listens, is told by a label whose the launches inside are."""
+        """An open span. If CUPTI is recording, a label attributes the launches inside to it."""
         number = next(self._numbers)
         thread = threading.current_thread()
         with self._activity.label(number) if self._activity else _OFF:
@@ -85,23 +106,23 @@ class Tracer:
                 self._records.append((level_number(level), name, *times, thread.ident or 0, thread.name, tags, number))
 
     def clear(self) -> None:
-        """Forget all recorded spans."""
+        """Delete all recorded spans."""
         self._records.clear()
 
     @contextmanager
     def kernels(self) -> Iterator[None]:
-        """Spans of level ``kernel``, where that is on, of what the spans inside launch on the GPU, by CUPTI.
+        """Record spans of level ``kernel`` for the GPU work that the spans inside launch, with CUPTI.
 
-        Wait for the GPU inside, as for any timing. Raises `InputError` where CUPTI (cupti-python) is missing, refuses,
-        or loses records.
+        Nothing is recorded if the level is off. The caller must wait for the GPU inside, as for any timing. Raises
+        `InputError` if CUPTI (cupti-python) is missing, refuses, or loses records.
         """
         if "kernel" not in self.levels:
             yield
             return
-        self._activity, why = Activity.open(0)
+        self._activity, reason = Activity.open(0)
         if self._activity is None:
             raise InputError(
-                f"kernels cannot be recorded: {why}; leave the level 'kernel' out, or install cupti-python"
+                f"kernels cannot be recorded: {reason}; leave the level 'kernel' out, or install cupti-python"
             )
         from cupti import cupti  # pyright: ignore[reportMissingImports]
 
@@ -115,7 +136,7 @@ class Tracer:
             numbers = range(first, next(self._numbers))
             launched = activity.launches_by_label(numbers)
             lost = activity.dropped()
-            why = activity.broken
+            reason = activity.broken
             activity.close()
         for number, spans in zip(numbers, launched, strict=True):
             for span in spans:
@@ -124,13 +145,13 @@ class Tracer:
                 name = demangled(kernel.kernel_name) if kernel else "copy or memset"
                 tags = kernel.to_dict() if kernel else {}
                 self._records.append((level_number("kernel"), name, *times, _DEVICE, "GPU", tags, number))
-        if lost or why:
-            raise InputError(f"CUPTI lost {lost} records of kernels ({why or 'its buffers were full'}); record less")
+        if lost or reason:
+            raise InputError(f"CUPTI lost {lost} records of kernels ({reason or 'its buffers were full'}); record less")
 
     def spans(self) -> Spans:
-        """The spans recorded so far with their parents, by inclusion one level up, each thread apart.
+        """Return the spans recorded so far, with parents one level up by inclusion, separately for each thread.
 
-        The parent of what ran on the device is the innermost span that was open at its launch.
+        The parent of a device span is the innermost span that was open at its launch.
         """
         records = self._records.copy()
         columns = list(zip(*records, strict=True)) if records else [()] * 8
@@ -144,15 +165,22 @@ class Tracer:
 
 _shared = Tracer()
 clear, disable, enable, recorded, span = (_shared.clear, _shared.disable, _shared.enable, _shared.spans, _shared.span)
-"""The methods of one shared tracer, all of whose levels are off until one is enabled."""
+"""The methods of one shared tracer. All its levels are off until one is enabled."""
 
 
 @contextmanager
 def module_spans(model: "Module", tracer: Tracer) -> Iterator[None]:
-    """A span of level ``layer`` around every call of a leaf module of ``model``, named by its path (``features.0``).
+    """Record a span of level ``layer`` around every call of a leaf module, named by its path (``features.0``).
 
-    Tags: ``type``, the module's class, and ``shape``, the first input's. Hooks are removed at the end. A module
-    whose forward raises leaves no span.
+    The tags are ``type``, the module's class, and ``shape``, the shape of the first input. Hooks are removed at the
+    end. A module whose forward raises leaves no span.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model to observe.
+    tracer : Tracer
+        The tracer that records the spans.
     """
     handles = []
     open_spans: dict[int, list[AbstractContextManager[None]]] = {}
@@ -180,8 +208,16 @@ def module_spans(model: "Module", tracer: Tracer) -> Iterator[None]:
 
 @contextmanager
 def operator_spans(tracer: Tracer) -> Iterator[None]:
-    """A span of level ``operator`` around every operator that PyTorch dispatches on this thread, both passes."""
-    # The dispatch mode itself costs time, so a level that is off installs none.
+    """Record a span of level ``operator`` around every operator that PyTorch dispatches on this thread.
+
+    Operators of the forward and of the backward pass are recorded.
+
+    Parameters
+    ----------
+    tracer : Tracer
+        The tracer that records the spans.
+    """
+    # The dispatch mode itself costs time, so it is not installed if the level is off.
     if "operator" not in tracer.levels:
         yield
         return
@@ -204,7 +240,7 @@ def operator_spans(tracer: Tracer) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LevelRun:
-    """The runs that measured down to ``level``: µs of each model span (a batch), spans of the median run."""
+    """The runs that measured down to ``level``: µs of each model span (a batch), and spans of the median run."""
 
     level: str
     model_us: tuple[float, ...]
@@ -212,13 +248,13 @@ class LevelRun:
 
     @property
     def median_us(self) -> float:
-        """Median of the model's time."""
+        """Median of the model's time, in µs."""
         return float(np.median(self.model_us))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Leveled:
-    """A leveled experiment: one `LevelRun` per depth, from the model alone down to the deepest level."""
+    """A leveled experiment: one `LevelRun` per depth, from the model down to the deepest level."""
 
     runs: tuple[LevelRun, ...]
 
@@ -226,11 +262,11 @@ class Leveled:
         return repr(self.rows())
 
     def merged(self) -> tuple[Spans, int]:
-        """One timeline of all runs by `merge_levels`, and how many spans have no counterpart."""
+        """Return one timeline of all runs by `merge_levels`, and the number of spans without a counterpart."""
         return merge_levels([run.spans for run in self.runs])
 
     def rows(self) -> ResultTable:
-        """Per level: the model's time when measured down to it, the overhead it adds, its spans and their time."""
+        """Return per level the model's time, the overhead that the level adds, its number of spans, and their time."""
         rows = []
         shallow_us = self.runs[0].median_us
         for before, run in zip((self.runs[0], *self.runs), self.runs, strict=False):
@@ -246,18 +282,34 @@ class Leveled:
 def leveled(
     run: Callable[[Tracer], object], levels: tuple[str, ...] = ("model", "layer"), *, repeats: int = 5, warmup: int = 1
 ) -> Leveled:
-    """Call ``run(tracer)`` with ``levels[:1]`` on, then ``levels[:2]``, …, ``repeats`` times each.
+    """Run a program with ``levels[:1]`` on, then ``levels[:2]``, …, ``repeats`` times each.
 
-    ``run`` opens the spans; it must open one of level ``levels[0]`` around everything, or around each batch. Depths
-    take turns (1, 2, …, 1, 2, …), so that a drift of the machine's clock hits all alike.
+    The depths alternate (1, 2, …, 1, 2, …), so a drift of the machine's clock affects all of them equally.
 
-    Raises `InputError` for unknown or unordered levels, fewer than 1 repeat, or a run without the outermost span.
+    Parameters
+    ----------
+    run : callable
+        Called with a `Tracer`. It opens the spans, and must open one of level ``levels[0]`` around everything, or
+        around each batch.
+    levels : tuple of str
+        Levels from the outside in.
+    repeats, warmup : int
+        Number of recorded runs per depth, and of runs before them.
+
+    Returns
+    -------
+    Leveled
+
+    Raises
+    ------
+    InputError
+        If levels are unknown or unordered, ``repeats`` is below 1, or a run opens no span of the outermost level.
     """
     numbers = [level_number(level) for level in levels]
     if not levels or numbers != sorted(set(numbers)):
         raise InputError(f"levels {', '.join(levels) or '(none)'} must go from the outside in: {', '.join(LEVELS)}")
     if repeats < 1:
-        raise InputError(f"repeats is {repeats}; at least 1 run per level is needed")
+        raise InputError(f"repeats is {repeats}; give a whole number from 1")
     for _ in range(warmup):
         run(Tracer(*levels))
     results: list[list[tuple[tuple[float, ...], Spans]]] = [[] for _ in levels]
@@ -278,10 +330,23 @@ def leveled(
 
 
 def leveled_traces(traces: Sequence[Trace], counters: "pd.DataFrame | None" = None) -> Leveled:
-    """Traces of one program, each recorded with deeper levels than the one before, as a leveled experiment.
+    """Return traces of one program, each recorded down to a deeper level, as a leveled experiment.
 
-    A trace's level is its deepest one, its batches are its iterations; ``counters`` are the last one's. Raises
-    `InputError` where a trace goes no deeper than the one before it.
+    Parameters
+    ----------
+    traces : sequence of Trace
+        The traces, shallow ones first. The level of a trace is its deepest one, its batches are its iterations.
+    counters : DataFrame, optional
+        Counters of the last trace's kernels.
+
+    Returns
+    -------
+    Leveled
+
+    Raises
+    ------
+    InputError
+        If a trace is not deeper than the one before it.
     """
     runs: list[LevelRun] = []
     for trace in traces:
@@ -297,14 +362,29 @@ def leveled_traces(traces: Sequence[Trace], counters: "pd.DataFrame | None" = No
 
 
 def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
-    """(one timeline, how many spans of deeper runs have no counterpart to lie in and are left out).
+    """Merge runs of one program into one timeline.
 
-    Each run gives the levels that the runs before it lack; its other spans only say where those lie: the n-th span of a
-    name inside its parent is the n-th of that name there, iterations count by their order alone. Spans keep the time
-    that their own run measured. Those inside their parent keep their order; the gaps between them, which hold the cost
-    of measuring, shrink so that they fill the parent's shorter time. What runs behind its parent (kernels on a stream,
-    the backward pass) keeps its place in the iteration in proportion, one after the other on its track, but begins no
-    earlier than its parent; behind a launch no earlier after that than it did, or when the call ends.
+    Each run supplies the levels that the runs before it lack. Its other spans only determine the positions of these:
+    the n-th span of a name inside its parent corresponds to the n-th span of that name in the other runs. Iterations
+    correspond by order. Spans keep the durations of their own run.
+
+    Spans inside their parent keep their order. The gaps between them contain the cost of measuring, so they shrink
+    until the spans fit into the parent's shorter time. A span outside its parent's time (a kernel on a stream, the
+    backward pass) keeps its relative position in the iteration. Such spans follow each other on their track and begin
+    no earlier than their parent. If the parent is a launch call, they also keep their delay after the start of the
+    call, up to the end of the call.
+
+    Parameters
+    ----------
+    runs : sequence of Spans
+        The spans of each run, shallow runs first.
+
+    Returns
+    -------
+    Spans
+        The timeline.
+    int
+        The number of spans of deeper runs that have no counterpart and are left out.
     """
     numbers: dict[tuple[_Path, int], int] = {}
     placed: dict[int, _Placed] = {}  # by the number that counterparts share
@@ -315,19 +395,19 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         reached = max(reached, int(spans.level.max(initial=-1)))
     rows = list(placed.values())
     merged = in_time_order(
-        [row.spans.name[row.of] for row in rows],
-        np.array([row.spans.level[row.of] for row in rows], np.int64),
+        [row.spans.name[row.span_row] for row in rows],
+        np.array([row.spans.level[row.span_row] for row in rows], np.int64),
         np.rint([row.start for row in rows]).astype(np.int64),
         end_ns=np.rint([row.end for row in rows]).astype(np.int64),
-        track=[row.spans.track[row.of] for row in rows],
+        track=[row.spans.track[row.span_row] for row in rows],
         parent=np.array([row.parent for row in rows], np.int64),
-        tags=[row.spans.tags[row.of] for row in rows],
+        tags=[row.spans.tags[row.span_row] for row in rows],
     )
     return merged, lost
 
 
 def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], placed: dict[int, "_Placed"]) -> int:
-    """Put a run's spans below level ``reached`` into ``placed``, in order; return how many have no place."""
+    """Add a run's spans below level ``reached`` to ``placed``, in order. Return the number of spans without a place."""
     lost = 0
     number, top = _counterparts(spans, numbers)
     parent = spans.parent.tolist()
@@ -335,10 +415,10 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
     end = spans.end_ns.tolist()
     track = spans.track
     inside = [p >= 0 and start[p] <= start[i] and end[i] <= end[p] for i, p in enumerate(parent)]
-    # The spans of the levels that are new, those of an outer level first, as they hold the others.
+    # Select the spans of new levels, outer levels first, because they contain the others.
     members = np.flatnonzero(spans.level > reached)
     members = members[np.argsort(spans.level[members], kind="stable")].tolist()
-    # Per parent and track: the time of the spans inside, and where the last one ended, in its own run and here.
+    # Per parent and track: the time of the spans inside, and the end of the last one in its run and in the timeline.
     busy = Counter[tuple[int, str]]()
     for i in members:
         busy[parent[i], track[i]] += (end[i] - start[i]) * inside[i]
@@ -351,17 +431,17 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
             lost += 1
             continue
         if p >= 0:
-            # Gaps shrink by the share that the parent's time here, less its spans', is of that in the own run.
+            # Gaps shrink by the ratio of the parent's time without its spans: in the timeline, over that in the run.
             outer = p if inside[i] else top[i]
             around = placed[number[outer]]
             gaps = end[outer] - start[outer] - busy[key]
             share = max(around.end - around.start - busy[key], 0) / gaps if gaps > 0 else 0.0
             ended, free = last.get(key, (start[outer], around.start))
-            own = placed[number[p]]
+            parent_span = placed[number[p]]
             since = max(start[i] - start[p], 0) if spans.level[p] == _CALL else 0
-            launched = own.start + min(since, own.end - own.start)
-            behind = max(around.start + (at - start[outer]) * share, free, launched)
-            at = free + (at - ended) * share if inside[i] else behind
+            launched = parent_span.start + min(since, parent_span.end - parent_span.start)
+            earliest = max(around.start + (at - start[outer]) * share, free, launched)
+            at = free + (at - ended) * share if inside[i] else earliest
         ends_at = at + end[i] - start[i]
         last[key] = (end[i], ends_at)
         above = placed[number[p]].row if p >= 0 else -1
@@ -370,7 +450,7 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
 
 
 class _Path(NamedTuple):
-    """What tells a span from others: its parent's number, its level, and its name, where it is not an iteration."""
+    """The identity of a span: its parent's number, its level, and its name (empty for an iteration)."""
 
     parent: int
     level: int
@@ -378,18 +458,18 @@ class _Path(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """A span of the one timeline: its row there, its times and its parent's row; ``of``: its row in ``spans``."""
+    """A span of the merged timeline: its row, its times, its parent's row, and its row ``span_row`` in ``spans``."""
 
     row: int
     start: float
     end: float
     parent: int
     spans: Spans
-    of: int
+    span_row: int
 
 
 def _counterparts(spans: Spans, numbers: dict[tuple[_Path, int], int]) -> tuple[list[int], list[int]]:
-    """(the number that each span shares with its counterparts in other runs, the row of the outermost span around)."""
+    """Return the number that each span shares with its counterparts, and the row of the outermost span around it."""
     number: list[int] = []
     top: list[int] = []
     seen = Counter[_Path]()

@@ -102,7 +102,7 @@ def test_iterations_of_other_sizes_are_noted(pair, make_trace, read):
     trace["traceEvents"].remove(second)
     first["dur"] = 1990
     notes = trace_diff(pair[0], read(trace, "long.json")).notes
-    assert len(notes) == 2 and "6 times an iteration in A, 12 in B" in notes[1]
+    assert len(notes) == 2 and "6 times per iteration in A, 12 in B" in notes[1]
 
 
 def test_iterations_of_one_run(resnet):
