@@ -1,8 +1,8 @@
-"""What a checkpoint's ``quantization_config`` says: the arithmetic of a decoder's products, and of its KV cache.
+"""Read a checkpoint's ``quantization_config``: the arithmetic of a decoder's products and of its KV cache.
 
-Every form is read into the same two things: rules (names of modules → arithmetic), and names that are kept as they are.
-Sources: the configurations of ``transformers``; compressed-tensors' schemes and its matching of targets; NVIDIA Model
-Optimizer's and AMD Quark's exported files; GPTQModel's ``dynamic``; torchao's ``quant_type``.
+Every format becomes the same two things: rules (names of modules → arithmetic), and names of unquantised modules.
+Sources: the configurations of ``transformers``; compressed-tensors' schemes and matching of targets; the exported files
+of NVIDIA Model Optimizer and AMD Quark; GPTQModel's ``dynamic``; torchao's ``quant_type``.
 """
 
 import fnmatch
@@ -20,28 +20,28 @@ from surrogate.features.problem import QUANTISED
 
 Json = Mapping[str, object]
 
-BESIDE = "hf_quant_config.json"
-"""Where Model Optimizer writes what other tools write into the ``config.json`` beside it."""
+OPTIMIZER_FILE = "hf_quant_config.json"
+"""Model Optimizer's own file with the quantisation; other tools write it into the ``config.json``."""
 MAX_BYTES = 1 << 22
 MAX_REPEATS = 5
-"""Repeats of a pattern: more of them could take minutes on a name of sixty letters."""
-GROUP = 128
-"""Weights that share a scale in ``int4_wo`` (`surrogate.features.problem.QUANTISED`)."""
+"""Maximum repeats in a pattern: more of them could take minutes for a name of sixty letters."""
+SCALE_GROUP = 128
+"""Number of weights that share a scale in ``int4_wo`` (`surrogate.features.problem.QUANTISED`)."""
 HEAD = "lm_head"
 MIXED = "MIXED_PRECISION"
 TABLE = tomllib.loads(Path(__file__).with_name("checkpoint.toml").read_text(encoding="utf-8"))
-"""What the words of files mean; the file says what its sections are."""
+"""Meanings of the words in checkpoints' files; comments in the file explain its sections."""
 
 
-class _UnreadError(Exception):
-    """What came, in words that an `InputError` takes up."""
+class _UnmeasuredError(Exception):
+    """An unsupported quantisation; its message becomes part of an `InputError`."""
 
 
-class Names:
-    """Module names and patterns.
+class ModuleNames:
+    """A set of modules, given by names and patterns.
 
-    Those are ``re:`` and an expression as compressed-tensors matches it, ``*`` as in Model Optimizer's, and whole
-    parts of a dotted name. ``Linear`` stands for all products of layers.
+    A text is ``re:`` and a regular expression (compressed-tensors), a pattern with ``*`` (Model Optimizer), or whole
+    parts of a dotted name. ``Linear`` means all products of layers.
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -54,7 +54,7 @@ class Names:
         self._parts = {_in_text_model(text).strip(".") for text in texts if "*" not in text}
 
     def has(self, module: str) -> bool:
-        """Whether the module, or one that it is part of, is among them."""
+        """Return whether the set contains the module, or a module around it."""
         words = module.split(".")
         ends = range(1, len(words) + 1)
         parts = {".".join(words[start:end]) for end in ends for start in range(end)}
@@ -68,97 +68,100 @@ class Names:
 
 
 def _in_text_model(name: str) -> str:
-    """The name within the language model of one that also sees."""
+    """Return a name without the prefix that multimodal models add to their language model."""
     return name.replace("language_model.", "", 1)
 
 
 def _expression(text: str) -> str:
-    """A regular expression of which matching takes no more than moments."""
+    """Return the regular expression. Raises `_UnmeasuredError` if it is invalid or if matching may be slow."""
     repeats = sum(text.count(sign) for sign in "*+{?")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError):
-        raise _UnreadError(f"the pattern {text[:40]!r} is no regular expression") from None
+        raise _UnmeasuredError(f"the pattern {text[:40]!r} is not a regular expression") from None
     if repeats > MAX_REPEATS or re.search(r"\)[*+{]", text):
-        raise _UnreadError(f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, or a group")
+        raise _UnmeasuredError(f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, or a group")
     return text
 
 
-EVERY = Names(["Linear"])
+ALL_PRODUCTS = ModuleNames(["Linear"])
 
 
-class Read(NamedTuple):
-    """Rules in the order in which they are asked, and names that stay as they are; ``scale_bytes``: of a 4-bit weight,
-    beyond those that ``int4_wo`` has."""
+class QuantisationRules(NamedTuple):
+    """The quantisation of a checkpoint.
 
-    rules: tuple[tuple[Names, str], ...] = ()
-    kept: Names = Names()
+    The first of the ``rules`` that contains a module decides its arithmetic, except for ``unquantised`` modules.
+    ``scale_bytes`` are the additional bytes of scales per 4-bit weight, compared with ``int4_wo``.
+    """
+
+    rules: tuple[tuple[ModuleNames, str], ...] = ()
+    unquantised: ModuleNames = ModuleNames()
     kv_dtype: str = ""
     scale_bytes: float = 0.0
 
 
-PLAIN = Read()
+NO_RULES = QuantisationRules()
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The arithmetic of every product of a decoder whose other values are ``plain``.
+    """The arithmetic of every product of a decoder; ``base_dtype`` is the element type of all other values.
 
-    ``kv_dtype`` is the KV cache's element type, "" where it is as the rest. ``refusal`` says why the products of the
-    file cannot be timed; another arithmetic (`all_in`) can be.
+    ``kv_dtype`` is the KV cache's element type; "" means ``base_dtype``. If the checkpoint's products cannot be timed,
+    ``refusal`` is the reason; products in another arithmetic (`all_in`) can still be timed.
     """
 
-    plain: str = "bf16"
+    base_dtype: str = "bf16"
     model_type: str = ""
-    read: Read = PLAIN
+    quantisation: QuantisationRules = NO_RULES
     refusal: str = ""
-    _answers: dict[tuple[str, int | None], str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _dtypes: dict[tuple[str, int | None], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def kv_dtype(self) -> str:
-        return self.read.kv_dtype
+        return self.quantisation.kv_dtype
 
-    def all_in(self, dtype: str, plain: str) -> "Checkpoint":
-        """Every product of a layer in ``dtype``, whatever the file says of them."""
-        read = Read(((EVERY, dtype),), Names(), self.read.kv_dtype)
-        return Checkpoint(plain, self.model_type, read)
+    def all_in(self, dtype: str, base_dtype: str) -> "Checkpoint":
+        """Return a checkpoint with every product of a layer in ``dtype``."""
+        quantisation = QuantisationRules(((ALL_PRODUCTS, dtype),), ModuleNames(), self.quantisation.kv_dtype)
+        return Checkpoint(base_dtype, self.model_type, quantisation)
 
     def with_types(self, types: Mapping[str, str]) -> "Checkpoint":
-        """The same products, those in a type that is a key of ``types`` in the other."""
-        rules = tuple((names, types.get(dtype, dtype)) for names, dtype in self.read.rules)
-        return replace(self, read=self.read._replace(rules=rules))
+        """Return a checkpoint with the arithmetic of products replaced by ``types``, old → new."""
+        rules = tuple((names, types.get(dtype, dtype)) for names, dtype in self.quantisation.rules)
+        return replace(self, quantisation=self.quantisation._replace(rules=rules))
 
     def of(self, word: str, layer: int | None = None) -> str:
-        """The arithmetic of a kernel's product by its word, within a layer or, as the head, outside.
+        """Return the arithmetic of a product by its name, in a layer or (None) outside all layers, such as the head.
 
-        A router stays plain: servers compute it so whatever the file says. Raises `InputError` for a file that cannot
-        be timed, and for products of one kernel that differ.
+        Servers do not quantise a router, so its arithmetic is ``base_dtype``. Raises `InputError` if the checkpoint
+        cannot be timed, or if the products of one kernel have different arithmetic.
         """
         if self.refusal:
             raise InputError(self.refusal)
         if word == "router":
-            return self.plain
+            return self.base_dtype
         key = word, layer
-        if key not in self._answers:
-            self._answers[key] = self._found(word, layer)
-        return self._answers[key]
+        if key not in self._dtypes:
+            self._dtypes[key] = self._product_dtype(word, layer)
+        return self._dtypes[key]
 
-    def _found(self, word: str, layer: int | None) -> str:
+    def _product_dtype(self, word: str, layer: int | None) -> str:
         modules = [_renamed(name, self.model_type) for name in TABLE["modules"].get(word, (word,))]
         if layer is not None:
             modules = [f"model.layers.{layer}.{name}" for name in modules]
-        found = dict.fromkeys(self._of_module(module) for module in modules)
+        found = dict.fromkeys(self._module_dtype(module) for module in modules)
         if len(found) > 1:
             raise InputError(
-                f"quantization_config: {' and '.join(modules)} are one product, and {' and '.join(found)};"
-                " give --dtype to time all products alike"
+                f"quantization_config: {' and '.join(modules)} are one product, but have {' and '.join(found)};"
+                " give --dtype to time all products in one type"
             )
         return next(iter(found))
 
-    def _of_module(self, module: str) -> str:
-        if self.read.kept.has(module):
-            return self.plain
-        return next((dtype for names, dtype in self.read.rules if names.has(module)), "") or self.plain
+    def _module_dtype(self, module: str) -> str:
+        if self.quantisation.unquantised.has(module):
+            return self.base_dtype
+        return next((dtype for names, dtype in self.quantisation.rules if names.has(module)), "") or self.base_dtype
 
 
 def _renamed(module: str, model_type: str) -> str:
@@ -167,41 +170,42 @@ def _renamed(module: str, model_type: str) -> str:
     return module
 
 
-def read_checkpoint(path: Path, config: Json, plain: str) -> Checkpoint:
-    """The `Checkpoint` of a ``config.json``'s content, where it has none of the file beside it.
+def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
+    """Return the `Checkpoint` of a ``config.json``'s content or, if it has no quantisation, of Model Optimizer's file.
 
-    What cannot be timed is refused only when a product is asked for. Raises `InputError` for a KV cache of a type that
-    is not known, and a damaged file beside.
+    A quantisation that cannot be timed raises an error only when `Checkpoint.of` is called. Raises `InputError` if the
+    KV cache's type is unknown, or if Model Optimizer's file is damaged.
     """
     model_type = str(config.get("model_type"))
     text = _object(config.get("text_config"))
     keys = ("quantization_config", "compression_config", "quantization")
-    said = next((each[key] for each in (config, text) for key in keys if each.get(key)), None) or _beside(path)
-    if said is None:
-        return Checkpoint(plain, model_type)
-    method = _method(said)
+    own = next((each[key] for each in (config, text) for key in keys if each.get(key)), None)
+    quant = own or _model_optimizer_config(path)
+    if quant is None:
+        return Checkpoint(base_dtype, model_type)
+    method = _method(quant)
     try:
         if method not in READERS:
-            raise _UnreadError(f"quant_method {method!r} is none of {', '.join(sorted(filter(None, READERS)))}")
-        return Checkpoint(plain, model_type, READERS[method](_object(said)))
-    except _UnreadError as reason:
+            raise _UnmeasuredError(f"quant_method {method!r} is not one of {', '.join(sorted(filter(None, READERS)))}")
+        return Checkpoint(base_dtype, model_type, READERS[method](_object(quant)))
+    except _UnmeasuredError as reason:
         return Checkpoint(
-            plain,
+            base_dtype,
             model_type,
             refusal=f"{path}: quantization_config: {reason}; give --dtype, one of"
-            f" {', '.join((plain, *QUANTISED))}, to time products of that type in their place",
+            f" {', '.join((base_dtype, *QUANTISED))}, to time the products in that type instead",
         )
 
 
-def _beside(path: Path) -> object:
-    """What stands in the file that Model Optimizer writes; None where there is none."""
-    other = path.with_name(BESIDE)
+def _model_optimizer_config(path: Path) -> object:
+    """Return the content of Model Optimizer's file; None if there is no such file."""
+    other = path.with_name(OPTIMIZER_FILE)
     if not other.is_file():
         return None
     try:
         return json.loads(read_bounded(other, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
-        raise InputError(f"{other}: cannot be read; mend it, or take it away where the weights are plain") from None
+        raise InputError(f"{other}: cannot be read; repair it, or remove it if the weights are not quantised") from None
 
 
 def _object(value: object) -> Json:
@@ -209,24 +213,24 @@ def _object(value: object) -> Json:
 
 
 def _texts(value: object) -> list[str]:
-    """Every text of a list, lists in it opened."""
+    """Return every text of a nested list."""
     inner = value if isinstance(value, list | tuple) else []
     return [text for each in inner for text in ([each] if isinstance(each, str) else _texts(each))]
 
 
-def _method(said: object) -> str | None:
-    """The word by which a form is known: ``quant_method``, or what files without it have; None for no object."""
-    if not isinstance(said, dict):
+def _method(quant: object) -> str | None:
+    """Return the key of `READERS`: ``quant_method``, or a key by the fields of files without it; None for no object."""
+    if not isinstance(quant, dict):
         return None
-    inner = _object(said.get("quantization"))
-    if "quant_algo" in said or "quant_algo" in inner:
+    inner = _object(quant.get("quantization"))
+    if "quant_algo" in quant or "quant_algo" in inner:
         return "modelopt"
-    fallback = "compressed-tensors" if "config_groups" in said else ""
-    return str(said.get("quant_method") or fallback).lower().replace("_", "-")
+    fallback = "compressed-tensors" if "config_groups" in quant else ""
+    return str(quant.get("quant_method") or fallback).lower().replace("_", "-")
 
 
 def _values(part: object) -> str:
-    """Weights or activations of a scheme of compressed-tensors, in the words of the table's schemes."""
+    """Return the weights or activations of a compressed-tensors scheme, in the words of the table's schemes."""
     scheme = _object(part)
     if not scheme:
         return "float16"
@@ -239,146 +243,154 @@ def _values(part: object) -> str:
 
 
 def _arithmetic(weights: str, activations: str) -> str:
-    """By the table's schemes; groups of activations follow those of weights, and dynamic blocks of them fp8's."""
+    """Return the arithmetic by the table's schemes; the groups of activations follow from the weights' groups."""
     dtype = TABLE["schemes"].get(weights, {}).get(activations.partition(" in ")[0])
     if dtype is None:
-        raise _UnreadError(f"weights in {weights} with activations in {activations} have no measured kernels")
+        raise _UnmeasuredError(f"weights in {weights} with activations in {activations} have no measured kernels")
     return dtype
 
 
-def _kv_dtype(said: object) -> str:
-    """The KV cache's type by a scheme of compressed-tensors, or a word of Model Optimizer's."""
-    if not said:
+def _kv_dtype(quant: object) -> str:
+    """Return the KV cache's type of a compressed-tensors scheme, or of Model Optimizer's word."""
+    if not quant:
         return ""
-    name = _values(said) if isinstance(said, dict) else str(said).lower()
+    name = _values(quant) if isinstance(quant, dict) else str(quant).lower()
     if name not in ("float8", "fp8", "fp8_e4m3"):
-        raise InputError(f"quantization_config: a KV cache in {name} is not known, fp8 is; take it out of the file")
+        raise InputError(
+            f"quantization_config: a KV cache in {name} has no measured kernels; remove it from the file, or give fp8"
+        )
     return "fp8"
 
 
 def _scale_bytes(weights: Json) -> float:
-    """Bytes of a 4-bit weight's scale and zero point beyond a 16-bit scale for `GROUP`."""
+    """Return the bytes of scale and zero point per 4-bit weight, minus a 16-bit scale per `SCALE_GROUP` weights."""
     group = weights.get("group_size")
     asymmetric = weights.get("zero_point") is True or False in (weights.get("symmetric"), weights.get("sym"))
     if not isinstance(group, int) or isinstance(group, bool) or not (group == -1 or 8 <= group <= 65536):
         return 0.0
     each = 2 + (0.5 if asymmetric else 0)
-    return (0 if group == -1 else each / group) - 2 / GROUP  # −1: one for a whole row
+    return (0 if group == -1 else each / group) - 2 / SCALE_GROUP  # −1: one scale for a whole row
 
 
-def _compressed_tensors(said: Json) -> Read:
-    """Groups of targets, each with a scheme; exact names and patterns come before classes of modules."""
-    if "24" in str(said.get("format")) or "24" in str(_object(said.get("sparsity_config")).get("format")):
-        raise _UnreadError("weights of which two of four are 0 have no measured kernels")
-    groups = [_object(group) for group in _object(said.get("config_groups")).values()]
+def _compressed_tensors(quant: Json) -> QuantisationRules:
+    """Read groups of targets, each with a scheme; names and patterns come before classes of modules."""
+    if "24" in str(quant.get("format")) or "24" in str(_object(quant.get("sparsity_config")).get("format")):
+        raise _UnmeasuredError("weights with 2:4 sparsity have no measured kernels")
+    groups = [_object(group) for group in _object(quant.get("config_groups")).values()]
     if not groups:
-        raise _UnreadError("it has no config_groups")
-    rules: list[tuple[Names, str]] = []
+        raise _UnmeasuredError("it has no config_groups")
+    rules: list[tuple[ModuleNames, str]] = []
     for group in groups:
         dtype = _arithmetic(_values(group.get("weights")), _values(group.get("input_activations")))
-        rules.append((Names(_texts(group.get("targets", ["Linear"]))), dtype))
+        rules.append((ModuleNames(_texts(group.get("targets", ["Linear"]))), dtype))
     rules.sort(key=lambda rule: rule[0].all)
     four_bits = next((_object(group.get("weights")) for group in groups), {})
     scale_bytes = _scale_bytes(four_bits) if any(dtype == "int4_wo" for _, dtype in rules) else 0.0
-    kept = Names(_texts(said.get("ignore")))
-    return Read(tuple(rules), kept, _kv_dtype(said.get("kv_cache_scheme")), scale_bytes)
+    unquantised = ModuleNames(_texts(quant.get("ignore")))
+    return QuantisationRules(tuple(rules), unquantised, _kv_dtype(quant.get("kv_cache_scheme")), scale_bytes)
 
 
-def _model_optimizer(said: Json) -> Read:
-    """One algorithm for all but the excluded modules, or (mixed precision) one for each that is listed."""
-    inner = _object(said.get("quantization")) or said
-    kept = Names([*_texts(inner.get("exclude_modules")), *_texts(inner.get("ignore"))])
+def _model_optimizer(quant: Json) -> QuantisationRules:
+    """Read one algorithm for all modules but the excluded ones or, in mixed precision, one per listed module."""
+    inner = _object(quant.get("quantization")) or quant
+    unquantised = ModuleNames([*_texts(inner.get("exclude_modules")), *_texts(inner.get("ignore"))])
     kv_dtype = _kv_dtype(inner.get("kv_cache_quant_algo") or inner.get("kv_cache_scheme"))
     listed = {name: _object(each).get("quant_algo") for name, each in _object(inner.get("quantized_layers")).items()}
     if listed:
-        # What is not listed is as another method says beside it (experts alone in 4 bits, the rest in fp8).
+        # If the file also has another method, it applies to unlisted modules (4 bits for experts, fp8 for the rest).
         base = _fp8(inner).rules if inner.get("quant_method") == "fp8" else ()
         modules = [
-            (Names([name for name in listed if listed[name] == algo]), _algorithm(algo))
+            (ModuleNames([name for name in listed if listed[name] == algo]), _algorithm(algo))
             for algo in dict.fromkeys(listed.values())
         ]
-        return Read((*modules, *base), Names(["lm_head"]) if base else kept, kv_dtype)
+        return QuantisationRules((*modules, *base), ModuleNames(["lm_head"]) if base else unquantised, kv_dtype)
     algorithm = inner.get("quant_algo")
     if algorithm == MIXED and inner.get("config_groups"):
         return _compressed_tensors(inner)
-    return Read(((EVERY, _algorithm(algorithm)),) if algorithm else (), kept, kv_dtype)
+    return QuantisationRules(((ALL_PRODUCTS, _algorithm(algorithm)),) if algorithm else (), unquantised, kv_dtype)
 
 
 def _algorithm(name: object) -> str:
     if str(name) not in TABLE["algorithms"]:
-        raise _UnreadError(f"quant_algo {name} has no measured kernels")
+        raise _UnmeasuredError(f"quant_algo {name} has no measured kernels")
     return TABLE["algorithms"][str(name)]
 
 
-def _skipped(said: Json) -> Names:
-    """Names that methods of transformers leave alone; the head is always among them."""
+def _skipped(quant: Json) -> ModuleNames:
+    """Return the modules that methods of transformers do not quantise; the head is always one of them."""
     keys = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
-    return Names([HEAD, *(text for key in keys for text in _texts(said.get(key)))])
+    return ModuleNames([HEAD, *(text for key in keys for text in _texts(quant.get(key)))])
 
 
-def _fp8(said: Json) -> Read:
-    """One scale a tensor, or blocks of 128 × 128."""
-    if said.get("dequantize") is True:
-        return PLAIN
-    kind = str(said.get("fmt", "e4m3"))
-    if "e4m3" not in kind or said.get("expert_dtype", "fp8") != "fp8":
-        raise _UnreadError(f"fp8 in {kind} with experts in {said.get('expert_dtype', 'fp8')} has no measured kernels")
-    blocks = said.get("weight_block_size")
+def _fp8(quant: Json) -> QuantisationRules:
+    """Read fp8 with one scale per tensor, or with one per block of 128 × 128 weights."""
+    if quant.get("dequantize") is True:
+        return NO_RULES
+    kind = str(quant.get("fmt", "e4m3"))
+    if "e4m3" not in kind or quant.get("expert_dtype", "fp8") != "fp8":
+        raise _UnmeasuredError(
+            f"fp8 in {kind} with experts in {quant.get('expert_dtype', 'fp8')} has no measured kernels"
+        )
+    blocks = quant.get("weight_block_size")
     weights = f"float8 in blocks of {' × '.join(map(str, blocks))}" if isinstance(blocks, list) and blocks else "float8"
-    return Read(((EVERY, _arithmetic(weights, "float8")),), _skipped(said))
+    return QuantisationRules(((ALL_PRODUCTS, _arithmetic(weights, "float8")),), _skipped(quant))
 
 
-def _integers(said: Json) -> Read:
-    """AWQ, GPTQ and AutoRound: weights alone in 4 or 8 bits, some modules otherwise by ``dynamic`` or extra_config."""
-    rules: list[tuple[Names, str]] = []
-    kept = _texts(said.get("modules_to_not_convert"))
-    dynamic = {name.removeprefix("+:"): _object(each) for name, each in _object(said.get("dynamic")).items()}
-    kept += [f"re:{name.removeprefix('-:')}" for name in dynamic if name.startswith("-:")]
+def _integers(quant: Json) -> QuantisationRules:
+    """Read AWQ, GPTQ and AutoRound: weights in 4 or 8 bits; ``dynamic`` or ``extra_config`` may change some modules."""
+    rules: list[tuple[ModuleNames, str]] = []
+    unquantised = _texts(quant.get("modules_to_not_convert"))
+    dynamic = {name.removeprefix("+:"): _object(each) for name, each in _object(quant.get("dynamic")).items()}
+    unquantised += [f"re:{name.removeprefix('-:')}" for name in dynamic if name.startswith("-:")]
     others = {f"re:{name}": each for name, each in dynamic.items() if not name.startswith("-:")}
-    others |= {name: _object(each) for name, each in _object(said.get("extra_config")).items()}
+    others |= {name: _object(each) for name, each in _object(quant.get("extra_config")).items()}
     for name, each in others.items():
-        bits = each.get("bits", said.get("bits"))
-        kept += [name] if bits == 16 else []
-        rules += [(Names([name]), _arithmetic(f"int{bits}", "float16"))] if bits != 16 else []
-    inside = _texts(said.get("modules_in_block_to_quantize"))
-    bits = said.get("bits", said.get("w_bit", said.get("weight_bits")))
-    rules.append((Names(inside or ["Linear"]), _arithmetic(f"int{bits}", "float16")))
-    kept += [] if said.get("lm_head") is True else [HEAD]
-    if said.get("lm_head") is True:
-        rules.append((Names([HEAD]), rules[-1][1]))
-    return Read(tuple(rules), Names(kept), scale_bytes=_scale_bytes(said) if bits == 4 else 0.0)
+        bits = each.get("bits", quant.get("bits"))
+        unquantised += [name] if bits == 16 else []
+        rules += [(ModuleNames([name]), _arithmetic(f"int{bits}", "float16"))] if bits != 16 else []
+    inside = _texts(quant.get("modules_in_block_to_quantize"))
+    bits = quant.get("bits", quant.get("w_bit", quant.get("weight_bits")))
+    rules.append((ModuleNames(inside or ["Linear"]), _arithmetic(f"int{bits}", "float16")))
+    unquantised += [] if quant.get("lm_head") is True else [HEAD]
+    if quant.get("lm_head") is True:
+        rules.append((ModuleNames([HEAD]), rules[-1][1]))
+    return QuantisationRules(
+        tuple(rules), ModuleNames(unquantised), scale_bytes=_scale_bytes(quant) if bits == 4 else 0.0
+    )
 
 
-def _bits_and_bytes(said: Json) -> Read:
-    """Its kernels unpack to half precision, or split off outliers, and were never measured."""
-    raise _UnreadError(f"bitsandbytes in {4 if said.get('load_in_4bit') else 8} bits has no measured kernels")
+def _bits_and_bytes(quant: Json) -> QuantisationRules:
+    """Raise `_UnmeasuredError`: its kernels unpack weights to half precision or split outliers, and have no times."""
+    raise _UnmeasuredError(f"bitsandbytes in {4 if quant.get('load_in_4bit') else 8} bits has no measured kernels")
 
 
-def _torchao(said: Json) -> Read:
-    kind = said.get("quant_type")
+def _torchao(quant: Json) -> QuantisationRules:
+    kind = quant.get("quant_type")
     form = _object(_object(kind).get("default"))
     name = str(form.get("_type") if form else kind)
     key = name.removesuffix("Config").replace("_", "").lower()
     if key not in TABLE["torchao"]:
-        raise _UnreadError(f"torchao's {name[:60]} has no measured kernels")
-    data = _object(form.get("_data")) if form else _object(said.get("quant_type_kwargs"))
+        raise _UnmeasuredError(f"torchao's {name[:60]} has no measured kernels")
+    data = _object(form.get("_data")) if form else _object(quant.get("quant_type_kwargs"))
     dtype = _arithmetic(*TABLE["torchao"][key])
-    return Read(((EVERY, dtype),), _skipped(said), "", _scale_bytes(data) if dtype == "int4_wo" else 0.0)
+    return QuantisationRules(
+        ((ALL_PRODUCTS, dtype),), _skipped(quant), "", _scale_bytes(data) if dtype == "int4_wo" else 0.0
+    )
 
 
-def _quark(said: Json) -> Read:
-    """A scheme for all and schemes by pattern, of which those of keys and values may be the cache's."""
-    kept = Names(_texts(said.get("exclude")))
-    patterns = _object(said.get("layer_quant_config"))
-    rules = [(Names([name]), _quark_scheme(_object(each))) for name, each in patterns.items()]
-    rules.append((EVERY, _quark_scheme(_object(said.get("global_quant_config")))))
-    caches = [*patterns.values(), *_object(said.get("kv_cache_quant_config")).values()]
+def _quark(quant: Json) -> QuantisationRules:
+    """Read one scheme for all modules and schemes by pattern; output types of patterns are the KV cache's type."""
+    unquantised = ModuleNames(_texts(quant.get("exclude")))
+    patterns = _object(quant.get("layer_quant_config"))
+    rules = [(ModuleNames([name]), _quark_scheme(_object(each))) for name, each in patterns.items()]
+    rules.append((ALL_PRODUCTS, _quark_scheme(_object(quant.get("global_quant_config")))))
+    caches = [*patterns.values(), *_object(quant.get("kv_cache_quant_config")).values()]
     kinds = {str(_object(_object(each).get("output_tensors")).get("dtype", "")) for each in caches} - {""}
-    return Read(tuple(rules), kept, _kv_dtype(next(iter(kinds), "")))
+    return QuantisationRules(tuple(rules), unquantised, _kv_dtype(next(iter(kinds), "")))
 
 
-def _quark_scheme(said: Json) -> str:
-    """The arithmetic of a scheme; 4-bit floats have groups of 32, as OCP's formats."""
+def _quark_scheme(quant: Json) -> str:
+    """Return the arithmetic of a scheme; 4-bit floats have groups of 32, as in OCP's formats."""
 
     def values(part: object) -> str:
         each = _object(part[0] if isinstance(part, list) and part else part)
@@ -388,17 +400,17 @@ def _quark_scheme(said: Json) -> str:
         group = f" in groups of {each.get('group_size')}" if each.get("qscheme") == "per_group" else ""
         return name if name.startswith("int") else name + group
 
-    return _arithmetic(values(said.get("weight")), values(said.get("input_tensors")))
+    return _arithmetic(values(quant.get("weight")), values(quant.get("input_tensors")))
 
 
-def _fixed(rules: Mapping[str, str], said: Json) -> Read:
-    """What the method's name says alone, by the table."""
-    if said.get("dequantize") is True:
-        return PLAIN
-    return Read(tuple((Names([name]), dtype) for name, dtype in rules.items()), _skipped(said))
+def _fixed(rules: Mapping[str, str], quant: Json) -> QuantisationRules:
+    """Read a method whose name alone decides the arithmetic, by the table."""
+    if quant.get("dequantize") is True:
+        return NO_RULES
+    return QuantisationRules(tuple((ModuleNames([name]), dtype) for name, dtype in rules.items()), _skipped(quant))
 
 
-READERS: Mapping[str | None, Callable[[Json], Read]] = {
+READERS: Mapping[str | None, Callable[[Json], QuantisationRules]] = {
     "compressed-tensors": _compressed_tensors,
     "modelopt": _model_optimizer,
     "modelopt-fp4": _model_optimizer,
@@ -413,4 +425,4 @@ READERS: Mapping[str | None, Callable[[Json], Read]] = {
     "quark": _quark,
     **{method: partial(_fixed, rules) for method, rules in TABLE["fixed"].items()},
 }
-"""``quant_method``, or the form's own marks → its reader."""
+"""``quant_method``, or the key by a file's fields → reader."""

@@ -18,7 +18,7 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, check_choice, nearest, read_bounded
 from surrogate.features.families.attention import KV_DTYPES, LATENT, ROPE
 from surrogate.features.problem import QUANTISED
-from surrogate.network.checkpoint import Checkpoint, Names, read_checkpoint
+from surrogate.network.checkpoint import Checkpoint, ModuleNames, read_checkpoint
 
 MAX_BYTES = 1 << 20
 MAX_LAYERS = 1000
@@ -401,10 +401,11 @@ def arithmetic_of(decoder: Decoder, dtype: str | None) -> tuple[Checkpoint, tupl
 
     NVIDIA's nvfp4 checkpoints of mixtures of experts do not quantise attention. So ``dtype`` nvfp4 keeps it, too.
     """
-    plain = dtype if dtype and dtype not in QUANTISED else decoder.dtype
-    checkpoint = decoder.checkpoint.all_in(dtype, plain) if dtype else decoder.checkpoint
+    base_dtype = dtype if dtype and dtype not in QUANTISED else decoder.dtype
+    checkpoint = decoder.checkpoint.all_in(dtype, base_dtype) if dtype else decoder.checkpoint
     if dtype == "nvfp4" and decoder.experts:
-        checkpoint = replace(checkpoint, read=checkpoint.read._replace(kept=Names(["self_attn", "linear_attn"])))
+        attention = ModuleNames(["self_attn", "linear_attn"])
+        checkpoint = replace(checkpoint, quantisation=checkpoint.quantisation._replace(unquantised=attention))
     first: dict[tuple[object, ...], int] = {}
     kinds = []
     for number, kind in enumerate(decoder.layers):

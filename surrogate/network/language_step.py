@@ -135,7 +135,7 @@ class Step:
     @property
     def dtype(self) -> str:
         """The element type of all values that are not quantised."""
-        return self.arithmetic.plain
+        return self.arithmetic.base_dtype
 
     @cached_property
     def arithmetic(self) -> Checkpoint:
@@ -186,7 +186,7 @@ class Step:
 
     def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:
         """Return the bytes of the kernels' weights; 4-bit weights include the checkpoint's additional scales."""
-        scales = {"int4_wo": self.arithmetic.read.scale_bytes}
+        scales = {"int4_wo": self.arithmetic.quantisation.scale_bytes}
         return sum(
             kernel.weights * (ELEMENTS[kernel.problem.dtype].weight_bytes + scales.get(kernel.problem.dtype, 0.0))
             for kernel in kernels

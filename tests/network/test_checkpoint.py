@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import ELEMENTS, QUANTISED
-from surrogate.network.checkpoint import READERS, Checkpoint, Names, read_checkpoint
+from surrogate.network.checkpoint import READERS, Checkpoint, ModuleNames, read_checkpoint
 from surrogate.network.language_step import read_language
 from tests.known import cases, known
 
@@ -27,16 +27,16 @@ def _compressed(*groups: Json, **more: Any) -> Json:
     return {"quant_method": "compressed-tensors", "config_groups": named, "ignore": ["lm_head"], **more}
 
 
-def _checkpoint(said: object, kind: str = "llama", plain: str = "bf16") -> Checkpoint:
-    return read_checkpoint(Path("config.json"), {"model_type": kind, "quantization_config": said}, plain)
+def _checkpoint(quant: object, kind: str = "llama", plain: str = "bf16") -> Checkpoint:
+    return read_checkpoint(Path("config.json"), {"model_type": kind, "quantization_config": quant}, plain)
 
 
 FORMS: list[tuple[Json, str]] = known(__file__)["test_a_form_quantises_the_products_of_layers_and_not_the_head"]["rows"]
 
 
 @cases(__file__)
-def test_a_form_quantises_the_products_of_layers_and_not_the_head(said: Json, products: str) -> None:
-    checkpoint = _checkpoint(said)
+def test_a_form_quantises_the_products_of_layers_and_not_the_head(quant: Json, products: str) -> None:
+    checkpoint = _checkpoint(quant)
     words = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "experts", "shared.down_proj")
     assert {checkpoint.of(word, 3) for word in words} == {products}
     assert (checkpoint.of("lm_head"), checkpoint.of("router", 3), checkpoint.kv_dtype) == ("bf16", "bf16", "")
@@ -44,22 +44,22 @@ def test_a_form_quantises_the_products_of_layers_and_not_the_head(said: Json, pr
 
 def test_every_reader_and_every_arithmetic_is_among_the_forms() -> None:
     """Those that quantise experts otherwise, and bitsandbytes, have tests of their own."""
-    read = {str(said.get("quant_method", "modelopt")).replace("_", "-") for said, _ in FORMS}
+    read = {str(quant.get("quant_method", "modelopt")).replace("_", "-") for quant, _ in FORMS}
     aliases = {"modelopt-fp4", "auto-awq", "intel/auto-round", "w8a8-fp8"}
     assert {*READERS} - read == aliases | {"mxfp4", "w4afp8", "bitsandbytes"}
     assert {dtype for _, dtype in FORMS} == {*QUANTISED, "bf16"} - {"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"}
 
 
 @cases(__file__)
-def test_modules_are_quantised_each_as_the_file_says(said: Json, kind: str, expected: dict[str, str]) -> None:
-    checkpoint = _checkpoint(said, kind)
+def test_modules_are_quantised_each_as_the_file_says(quant: Json, kind: str, expected: dict[str, str]) -> None:
+    checkpoint = _checkpoint(quant, kind)
     assert {word: checkpoint.of(word, None if word == "lm_head" else 7) for word in expected} == expected
     assert checkpoint.of("router", 7) == "bf16"
 
 
 @cases(__file__)
-def test_what_cannot_be_timed_is_refused_and_another_arithmetic_is_not(said: object, words: str) -> None:
-    checkpoint = _checkpoint(said)
+def test_what_cannot_be_timed_is_refused_and_another_arithmetic_is_not(quant: object, words: str) -> None:
+    checkpoint = _checkpoint(quant)
     with pytest.raises(InputError) as error:
         checkpoint.of("qkv_proj", 0)
     assert words in str(error.value) and "give dtype" in str(error.value) and "\n" not in str(error.value)
@@ -75,8 +75,8 @@ def test_products_of_one_kernel_that_differ_are_refused() -> None:
 
 
 @cases(__file__)
-def test_the_cache_has_the_type_that_the_file_says(said: Json, kv_dtype: str) -> None:
-    assert _checkpoint(said).kv_dtype == kv_dtype
+def test_the_cache_has_the_type_that_the_file_says(quant: Json, kv_dtype: str) -> None:
+    assert _checkpoint(quant).kv_dtype == kv_dtype
 
 
 def test_a_cache_of_another_type_is_refused() -> None:
@@ -97,8 +97,8 @@ LLAMA: Json = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
-    def write(said: object = None, beside: object = None) -> Path:
-        (tmp_path / "config.json").write_text(json.dumps(LLAMA | ({"quantization_config": said} if said else {})))
+    def write(quant: object = None, beside: object = None) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(LLAMA | ({"quantization_config": quant} if quant else {})))
         if beside:
             (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
         return tmp_path / "config.json"
@@ -109,11 +109,11 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 def test_weights_and_cache_take_their_own_bytes(folder: Callable[..., Path]) -> None:
     """Products of 4 layers at the quantised size, head, table and norms in bf16; half the cache."""
     plain = read_language(folder(), decode=1000)
-    for said, dtype in FORMS:
-        network = read_language(folder(said), decode=1000)
+    for quant, dtype in FORMS:
+        network = read_language(folder(quant), decode=1000)
         inside = 4 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
         expected = (plain.weights_bytes or 0) + inside * (ELEMENTS[dtype].weight_bytes - 2)
-        assert network.weights_bytes == pytest.approx(expected, rel=3e-3), said
+        assert network.weights_bytes == pytest.approx(expected, rel=3e-3), quant
         assert network.state_bytes == plain.state_bytes
     cached = read_language(folder(_compressed(FP8_GROUP, kv_cache_scheme=WEIGHTS_8)), decode=1000)
     assert cached.state_bytes == plain.state_bytes / 2
@@ -130,8 +130,8 @@ def test_smaller_groups_have_more_scales(folder: Callable[..., Path]) -> None:
 
 
 def test_model_optimizer_writes_a_file_beside(folder: Callable[..., Path]) -> None:
-    said = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
-    kinds = {layer.operator: layer.problem.dtype for layer in read_language(folder(beside=said), decode=9).layers}
+    quant = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    kinds = {layer.operator: layer.problem.dtype for layer in read_language(folder(beside=quant), decode=9).layers}
     assert (kinds["down_proj"], kinds["lm_head"], kinds["attention"]) == ("fp8", "bf16", "bf16")
 
 
@@ -197,10 +197,10 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from([*READERS, "aqlm"]), JSON)
-def test_damaged_files_are_read_or_refused(method: str, said: object) -> None:
-    """Never another error, and never silently plain: what is no list of rules is a refusal."""
+def test_damaged_files_are_read_or_refused(method: str, quant: object) -> None:
+    """Never another error, and never silently unquantised: what is no list of rules is a refusal."""
     try:
-        checkpoint = _checkpoint({"quant_method": method, **(said if isinstance(said, dict) else {"format": said})})
+        checkpoint = _checkpoint({"quant_method": method, **(quant if isinstance(quant, dict) else {"format": quant})})
         assert checkpoint.of("down_proj", 0) in {*QUANTISED, "bf16"}
     except InputError as error:
         assert "\n" not in str(error)
@@ -211,4 +211,4 @@ def test_a_name_holds_what_is_inside_it(words: list[str], data: st.DataObject) -
     start = data.draw(st.integers(0, len(words) - 1))
     part = ".".join(words[start : data.draw(st.integers(start + 1, len(words)))])
     name = ".".join(words)
-    assert Names([part]).has(name) and Names([f"{name}*"]).has(f"{name}.x") and not Names([f"{name}.x"]).has(name)
+    assert ModuleNames([part]).has(name) and ModuleNames([f"{name}*"]).has(f"{name}.x") and not ModuleNames([f"{name}.x"]).has(name)
