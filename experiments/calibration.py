@@ -31,7 +31,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.models import model_frame
 from surrogate.prediction.calibrate import calibrate
-from surrogate.prediction.evaluate import known_answers
+from surrogate.prediction.evaluate import trained_answers
 from surrogate.prediction.resolve import Resolver
 from surrogate.report.charts import Axis, curves
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
@@ -163,7 +163,7 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
 def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) the product's times in µs, and whether it expects the candidates to run."""
     names = [key.name for key in bundle.part(rows.family).candidates]
-    predicted = known_answers(Resolver(bundle), rows, np.isin(rows.candidate.astype(str), names))
+    predicted = trained_answers(Resolver(bundle), rows, np.isin(rows.candidate.astype(str), names))
     return predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
 
 

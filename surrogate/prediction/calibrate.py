@@ -1,4 +1,4 @@
-"""Adapt a fitted bundle to a GPU from a few measurements there: what answers is multiplied by a learned correction."""
+"""Calibrate a fitted bundle to a GPU from a few measurements: its times are multiplied by a learned correction."""
 
 import warnings
 from collections.abc import Mapping
@@ -31,62 +31,82 @@ from surrogate.uncertainty.fit import conformal_quantile, dtypes_of, pooled_base
 from surrogate.uncertainty.intervals import ALL, WidthKey, Widths
 
 MIN_PROBLEMS = 10
-"""Measured problems that a device needs before it is corrected."""
+"""Minimum number of measured problems of a device for a calibration."""
 
 
 def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
-    """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
+    """Return the bundle with corrected times on the devices of ``data``; times on other devices do not change.
 
-    What is corrected is what answers there, times that a sibling lends included. All candidates that answered before
-    stay, and those that the data bring join them.
+    The correction multiplies the times of whatever source covers the device, such as a similar GPU. The candidates of
+    ``data`` are added to those of the bundle. Interval widths come from held-out shapes, and from rows that the model
+    was not trained on. A device without two such shapes keeps its widths.
 
-    Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model
-    itself was not trained on: a device without two such shapes keeps the widths it has. Raises `InputError` where a
-    device has fewer than `MIN_PROBLEMS` measured problems or one shape only, or where the bundle does not know the
-    family or the library, or is none (`as_bundle`).
+    Parameters
+    ----------
+    bundle
+        A `Bundle`, a predictor, a bundle's folder, or a GPU's name.
+    data
+        Measurements on the devices: a table, its path, or a list of them.
+    seed
+        Seed of the held-out folds.
+    progress
+        Called with the steps done, all steps, and a text.
+
+    Returns
+    -------
+    Bundle
+        A calibrated copy.
+
+    Raises
+    ------
+    InputError
+        If a device has fewer than `MIN_PROBLEMS` measured problems or a single shape, if the bundle lacks the family or
+        the library, or if there is no such bundle.
     """
     bundle = as_bundle(bundle)
     data = as_dataset(data, bundle.kernel)
     if bundle.described is not None and bundle.kernel is not None:
-        return _learned_again(bundle, bundle.described, data, seed=seed, progress=progress)
+        return _retrained(bundle, bundle.described, data, seed=seed, progress=progress)
     step = progress or (lambda done, total, text: None)
     devices = {**bundle.devices, **data.devices}
     parts = dict(bundle.parts)
     card = dict(bundle.card.get("calibration", {}))
     for family, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
         check_libraries(bundle.part(family), rows, data.name)
-        known = replace(bundle, devices=devices)
-        parts[family.name], records = _calibrate_part(known, rows, name=data.name, seed=seed, step=step)
+        extended = replace(bundle, devices=devices)
+        parts[family.name], records = _calibrate_part(extended, rows, name=data.name, seed=seed, step=step)
         for device, row in records.items():
             card[device if family.name == next(iter(bundle.parts)) else f"{device} {family.name}"] = row
     card = {**bundle.card, "calibration": card}
     return Bundle(parts, bundle.candidate, launches=bundle.launches, devices=devices, card=card)
 
 
-def _learned_again(
+def _retrained(
     bundle: Bundle, family: DescribedFamily, data: Dataset, *, seed: int, progress: Progress | None
 ) -> Bundle:
-    """A described kernel's bundle, fitted on what it was fitted on and the new rows: its model holds its own table.
+    """Return a described kernel's bundle, fitted again on its own table and the new rows. The model holds its table.
 
-    The errors before and after are those on new rows, each half of them by a fit that saw the other half.
+    Errors before and after are those on the new rows. Each half of them is predicted by a fit with the other half.
     """
     model = bundle.parts[family.name].model
     if not isinstance(model, Configurations):
-        raise InputError(f"a bundle of {family.name} by {model.name} is not calibrated; train one with more rows")
-    known = as_dataset(model.table(family), KernelColumns.of_description(family.description))
-    both = merge_datasets([replace(known, candidates=data.candidates), data])
+        raise InputError(
+            f"a bundle of {family.name} by {model.name} cannot be calibrated; train a bundle with more rows"
+        )
+    trained = as_dataset(model.table(family), KernelColumns.of_description(family.description))
+    both = merge_datasets([replace(trained, candidates=data.candidates), data])
     again = train(both, model=model.name, seed=seed, progress=progress)
-    # The new rows, and what each model makes of them.
+    # The new rows, and their times by the old and the new model.
     rows = rows_of(data.frame, both.own, data.devices)
-    old = rows_of(known.frame, both.own)
+    old = rows_of(trained.frame, both.own)
     new = np.flatnonzero(rows.ok & ~np.isin(_keys(rows), _keys(old)))
     half = np.random.default_rng(seed).permutation(len(new)) % 2
-    held_us = np.full(len(rows), np.nan)
+    holdout_us = np.full(len(rows), np.nan)
     for number in (0, 1) if len(new) > 1 else ():
         frame = pd.concat([old.frame, rows.frame.iloc[new[half != number]]], ignore_index=True)
         inside = rows_of(frame, both.own, data.devices)
         outside = new[half == number]
-        held_us[outside] = Configurations(random_state=seed).fit(inside).predict(rows.take(outside))
+        holdout_us[outside] = Configurations(random_state=seed).fit(inside).predict(rows.take(outside))
     before_us = model.predict(rows)
     records = {}
     device = device_names(rows.frame).astype(str)
@@ -98,44 +118,46 @@ def _learned_again(
             method="fitted again with the new rows",
             measured_us=rows.time_us[apart],
             before_us=before_us[apart],
-            held_us=held_us[apart],
+            holdout_us=holdout_us[apart],
         )
     return replace(again, card={**again.card, "calibration": {**bundle.card.get("calibration", {}), **records}})
 
 
 def _keys(rows: Rows) -> np.ndarray:
-    """(rows,) a text that names each row's problem and candidate."""
+    """Return a text of each row's problem and candidate, (rows,)."""
     return np.array([f"{key}|{name}" for key, name in zip(problem_keys(rows), rows.candidate, strict=True)])
 
 
 def _calibrate_part(
     bundle: Bundle, rows: Rows, *, name: str, seed: int, step: Progress
 ) -> tuple[FamilyModel, dict[str, dict[str, object]]]:
-    """The part with corrections for the devices of ``rows``, and device → what was measured and what it changed."""
-    # A device measured again is corrected anew, from the model beneath earlier calibrations.
+    """Return the calibrated model of a family, and device → record of its measurements and errors."""
+    # A device that is measured again gets a new correction of the model before earlier calibrations.
     part = bundle.part(rows.family)
     before = part.model.corrections if isinstance(part.model, Calibrated) else {}
     model = part.model.base if isinstance(part.model, Calibrated) else part.model
     ok = rows.take(rows.ok)
     tried = Support.fit(rows)
-    told = replace(
+    updated = replace(
         part,
         fitted=model,
         candidates=part.candidates | candidate_keys(ok),
-        # What was never seen before joins the general table, nothing known is changed.
+        # New signatures are added to the general table; existing ones do not change.
         support=Support({**part.support.exact, **tried.exact}, {**tried.general, **part.support.general}),
         domain=_domain(part.domain, Domain.of(ok)),
-        min_us=_least(part.min_us, min_times(ok)),
+        min_us=_min_times(part.min_us, min_times(ok)),
     )
-    settings = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: told}))
-    base_us = predict_table(settings, rows.frame, Defaults()).predicted_us
-    # A model that is no trees says nothing of candidates that it never saw, where rooflines stand in.
-    known = np.isin(rows.candidate.astype(str), [key.name for key in part.candidates]) | (part.times is not None)
-    usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us) & known
+    resolver = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: updated}))
+    base_us = predict_table(resolver, rows.frame, Defaults()).predicted_us
+    # A model other than trees has only roofline times for untrained candidates, so their rows are not used.
+    has_model_time = np.isin(rows.candidate.astype(str), [key.name for key in part.candidates]) | (
+        part.times is not None
+    )
+    usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us) & has_model_time
     trained_gpus = {canonical(gpu) for gpu in bundle.card.get("data", {}).get("gpus", ())}
     of_device = device_names(rows.frame).astype(str)
     corrections: dict[str, Correction] = {}
-    held_us = np.full(len(rows), np.nan)
+    holdout_us = np.full(len(rows), np.nan)
     names = sorted(set(of_device))
     for done, device in enumerate(names):
         step(done, len(names), device)
@@ -143,16 +165,16 @@ def _calibrate_part(
         measured = rows.take(on_device)
         _check_measured(measured, device, name)
         corrections[device], held_out = fit_correction(measured, base_us[on_device], seed)
-        held_us[on_device] = base_us[on_device] * np.exp(held_out)
+        holdout_us[on_device] = base_us[on_device] * np.exp(held_out)
     step(len(names), len(names), "done")
-    # Errors on shapes that training had on that device foretell nothing.
+    # Errors on shapes that were trained on the device do not count.
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
-    evaluated = np.flatnonzero(np.isfinite(held_us) & ~trained_on)
-    widths = _widths(part, rows.take(evaluated), held_us[evaluated])
-    calibrated = replace(told, fitted=Calibrated(model, {**before, **corrections}), widths=widths)
+    evaluated = np.flatnonzero(np.isfinite(holdout_us) & ~trained_on)
+    widths = _widths(part, rows.take(evaluated), holdout_us[evaluated])
+    calibrated = replace(updated, fitted=Calibrated(model, {**before, **corrections}), widths=widths)
     records = {}
     for device in names:
-        on_device = np.flatnonzero((of_device == device) & np.isfinite(held_us))
+        on_device = np.flatnonzero((of_device == device) & np.isfinite(holdout_us))
         apart = np.intersect1d(on_device, evaluated)
         records[device] = _record(
             rows.take(on_device),
@@ -160,23 +182,24 @@ def _calibrate_part(
             method=method(len(on_device)),
             measured_us=rows.time_us[apart],
             before_us=base_us[apart],
-            held_us=held_us[apart],
+            holdout_us=holdout_us[apart],
         )
     return calibrated, records
 
 
 def _record(
-    rows: Rows, *, data: str, method: str, measured_us: np.ndarray, before_us: np.ndarray, held_us: np.ndarray
+    rows: Rows, *, data: str, method: str, measured_us: np.ndarray, before_us: np.ndarray, holdout_us: np.ndarray
 ) -> dict[str, object]:
-    """What ``rows`` of a device measured, and errors before and after on those that training did not see.
+    """Return the record of a device's ``rows``, with errors before and after on rows without training data.
 
-    A calibration that makes them larger is warned of.
+    If the errors are larger after the calibration, a warning is given.
     """
-    before, after = _median_ape(before_us, measured_us), _median_ape(held_us, measured_us)
+    before, after = _median_ape(before_us, measured_us), _median_ape(holdout_us, measured_us)
     if before is not None and after is not None and after > before:
         device = device_names(rows.frame)[0]
         warnings.warn(
-            f"{data}: times on {device} came out worse; measure more problems, or keep the bundle", stacklevel=2
+            f"{data}: times on {device} are worse after calibration; measure more problems, or keep the bundle",
+            stacklevel=2,
         )
     return {
         "data": data,
@@ -191,12 +214,12 @@ def _record(
 
 
 def check_libraries(part: FamilyModel, rows: Rows, name: str) -> None:
-    """Raises `InputError` where rows of the table ``name`` are of a library that the part was not fitted on."""
-    known = part.domain.libraries
-    unknown = sorted(set(rows.frame["library"]) - known.keys())
+    """Raise `InputError` if the table ``name`` has a library that the model was not fitted on."""
+    libraries = part.domain.libraries
+    unknown = sorted(set(rows.frame["library"]) - libraries.keys())
     if unknown:
         raise InputError(
-            f"{name}: measured with {', '.join(unknown)}, the bundle knows {', '.join(known)};"
+            f"{name}: measured with {', '.join(unknown)}, but the bundle has {', '.join(libraries)};"
             " train on such data with `seer train`"
         )
 
@@ -210,23 +233,23 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
         )
     if shapes < 2:
         raise InputError(
-            f"{name}: all problems of {device} have one shape; calibration needs at least two, as intervals come from"
-            " held-out shapes"
+            f"{name}: all problems of {device} have one shape; calibration needs at least two, because intervals"
+            " come from held-out shapes"
         )
 
 
-def _least(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
-    """The least times, which a few measurements can lower and never raise: the shortest kernels need not be there."""
+def _min_times(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
+    """Return the minimum times. The sample can only lower them, because it may lack the shortest kernels."""
     return {**{key: min(us, call_cost_us(base, *key)) for key, us in sample.items()}, **base}
 
 
 def _domain(base: Domain, new: Domain) -> Domain:
-    """What either spans; distances stay those to the shapes that the model itself was trained on."""
+    """Return the union of the domains. Distances are still to the shapes that the model was trained on."""
     references = {**new.references, **base.references}
     for key, added in new.references.items():
-        before = references[key]
+        old = references[key]
         references[key] = replace(
-            before, minimum=np.minimum(before.minimum, added.minimum), maximum=np.maximum(before.maximum, added.maximum)
+            old, minimum=np.minimum(old.minimum, added.minimum), maximum=np.maximum(old.maximum, added.maximum)
         )
     return replace(
         base,
@@ -237,16 +260,16 @@ def _domain(base: Domain, new: Domain) -> Domain:
     )
 
 
-def _widths(part: FamilyModel, rows: Rows, held_us: np.ndarray) -> Widths:
-    """Half widths of the calibrated devices: per candidate where enough shapes were held out, else over all of them.
+def _widths(part: FamilyModel, rows: Rows, holdout_us: np.ndarray) -> Widths:
+    """Return the half widths of the calibrated devices, per candidate if it has enough held-out shapes, else pooled.
 
-    Errors are first divided by the bundle's own factors (distance, length). A candidate that was not measured on the
-    device takes the wider of the bundle's width for it and the device's own.
+    Errors are first divided by the bundle's factors for distance and time. A candidate that was not measured on the
+    device takes the larger of the bundle's half width for it and the device's pooled one.
     """
     device = device_names(rows.frame).astype(str)
     distance = distances_to(part.domain.references, rows)
-    factors = replace(part.widths, by_key={ALL: 1.0}).at(device, rows.candidate, dtypes_of(rows), distance, held_us)
-    score = np.abs(np.log(held_us / rows.time_us)) / factors
+    factors = replace(part.widths, by_key={ALL: 1.0}).at(device, rows.candidate, dtypes_of(rows), distance, holdout_us)
+    score = np.abs(np.log(holdout_us / rows.time_us)) / factors
     by_key = {key: base for key, base in part.widths.by_key.items() if key.gpu not in set(device) or key.dtype is None}
     candidates = {key.candidate for key in by_key if key.gpu is None and key != ALL}
     for name in sorted(set(device)):

@@ -383,10 +383,10 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
     values = tuple({**setting.by_name, "math": "fma"}[name] for name in setting.family.setting_names)
     formula = setting.family.formula(values, device)
     fma_context = tensor.context._replace(setting=setting._replace(values=values), formula=formula)
-    able = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
-    never = np.array([candidate.library in facts.never for candidate in candidates])
+    has_both = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
+    unmeasured = np.array([candidate.library in facts.never for candidate in candidates])
     multiply_adds = model_source(fma_context, facts.part, facts.similar.donors)
-    return Tf32Source(tensor.context, multiply_adds, tensor, able=able, never=never)
+    return Tf32Source(tensor.context, multiply_adds, tensor, has_both=has_both, unmeasured=unmeasured)
 
 
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
@@ -518,10 +518,10 @@ def _competing(
     """
     libraries = list(part.domain.libraries)
 
-    def of(group: frozenset[str]) -> set[str]:
+    def measured_on(group: frozenset[str]) -> set[str]:
         return {name for name in libraries if part.domain.gpus_of(name, values) & group}
 
-    measured = similar.evidence(of, each=False) or set(libraries)
+    measured = similar.evidence(measured_on, each=False) or set(libraries)
     measured |= {key.library for key in part.candidates if (key.solver or key.algorithm) in requested}
     return [name for name in libraries if name in measured]
 

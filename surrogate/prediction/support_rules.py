@@ -1,4 +1,4 @@
-"""Which candidates of a setting run a problem, by the measured support and the library's documentation."""
+"""Decide which candidates of a setting run a problem, from measured support and the library's documentation."""
 
 from dataclasses import dataclass, field
 
@@ -10,14 +10,14 @@ from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.sources.source import CandidateSetting, Setting
 
 MAX_CODE = 2**30
-"""Codes of combined columns are numbered afresh beyond this, so that they stay in the range of int64."""
+"""Codes of combined columns above this limit are renumbered, so that they stay in the range of int64."""
 Reasons = tuple[str | None, ...]
-"""Why each candidate is refused; None: it is expected to run."""
+"""Reason why each candidate is refused; None if it is expected to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupportRules:
-    """`Support.refusal` of a setting's candidates, remembered by the family's traits of a problem, which decide it."""
+    """The refusals of a setting's candidates, cached by the traits of a problem, which decide them."""
 
     setting: Setting
     candidates: tuple[CandidateSetting, ...]
@@ -25,7 +25,7 @@ class SupportRules:
     _reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, problem: AnyProblem) -> Reasons:
-        """Reason or None for every candidate, for one problem."""
+        """Return the reason or None of every candidate for one problem."""
         traits = self.setting.family.traits(problem)
         if traits not in self._reasons:
             family, gpu, versions, values = self.setting
@@ -41,8 +41,11 @@ class SupportRules:
         return self._reasons[traits]
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:
-        """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
-        # 1. Problems of equal traits get one code (problems,): columns are joined one by one.
+        """Return whether the library is expected to run each candidate, (problems, candidates).
+
+        ``sizes`` is (problems, sizes).
+        """
+        # 1. Problems with equal traits get one code (problems,), combined column by column.
         traits = self.setting.family.traits(self.setting.problem(sizes.T)) if len(sizes) else ()
         code = np.zeros(len(sizes), dtype=np.int64)
         for column in traits:
@@ -51,19 +54,19 @@ class SupportRules:
             if code.max() > MAX_CODE:
                 code = np.unique(code, return_inverse=True)[1]
         _, first, code = np.unique(code, return_index=True, return_inverse=True)
-        # 2. The first problem of a code answers for all. Libraries also time problems that are none (a filter larger
-        #    than its input): then the next of them answers, and where all are none, nothing is known against them.
-        none_known: Reasons = (None,) * len(self.candidates)
+        # 2. The first valid problem of a code decides for all. Libraries also time invalid problems (a filter larger
+        #    than its input). If all problems of a code are invalid, no candidate is refused.
+        no_reasons: Reasons = (None,) * len(self.candidates)
         reasons = [
-            self._of_any(sizes[start : start + 1]) or self._of_any(sizes[code == i]) or none_known
+            self._of_any(sizes[start : start + 1]) or self._of_any(sizes[code == i]) or no_reasons
             for i, start in enumerate(first)
         ]
-        # 3. (codes, candidates), spread over the problems.
+        # 3. The decisions (codes, candidates), expanded to the problems.
         table = np.array([[reason is None for reason in row] for row in reasons], dtype=bool)
         return table.reshape(len(first), len(self.candidates))[code]
 
     def _of_any(self, sizes: np.ndarray) -> Reasons | None:
-        """`of` the first of these sizes that make a problem; None where none does."""
+        """Return the reasons of the first valid problem among the sizes, or None if there is no valid problem."""
         for row in sizes.tolist():
             try:
                 return self.of(self.setting.problem(row))

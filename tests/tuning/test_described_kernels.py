@@ -304,5 +304,5 @@ def test_rows_that_make_times_worse_are_warned_of(bundle: Bundle) -> None:
     table = times(((256, 512), (1024, 128)), ("a100-sxm4-80gb",))
     table = table[table["status"] == "ok"].sample(20, random_state=0)
     table["time_us"] *= np.where(np.arange(20) % 5 < 2, 30, 1)
-    with pytest.warns(UserWarning, match="came out worse"):
+    with pytest.warns(UserWarning, match="worse after calibration"):
         calibrate(bundle, table)

@@ -99,7 +99,7 @@ def test_a_table_without_parameters_gets_the_fastest_that_runs(own: Bundle, tabl
 def test_each_reason_of_an_exclusion_has_its_count(own: Bundle) -> None:
     measured = Predictor(own, gpu="v100").select("made_up:m64n128")
     assert [note for note in measured.table().notes if "excluded" in note] == [
-        "excluded 2 configurations: failed when it was measured"
+        "excluded 2 configurations: failed in its measurement"
     ]
     best = measured.candidates[0]
     assert (best.workspace_bytes, best.deterministic) == (None, None)

@@ -1,9 +1,9 @@
-"""Times from a GPU's datasheet: analytical models of kernels, for GPUs whose architecture was never measured.
+"""Times from a GPU's datasheet: analytical models of kernels, for GPUs of unmeasured architectures.
 
-The bundles hold cuDNN 7's half-precision kernels on Volta and Turing, which today's kernels beat by up to a factor of
-two, and no TF32 kernels. Analytical models that were fitted to whole networks on newer GPUs replace the trees there.
-Matrix products of AMD's libraries were measured on two boards, which is too few for trees on a third: a model of output
-tiles replaces them.
+The bundles hold half-precision kernels of cuDNN 7 on Volta and Turing; today's kernels are up to twice as fast. They
+hold no TF32 kernels. On newer GPUs, analytical models that were fitted to whole networks replace the trees. Matrix
+products of AMD's libraries were measured on two boards, which are too few to predict a third with trees. A model of
+output tiles replaces them.
 """
 
 import json
@@ -25,47 +25,50 @@ from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu
 
 FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
-"""Types of operands that laws are kept by."""
+"""Types of operands that have an analytical model."""
 PRODUCTS = "tiled_products.json"
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
-    """How far off a law was on the GPUs that it was judged on, as `UnseenGpu.by_kind`."""
+    """The errors of an analytical model on held-out GPUs, in the form of `UnseenGpu.by_kind`."""
 
     by_kind: Mapping[str, HeldOutGpuErrors]
 
     def instead_of(self, part: FamilyModel) -> FamilyModel:
-        """The part without what its training data says of support and of GPUs never measured."""
+        """Return the family model with these errors for unmeasured GPUs, and without measured support."""
         support = replace(part.support, exact={}, general={})
         return replace(part, support=support, unseen_gpu=UnseenGpu(self.by_kind))
 
 
 @dataclass(frozen=True, slots=True)
 class DatasheetModels(HeldOutErrors):
-    """The law of an element type's kernels; it was judged on whole networks that it was not fitted to."""
+    """The analytical model of an element type's kernels. Its errors are those on held-out networks."""
 
     model: TensorCoreModel
 
 
 @dataclass(frozen=True, slots=True)
 class ProductModels(HeldOutErrors):
-    """``boards`` of AMD's matrix products: start of an architecture's name → its boards' without matrix cores for fp32,
-    ``matrix_cores`` of those with them. ``fitted_on`` are the boards, by their registry names."""
+    """The analytical models of AMD's matrix products.
+
+    ``boards``: prefix of an architecture's name → model of its boards without matrix cores for fp32. ``matrix_cores``
+    is the model of boards with them. ``fitted_on`` are the registry names of the measured boards.
+    """
 
     fitted_on: tuple[str, ...]
     boards: Mapping[str, TiledProductModel]
     matrix_cores: TiledProductModel
 
     def model_of(self, gpu: Gpu) -> TiledProductModel:
-        """That of the GPU's kind; of an architecture that none is of, the matrix cores'."""
+        """Return the model for a GPU; that of matrix cores if no prefix fits its architecture."""
         own = (model for start, model in self.boards.items() if gpu.architecture.startswith(start))
         return self.matrix_cores if gpu.fp32_matrix_tflops else next(own, self.matrix_cores)
 
 
 @cache
 def shipped_datasheet_models() -> dict[str, DatasheetModels]:
-    """What ships with the package: `HALVES` and `TF32` → the law."""
+    """Return the shipped models: `HALVES` and `TF32` → model."""
     kinds = json.loads((bundled.FOLDER / FILE).read_bytes())
     return {
         kind: from_json_types(DatasheetModels, {**kinds[kind], "model": kinds[kind]["law"]}) for kind in (HALVES, TF32)
@@ -73,7 +76,7 @@ def shipped_datasheet_models() -> dict[str, DatasheetModels]:
 
 
 def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
-    """The law for kernels of a type on one of NVIDIA's GPUs since Ampere; None for types without tensor cores there."""
+    """Return the model of a type's kernels on an NVIDIA GPU since Ampere, or None without tensor cores for the type."""
     if gpu.vendor != "nvidia" or not gpu.bf16_tensor_tflops or math == "fma":
         return None
     kind = HALVES if dtype in HALF else TF32 if (dtype, math) == ("fp32", "default") and gpu.tf32_tflops else ""
@@ -82,13 +85,13 @@ def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetMo
 
 @cache
 def shipped_product_models() -> ProductModels:
-    """What ships with the package."""
+    """Return the shipped models of matrix products."""
     content = json.loads((bundled.FOLDER / PRODUCTS).read_bytes())
     return from_json_types(ProductModels, {**content, "boards": content["laws"]})
 
 
 def product_models(setting: Setting, gpu: Gpu, measured: Collection[str]) -> ProductModels | None:
-    """The laws for a setting on one of AMD's GPUs, where of those just the laws' own were ``measured``; else None."""
+    """Return the models for a setting on an AMD GPU if only their own boards were ``measured``, else None."""
     is_tiled = gpu.vendor == "amd" and {*setting.values[:1]} & {*setting.family.tiled_kinds}
     return (
         shipped_product_models()
@@ -99,9 +102,9 @@ def product_models(setting: Setting, gpu: Gpu, measured: Collection[str]) -> Pro
 
 @dataclass(frozen=True, slots=True)
 class AnalyticalSource(Source):
-    """Times of an analytical model, equal for all candidates, which need no workspace.
+    """Times of an analytical model, equal for all candidates, without workspaces.
 
-    ``model`` gives (problems,) µs of problems.
+    ``model`` returns the times of problems in µs, (problems,).
     """
 
     model: Callable[[Any], np.ndarray]
@@ -123,26 +126,27 @@ class AnalyticalSource(Source):
         return cls(context, lambda problems: model.product_us(problems, device))
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`."""
+        """Implement `Source.times`."""
         return Times(self.model(self.context.setting.problem(sizes.T))[problem], np.zeros(len(index)))
 
 
 @dataclass(frozen=True, slots=True)
 class Tf32Source(Source):
-    """fp32 with TF32 allowed, which was never measured: candidates with tensor-core kernels take the shorter time.
+    """Times of fp32 with TF32 allowed, without measurements.
 
-    ``plain`` gives times by multiply-adds and ``tensor`` times at TF32's peak. ``able`` (candidates,) marks candidates
-    that have both kinds of kernels, ``never`` (candidates,) those whose library was never measured with TF32.
+    A candidate with both kinds of kernels takes the shorter time. ``fma`` has the times of multiply-add kernels and
+    ``tensor`` the times at TF32's peak. ``has_both`` (candidates,) marks candidates with both kinds of kernels.
+    ``unmeasured`` (candidates,) marks candidates whose library was not measured with TF32.
     """
 
-    plain: Source
+    fma: Source
     tensor: Source
-    able: np.ndarray
-    never: np.ndarray
+    has_both: np.ndarray
+    unmeasured: np.ndarray
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`."""
-        plain = self.plain.times(sizes, problem, index)
+        """Implement `Source.times`."""
+        fma = self.fma.times(sizes, problem, index)
         tensor_us = self.tensor.times(sizes, problem, index).time_us
-        faster_us = np.where(self.able[index], np.minimum(plain.time_us, tensor_us), plain.time_us)
-        return plain._replace(time_us=np.where(self.never[index], faster_us, tensor_us))
+        faster_us = np.where(self.has_both[index], np.minimum(fma.time_us, tensor_us), fma.time_us)
+        return fma._replace(time_us=np.where(self.unmeasured[index], faster_us, tensor_us))

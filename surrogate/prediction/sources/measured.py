@@ -1,4 +1,4 @@
-"""A described kernel: its table of measurements, and a model of the configurations that the table lacks."""
+"""Times of a described kernel, from its measurements and from a model of the unmeasured configurations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,38 +12,39 @@ from surrogate.models import TimeModel
 from surrogate.models.configurations import LIKELY, Configurations
 from surrogate.prediction.sources.source import EXPECTED_TO_FAIL, Context, Source, Times
 
-FAILED = "failed when it was measured"
+FAILED = "failed in its measurement"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationSource(Source):
-    """A `Configurations` model in one setting.
+    """Times of a `Configurations` model in one setting.
 
-    ``parameters`` (candidates, parameters) of all candidates, and ``known`` (candidates,) their numbers in the model.
+    ``parameters`` (candidates, parameters) are the values of all candidates. ``numbers`` (candidates,) are the
+    candidates' numbers in the model.
     """
 
     MODEL: ClassVar[str] = Configurations.name
     model: Configurations
     parameters: np.ndarray
-    known: np.ndarray
+    numbers: np.ndarray
 
     @classmethod
     def of(cls, context: Context, model: TimeModel) -> Self:
-        """With the context's candidates."""
+        """Return the source with the context's candidates."""
         family = context.setting.family
         assert isinstance(family, DescribedFamily)
         assert isinstance(model, Configurations)
         texts = [candidate.solver for candidate in context.candidates]
-        known = model.numbers([candidate.key for candidate in context.candidates])
-        return cls(context, model, family.configurations(texts), known)
+        numbers = model.numbers([candidate.key for candidate in context.candidates])
+        return cls(context, model, family.configurations(texts), numbers)
 
     def min_us(self, problem: AnyProblem) -> float:
-        """As `Source.min_us`."""
+        """Implement `Source.min_us`."""
         assert isinstance(problem, DescribedProblem)
         return self.model.min_us(self._key(problem.values), problem, self.context.device)
 
     def failures(self, problem: AnyProblem, failing: Sequence[int]) -> list[str]:
-        """As `Source.failures`."""
+        """Implement `Source.failures`."""
         assert isinstance(problem, DescribedProblem)
         index = np.array(failing, dtype=np.int64)
         number = self.model.places[1].get(self._key(problem.values))
@@ -51,20 +52,20 @@ class ConfigurationSource(Source):
         for reason, refused in self._refusals(problem, index).items():
             reasons[refused] = reason
         if number is not None:
-            reasons[np.append(np.isinf(self.model.times_us_[number]), False)[self.known[index]]] = FAILED
+            reasons[np.append(np.isinf(self.model.times_us_[number]), False)[self.numbers[index]]] = FAILED
         return reasons.tolist()
 
     def _refusals(self, problem: DescribedProblem, index: np.ndarray) -> dict[str, np.ndarray]:
-        """`Configurations.refusals` of the candidates at ``index``."""
-        return self.model.refusals(problem, self.context.device, self.parameters[index], self.known[index])
+        """Return reason → mask of the candidates at ``index`` that it refuses."""
+        return self.model.refusals(problem, self.context.device, self.parameters[index], self.numbers[index])
 
     def _key(self, values: Sequence[Number]) -> str:
-        """The problem of these sizes, as the model names it."""
+        """Return the model's name of the problem of these sizes."""
         setting = self.context.setting
         return "|".join(map(str, (setting.gpu, *setting.values, *values)))
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`; a configuration that the conditions rule out fails."""
+        """Implement `Source.times`; a configuration that the kernel's conditions rule out fails."""
         setting, _, _, formula, min_us = self.context
         time_us = np.empty(len(index))
         measured, fails = np.full((2, len(index)), False)
@@ -80,10 +81,10 @@ class ConfigurationSource(Source):
             ).astype(np.float32)
             columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
             launch = own[:, parameters.shape[1] :]
-            known = self.known[index[rows]]
-            answer, failure = self.model.answers(key, query, self.context.device, columns, parameters, launch, known)
+            numbers = self.numbers[index[rows]]
+            answer, failure = self.model.answers(key, query, self.context.device, columns, parameters, launch, numbers)
             refused = np.any([*self._refusals(query, index[rows]).values()], axis=0)
             time_us[rows] = np.maximum(answer, min_us[index[rows]])
-            measured[rows] = self.model.measured(key, known)
+            measured[rows] = self.model.measured(key, numbers)
             fails[rows] = (failure >= LIKELY) | refused
         return Times(time_us, np.zeros(len(index)), measured, fails)

@@ -1,7 +1,7 @@
-"""Similar GPUs: which measured GPUs answer for one that was not measured, and in which order of the candidates.
+"""Similar GPUs: the measured GPUs whose data are used for an unmeasured GPU, and the order of candidates there.
 
-Kernels are compiled for a compute capability, and their times over the roofline depend on what bounds them, which is
-the ratio of the peak to the bandwidth. So the nearest GPU has the compute capability and the nearest ratio.
+Kernels are compiled for a compute capability. The ratio of their time to the roofline depends on what bounds them, and
+so on the ratio of peak to bandwidth. The nearest GPU therefore has the same compute capability and the nearest ratio.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,49 +18,51 @@ from surrogate.prediction.sources.source import Source, Times
 from surrogate.prediction.support_rules import SupportRules
 
 MAX_RATIO = 1.6
-"""No GPU is a donor if its ratio of peak to bandwidth, for the setting's type, differs by more."""
+"""Maximum factor between the peak-to-bandwidth ratios of a GPU and its donor, for the setting's type."""
 
 
 class SimilarGpus(NamedTuple):
     """The measured GPUs that are similar to one, in groups of falling similarity.
 
-    ``architecture``: GPUs of its architecture, the nearest first; ``donors``: those of them whose measurements may be
-    used in place of its own. ``vendor``: its vendor's, ``everywhere``: all. ``is_calibrated``: a calibration alone
-    measured the GPU itself.
+    ``architecture``: GPUs of the same architecture, the nearest first. ``donors``: the GPUs among them whose
+    measurements may replace its own. ``vendor``: GPUs of its vendor. ``all_gpus``: all measured GPUs.
+    ``is_calibrated``: whether all measurements of the GPU itself come from a calibration.
     """
 
     own: str
     architecture: tuple[str, ...]
     donors: tuple[str, ...]
     vendor: frozenset[str]
-    everywhere: frozenset[str]
+    all_gpus: frozenset[str]
     is_calibrated: bool
 
     @classmethod
     def of(cls, part: FamilyModel, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
-        """Return the groups of ``others``, the GPUs that a part was fitted on, for a setting on a device."""
+        """Return the groups of ``others``, the GPUs that a model was fitted on, for a setting on a device."""
         nearest_first, donors = same_architecture_gpus(part.family, values, device, others)
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
         return cls(device.name, nearest_first, donors, vendor, frozenset(others), part.is_calibrated(device.name))
 
-    def evidence(self, of: Callable[[frozenset[str]], Iterable[str]], *, each: bool = True) -> set[str]:
-        """Return ``of`` the first group that has anything, the GPU itself first; a calibration's sample only adds.
+    def evidence(self, find: Callable[[frozenset[str]], Iterable[str]], *, each: bool = True) -> set[str]:
+        """Return what ``find`` finds for the first group with a result; the GPU itself comes first.
 
-        ``each``: GPUs of the architecture are groups of their own.
+        A calibration's result is added to that of the next group. If ``each``, every GPU of the architecture is its own
+        group.
         """
-        alike = [frozenset({name}) for name in self.architecture] if each else [frozenset(self.architecture)]
-        own = set(of(frozenset({self.own})))
+        same = [frozenset({name}) for name in self.architecture] if each else [frozenset(self.architecture)]
+        own = set(find(frozenset({self.own})))
         if own and not self.is_calibrated:
             return own
-        return own | next(filter(None, (set(of(group)) for group in (*alike, self.vendor, self.everywhere))), set())
+        return own | next(filter(None, (set(find(group)) for group in (*same, self.vendor, self.all_gpus))), set())
 
 
 @dataclass(frozen=True, slots=True)
 class AverageRankSource(Source):
-    """A model's times of the competing candidates, assigned in the order that is best on average on measured GPUs.
+    """A model's times of the competing candidates, assigned in the order of their average rank on measured GPUs.
 
-    ``costs`` (candidates,): mean log slowdowns there; NaN, which comes last, for an unknown candidate. ``choosable``
-    (candidates,) candidates compete if the ``rules`` allow them; the others keep the model's times.
+    ``costs`` (candidates,) are the mean log slowdowns on measured GPUs; an unmeasured candidate has NaN and comes last.
+    Candidates compete if they are ``choosable`` (candidates,) and the ``rules`` allow them. The others keep the model's
+    times.
     """
 
     model: Source
@@ -69,15 +71,15 @@ class AverageRankSource(Source):
     choosable: np.ndarray
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`."""
+        """Implement `Source.times`."""
         # 1. Times of all candidates; all arrays are (problems, candidates).
         shape = len(sizes), len(self.context.candidates)
-        every_problem, every_candidate = (places.ravel() for places in np.indices(shape))
+        every_problem, every_candidate = (positions.ravel() for positions in np.indices(shape))
         every = self.model.times(sizes, every_problem, every_candidate)
         times_us, workspace = every.time_us.reshape(shape), every.workspace_bytes.reshape(shape)
         competes = self.rules.allowed(sizes) & self.choosable & np.isfinite(times_us)
-        # 2. The competing candidates by average rank, and as many times, the shortest first; a hair apart, so that the
-        #    order shows. Candidates that do not compete come last in both.
+        # 2. The shortest time goes to the best average rank, and so on. Times differ by 1e-9 at least, so that the
+        #    order is unique. Candidates that do not compete come last in both orders.
         costs = np.broadcast_to(np.nan_to_num(self.costs, nan=np.finfo(float).max), shape)
         rank = np.argsort(np.argsort(np.where(competes, costs, np.inf), axis=1, kind="stable"), axis=1)
         in_order_us = np.sort(np.where(competes, times_us, np.inf), axis=1) * (1 + 1e-9 * np.arange(shape[1]))
@@ -88,21 +90,21 @@ class AverageRankSource(Source):
 def same_architecture_gpus(
     family: Family, values: tuple[str, ...], gpu: Gpu, others: Mapping[str, Gpu]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The ``others`` of the GPU's architecture in a setting, the nearest first; and those of them that may lend.
+    """Return the ``others`` of the GPU's architecture, the nearest first; and the possible donors among them.
 
-    Of the same compute capability first, then by the ratio of peak to bandwidth. A GPU without an architecture has no
-    siblings.
+    GPUs of the same compute capability come first, then the order is that of the ratio of peak to bandwidth in the
+    setting. A GPU without an architecture has no such GPUs.
     """
-    alike = {name: other for name, other in others.items() if other.architecture == gpu.architecture}
-    if not alike or not gpu.architecture:
+    same = {name: other for name, other in others.items() if other.architecture == gpu.architecture}
+    if not same or not gpu.architecture:
         return (), ()
     ridge = _ridge(family, values, gpu)
-    apart = {name: abs(_ridge(family, values, other) - ridge) for name, other in alike.items()}
-    order = sorted(apart, key=lambda name: (alike[name].compute_capability != gpu.compute_capability, apart[name]))
-    return tuple(order), tuple(name for name in order if apart[name] <= log2(MAX_RATIO))
+    distance = {name: abs(_ridge(family, values, other) - ridge) for name, other in same.items()}
+    order = sorted(distance, key=lambda name: (same[name].compute_capability != gpu.compute_capability, distance[name]))
+    return tuple(order), tuple(name for name in order if distance[name] <= log2(MAX_RATIO))
 
 
 def _ridge(family: Family, values: tuple[str, ...], gpu: Gpu) -> float:
-    """Base-2 logarithm of the peak that the setting's kernels run at, in TFLOP/s, over the bandwidth in GB/s."""
+    """Return the base-2 logarithm of the setting's peak in TFLOP/s over the bandwidth in GB/s."""
     constant = dict(zip(family.constant_names, family.formula(values, gpu).constant, strict=True))
     return float(constant["log2_peak_tflops"]) - float(constant["log2_dram_gbs"])

@@ -1,7 +1,7 @@
-"""A source of evidence: times and workspaces of the candidates of one setting, and what a setting is.
+"""The base class of sources, which give times and workspaces of the candidates of one setting.
 
-Each source asks the family's formula for the columns of one problem as Python numbers, or of many as arrays. Whatever
-no problem changes is computed once per setting.
+A source gets the columns of one problem as Python numbers, or of many problems as arrays, from the family's formula.
+Values that do not depend on the problem are computed once per setting.
 """
 
 from abc import ABC, abstractmethod
@@ -22,10 +22,10 @@ EXPECTED_TO_FAIL = "expected to fail, as on problems that were measured"
 
 
 class Setting(NamedTuple):
-    """A question without its sizes.
+    """A query without its sizes.
 
-    ``gpu`` is a registry name and ``values`` are those of `Family.setting_names`. ``versions`` are the libraries whose
-    kernels compete, each with its version.
+    ``gpu`` is a registry name and ``values`` are the values of `Family.setting_names`. ``versions`` are the competing
+    libraries, each with its version.
     """
 
     family: Family
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
     @property
     def by_name(self) -> dict[str, str]:
-        """Return the family's settings as name → value."""
+        """The family's settings: name → value."""
         return dict(zip(self.family.setting_names, self.values, strict=True))
 
     def problem(self, sizes: Iterable[Number]) -> Any:
@@ -45,9 +45,9 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CandidateSetting:
-    """An implementation: an algorithm of a library, and its solver if solvers are chosen ("" otherwise).
+    """A candidate: an algorithm of a library, and its solver if solvers are chosen ("" otherwise).
 
-    ``key`` is its name in a model, ``mechanism`` what its columns depend on.
+    ``key`` is its name in a model. ``mechanism`` is how it works, which decides its columns.
     """
 
     key: str
@@ -64,9 +64,9 @@ class CandidateSetting:
 
 
 class Context(NamedTuple):
-    """What every source of a setting shares: the candidates on a device and the family's physics there.
+    """The data that every source of a setting shares: device, candidates and the family's formula.
 
-    ``min_us`` (candidates,): no time lies below it, since the launch and the tail of the shortest kernels take as long.
+    ``min_us`` (candidates,) are lower bounds of times: the launch and the tail of the shortest kernels.
     """
 
     setting: Setting
@@ -79,8 +79,8 @@ class Context(NamedTuple):
 class Times(NamedTuple):
     """Columns (rows,): times in µs and workspaces in bytes.
 
-    A time is NaN if the source does not know the candidate. ``measured`` marks times that are measurements of the very
-    problem, and ``fails`` candidates that are expected not to run it; None: no row.
+    A time is NaN if the source does not cover the candidate. ``measured`` marks times that were measured on the same
+    problem. ``fails`` marks candidates that are expected not to run the problem. None means no row.
     """
 
     time_us: np.ndarray
@@ -109,7 +109,7 @@ class Source(ABC):
         return 0.0
 
     def failures(self, problem: AnyProblem, failing: Sequence[int]) -> list[str]:
-        """Return why each of the candidates at ``failing``, does not run."""
+        """Return why each candidate at ``failing`` does not run."""
         return [EXPECTED_TO_FAIL] * len(failing)
 
     def candidate_columns(self, terms: ProblemTerms, candidate: int) -> tuple[tuple[Number, ...], Number]:
@@ -124,15 +124,25 @@ class Source(ABC):
     ) -> tuple[np.ndarray, ProblemTerms, np.ndarray]:
         """Return the inputs of a model in arrays.
 
+        Parameters
+        ----------
+        sizes, problem, index
+            As in `times`.
+        further
+            Number of additional columns, which are not set.
+
         Returns
         -------
-        columns : float32 (rows, columns), the problem's, the candidate's own, and ``further`` ones that are not set.
-        terms : of the problems.
-        workspace : bytes (rows,). The arguments are those of `times`.
+        columns : float32 array, (rows, columns)
+            The problem's columns, the candidate's own, and the additional ones.
+        terms : ProblemTerms
+            Terms of the problems.
+        workspace : array, (rows,)
+            Workspaces in bytes.
         """
         terms = self.context.formula.problem(self.context.setting.problem(sizes.T))
         shared = len(terms.values)
-        # 1. The problems' columns (problems, shared) are computed once per problem and then spread over the rows.
+        # 1. The problems' columns (problems, shared) are computed once per problem and then expanded to the rows.
         values = np.empty((len(sizes), shared), dtype=np.float32)
         for number, column in enumerate(terms.values):
             values[:, number] = column
@@ -150,7 +160,7 @@ class Source(ABC):
         return x, terms, workspace
 
     def roofline_us(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Return the candidates' own roofline times (rows,), the fallback if a source does not know a candidate."""
+        """Return the candidates' own roofline times in µs, (rows,), for candidates that a source does not cover."""
         family = self.context.setting.family
         terms = self.context.formula.problem(self.context.setting.problem(sizes[problem].T))
         time_us = np.array(terms.roofline_us, dtype=np.float64)
@@ -175,14 +185,14 @@ def terms_at(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
 
 @dataclass(frozen=True, slots=True)
 class Mixed(Source):
-    """Times of ``first`` for the candidates that it ``covers`` (candidates,), of ``second`` for the others."""
+    """Times of ``first`` for the candidates marked in ``covers`` (candidates,), and of ``second`` for the others."""
 
     first: Source
     second: Source
     covers: np.ndarray
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`."""
+        """Implement `Source.times`."""
         rest = self.second.times(sizes, problem, index)
         covered_us = self.first.times(sizes, problem, index).time_us
         return rest._replace(time_us=np.where(self.covers[index], covered_us, rest.time_us))
@@ -196,20 +206,20 @@ class CalibratedSource(Source):
     correction: "Correction"
 
     def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """As `Source.times`."""
+        """Implement `Source.times`."""
         from surrogate.models.times import correction_columns
 
         setting, _, candidates, formula, min_us = self.context
         family = setting.family
         times = self.source.times(sizes, problem, index)
-        # The correction's columns (rows, inputs): those of the setting, of the problems, of the candidates.
+        # The correction's columns (rows, inputs): of the setting, of the problems, and of the candidates.
         names = (*family.problem_names, *family.candidate_names)
         columns = dict(zip(names, self.inputs(sizes, problem, index)[0].T, strict=True))
         columns |= zip(family.constant_names, formula.constant, strict=True)
         needed = correction_columns(family)
         x = np.empty((len(index), len(needed)), dtype=np.float32)
-        for place, name in enumerate(needed):
-            x[:, place] = columns[name]
+        for position, name in enumerate(needed):
+            x[:, position] = columns[name]
         keys = np.array([candidate.key for candidate in candidates], dtype=object)[index]
         factor = np.exp(self.correction.log_factor(x, keys, times.time_us))
         return times._replace(time_us=np.maximum(times.time_us * factor, min_us[index]))
