@@ -35,7 +35,7 @@ def test_a_log_reads_back(refused, tmp_path):
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert log.read_log(packed).records == (RECORD, RECORD)
     packed.write_bytes(packed.read_bytes()[:-9])
-    with refused("damaged archive"):
+    with refused("archive is damaged"):
         log.read_log(packed)
 
 

@@ -124,5 +124,5 @@ def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
 def test_without_a_gpu_nothing_is_measured(seer, tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     result = seer("collect", "--device", "cudnn", "--campaign", "-o", tmp_path / "RUN")
-    assert result.code == 1 and "its times could not be trusted" in result.out and not (tmp_path / "RUN").exists()
+    assert result.code == 1 and "the times could not be trusted" in result.out and not (tmp_path / "RUN").exists()
     assert "Traceback" not in result.err
