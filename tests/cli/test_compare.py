@@ -95,7 +95,7 @@ def test_an_interrupted_run_says_how_far_it_came_and_goes_on(seer, dataset, tmp_
         patched.setattr("surrogate.models.linear.LinearDims.predict", stop)
         stopped = seer(*words)
     assert stopped.code == 130
-    assert re.search(r"after [1-4] of 4 fits; the same command goes on", stopped.err)
+    assert re.search(r"after [1-4] of 4 fits; the same command resumes the comparison", stopped.err)
     assert results.read_bytes() == before
     assert seer(*words).code == 0
     one, other = (json.loads(text) for text in (results.read_bytes(), before))
