@@ -146,7 +146,8 @@ def evaluate(bundle: str, data: Path, candidates: str | None, where: tuple[str, 
         " ".join([record["family"]] * several + [record["part"], record["stratum"]]): _flat(record)
         for record in records
     }
-    names = dict.fromkeys(name for figures in flat.values() for name in figures)
+    # A figure without a value in any part, such as the difference to a model that is not evaluated, has no row.
+    names = dict.fromkeys(name for figures in flat.values() for name, value in figures.items() if value is not None)
     rows = [{"figure": name} | {part: figures.get(name) for part, figures in flat.items()} for name in names]
     show(records, form, table=Table(rows))
 
@@ -155,6 +156,7 @@ def _flat(record: Mapping[str, Any]) -> dict[str, object]:
     """Return the figures of a record by name, formatted for people, with the intervals of each GPU."""
     keys = ("family", "part", "stratum", "intervals")
     figures = {WORDS.get(name, name): _formatted(name, value) for name, value in record.items() if name not in keys}
+    figures = {name: value for name, value in figures.items() if value or not name.startswith("paired_problems")}
     for row in record.get("intervals", []):
         where = row["gpu"] if row["dtype"] == "all" else f"{row['gpu']} {row['dtype']}"
         figures[f"{WORDS['interval_coverage']} {where}"] = _formatted("interval_coverage", row["coverage"])

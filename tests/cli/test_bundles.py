@@ -41,6 +41,11 @@ def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, d
     assert 0 < seen["pick_probability"] <= 1 and 0 < seen["pick_was_best"] <= 1
     shown = seer("evaluate", bundle, dataset).out
     assert f"{seen['median_ape']:.1%}" in shown and "90 % intervals cover t4" in shown
+    # A figure without a value in any part has its key in JSON, and no row in the table.
+    assert "paired_vs_seer" in seen and seen["paired_vs_seer"] is None and seen["paired_problems_vs_seer"] == 0
+    rows = {line.split("  ")[0]: line.split("  ")[1:] for line in shown.splitlines()}
+    assert "slowdown" in rows and not {"paired_vs_seer", "paired_problems_vs_seer", "paired_vs_trees"} & rows.keys()
+    assert all({*map(str.strip, cells)} - {"", "–"} for cells in rows.values())
     held = seer("info", bundle, "--json").json["card"]["held_out"]["conv"]
     assert [row["gpu"] for row in held["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
     assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in held["intervals"])
