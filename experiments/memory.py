@@ -28,7 +28,7 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
 from surrogate.network.torch_module import module_network
-from surrogate.network.training import completed
+from surrogate.network.training import with_training
 
 if TYPE_CHECKING:
     from torch import nn
@@ -112,7 +112,7 @@ def read(module: "nn.Module", inputs: tuple[Any, ...], source: str, amp: str | N
     with TemporaryDirectory() as folder:
         path = Path(folder) / "net.pt2"
         torch.export.save(program, path)
-        return completed(read_exported(path, ReadOptions(training=True)), True), program.module(check_guards=False)
+        return with_training(read_exported(path, ReadOptions(training=True)), True), program.module(check_guards=False)
 
 
 def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:

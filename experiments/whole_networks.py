@@ -30,7 +30,7 @@ from surrogate.network import Network, NetworkTime, Predictors, load_predictors
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import ReadOptions
 from surrogate.network.onnx_file import read_onnx
-from surrogate.network.training import iteration
+from surrogate.network.training import training_iteration
 from surrogate.report.charts import dots
 
 NAMES = beside(__file__)
@@ -178,7 +178,7 @@ def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
 
 def _passes(forward: Network) -> dict[str, Network]:
     """The forward and the backward pass of an iteration, without the optimizer's step."""
-    layers = tuple(layer for layer in iteration(forward).layers if layer.operator != OPTIMIZER)
+    layers = tuple(layer for layer in training_iteration(forward).layers if layer.operator != OPTIMIZER)
     split, whole = len(forward.layers), replace(forward, training=True)
     return {"forward": replace(whole, layers=layers[:split]), "backward": replace(whole, layers=layers[split:])}
 

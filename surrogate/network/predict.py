@@ -17,7 +17,7 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
-from surrogate.network.training import exchange
+from surrogate.network.training import gradient_exchange
 from surrogate.prediction.results import FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Predictors:
             notes=(*network.notes, *self._notes(selections, answers), *self._link_notes(network.gpus)),
             headline_notes=(*network.headline_notes, fp32) if fp32 else network.headline_notes,
             host_time=network.host,
-            exchange=exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
+            exchange=gradient_exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
         )
 
     def _notes(

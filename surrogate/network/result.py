@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
 from surrogate.network.network import HostTime
-from surrogate.network.training import Exchange
+from surrogate.network.training import GradientExchange
 from surrogate.report.tables import Table, TableResult
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class NetworkTime(TableResult):
     notes: tuple[str, ...] = ()
     headline_notes: tuple[str, ...] = ()
     host_time: HostTime | None = None
-    exchange: Exchange | None = None
+    exchange: GradientExchange | None = None
 
     @property
     def memory_bytes(self) -> int | None:

@@ -31,7 +31,7 @@ from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import DISPATCH_TABLE
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
-from surrogate.network.training import completed
+from surrogate.network.training import with_training
 
 WINDOW_KINDS = {kind for kind, share in STREAMING.items() if share == "pool_bandwidth"}
 FUSED_KINDS = set(STREAMING) - WINDOW_KINDS - {"layout_transform", "concat"}
@@ -222,7 +222,7 @@ def with_options(network: Network, options: ReadOptions) -> Network:
     compiler fuses the layers of both passes and changes the layout of convolutions, and the host launches the remaining
     kernels.
     """
-    network = completed(network, options.training, options.optimizer or OPTIMIZER)
+    network = with_training(network, options.training, options.optimizer or OPTIMIZER)
     network = with_settings(network, options.math, options.layout)
     return replace(network, gpus=options.data_parallel)
 

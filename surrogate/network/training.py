@@ -1,11 +1,11 @@
-"""One training iteration from a forward pass: forward, backward in reverse order, optimizer; also on several GPUs.
+"""Build a training iteration from a forward pass: forward, backward in reverse order, optimizer; also on several GPUs.
 
-What the backward pass of a problem launches is what the problem declares (`InNetwork`). A gradient that several layers
-give to one tensor is summed where branches were added.
+A problem declares the problems of its backward pass (`NetworkProblem`). If several layers contribute to a tensor's
+gradient, the gradients are summed at the sum of the branches.
 
-Several GPUs of one machine train with a batch each, and sum their gradients in buckets, beside the backward pass.
-Buckets fill in the order in which gradients are ready, and are sent one after the other while the pass goes on; the
-optimizer waits for the sums that end after it. Source: Li et al., "PyTorch Distributed" (VLDB 2020).
+Several GPUs of one machine train with a batch each. They sum their gradients in buckets during the backward pass.
+Buckets fill in the order in which gradients are ready, and are sent one after another. The optimizer waits for sums
+that end after the backward pass. Source: Li et al., "PyTorch Distributed" (VLDB 2020).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,26 +22,29 @@ from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.operators import all_reduce
 
 LOSS_NOTE = (
-    "the iteration ends with {optimizer} (fused: one pass over all weights); the gradient is that of {loss}, so that a"
-    " loss outside it, clipping and scaling of gradients are in no sum; no training step was public to judge times by"
+    "the iteration ends with {optimizer} (fused: one pass over all weights) and computes the gradient of {loss}; a loss"
+    " outside it, and clipping and scaling of gradients are not included; times of training steps were not evaluated"
 )
-Timing = Callable[[Sequence[NetworkProblem]], Sequence[tuple[float, float, float]]]
-"""Problems → of each its time in µs and the ends of its interval."""
+Predict = Callable[[Sequence[NetworkProblem]], Sequence[tuple[float, float, float]]]
+"""A function of problems that returns the time in µs of each and the ends of its interval."""
 BUCKET_BYTES = 25 * 2**20
-"""Gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
-MACHINE = 8
-"""Most GPUs that the links of one machine join."""
+"""Bytes of gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
+MAX_MACHINE_GPUS = 8
+"""Maximum GPUs in one machine."""
 
 
-def completed(network: Network, training: bool, optimizer: str = OPTIMIZER) -> Network:
-    """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers, whose
-    last is the step of ``optimizer``, one of `OPTIMIZERS`."""
+def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) -> Network:
+    """Return the network with its memory and, under ``training``, with the layers of a whole iteration.
+
+    If the source gives no memory, it is derived from a chain of layers. The last layer of an iteration is the step of
+    ``optimizer``, one of `OPTIMIZERS`.
+    """
     network = with_chain_memory(network, training=training)
     check_choice("optimizer", optimizer, OPTIMIZERS)
     if not training:
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"
-    network = iteration(network)
+    network = training_iteration(network)
     layers = tuple(
         replace(layer, operator=optimizer, problem=_step(layer.parameters, optimizer))
         if layer.operator == OPTIMIZER
@@ -53,8 +56,8 @@ def completed(network: Network, training: bool, optimizer: str = OPTIMIZER) -> N
     return replace(network, layers=layers, state_bytes=states, notes=notes)
 
 
-def iteration(network: Network) -> Network:
-    """The whole iteration of a forward network; one that is an iteration already comes back as it is."""
+def training_iteration(network: Network) -> Network:
+    """Return the whole iteration of a forward network; an iteration is returned unchanged."""
     if network.training:
         return network
     tally = Tally()
@@ -62,7 +65,7 @@ def iteration(network: Network) -> Network:
     tally.add(forward)
     for layer in reversed(forward):
         tally.add(backward(layer))
-    # Of an embedding the gradient updates the rows it touches; a dense step over the whole table does not happen.
+    # The gradient of an embedding updates only the rows that it uses, so the optimizer's step does not cover the table.
     parameters = sum(layer.parameters for layer in forward if not layer.problem.UPDATES_WEIGHTS)
     tally.add(optimizer_step(parameters))
     state = OPTIMIZERS[OPTIMIZER].states * (network.weights_bytes or 0)
@@ -70,39 +73,42 @@ def iteration(network: Network) -> Network:
 
 
 def optimizer_step(parameters: int) -> list[Layer]:
-    """One fused step over all weights; none where there are none."""
+    """Return one fused step over all weights; empty without weights."""
     return [Layer("optimizer", OPTIMIZER, _step(parameters, OPTIMIZER), parameters=parameters)] if parameters else []
 
 
 def _step(parameters: int, optimizer: str) -> Streamed:
-    states, work = OPTIMIZERS[optimizer]
+    states, operations = OPTIMIZERS[optimizer]
     reads, writes = (2 + states) * parameters, (1 + states) * parameters
-    return Streamed(reads=reads, writes=writes, work=work, variant=optimizer)
+    return Streamed(reads=reads, writes=writes, work=operations, variant=optimizer)
 
 
 def backward(layer: Layer) -> Iterator[Layer]:
-    """The layers that the gradients of one layer take; none where it has none."""
-    for wanted in layer.gradients:
-        for part, work in layer.problem.gradients(wanted):
-            yield _named(layer, part, work)
-    work = layer.problem
-    if isinstance(work, Operator) and work.WEIGHT_GRADIENT and layer.parameters:
-        yield _named(layer, f"grad_{work.kind}", work.of_kind(work.WEIGHT_GRADIENT))
+    """Yield the layers of the gradients of one layer."""
+    for gradient in layer.gradients:
+        for name, problem in layer.problem.gradients(gradient):
+            yield _gradient_layer(layer, name, problem)
+    problem = layer.problem
+    if isinstance(problem, Operator) and problem.WEIGHT_GRADIENT and layer.parameters:
+        yield _gradient_layer(layer, f"grad_{problem.kind}", problem.of_kind(problem.WEIGHT_GRADIENT))
 
 
-def _named(layer: Layer, part: str, work: NetworkProblem) -> Layer:
-    return Layer(f"{layer.name}.{part}", f"{layer.operator}.{part}", work)
+def _gradient_layer(layer: Layer, name: str, problem: NetworkProblem) -> Layer:
+    return Layer(f"{layer.name}.{name}", f"{layer.operator}.{name}", problem)
 
 
-def _in_training(work: NetworkProblem) -> NetworkProblem:
-    """What runs in its place in training, as batch norm goes by the batch's own statistics then."""
-    return work.of_kind(work.IN_TRAINING) if isinstance(work, Operator) and work.IN_TRAINING else work
+def _in_training(problem: NetworkProblem) -> NetworkProblem:
+    """Return the problem in training; batch norm, for example, then computes the statistics of the batch."""
+    return problem.of_kind(problem.IN_TRAINING) if isinstance(problem, Operator) and problem.IN_TRAINING else problem
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """The sum of gradients over ``gpus``: µs of all buckets, and ``time_us`` of it, with its ends, that come after the
-    backward pass, and which the optimizer waits for."""
+class GradientExchange:
+    """The sum of gradients over ``gpus``.
+
+    ``all_reduce_us`` is the time of all buckets in µs. ``time_us`` is the part after the backward pass, for which the
+    optimizer waits; ``lower_us`` and ``upper_us`` are the ends of its interval.
+    """
 
     gpus: int
     all_reduce_us: float
@@ -112,39 +118,41 @@ class Exchange:
 
 
 def require_data_parallel(source: str, gpus: int, *, training: bool) -> None:
-    """Raises `InputError` for no number of GPUs of a machine, for networks that are not trained, and where ``training``
-    is no answer to that."""
+    """Raise `InputError` if ``gpus`` is not a valid number of GPUs, or if the network is not trained on several GPUs.
+
+    ``training`` must be True or False.
+    """
     checked_int(source, "data_parallel", gpus)
     if training not in (True, False):
         raise InputError(f"{source}: training is {training!r}; give True or False")
-    if gpus > MACHINE:
+    if gpus > MAX_MACHINE_GPUS:
         raise InputError(
-            f"{source}: --data-parallel {gpus}: up to {MACHINE} GPUs of one machine are known; for more give a trace to"
-            " `seer trace whatif FILE data-parallel`, with its --bandwidth"
+            f"{source}: --data-parallel is {gpus}; give at most {MAX_MACHINE_GPUS}, the GPUs of one machine, or use a"
+            " trace: `seer trace whatif FILE data-parallel` with --bandwidth"
         )
     if gpus > 1 and not training:
-        raise InputError(f"{source}: --data-parallel exchanges gradients; add --training")
+        raise InputError(f"{source}: --data-parallel is for training; add --training")
 
 
-def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exchange:
-    """The exchange of a training iteration whose layers take ``times_us`` one after another, 0 where not known.
+def gradient_exchange(network: Network, times_us: Sequence[float], predict: Predict) -> GradientExchange:
+    """Return the exchange of a training iteration whose layers take ``times_us``, 0 if unknown.
 
-    ``timed`` gives the time of each sum over the GPUs, with its ends.
+    ``predict`` returns the time of each sum over the GPUs, with its ends.
 
-    Gradients are ready behind the layers of the backward pass that say so. Where none does, as in an iteration that is
-    derived from a forward pass, one is ready when the backward pass is through its layer; the pass takes as large a
-    share of its time for a layer and those behind it as the forward pass takes for them.
+    A gradient is ready after the layer of the backward pass that has its parameters. An iteration that is derived from
+    a forward pass has no such layers. There, a gradient is ready when the backward pass has finished its layer: a layer
+    and all later layers take the same share of the backward pass as of the forward pass.
     """
     forward, backward = network.layers[: network.forward_layers], network.layers[network.forward_layers :]
-    taken = [
+    backward_times_us = [
         0.0 if layer.operator in OPTIMIZERS else time_us
         for layer, time_us in zip(backward, times_us[network.forward_layers :], strict=True)
     ]
-    backward_us = sum(taken)
+    backward_us = sum(backward_times_us)
     dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
     gradients = [
         (ready_us, layer.parameters)
-        for layer, ready_us in zip(backward, accumulate(taken), strict=True)
+        for layer, ready_us in zip(backward, accumulate(backward_times_us), strict=True)
         if layer.parameters and layer.operator not in OPTIMIZERS
     ]
     if not gradients:
@@ -154,30 +162,33 @@ def exchange(network: Network, times_us: Sequence[float], timed: Timing) -> Exch
             for layer, behind_us in zip(forward, forward_us, strict=False)
             if layer.parameters and not layer.problem.UPDATES_WEIGHTS
         ][::-1]
-    full = list(buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
-    works = [all_reduce(elements, network.gpus, dtype) for _, elements in full]
-    ready_us = [ready for ready, _ in full]
-    messages_us = list(zip(*timed(works), strict=True)) or [(), (), ()]  # of all buckets their times, and either end
+    filled_buckets = list(gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
+    sums = [all_reduce(elements, network.gpus, dtype) for _, elements in filled_buckets]
+    ready_us = [ready for ready, _ in filled_buckets]
+    messages_us = list(zip(*predict(sums), strict=True)) or [(), (), ()]  # times of all buckets, lower ends, upper ends
     expected, lower, upper = (_waits_us(ready_us, each_us, backward_us) for each_us in messages_us)
-    return Exchange(network.gpus, sum(messages_us[0]), expected, lower, upper)
+    return GradientExchange(network.gpus, sum(messages_us[0]), expected, lower, upper)
 
 
-def buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
-    """(time at which they are ready, size) of gradients in their order → the same of the buckets that they fill."""
-    held = 0
+def gradient_buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
+    """Yield (ready time, size) of the buckets that gradients, given as (ready time, size) in order, fill."""
+    filled = 0
     ready = 0.0
     for time, size in gradients:
-        held += size
+        filled += size
         ready = max(ready, time)
-        if held >= maximum:
-            yield ready, held
-            held = 0
-    if held:
-        yield ready, held
+        if filled >= maximum:
+            yield ready, filled
+            filled = 0
+    if filled:
+        yield ready, filled
 
 
 def _waits_us(ready_us: Sequence[float], times_us: Sequence[float], backward_us: float) -> float:
-    """How long after the backward pass the last message ends; each begins when it is ready and the last one through."""
+    """Return the time from the end of the backward pass to the end of the last message.
+
+    A message begins when its bucket is ready and the previous message has ended.
+    """
     end_us = 0.0
     for ready, time_us in zip(ready_us, times_us, strict=True):
         end_us = max(end_us, ready) + time_us

@@ -211,4 +211,8 @@ def test_a_name_holds_what_is_inside_it(words: list[str], data: st.DataObject) -
     start = data.draw(st.integers(0, len(words) - 1))
     part = ".".join(words[start : data.draw(st.integers(start + 1, len(words)))])
     name = ".".join(words)
-    assert ModuleNames([part]).has(name) and ModuleNames([f"{name}*"]).has(f"{name}.x") and not ModuleNames([f"{name}.x"]).has(name)
+    assert (
+        ModuleNames([part]).has(name)
+        and ModuleNames([f"{name}*"]).has(f"{name}.x")
+        and not ModuleNames([f"{name}.x"]).has(name)
+    )

@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 
 from surrogate.network import load_predictors
 from surrogate.network.read import read_network
-from surrogate.network.training import BUCKET_BYTES, buckets
+from surrogate.network.training import BUCKET_BYTES, gradient_buckets
 
 TIMES = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 10**7)), max_size=30)
 
 
 def test_a_bucket_is_ready_with_its_last_gradient() -> None:
     gradients = [(1.0, 6), (2.0, 5), (3.0, 2), (9.0, 1)]
-    assert list(buckets(iter(gradients), 10)) == [(2.0, 11), (9.0, 3)]
+    assert list(gradient_buckets(iter(gradients), 10)) == [(2.0, 11), (9.0, 3)]
 
 
 @given(TIMES, st.integers(1, 10**8))
 def test_buckets_hold_every_gradient_once(gradients: list[tuple[float, int]], maximum: int) -> None:
-    filled = list(buckets(iter(gradients), maximum))
+    filled = list(gradient_buckets(iter(gradients), maximum))
     assert sum(size for _, size in filled) == sum(size for _, size in gradients)
     assert all(size >= maximum for _, size in filled[:-1])
 

@@ -11,7 +11,7 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.network.exported import evaluate_size, read_exported, symbol_names
 from surrogate.network.network import ReadOptions
-from surrogate.network.training import iteration
+from surrogate.network.training import training_iteration
 
 N = "Symbol('s0', positive=True, integer=True)"
 
@@ -61,7 +61,7 @@ def test_a_program_by_hand(refused, tmp_path: Path) -> None:
     assert [layer.name for layer in found.layers] == ["body.conv2d", "body.relu"]
     assert found.convs == (Conv(n=5, c=3, h=8, k=4, r=3, pad_h=1),)
     assert (found.batch, found.unsupported, found.layers[0].parameters) == (5, {}, 4 * 27)
-    trained = [layer.operator for layer in iteration(found).layers]
+    trained = [layer.operator for layer in training_iteration(found).layers]
     assert "conv2d.bwd_filter" in trained and "conv2d.bwd_data" not in trained
     fixed = _write(tmp_path / "fixed.pt2", json.dumps(_program("Integer(2)")).encode())
     with refused("fixed batch of 2"):

@@ -13,7 +13,7 @@ from surrogate.network.exported import read_exported
 from surrogate.network.network import ReadOptions
 from surrogate.network.predict import load_predictors
 from surrogate.network.torch_module import module_network
-from surrogate.network.training import iteration
+from surrogate.network.training import training_iteration
 
 torch = pytest.importorskip("torch")
 ROWS = {"LSTM": 4 * 16, "GRU": 3 * 16, "RNN": 16}
@@ -65,7 +65,7 @@ def test_an_exported_program_and_its_iteration(tmp_path: Path) -> None:
     found = read_exported(tmp_path / "gru.pt2")
     (work,) = [each.problem for each in found.layers if each.problem.kind == "recurrent"]
     assert work.sizes == {"steps": 7, "batch": 4, "inputs": 8, "hidden": 16, "rows": 48}
-    assert [each.problem.kind for each in iteration(found).layers].count("recurrent") == 2
+    assert [each.problem.kind for each in training_iteration(found).layers].count("recurrent") == 2
 
 
 def test_onnx_nodes_and_records_that_lack_something() -> None:

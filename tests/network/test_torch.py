@@ -17,7 +17,7 @@ from surrogate.network.read import read_network
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import MEMORY_NOTE
 from surrogate.network.torch_module import EVAL_NOTE, module_network
-from surrogate.network.training import iteration
+from surrogate.network.training import training_iteration
 
 torch = pytest.importorskip("torch")
 MODULES = "tests.network.torch_modules"
@@ -57,9 +57,9 @@ def test_a_module_and_the_onnx_graph_that_ships_do_the_same(name: str) -> None:
     assert _flops(module) == pytest.approx(_flops(graph), rel=0.03)
     trained = read_network(f"{MODULES}:{name}", batch=2, training=True)
     assert trained.training and not trained.unsupported
-    assert _directions(trained) == _directions(iteration(graph))
+    assert _directions(trained) == _directions(training_iteration(graph))
     if name != "dlrm":  # its dense step covers tables that the graph's does not
-        assert _flops(trained) == pytest.approx(_flops(iteration(graph)), rel=0.02)
+        assert _flops(trained) == pytest.approx(_flops(training_iteration(graph)), rel=0.02)
 
 
 def test_layers_carry_the_modules_names() -> None:
@@ -373,7 +373,7 @@ def test_an_exported_program(exported: Path, batch: int | None) -> None:
     assert by_name["cat"].elements == 2 * n * 7 * 32
     assert {layer.name for layer in found.layers} >= {"conv.conv2d", "linear.linear"}
     assert not found.unsupported
-    trained = Counter(layer.operator for layer in iteration(found).layers)
+    trained = Counter(layer.operator for layer in training_iteration(found).layers)
     assert trained["conv2d.bwd_filter"] == 1
     assert "conv2d.bwd_data" not in trained
 

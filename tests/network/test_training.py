@@ -13,7 +13,7 @@ from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network.network import Layer, Network
 from surrogate.network.operators import elementwise, gemm, pointwise, pool, softmax, streamed
-from surrogate.network.training import backward, completed, iteration
+from surrogate.network.training import backward, training_iteration, with_training
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)
@@ -70,7 +70,7 @@ def test_gradients_by_kind(work, kinds: list[str]) -> None:
 def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, moved: int, states: int) -> None:
     """Every value once: weights and states are read and written, gradients read."""
     conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
-    whole = completed(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
+    whole = with_training(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
     assert whole.layers[-1].operator == optimizer and optimizer in whole.notes[-1]
     assert (whole.layers[-1].problem.dram_bytes, whole.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
 
@@ -84,7 +84,7 @@ def test_a_whole_iteration() -> None:
         Layer("c2", "Conv", conv, BOTH, 2304),
         Layer("e", "Gather", EmbeddingBag(batch=8, rows=1000, dim=64), (WEIGHT,), 64_000),
     )
-    made = iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
+    made = training_iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
     assert [layer.name for layer in made.layers] == [
         "c1",
         "n1",
@@ -101,5 +101,5 @@ def test_a_whole_iteration() -> None:
     step = made.layers[-1].problem
     assert step.dram_bytes == 4 * 7 * (2304 + 32 + 2304)  # type: ignore[union-attr]
     assert (made.training, made.ignored, made.unsupported) == (True, {"Reshape": 1}, {"LSTM": 2})
-    assert iteration(made) is made
+    assert training_iteration(made) is made
     assert Counter(layer.operator for layer in made.layers)["Conv.bwd_filter"] == 2

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.network.training import buckets
+from surrogate.network.training import gradient_buckets
 from surrogate.trace.calls import Parameter, parameters_by_iteration
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
@@ -147,7 +147,7 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
     for iteration, parameters in _iterations(graph, setting):
         update = _first_update(graph, iteration)
         gradients = ((parameter.ready_ns, int(parameter.size_bytes)) for parameter in parameters)
-        for number, (ready_ns, size) in enumerate(buckets(gradients, network.bucket_bytes)):
+        for number, (ready_ns, size) in enumerate(gradient_buckets(gradients, network.bucket_bytes)):
             ready = _last_launched(graph, setting, ready_ns)
             after, before = _dependencies(ready, update if ready >= 0 else -1)
             time_us = network.all_reduce_us(size)
