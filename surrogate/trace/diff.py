@@ -25,14 +25,9 @@ from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
 from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
 
-_BY_SHAPE = {
-    "name, shape": "name shape",
-    "shape": "similar shape group_size nth",
-    "order": "similar group_size nth",
-    "name": "similar",
-}
-_TYPE = {"name": "name", "alike": "similar"}
-_KERNEL = {"name": "name", "operator": "similar", "family": "family"}
+_BY_SHAPE = {"name, shape": "name shape", "shape": "stem shape count nth", "order": "stem count nth", "name": "stem"}
+_TYPE = {"name": "name", "alike": "stem"}
+_KERNEL = {"name": "name", "operator": "stem", "family": "family"}
 LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _KERNEL}
 """Kind of rows → the stages that match them: the name of a stage, and the columns that must agree."""
 MIN_MATCHED_PCT = 5.0
@@ -94,8 +89,8 @@ def trace_diff(
     before, after : Trace, str or Path
         The traces, or their files.
     by : {"layer", "type", "operator", "kernel"}, optional
-        The kind of rows. By default, the one of operator, type and kernel that matches most of the time, rounded to 10
-        %; of equal ones the first.
+        The kind of rows. By default, the one of operator, type and kernel that matches most of the time, rounded to
+        10 %; of equal ones the first.
     iterations : pair of sequences of int
         Indices of the counted iterations of each trace; by default those of `steady_run`. Other iterations are ignored.
 
@@ -193,16 +188,16 @@ def _change(before_us: float, after_us: float) -> Row:
 def _summed(items: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """Return the sums of the items by ``columns``, which become their ``key``.
 
-    ``nth`` is the position of an item in its group of equal items, ``group_size`` the size of the group.
+    ``nth`` is the position of an item in its group of equal items, ``count`` the size of the group.
     """
 
     def several(texts: pd.Series) -> str:
         different = texts.unique()
         return different[0] if len(different) < 2 else f"{different[0]} and {len(different) - 1} more"
 
-    groups = items.groupby([column for column in columns if column not in ("group_size", "nth")])
+    groups = items.groupby([column for column in columns if column not in ("count", "nth")])
     items["nth"] = groups.cumcount()
-    items["group_size"] = groups["us"].transform("size")
+    items["count"] = groups["us"].transform("size")
     items["key"] = list(items[columns].itertuples(index=False, name=None))
     return items.groupby("key", sort=False).agg({"name": several, "shape": several, "us": "sum", "calls": "sum"})
 
@@ -219,26 +214,24 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
     around = linked(enclosing(ranges, is_operator, outermost=True), activities.range)
     operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
     shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
-    similar = [
-        _LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)
-    ]
+    stem = [_LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)]
     table = pd.DataFrame(
-        {"name": operator, "similar": similar, "shape": list(map(shapes.get, around.tolist())), "family": ""}
+        {"name": operator, "stem": stem, "shape": list(map(shapes.get, around.tolist())), "family": ""}
     )
     if by == "kernel":
-        similar = np.where(around >= 0, table["similar"], kernel)
-        table = table.assign(name=kernel, similar=similar, shape="", family=list(map(_family, kernel)))
+        stem = np.where(around >= 0, table["stem"], kernel)
+        table = table.assign(name=kernel, stem=stem, shape="", family=list(map(_family, kernel)))
         around = np.arange(len(kernel))
     elif by != "operator":
         around = layers.of_activity
         types = [text.lower().replace("_", "") for text in layers.type]
-        for column, texts in (("similar", types), ("name", layers.name if by == "layer" else layers.type)):
+        for column, texts in (("stem", types), ("name", layers.name if by == "layer" else layers.type)):
             table[column] = np.where(around >= 0, np.array([*texts, ""], dtype=object)[around], table[column])
         table["shape"] = table.groupby("name")["shape"].transform("first") if by == "layer" else ""
     # Launches outside layers are listed by operator or kernel; each is one call.
     table["calls"] = np.where(around >= 0, around, -1 - np.arange(len(around)))
     groups = table.assign(us=activities.time_us).groupby(["name", "shape"], sort=False)
-    items = groups.agg({"similar": "first", "family": "first", "us": "sum", "calls": "nunique"}).reset_index()
+    items = groups.agg({"stem": "first", "family": "first", "us": "sum", "calls": "nunique"}).reset_index()
     return items.assign(us=items["us"] / count, calls=items["calls"] / count)
 
 

@@ -55,11 +55,10 @@ def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
     before, after = max(pairwise([-1, *outliers, len(every)]), key=lambda pair: pair[1] - pair[0])
     if not outliers or after - before < 2:
         return range(len(every)), ""
-    first, last, *excluded = (every[at].index for at in (before + 1, after - 1, *outliers))
+    first, last, *longer = (every[at].index for at in (before + 1, after - 1, *outliers))
     text = (
         f"iterations {first} to {last} count, the longest run without one over {OUTLIER:g} times the median of"
-        f" {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, excluded))}); --iteration"
-        " chooses others"
+        f" {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, longer))}); --iteration chooses others"
     )
     return range(before + 1, after), text
 

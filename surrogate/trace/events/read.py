@@ -62,7 +62,7 @@ def as_trace(given: object) -> Trace:
     if isinstance(given, str | Path):
         return read_trace(given)
     if not isinstance(given, Trace):
-        raise InputError(f"a {type(given).__name__} is not a trace; give a trace, a file or the name of a shipped one")
+        raise InputError(f"a {type(given).__name__} is not a trace; give a trace, a file or a name that ships")
     return given
 
 
@@ -101,9 +101,7 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
             start = file.read(len(_SQLITE))
     except OSError as error:
         ships = ", ".join(TRACES)
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a trace, or one that ships: {ships}"
-        ) from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or one of {ships}") from None
     if start.startswith((b"PK\x03\x04", b"\xfd7zXZ")):
         raise InputError(f"{path}: is an archive; only files packed by gzip or bzip2 are read; unpack it first")
     collecting = gc.isenabled()

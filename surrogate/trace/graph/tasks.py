@@ -318,9 +318,7 @@ def _keys(graph: Graph, policy: Policy) -> list[float]:
     if callable(policy):
         keys = np.asarray(policy(graph), dtype=float)
         if keys.shape != (len(graph),):
-            raise InputError(
-                f"a policy returned shape {keys.shape}; return one number for each of the {len(graph):,} tasks"
-            )
+            raise InputError(f"a policy gave shape {keys.shape}; give one number for each of {len(graph):,} tasks")
         return keys.tolist()
     keys = {"arrival": np.zeros(len(graph)), "priority": -graph.priority, "shortest": graph.duration_us}
     check_choice("policy", policy, POLICIES)

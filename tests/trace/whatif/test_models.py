@@ -104,7 +104,7 @@ def test_iterations_take_as_long_on_the_device_as_what_ifs_say(resnet):
 def test_traces_by_name(refused):
     (answer,) = what_ifs("vgg13_h100", ["amp"])
     assert answer.speedup > 1.5 and summary("vgg13_h100")["batch"] == 512
-    sources: Any = (("nowhere", "one that ships"), (3, "is not a trace"))
+    sources: Any = (("nowhere", "or one of"), (3, "is not a trace"))
     for source, remedy in sources:
         with refused(remedy):
             what_ifs(source, ["amp"])
