@@ -179,8 +179,8 @@ class Case:
     def location(self, tasks: Mask) -> str:
         """Return the three lines of the program that launched most of the tasks' time, or else the layers."""
         graph = self.graph
-        inside = tasks & (graph.layer >= 0)
-        times = np.bincount(graph.layer[inside], graph.duration_us[inside], len(graph.layers))
+        in_layers = tasks & (graph.layer >= 0)
+        times = np.bincount(graph.layer[in_layers], graph.duration_us[in_layers], len(graph.layers))
         longest: list[str] = [graph.layers[i] for i in times.argsort()[::-1] if times[i]]
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in longest))[:3])
 
@@ -240,14 +240,14 @@ def straggler(compared: RanksSummary) -> Finding | None:
         return None
     # Compute and idle time in ms of the slow rank, and their medians over the other ranks.
     ms = {each: np.array([row["compute_us"], row["idle_us"]]) / 1e3 for each, row in rows.items()}
-    own = ms.pop(rank)
+    slow_ms = ms.pop(rank)
     others = np.median(list(ms.values()), axis=0)
-    computes = own[0] - others[0] >= own[1] - others[1]
+    computes = slow_ms[0] - others[0] >= slow_ms[1] - others[1]
     awaited_us = rows[rank]["awaited_us"]
-    gain_us = min(awaited_us, 1e3 * float(own.sum() - others.sum()))
+    gain_us = min(awaited_us, 1e3 * float(slow_ms.sum() - others.sum()))
     if gain_us < MIN_GAIN * step_us:
         return None
-    figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (own, others)]
+    figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (slow_ms, others)]
     text = TEXTS["straggler"]
     return Finding(
         title=text["title"].format(rank=rank),
@@ -495,7 +495,7 @@ def unaligned_rows(case: Case) -> Draft | None:
     is_predicted = np.array([times.source[row] == MODEL for row in rows.tolist()])
     ratio = np.minimum(times.time_us[rows] / np.maximum(case.graph.duration_us[tasks], 1e-3), 1.0)
     shapes = [case.trace.shapes_of(row) for row in case.trace.activities.range[rows].tolist() if row >= 0]
-    sizes = {size for shape in shapes for each in shape or () for size in np.ravel(each).tolist() if size % 8}
+    sizes = {size for shape in shapes for dims in shape or () for size in np.ravel(dims).tolist() if size % 8}
     largest = int(max(sizes, default=0))
     return Draft(
         "products with unaligned rows",

@@ -119,19 +119,19 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
 
 def _work(profile: Profile, members: Ints, waves: float | None) -> Row:
     """Return FLOPs, bytes and rates of the members with known work; rates use the time of the same members."""
-    rated = members[np.isfinite(profile.flops[members])]
-    if not len(rated):
+    rows = members[np.isfinite(profile.flops[members])]
+    if not len(rows):
         return dict.fromkeys(_WORK)
     flops, moved, time_us = (
-        column[rated] for column in (profile.flops, profile.dram_bytes, profile.trace.activities.time_us)
+        column[rows] for column in (profile.flops, profile.dram_bytes, profile.trace.activities.time_us)
     )
     gflop = float(flops.sum()) / 1e9
     dram_mb = float(moved.sum()) / 1e6
     total_us = float(time_us.sum())
     rates = {"tflops": gflop / total_us * 1e3, "dram_gbs": dram_mb / total_us * 1e3} if total_us else {}
-    peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, rated)
+    peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, rows)
     bounds = _bounds(flops, moved, time_us, peaks=peaks, gpu=profile.gpu, waves=waves)
-    unit = _unit(profile, int(rated[time_us.argmax()]))
+    unit = _unit(profile, int(rows[time_us.argmax()]))
     return {**dict.fromkeys(_WORK), "unit": unit, "gflop": gflop, "dram_mb": dram_mb, **rates, **bounds}
 
 
@@ -140,23 +140,23 @@ def counter_columns(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu:
 
     The occupancy is the mean weighted by time. The intensity and the bound use only members with known FLOPs and bytes.
     """
-    counted = counters.iloc[members].assign(time_us=time_us[members])
-    counted["moved"] = counted["read_bytes"] + counted["write_bytes"]
-    by_time = counted.dropna(subset="occupancy_pct")
+    rows = counters.iloc[members].assign(time_us=time_us[members])
+    rows["moved"] = rows["read_bytes"] + rows["write_bytes"]
+    by_time = rows.dropna(subset="occupancy_pct")
     busy_us = by_time["time_us"].sum()
     weighted_us = (by_time["occupancy_pct"] * by_time["time_us"]).sum()
-    rated = counted.dropna(subset=["flops", "moved"])
-    flops, moved, rated_us = (rated[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
+    work = rows.dropna(subset=["flops", "moved"])
+    flops, moved, work_us = (work[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
     peaks = None
-    if gpu is not None and len(rated):
-        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[rated["width"].astype(int)]
-    computed = _bounds(flops, moved, rated_us, peaks=peaks, gpu=gpu)
-    bounds = {**dict.fromkeys(_BOUNDS), **_bounds_by_utilisation(counted), **computed}
+    if gpu is not None and len(work):
+        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[work["width"].astype(int)]
+    computed = _bounds(flops, moved, work_us, peaks=peaks, gpu=gpu)
+    bounds = {**dict.fromkeys(_BOUNDS), **_bounds_by_utilisation(rows), **computed}
     return {
-        "counted": int((counted["row"] >= 0).sum()),
-        "measured_gflop": _total(counted["flops"], 1e9),
-        "read_mb": _total(counted["read_bytes"], 1e6),
-        "write_mb": _total(counted["write_bytes"], 1e6),
+        "counted": int((rows["row"] >= 0).sum()),
+        "measured_gflop": _total(rows["flops"], 1e9),
+        "read_mb": _total(rows["read_bytes"], 1e6),
+        "write_mb": _total(rows["write_bytes"], 1e6),
         "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
         **{f"measured_{name}": bounds[name] for name in _BOUNDS},
     }
@@ -164,11 +164,11 @@ def counter_columns(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu:
 
 def _bounds_by_utilisation(counted: pd.DataFrame) -> Row:
     """Return shares of the peaks and the bound from the units' utilisation (mean weighted by time); {} without it."""
-    rated = counted.dropna(subset=["units_pct", "dram_pct"])
-    busy_us = rated["time_us"].sum()
+    used = counted.dropna(subset=["units_pct", "dram_pct"])
+    busy_us = used["time_us"].sum()
     if not busy_us:
         return {}
-    units, dram = ((rated[name] * rated["time_us"]).sum() / busy_us for name in ("units_pct", "dram_pct"))
+    units, dram = ((used[name] * used["time_us"]).sum() / busy_us for name in ("units_pct", "dram_pct"))
     limit = LATENCY_BOUND if max(units, dram) < 100 * WELL_USED else COMPUTE_BOUND if units >= dram else MEMORY_BOUND
     return {"compute_pct": float(units), "memory_pct": float(dram), "bound": limit}
 
@@ -458,7 +458,7 @@ def _flops(counted: pd.DataFrame) -> tuple[Floats, Ints]:
     return np.where(unknown, np.nan, counts.sum(axis=0)), counts.argmax(axis=0)
 
 
-def _bytes(counted: pd.DataFrame, way: str) -> Floats:
+def _bytes(counted: pd.DataFrame, direction: str) -> Floats:
     """Return DRAM bytes read or written: nvprof's figure, else 32 bytes per sector."""
-    moved, sectors = _column(counted, f"dram_{way}_bytes"), _column(counted, f"dram_{way}_transactions")
+    moved, sectors = _column(counted, f"dram_{direction}_bytes"), _column(counted, f"dram_{direction}_transactions")
     return np.where(np.isfinite(moved), moved, sectors * SECTOR_BYTES)

@@ -176,8 +176,8 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
 
     The roofs are the peaks of the kernels' compute units. Return "" if no kernel has both rates, or there are no peaks.
     """
-    rated = [row for row in kernels.rows if row["tflops"] and row["flop_per_byte"] and row["bound"] != COMMUNICATION]
-    dots = rated[:_MAX_DOTS]
+    rows = [row for row in kernels.rows if row["tflops"] and row["flop_per_byte"] and row["bound"] != COMMUNICATION]
+    dots = rows[:_MAX_DOTS]
     if profile.gpu is None or not dots:
         return ""
     units = {round(100 * row["tflops"] / row["compute_pct"], 3): row["unit"] for row in reversed(dots)}

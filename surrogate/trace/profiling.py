@@ -117,11 +117,11 @@ def steady(given: Profile) -> Profile:
 
     A profile is returned unchanged if all iterations are steady or the user chose the iterations.
     """
-    kept, text = steady_run(given.layers.iterations)
-    if given.trace.chosen or not text:
+    kept, note = steady_run(given.layers.iterations)
+    if given.trace.chosen or not note:
         return given
     part = trim(given.trace, iterations_kept=kept)
-    return replace(profile(part, given.gpu.name if given.gpu else None), left_out=text)
+    return replace(profile(part, given.gpu.name if given.gpu else None), left_out=note)
 
 
 def invalid_reason(trace: Trace) -> str:
@@ -157,12 +157,12 @@ def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
 
 def renamed_note(profile: Profile) -> str:
     """Return a note if the trace names another GPU than the one that gives the peaks, else ""."""
-    own = gpu_of(profile.trace, profile.device)
-    if own is None or profile.gpu is None or own == profile.gpu:
+    traced_gpu = gpu_of(profile.trace, profile.device)
+    if traced_gpu is None or profile.gpu is None or traced_gpu == profile.gpu:
         return ""
     return (
-        f"{profile.trace.source}: was recorded on {own.name}; peaks and bandwidths come from {profile.gpu.name}, all"
-        f" times from the trace; to predict times there, use seer trace whatif FILE gpu={profile.gpu.name}"
+        f"{profile.trace.source}: was recorded on {traced_gpu.name}; peaks and bandwidths come from {profile.gpu.name},"
+        f" all times from the trace; to predict times there, use seer trace whatif FILE gpu={profile.gpu.name}"
     )
 
 

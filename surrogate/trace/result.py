@@ -129,7 +129,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 def _split(text: str) -> tuple[tuple[str, str], list[str]]:
     """Return a function and the function that it runs ("…" for a shortened name), and its other words by rank."""
     path = text
-    inside = list[str]()
+    arguments = list[str]()
     removed = 1
     while removed:
         path, removed = _GROUP.subn("", path)
@@ -137,22 +137,22 @@ def _split(text: str) -> tuple[tuple[str, str], list[str]]:
     function = path.rpartition("::")[2] or path
     lead = ""
     if path != text:
-        inside = _WORD.findall(text.partition(function)[2])
+        arguments = _WORD.findall(text.partition(function)[2])
     elif start := re.match(r"_ZN?(?=\d)", text):  # truncated, or newer than the demangler
         end = start.end()
         while length := re.match(r"\d+", text[end:]):
             function = text[end + length.end() :][: int(length[0])]
             end = end + length.end() + int(length[0])
-        inside = re.findall(r"(?<=L[a-z])\d+(?=E)", text[end:])
-    if _ANY_KERNEL.fullmatch(function) and inside:
-        function = inside[0] if not word_rank(inside[0]) else "::".join(path.split("::")[-2:])
+        arguments = re.findall(r"(?<=L[a-z])\d+(?=E)", text[end:])
+    if _ANY_KERNEL.fullmatch(function) and arguments:
+        function = arguments[0] if not word_rank(arguments[0]) else "::".join(path.split("::")[-2:])
     elif _GENERIC.search(function):
-        lead = next((word for word in inside if not word_rank(word)), "")
-    inside.sort(key=word_rank)
+        lead = next((word for word in arguments if not word_rank(word)), "")
+    arguments.sort(key=word_rank)
     if len(function) <= MAX_NAME_LENGTH:
-        return (function, lead), inside
+        return (function, lead), arguments
     head = function.rfind("_", 0, _HEAD_LENGTH) if "_" in function[1:_HEAD_LENGTH] else _HEAD_LENGTH
-    return (function[:head], "…"), [*_PIECE.findall(function[head:]), *(f"_{word}" for word in inside)]
+    return (function[:head], "…"), [*_PIECE.findall(function[head:]), *(f"_{word}" for word in arguments)]
 
 
 def _distinct_words(group: Sequence[str], words: dict[str, list[str]], index: int = 0) -> dict[str, list[str]]:
@@ -171,8 +171,8 @@ def _distinct_words(group: Sequence[str], words: dict[str, list[str]], index: in
 def _joined(function: str, lead: str, distinct: Sequence[str], words: Sequence[str]) -> str:
     """Return the short name of a function, the function that it runs, and its distinct words."""
     if lead != "…":
-        inside = list(dict.fromkeys([lead, *distinct] if lead else distinct))
-        return f"{function}<{', '.join(inside)}>" if inside else function
+        arguments = list(dict.fromkeys([lead, *distinct] if lead else distinct))
+        return f"{function}<{', '.join(arguments)}>" if arguments else function
     tail = "".join(distinct).removeprefix("_")
     head = function + "".join(words[: words.index(distinct[0])] if distinct else words)
     if distinct and len(head) + len(tail) < MAX_NAME_LENGTH:

@@ -107,22 +107,22 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
         """Return the sums of the columns by the label of their layer (-1: outside layers)."""
         return pd.DataFrame(columns).groupby(of_layer[layer]).sum().reindex(range(len(labels)), fill_value=0)
 
-    own, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
+    activity_layer, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
     host_us = (layers.end_ns - layers.start_ns) / 1e3
     # The backward pass has no range of its own, so sum its outermost ranges on all threads.
     ranges, of_range = trace.ranges, layers.of_range
     in_backward = (layers.phase_of_range == BACKWARD) & (linked(layers.phase_of_range, ranges.parent) != BACKWARD)
     backward_us = sums(of_range[in_backward], time=ranges.time_us[in_backward])["time"]
     table = sums(
-        own,
+        activity_layer,
         total_us=time,
-        forward_us=time * ((own >= 0) & (phase == FORWARD)),
+        forward_us=time * ((activity_layer >= 0) & (phase == FORWARD)),
         backward_us=time * (phase == BACKWARD),
         idle_us=profile.idle_us,
         kernels=activities.kind == events.KERNEL,
         gflop=np.nan_to_num(profile.flops) / 1e9,
     ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))
-    table["runs"] = [*table["runs"][:-1], int((own < 0).any())]
+    table["runs"] = [*table["runs"][:-1], int((activity_layer < 0).any())]
     table["backward_host_us"] = backward_us
     alloc_of = linked(layers.of_range, trace.allocations.range)
     alloc_bytes = np.maximum(trace.allocations.bytes, 0)
@@ -189,9 +189,9 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
 
 def _notes(profile: Profile) -> tuple[str, ...]:
     by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
-    words = ", ".join(f"{count} by {how}" for how, count in by.items())
-    sums = f"iterations: {words}; sums cover all of them, and per_iteration_us is their mean"
-    return ("; ".join(filter(None, [sums, profile.left_out])),) if words else ()
+    counts = ", ".join(f"{count} by {how}" for how, count in by.items())
+    sums = f"iterations: {counts}; sums cover all of them, and per_iteration_us is their mean"
+    return ("; ".join(filter(None, [sums, profile.left_out])),) if counts else ()
 
 
 def copy_table(given: TraceSource) -> ResultTable:
@@ -347,7 +347,7 @@ def step_bound(profile: Profile) -> str | None:
         return None
     shares = {part: 100 * sum(row[name] for row in steps) / total_us for name, part in STEP_PARTS.items()}
     largest = sorted(shares, key=lambda part: -shares[part])[:3]
-    parts = ", ".join(f"{part} {shares[part]:.0f} %" for part in largest if shares[part] >= 0.5)
+    largest_parts = ", ".join(f"{part} {shares[part]:.0f} %" for part in largest if shares[part] >= 0.5)
     remark = ""
     if longest == "waiting":
         wait_us, name = longest_wait(timeline)
@@ -361,7 +361,7 @@ def step_bound(profile: Profile) -> str | None:
             " one end of its work to the next"
         )
     bound_by = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
-    return f"{bound_by}. The device's time: {parts}{remark}"
+    return f"{bound_by}. The device's time: {largest_parts}{remark}"
 
 
 def summary(given: TraceSource) -> Row:
@@ -469,8 +469,8 @@ def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ())
         rate = batch / time_ms * 1e3 if batch and time_ms else None
         rows.append({**facts, "trace": names[i], "batch": batch, "samples_per_s": rate, "best": False})
     rows.sort(key=lambda row: (row["batch"] is None, row["batch"] or 0))
-    rated = [row for row in rows if row["samples_per_s"]]
-    highest = max((row["samples_per_s"] for row in rated), default=0.0)
-    for best in [row for row in rated if row["samples_per_s"] >= 0.95 * highest][:1]:
+    with_rate = [row for row in rows if row["samples_per_s"]]
+    highest = max((row["samples_per_s"] for row in with_rate), default=0.0)
+    for best in [row for row in with_rate if row["samples_per_s"] >= 0.95 * highest][:1]:
         best["best"] = True
     return ResultTable(f"{len(rows)} traces by batch size", tuple(rows))

@@ -82,13 +82,13 @@ def command(
     show(rows, form, json_value=result.to_dict(), table=table)
     if form:
         return
-    for title, parts in (
+    for title, rows_of_part in (
         ("Operators, mean of the iterations", result.operators[:top]),
         ("Kept as measured, because the trace lacks", result.unknown),
     ):
-        if parts:
+        if rows_of_part:
             click.echo(f"\n{title}")
-            show([asdict(part) for part in parts])
+            show([asdict(part) for part in rows_of_part])
     for note in result.notes:
         click.echo(note)
 

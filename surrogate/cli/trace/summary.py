@@ -77,11 +77,13 @@ def command(
     from surrogate.trace import tables
     from surrogate.trace.profiling import profile, renamed_note, steady
 
-    parts = part.files(files)
-    if len(parts) > 1 and (by != "model" or out.html):
+    trace_files = part.files(files)
+    if len(trace_files) > 1 and (by != "model" or out.html):
         option = "--html" if out.html else f"--by {by}"
-        raise InputError(f"{len(parts)} traces make a table of ranks or batch sizes; give one trace with {option}")
-    traces = [part.of(file) for file in parts]
+        raise InputError(
+            f"{len(trace_files)} traces make a table of ranks or batch sizes; give one trace with {option}"
+        )
+    traces = [part.of(file) for file in trace_files]
     ranks = {trace.rank for trace in traces} - {None}
     if len(ranks) == len(traces) > 1 and not batch:
         _show_ranks(traces, out)
@@ -92,28 +94,28 @@ def command(
         sweep = tables.batch_sweep(profiles, batch).top(out.top)
         show(sweep.rows, out.form, table=shared.columns_of(sweep.rows, SWEEP_COLUMNS))
         return
-    (only,) = profiles
-    out.write_page(only)
+    (profiled,) = profiles
+    out.write_page(profiled)
     if by != "model":
         table_of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
-        table = table_of(only).top(out.top)
+        table = table_of(profiled).top(out.top)
         show(table.rows, out.form, table=shared.display_table(table))
         return
-    _show_summary(only, batch, out)
+    _show_summary(profiled, batch, out)
 
 
-def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -> None:
+def _show_summary(profiled: "Profile", batch: tuple[int, ...], out: shared.Output) -> None:
     """Print the bound of a step, figures of the whole model, its layer types and copies, and the findings."""
     from surrogate.trace import tables
     from surrogate.trace.findings import find_all, format_findings
 
-    facts = tables.summary(only)
+    facts = tables.summary(profiled)
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
     form = out.form
-    types = tables.type_table(only).top(out.top)
-    copies = tables.copy_table(only).top(out.top)
-    has_device = len(only.trace.activities) > 0
+    types = tables.type_table(profiled).top(out.top)
+    copies = tables.copy_table(profiled).top(out.top)
+    has_device = len(profiled.trace.activities) > 0
     values = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
     about = Table([{"of the trace": key, "value": values[key]} for key in values if key not in FIGURES])
     figures = Table(
@@ -123,10 +125,10 @@ def _show_summary(only: "Profile", batch: tuple[int, ...], out: shared.Output) -
             if values.get(key) is not None
         ]
     )
-    findings, unchecked = ([], "") if form == "csv" else find_all(only)
+    findings, unchecked = ([], "") if form == "csv" else find_all(profiled)
     json_value = {
         "summary": facts,
-        "steps": list(tables.step_table(only)),
+        "steps": list(tables.step_table(profiled)),
         "types": list(types),
         "copies": list(copies),
         "findings": [finding.to_dict() for finding in findings],

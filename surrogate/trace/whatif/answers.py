@@ -58,8 +58,8 @@ class WhatIf:
     @property
     def label(self) -> str:
         """The name and the number or GPU, as on the command line."""
-        own = self.target.name if self.target else self.value
-        return self.name if own is None else f"{self.name}={own if self.target else format(own, 'g')}"
+        value = self.target.name if self.target else self.value
+        return self.name if value is None else f"{self.name}={value if self.target else format(value, 'g')}"
 
     def __call__(self, graph: Graph, setting: WhatIfSetting) -> Change:
         return self.model(graph, replace(setting, target=self.target) if self.target else setting, self.value)
@@ -271,8 +271,8 @@ def _answer(
 
 def _same_tasks(before: Graph, after: Graph) -> bool:
     """Return whether the tasks, their order and their dependencies are the same."""
-    same = (np.array_equal(getattr(before, name), getattr(after, name)) for name in (*TASK_COLUMNS, *EDGE_COLUMNS))
-    return before.policies == after.policies and all(same)
+    equal = (np.array_equal(getattr(before, name), getattr(after, name)) for name in (*TASK_COLUMNS, *EDGE_COLUMNS))
+    return before.policies == after.policies and all(equal)
 
 
 def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Timeline) -> float:
@@ -352,8 +352,8 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
         for pid, kind in enumerate(processes)
     ]
     for tid, resource in enumerate(graph.resources):
-        where = {"pid": processes.index(resource.kind), "tid": tid}
-        events.append({"ph": "M", "name": "thread_name", **where, "args": {"name": resource.label}})
+        track_ids = {"pid": processes.index(resource.kind), "tid": tid}
+        events.append({"ph": "M", "name": "thread_name", **track_ids, "args": {"name": resource.label}})
     has_time = ~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)
     for task in np.flatnonzero(has_time).tolist():
         tid = int(graph.resource[task])
@@ -370,8 +370,8 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     # The iterations are ranges on the thread of their marks.
     thread = graph.resource[graph.kind == MARK][:1].tolist()
     for iteration, (start_us, end_us) in zip(graph.iterations, timeline.marks_us().tolist(), strict=False):
-        where = (processes.index("thread"), thread[0])
-        events.append(_complete("user_annotation", iteration.label, *where, start_us, end_us - start_us, {}))
+        track_ids = (processes.index("thread"), thread[0])
+        events.append(_complete("user_annotation", iteration.label, *track_ids, start_us, end_us - start_us, {}))
     return events
 
 

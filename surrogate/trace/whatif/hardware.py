@@ -288,7 +288,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         )
     predictors = setting.predictors(setting.own_gpu)
     times = predicted_times(trace, predictors, traced, int(new), base=predictors)
-    # Work on weights does not change. If the new batch changes no other kernel's time, its batch is unknown.
+    # Work on weights does not change. Any other kernel has an unknown batch if its predicted time does not change.
     rows = _device_tasks(graph)
     rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
     activity = graph.row[rows]

@@ -100,17 +100,17 @@ class Interconnect:
         tuning.
         """
         workers = self.workers
-        inside = self.gpus_per_machine
-        machines = workers // inside
+        gpus = self.gpus_per_machine
+        machines = workers // gpus
         if self.algorithm == "hierarchical":
-            levels = ((inside, self.link_gbs, self.link_latency_us), (machines, self.bandwidth_gbs, self.latency_us))
+            levels = ((gpus, self.link_gbs, self.link_latency_us), (machines, self.bandwidth_gbs, self.latency_us))
             return 2 * sum((n - 1) * (size_bytes / n / (gbs * 1e3) + latency_us) for n, gbs, latency_us in levels)
-        slowest_gbs = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if inside > 1 else np.inf)
+        slowest_gbs = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if gpus > 1 else np.inf)
         # How often the message passes the slowest link, and the steps between machines and inside machines.
         if self.algorithm == "tree":
             passes = 2.0 * (workers > 1)
             steps = 2 * (machines - 1).bit_length()
-            link_steps = 2 * (inside - 1)
+            link_steps = 2 * (gpus - 1)
         else:
             passes = 2 * (workers - 1) / workers
             steps = 2 * (machines - 1)
@@ -346,8 +346,8 @@ class WhatIfRule:
         if value is None and self.value:
             value = self.value.of(setting)
         change = self.model(graph, setting, value)
-        own = f"{self.value.meaning}: {value:g}" if self.value and value else ""
-        return replace(change, assumes=", ".join(filter(None, (own, change.assumes))))
+        number = f"{self.value.meaning}: {value:g}" if self.value and value else ""
+        return replace(change, assumes=", ".join(filter(None, (number, change.assumes))))
 
 
 def rule(

@@ -76,11 +76,11 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
             f"fused-optimizer: the trace's optimizer is {name or 'not named'}; PyTorch has a fused kernel only for"
             f" {', '.join(FUSED_BYTES)}"
         )
-    inside = update_tasks(graph)
-    kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
+    update = update_tasks(graph)
+    kernels = update & np.isin(graph.kind, DEVICE_KINDS)
     if not kernels.any():
         raise InputError("fused-optimizer: no kernel is inside an Optimizer.step range; record one with the optimizer")
-    host = inside & np.isin(graph.kind, (CALL, WORK))
+    host = update & np.isin(graph.kind, (CALL, WORK))
     parameters = parameters_by_iteration(setting.profile.trace, graph.iterations)
     kept: list[int] = []
     factors: list[float] = []
