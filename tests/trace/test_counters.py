@@ -149,7 +149,7 @@ def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
     assert (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
     assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
     assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
-    assert seer("kernels", log, "--by", "layer").is_refusal("by name alone")
+    assert seer("kernels", log, "--by", "layer").is_refusal("only kernels by name")
 
 
 @pytest.mark.parametrize(
