@@ -19,7 +19,7 @@ import pandas as pd
 from experiments.experiment import HOME, in_one_line
 from experiments.sources import beside
 from surrogate import InputError, Predictor, bundled, load
-from surrogate import gpu as gpu_named
+from surrogate import gpu as gpu_by_name
 from surrogate.dataset.files import atomic_path
 from surrogate.features.families import OPERATORS, AnyProblem, family_of, operator, parse_problem
 from surrogate.features.problem import declared_sizes
@@ -63,7 +63,7 @@ def answers() -> Iterator[Answer]:
             problem = parse_problem(text, **settings)
             kind = family_of(problem)
             if "math" not in settings:
-                problem = replace(problem, math=kind.default_math(problem.dtype, gpu_named(name)))
+                problem = replace(problem, math=kind.default_math(problem.dtype, gpu_by_name(name)))
             asked = (kind.name, name, text, ",".join(f"{key}={value}" for key, value in settings.items()))
             yield from _selection(asked, problem, convolutions)
             if ":" in text:

@@ -28,7 +28,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.evaluation.judge import Candidates, choose
 from surrogate.features.families import FAMILIES
-from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.models import model_frame
 from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import trained_answers
@@ -116,12 +116,12 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
             fit = partial(train, model=model, params=QUICK_SETTINGS if effort.quick else SETTINGS, seed=effort.seed)
             known = data.with_frame(frame[~left & ~held].reset_index(drop=True))
             other_gpus = data.with_frame(frame[~left].reset_index(drop=True))
-            alike = {gpu_named(name).architecture for name in np.unique(device[~left])}
+            alike = {gpu_by_name(name).architecture for name in np.unique(device[~left])}
             yield NewGpu(
                 name,
                 gpu,
                 bundle=fit(known),
-                informed=fit(other_gpus) if gpu_named(gpu).architecture in alike else None,
+                informed=fit(other_gpus) if gpu_by_name(gpu).architecture in alike else None,
                 candidates=data.candidates,
                 average_rank=average_costs(rows_of(known.frame, family)),
                 evaluated=rows_of(frame[left & held].reset_index(drop=True), family),

@@ -224,7 +224,7 @@ def measure(
     failures = {int(number): reason for each in done for number, reason in each["failures"].items()}
     frame = table_of(bench.name, shapes, space, times, failures)
     metadata = {"schema": SCHEMA_VERSION, "candidates": "all", "origin": bench.origin}
-    write_table(frame, path, {**metadata, "kernel": KERNEL.to_plain(), "noise": noise_of(times)})
+    write_table(frame, path, {**metadata, "kernel": KERNEL.to_dict(), "noise": noise_of(times)})
     return frame
 
 

@@ -147,9 +147,9 @@ SPLITS = np.array([1.0, 4.0, 16.0])
 """Parts of a sum that separate tiles compute (Tensile's GlobalSplitU)."""
 STEP = 16.0
 """Products of a sum between two loads."""
-AT_ONCE = 4.0
+CONCURRENT_TILES = 4.0
 """Tiles that a compute unit processes at a time; they share the latency."""
-LOADS = 32.0
+LOAD_BYTES = 32.0
 """Bytes per clock that reach a compute unit: half of the 64 of its L1. Source: AMD, Vega ISA and CDNA 3 whitepaper."""
 BLEND = 4.0
 """p of the norm of arithmetic and traffic: the longer one dominates, and the shorter one counts if they are close."""
@@ -180,10 +180,10 @@ class TiledProductModel:
         depth = np.ceil(k / splits / STEP) * STEP
         peak = op.peak_tflops(gpu, op.dtype, op.math)
         arithmetic_us = compute_us(2 * rows * columns * depth * gpu.sms, peak * self._share(op))
-        loads_us = (rows + columns) * depth * op.element.activation_bytes / (LOADS * clocks_per_us)
+        loads_us = (rows + columns) * depth * op.element.activation_bytes / (LOAD_BYTES * clocks_per_us)
         # 2. Complete waves of tiles. If there are few, they wait for the loads of each step.
         waves = np.ceil(m / rows) * np.ceil(n / columns) * batch * splits / gpu.sms
-        waiting_us = np.ceil(waves / AT_ONCE) * depth / STEP * self.latency / clocks_per_us + arithmetic_us
+        waiting_us = np.ceil(waves / CONCURRENT_TILES) * depth / STEP * self.latency / clocks_per_us + arithmetic_us
         tiles_us = np.maximum(np.ceil(waves) * (arithmetic_us + loads_us), waiting_us)
         # 3. The traffic of the product, and its energy at the board's power.
         traffic_us = memory_us(1.0 * op.dram_bytes, self.bandwidth * gpu.dram_gbs)

@@ -28,11 +28,11 @@ from .errors import InputError, check_choice
 from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
 from .gpu import Gpu, gpu
 from .problem import (
-    AS_OTHER,
     DIRECTIONS,
     DTYPES,
     ELEMENTS,
     FLAGS,
+    FOLLOWS,
     INPUT,
     LAYOUTS,
     MATHS,
@@ -112,16 +112,16 @@ class Conv(InNetwork):
     n: Annotated[int, Size("batch", "images")]
     c: Annotated[int, Size("input channels")]
     h: Annotated[int, Size("input height", "pixels")]
-    w: Annotated[int, Size("input width", "pixels", follows="h")] = AS_OTHER
+    w: Annotated[int, Size("input width", "pixels", follows="h")] = FOLLOWS
     k: Annotated[int, Size("output channels")]
     r: Annotated[int, Size("filter height", **STEP)]
-    s: Annotated[int, Size("filter width", follows="r", **STEP)] = AS_OTHER
+    s: Annotated[int, Size("filter width", follows="r", **STEP)] = FOLLOWS
     pad_h: Annotated[int, Size("zeros above, and as many below", "pixels", **PADDING)] = 0
-    pad_w: Annotated[int, Size("zeros left, and as many right", "pixels", follows="pad_h", **PADDING)] = AS_OTHER
+    pad_w: Annotated[int, Size("zeros left, and as many right", "pixels", follows="pad_h", **PADDING)] = FOLLOWS
     stride_h: Annotated[int, Size("vertical step of the filter", **STEP)] = 1
-    stride_w: Annotated[int, Size("horizontal step of the filter", follows="stride_h", **STEP)] = AS_OTHER
+    stride_w: Annotated[int, Size("horizontal step of the filter", follows="stride_h", **STEP)] = FOLLOWS
     dilation_h: Annotated[int, Size(f"vertical {_TAPS}", **STEP)] = 1
-    dilation_w: Annotated[int, Size(f"horizontal {_TAPS}", follows="dilation_h", **STEP)] = AS_OTHER
+    dilation_w: Annotated[int, Size(f"horizontal {_TAPS}", follows="dilation_h", **STEP)] = FOLLOWS
     groups: Annotated[int, Size("groups of channels, each convolved apart", per_doubling=0.5)] = 1
     dtype: str = "fp32"
     math: str = "fma"

@@ -175,26 +175,26 @@ class Description:
         """The `texts` without sizes."""
         return self.texts()
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the description as JSON values, without empty entries.
 
         Tables become pairs, because files may sort a mapping's keys.
         """
-        plain: dict[str, Any] = {"name": self.name, "sizes": list(self.sizes), "batch": list(self.batch)}
-        plain["settings"] = [[name, list(values)] for name, values in self.settings.items()]
-        plain["parameters"] = [[name, list(values)] for name, values in self.parameters.items()]
+        content: dict[str, Any] = {"name": self.name, "sizes": list(self.sizes), "batch": list(self.batch)}
+        content["settings"] = [[name, list(values)] for name, values in self.settings.items()]
+        content["parameters"] = [[name, list(values)] for name, values in self.parameters.items()]
         if self.conditions is not None:
-            plain["conditions"] = [condition.text for condition in self.conditions]
-        plain["formulas"] = [[name, formula.text] for name, formula in self.formulas.items()]
-        return {name: value for name, value in plain.items() if value or name in ("name", "sizes", "conditions")}
+            content["conditions"] = [condition.text for condition in self.conditions]
+        content["formulas"] = [[name, formula.text] for name, formula in self.formulas.items()]
+        return {name: value for name, value in content.items() if value or name in ("name", "sizes", "conditions")}
 
     def to_toml(self) -> str:
         """Return the text of a file that `read_description` reads."""
-        plain = self.to_plain()
-        tables = [name for name in ("settings", "parameters", "formulas") if name in plain]
-        lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items() if name not in tables]
+        content = self.to_dict()
+        tables = [name for name in ("settings", "parameters", "formulas") if name in content]
+        lines = [f"{name} = {json.dumps(value)}" for name, value in content.items() if name not in tables]
         for table in tables:
-            lines += ["", f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in plain[table])]
+            lines += ["", f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in content[table])]
         return "\n".join(lines) + "\n"
 
 
@@ -210,7 +210,7 @@ def read_description(path: str | Path) -> Description:
 
 
 def description_of(content: Mapping[str, Any], where: str) -> Description:
-    """Return the description of JSON values (`Description.to_plain`). Raises `InputError`, which begins with
+    """Return the description of JSON values (`Description.to_dict`). Raises `InputError`, which begins with
     ``where``."""
     if unknown := [key for key in content if key not in _KEYS]:
         raise InputError(f"{where}: {unknown[0]!r} is unknown; known: {', '.join(_KEYS)}{nearest(unknown[0], _KEYS)}")

@@ -77,7 +77,7 @@ def checked_int(kind: str, name: str, value: Any, minimum: int = 1, maximum: int
     the operator, file or option of the number.
     """
     if isinstance(value, np.ndarray):
-        return _whole_array(kind, name, value, minimum, maximum)
+        return _int_array(kind, name, value, minimum, maximum)
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -87,7 +87,7 @@ def checked_int(kind: str, name: str, value: Any, minimum: int = 1, maximum: int
     return number
 
 
-def _whole_array(kind: str, name: str, values: np.ndarray, minimum: int, maximum: int) -> np.ndarray:
+def _int_array(kind: str, name: str, values: np.ndarray, minimum: int, maximum: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
         for position, value in enumerate(values.ravel().tolist()):
             if isinstance(value, bool) or not isinstance(value, Real):

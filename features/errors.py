@@ -184,10 +184,10 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
         module = Path(module).stem
     if not module or not (name or source.endswith(".py")):
         raise InputError(f"{source!r} names no function; write module:callable; {contract}")
-    here = str(folder)
-    added = here not in sys.path
+    folder_path = str(folder)
+    added = folder_path not in sys.path
     if added:
-        sys.path.insert(0, here)
+        sys.path.insert(0, folder_path)
     try:
         with one_line_errors(source):
             if importlib.util.find_spec(module.partition(".")[0]) is None:
@@ -200,8 +200,8 @@ def imported_callable(source: str, contract: str) -> Callable[..., object]:
             for part in parts:
                 target = getattr(target, part)
     finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
+        if added and folder_path in sys.path:
+            sys.path.remove(folder_path)
     if not callable(target):
         raise InputError(f"{source}: is a {type(target).__name__}, not callable; {contract}")
     return target

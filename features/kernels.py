@@ -98,9 +98,9 @@ def resident(
 def sm_limits(compute_capability: float) -> SmLimits:
     """Return the `LIMITS` of a compute capability. Raises `InputError` if there are none."""
     if compute_capability not in LIMITS:
-        known = ", ".join(map(str, LIMITS))
+        listed = ", ".join(map(str, LIMITS))
         raise InputError(
-            f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {known}"
+            f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {listed}"
         )
     return LIMITS[compute_capability]
 
@@ -230,8 +230,8 @@ def identify_call(kernel_names: Iterable[str]) -> str | None:
 
     The rarest algorithm decides: for example, an index kernel makes an implicit GEMM a precomputed one.
     """
-    seen = {kernel.algorithm for kernel in map(identify, kernel_names) if kernel}
-    return next((algorithm for algorithm in _DECISIVE if algorithm in seen), None)
+    found = {kernel.algorithm for kernel in map(identify, kernel_names) if kernel}
+    return next((algorithm for algorithm in _DECISIVE if algorithm in found), None)
 
 
 @lru_cache(maxsize=1)
@@ -255,7 +255,7 @@ TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {
 }
 """Resident blocks per SM on a Titan Xp: SEER's B_max (PACT 2021) over its 30 SMs."""
 
-_SEEN_ON = {"volta": 7.0, "turing": 7.5, "hopper": 9.0}
+_RECORDED_ON = {"volta": 7.0, "turing": 7.5, "hopper": 9.0}
 """Compute capability of the architectures in the file. Older GPUs cannot run kernels built for them."""
 
 UNKNOWN_BLOCKS = 2.0
@@ -301,7 +301,7 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
             launch
             for launch in launches()
             if _serves(launch, algorithm, tile_m, tile_n)
-            and any(_SEEN_ON[name] <= gpu.compute_capability for name in launch.architectures)
+            and any(_RECORDED_ON[name] <= gpu.compute_capability for name in launch.architectures)
         ]
         same_architecture = [launch for launch in recorded if gpu.architecture in launch.architectures]
         blocks = sorted(launch.blocks_per_sm(gpu.compute_capability) for launch in same_architecture or recorded)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .errors import read_table
 
-AS_OTHER = cast(int, None)
+FOLLOWS = cast(int, None)
 """The default of a size that follows another size."""
 STEP: dict[str, Any] = {"unit": "pixels", "per_doubling": 1.0}
 PADDING: dict[str, Any] = {"minimum": 0, "counts": False, "per_doubling": 0.25}

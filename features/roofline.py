@@ -95,7 +95,7 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     If a unit is missing, the value without tensor cores is used, so a tensor peak is never below it.
     """
     fp32 = gpu.fp32_tflops
-    plain = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": fp32}
+    vector = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": fp32}
     tensor = {
         "fp64": 0.0,
         "fp32": gpu.tf32_tflops or gpu.fp32_matrix_tflops,
@@ -108,8 +108,8 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     return {
         **{(dtype, False): fp32 for dtype in QUANTISED},
         **{(dtype, True): units[element.unit] or half for dtype, element in QUANTISED.items()},
-        **{(dtype, False): plain[dtype] for dtype in DTYPES},
-        **{(dtype, True): max(plain[dtype], tensor[dtype]) for dtype in DTYPES},
+        **{(dtype, False): vector[dtype] for dtype in DTYPES},
+        **{(dtype, True): max(vector[dtype], tensor[dtype]) for dtype in DTYPES},
     }
 
 

@@ -124,8 +124,8 @@ class Families(dict[str, Family]):
                 kind = next(iter(default.kinds))
                 body = text
             if kind not in self.of_kind:
-                known = f"known: {', '.join(self)}, and operators{nearest(kind, self.of_kind)}"
-                raise InputError(f"problem {text!r}: {kind!r} is unknown; {known}")
+                listed = f"known: {', '.join(self)}, and operators{nearest(kind, self.of_kind)}"
+                raise InputError(f"problem {text!r}: {kind!r} is unknown; {listed}")
             family = self[self.of_kind[kind]]
         if foreign := [name for name in settings if name not in family.settings]:
             names = ", ".join(name for name in family.setting_names if name != "operator")

@@ -121,8 +121,8 @@ class EmbeddingBag(MemoryBound):
         """
         draws = self.batch * self.bag
         # Tables share the cache if their samples run at the same time.
-        at_once = ceil_div(rates.sms * self.rows_per_block, self.batch)
-        room = USABLE_L2 * rates.l2_bytes / at_once / VALUE_BYTES / self.dim // 1
+        concurrent_tables = ceil_div(rates.sms * self.rows_per_block, self.batch)
+        room = USABLE_L2 * rates.l2_bytes / concurrent_tables / VALUE_BYTES / self.dim // 1
         cached = minimum(minimum(room, self.rows), draws)
         unique = self.unique_rows
         fitting = 1 - unique / draws

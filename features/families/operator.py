@@ -236,8 +236,8 @@ class Operator(InNetwork, ABC):
         Problems without the variant come last: they answer for a variant that was never measured.
         """
         settings = {**self.sizes, "dtype": self.dtype, "math": self.math}
-        likes = (self, *(operator_class(kind)(**settings) for kind in self.fallback_kinds()))
-        return (*likes, *(replace(like, variant="") for like in likes if like.variant))
+        problems = (self, *(operator_class(kind)(**settings) for kind in self.fallback_kinds()))
+        return (*problems, *(replace(each, variant="") for each in problems if each.variant))
 
     def of_kind(self, kind: str) -> "Operator":
         """Return the operator of another kind with the same sizes and element type.

@@ -15,7 +15,7 @@ from ..elementwise import Number, log2, maximum, where
 from ..errors import InputError, check_choice
 from ..family import DECLARED, Family, Formula, ProblemTerms
 from ..gpu import Gpu
-from ..gpu import gpu as gpu_named
+from ..gpu import gpu as gpu_by_name
 from ..problem import ELEMENTS, QUANTISED, declared_settings, read_sizes, shared_sizes
 from ..roofline import MACHINE_NAMES, Machine, machine, machine_features, missing_units
 from .operator import MemoryBound, Operator
@@ -174,7 +174,7 @@ class OperatorFamily(Family[Operator]):
     ) -> str | None:
         """Return the unit that a product needs and the GPU lacks, or None."""
         multiplies = gpu_name and self.kinds[setting[0]].MULTIPLIES
-        return missing_units(gpu_named(gpu_name), *setting[1:3]) if multiplies else None
+        return missing_units(gpu_by_name(gpu_name), *setting[1:3]) if multiplies else None
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Return True if the operator is one pass over memory."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from ..elementwise import Number, ceil_div
-from ..problem import AS_OTHER, PADDING, STEP, Size
+from ..problem import FOLLOWS, PADDING, STEP, Size
 from ..terms import output_size
 from .operator import MemoryBound, Misfit, register_operator
 from .operator_family import memory_family
@@ -33,10 +33,10 @@ class MaxPool(MemoryBound):
     w: Annotated[int, Size("input width", "pixels")]
     window: Annotated[int, Size("height of the window", **STEP)]
     stride: Annotated[int, Size("vertical step of the window", **STEP)] = 1
-    window_w: Annotated[int, Size("width of the window", follows="window", **STEP)] = AS_OTHER
-    stride_w: Annotated[int, Size("horizontal step of the window", follows="stride", **STEP)] = AS_OTHER
+    window_w: Annotated[int, Size("width of the window", follows="window", **STEP)] = FOLLOWS
+    stride_w: Annotated[int, Size("horizontal step of the window", follows="stride", **STEP)] = FOLLOWS
     pad: Annotated[int, Size("padding above, and as much below", "pixels", **PADDING)] = 0
-    pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **PADDING)] = AS_OTHER
+    pad_w: Annotated[int, Size("padding left, and as much right", "pixels", follows="pad", **PADDING)] = FOLLOWS
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:

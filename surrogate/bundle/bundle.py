@@ -245,7 +245,7 @@ class Bundle:
                 candidates=tuple(sorted(map(key_text, part.candidates))),
                 row_counts={key_text(key): count for key, count in part.row_counts.items()},
                 least_us=part.min_us,
-                kernel=part.family.description.to_plain() if isinstance(part.family, DescribedFamily) else None,
+                kernel=part.family.description.to_dict() if isinstance(part.family, DescribedFamily) else None,
                 floors=part.floors,
             )
         hashes = {name: _sha256(content) for name, content in files.items()}

@@ -143,7 +143,7 @@ def command(
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.cli.datasets import progress_bar
-    from surrogate.features.gpu import gpu as gpu_named
+    from surrogate.features.gpu import gpu as gpu_by_name
     from surrogate.network.network import ReadOptions
     from surrogate.network.predict import AlgorithmLimits, largest_batch
     from surrogate.network.read import read_network
@@ -151,7 +151,7 @@ def command(
 
     names = (gpu, *compare_gpus)
     for name in names:  # a wrong name is told before the network is read
-        gpu_named(name)
+        gpu_by_name(name)
     limits = AlgorithmLimits(workspace_limit=given.pop("workspace_limit"), deterministic=given.pop("deterministic"))
     asked = {name: given.pop(name) for name in ("max_batch", "library", "utilization", "bundle")}
     options = ReadOptions(**given)

@@ -215,5 +215,5 @@ def fingerprint(rows: Rows) -> str:
     """
     columns = [*rows.family.row_key, *(["solver"] if "solver" in rows.frame else []), "status", "time_us"]
     hashes = pd.util.hash_pandas_object(rows.frame[columns], index=False).to_numpy()
-    own = repr(rows.family.description.to_plain()) if isinstance(rows.family, DescribedFamily) else ""
+    own = repr(rows.family.description.to_dict()) if isinstance(rows.family, DescribedFamily) else ""
     return hashlib.sha256(np.sort(hashes).tobytes() + own.encode()).hexdigest()[:16]

@@ -122,7 +122,7 @@ def check_table(
         violations = find_violations(frame, family)
         check_formulas(frame, family, str(path))
         frame, repeats = merge_repeats(frame, described, str(path))
-        metadata = {**metadata, "kernel": described.to_plain(), **({"repeats": repeats} if repeats else {})}
+        metadata = {**metadata, "kernel": described.to_dict(), **({"repeats": repeats} if repeats else {})}
     listing = "all" if described is None else "listed"
     return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described), violations
 
@@ -218,7 +218,7 @@ def merge_datasets(parts: list[Dataset]) -> Dataset:
     kernels = pd.concat(tables, ignore_index=True) if tables else None
     metadata: dict[str, Any] = {"parts": [{"name": part.name, **part.metadata} for part in parts]}
     if described is not None:
-        metadata["kernel"] = described.to_plain()
+        metadata["kernel"] = described.to_dict()
     name = "+".join(part.name for part in parts)
     return Dataset(frame, parts[0].candidates, name, metadata, kernels, described=described)
 

@@ -129,7 +129,9 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ju
     return choose_rows(candidates, row, chosen, second)
 
 
-def choose_rows(candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None) -> JudgedPicks:
+def choose_rows(
+    candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None
+) -> JudgedPicks:
     """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them.
 
     ``second`` (problems,) are the picks behind them, by default the same ones.

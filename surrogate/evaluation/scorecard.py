@@ -195,7 +195,10 @@ def _choice_row(
 
 
 def _differences(
-    evaluated: EvaluationSet, choices: list[judge.JudgedPicks], paired: Mapping[str, list[judge.JudgedPicks]], part: np.ndarray
+    evaluated: EvaluationSet,
+    choices: list[judge.JudgedPicks],
+    paired: Mapping[str, list[judge.JudgedPicks]],
+    part: np.ndarray,
 ) -> Record:
     """Relative differences to each reference, on the problems of the part where both chose.
 

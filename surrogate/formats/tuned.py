@@ -107,7 +107,7 @@ def tuned(kernel: TunedKernel, outcomes: Sequence[Outcome], where: str | Path, n
     ran = frame.groupby(key, dropna=False)["time_us"].transform("count") > 0
     repeats = frame[~ran | (frame["status"] == "ok")].groupby(key, sort=False, dropna=False, as_index=False)
     rows = repeats.agg(_JOINED)
-    return Imported(rows, candidates="listed", notes=tuple(notes), metadata={"kernel": described.to_plain()})
+    return Imported(rows, candidates="listed", notes=tuple(notes), metadata={"kernel": described.to_dict()})
 
 
 def identifier(name: str) -> str:

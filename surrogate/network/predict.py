@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
 from surrogate.features.gpu import Gpu
-from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
@@ -388,7 +388,7 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
     """
     from surrogate.prediction.shipped import load, load_operators
 
-    device = gpu_named(gpu)
+    device = gpu_by_name(gpu)
     if library in FRAMEWORKS and library not in frameworks_on(device):
         raise InputError(
             f"{library} does not run on {device.name}; give --library {' or '.join(frameworks_on(device))}"
@@ -415,7 +415,7 @@ def fastest_framework(network: Network, gpu: str) -> str:
 
     Frameworks with fewer unmeasured kernels are preferred.
     """
-    times = {name: load_predictors(gpu, library=name).time(network) for name in frameworks_on(gpu_named(gpu))}
+    times = {name: load_predictors(gpu, library=name).time(network) for name in frameworks_on(gpu_by_name(gpu))}
     unknown = {name: sum(layer.source == ROOFLINE for layer in time.layers) for name, time in times.items()}
     return min(times, key=lambda name: (unknown[name], times[name].total_us))
 

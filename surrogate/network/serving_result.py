@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from math import ceil, floor, isnan, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.network.language import NVLINK_GPUS
 from surrogate.network.serving import Load, room_bytes
 from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
@@ -207,7 +207,7 @@ class Serving(TableResult):
             if not misfits:
                 continue
             minimum = misfits[0]
-            room = room_bytes(gpu_named(name)) / 2**30
+            room = room_bytes(gpu_by_name(name)) / 2**30
             gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
             remedy = f"it fits on {gpus} GPUs"
             if not gpus:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu
-from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
 from surrogate.network.language import (
@@ -329,13 +329,13 @@ def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
     names = (gpu, compare_gpus) if isinstance(compare_gpus, str) else (gpu, *compare_gpus)
     if wrong := next((name for name in names if not isinstance(name, str)), None):
         raise InputError(f"gpu is {wrong!r}; give one name, and other names in compare_gpus")
-    return list({device.name: device for device in (gpu_named(str(name)) for name in names)}.values())
+    return list({device.name: device for device in (gpu_by_name(str(name)) for name in names)}.values())
 
 
 def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
     """Return GPU → US dollars per hour."""
     by_name = price if isinstance(price, Mapping) else dict.fromkeys((device.name for device in devices), price)
-    prices = {gpu_named(name).name: _positive(f"--price of {name}", usd, MILLION) for name, usd in by_name.items()}
+    prices = {gpu_by_name(name).name: _positive(f"--price of {name}", usd, MILLION) for name, usd in by_name.items()}
     if unrelated := prices.keys() - {device.name for device in devices}:
         raise InputError(
             f"--price: {', '.join(sorted(unrelated))} is not among the GPUs of the search; add --compare-gpus"

@@ -8,7 +8,7 @@ import pandas as pd
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
-from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.kernels import identify
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner
@@ -146,11 +146,11 @@ def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
     Raises `InputError` if ``name`` is given and unknown.
     """
     if name:
-        return gpu_named(name)
+        return gpu_by_name(name)
     names = {described.name for described in trace.devices}
     recorded = trace.device_name(device) or ("".join(names) if len(names) == 1 else "")
     try:
-        return gpu_named(recorded) if recorded else None
+        return gpu_by_name(recorded) if recorded else None
     except InputError:
         return None
 

@@ -23,7 +23,7 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "matmul.toml"
     path.write_text(described.to_toml())
     assert read_description(path) == described
-    assert description_of(described.to_plain(), "here") == described
+    assert description_of(described.to_dict(), "here") == described
 
 
 def test_the_space_is_what_the_conditions_allow() -> None:

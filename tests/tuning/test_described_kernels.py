@@ -142,7 +142,7 @@ def test_one_shape_is_held_out_by_gpu_and_one_gpu_by_configuration() -> None:
 
 def test_conditions_and_formulas_narrow_and_widen_the_space(tmp_path: Path) -> None:
     table = times(SHAPES[:3], ("v100-sxm2-16gb",))
-    first = COLUMNS.of(table, "here").to_plain() | {
+    first = COLUMNS.of(table, "here").to_dict() | {
         "parameters": {**VALUES, "block_m": [16, 32, 48, 64, 128]},
         "conditions": ["block_m * block_n <= 4096", "block_m <= m"],
         "formulas": {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"},

@@ -29,7 +29,7 @@ FORMULAS = {
 MEASURED = ("v100-sxm2-16gb", "a100-sxm4-80gb")
 LARGE = "made_up:m4096n2048"
 FLOPS = 2.0 * 4096 * 2048 * 768
-PLAIN = COLUMNS.of(times(), "here").to_plain()
+PLAIN = COLUMNS.of(times(), "here").to_dict()
 
 
 @pytest.fixture(scope="module")

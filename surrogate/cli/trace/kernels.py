@@ -60,13 +60,13 @@ def command(
     from surrogate.trace.kernels import kernel_table, summary_table, with_counters
 
     if is_summary(file):
-        from surrogate.features.gpu import gpu as gpu_named
+        from surrogate.features.gpu import gpu as gpu_by_name
 
         if by != "name" or out.html or part != shared.TracePart():
             raise InputError(
                 f"{file}: nvprof's summary has only kernels by name; leave out --by, --html and the options that choose a part"
             )
-        summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(out.top)
+        summarised = summary_table(read_summary(file), counters, gpu_by_name(gpu) if gpu else None).top(out.top)
         show(summarised.rows, out.form, table=shared.display_table(summarised))
         return
     profiled = part.steady(file, gpu)
