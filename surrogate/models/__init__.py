@@ -1,6 +1,6 @@
-"""Tables to fitted models: every model is a `TimeModel`, a scikit-learn regressor of kernel times.
+"""Fit models on tables: every model is a `TimeModel`, a scikit-learn regressor of kernel times.
 
-Names are imported when they are first asked for, so that a stored model answers without pandas and scikit-learn.
+Names are imported on first use, so that a stored model answers without pandas and scikit-learn.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Public names and where they are defined: each is imported when it is first asked for."""
+"""Public names and where they are defined; each is imported on first use."""
 
 from .base import TimeModel as TimeModel
 from .registry import DEFAULT_MODEL as DEFAULT_MODEL

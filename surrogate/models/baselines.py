@@ -1,6 +1,6 @@
 """`roofline` and `always-best-single`: a bound, and a fixed ranking.
 
-`gemm-interpolation`, on request, predicts matrix products between measured ones. Source: Lin et al., "Building a
+`gemm-interpolation` (on request) interpolates between measured matrix products. Source: Lin et al., "Building a
 Performance Model for Deep Learning Recommendation Model Training on GPUs" (HiPC 2022).
 """
 
@@ -18,18 +18,21 @@ from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel, traffic_column
 
 MIN_US = 0.1
-"""No launch is faster; keeps every prediction positive."""
+"""Minimum predicted time in µs. It keeps every prediction positive."""
 
 
 class Roofline(TimeModel):
-    """Every candidate takes the roofline time of what it really does: peak and bandwidth, never reached."""
+    """Predict the roofline time of each candidate's own arithmetic and bytes, at datasheet peak and bandwidth.
+
+    The model has no parameters. Real times are longer.
+    """
 
     name: ClassVar[str] = "roofline"
     help: ClassVar[str] = "the longer of arithmetic at the peak and memory traffic at the bandwidth"
     tunable: ClassVar[bool] = False
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Nothing to fit."""
+        """Do nothing: the model has no parameters."""
 
     def _predict(self, rows: Rows) -> np.ndarray:
         if not rows.family.own_roofline:
@@ -38,18 +41,27 @@ class Roofline(TimeModel):
 
 
 class AlwaysBestSingle(TimeModel):
-    """Ranks candidates by their mean log slowdown over the training problems of a device and setting.
+    """Rank candidates by their mean log slowdown over the training problems of a device and setting.
 
-    It predicts ranks, not times: the first in rank is picked, the next where that one does not apply.
+    The model has no parameters. It predicts ranks, not times: the first in rank is picked, or the next one if the first
+    does not apply.
+
+    Attributes
+    ----------
+    cost_
+        Setting ("" for all rows) → candidate → mean log slowdown.
     """
 
     name: ClassVar[str] = "always-best-single"
-    help: ClassVar[str] = "picks the candidate of the least mean log slowdown in training"
+    help: ClassVar[str] = "picks the candidate with the smallest mean log slowdown in training"
     tunable: ClassVar[bool] = False
     predicts_time: ClassVar[bool] = False
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Mean log slowdown per candidate, by setting and over all; where it cannot run, it counts as the slowest."""
+        """Average the log slowdown per candidate, by setting and over all rows.
+
+        If a candidate cannot run on a problem, it counts as the slowest one.
+        """
         log_time = pd.Series(np.log(time_us))
         slowdown = log_time - log_time.groupby(rows.problem).transform("min")
         table = pd.DataFrame({"setting": _settings(rows), "candidate": rows.candidate, "problem": rows.problem})
@@ -61,7 +73,7 @@ class AlwaysBestSingle(TimeModel):
             self.cost_[str(setting)] = dict(zip(map(str, wide), filled.mean(axis=0).tolist(), strict=True))
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        """The rank's cost (no unit): the mean log slowdown of each row's candidate; NaN where unknown."""
+        """Return each candidate's mean log slowdown (no unit); NaN if it is unknown."""
         overall = self.cost_[""]
         pairs = zip(_settings(rows), rows.candidate, strict=True)
         return np.array([self.cost_.get(each, overall).get(name, overall.get(name, np.nan)) for each, name in pairs])
@@ -72,89 +84,103 @@ def _settings(rows: Rows) -> np.ndarray:
 
 
 def peak_times(rows: Rows) -> np.ndarray:
-    """(rows, 2) in µs: arithmetic time at the peak and memory time at the bandwidth."""
+    """Return arithmetic times at the peak and memory times at the bandwidth, (rows, 2) in µs."""
     names = ("log2_flops", traffic_column(rows.family), "log2_peak_tflops", "log2_dram_gbs")
     flops, traffic, peak, bandwidth = (rows.column(name).astype(np.float64) for name in names)
     return np.column_stack([np.exp2(flops - peak) / 1e6, np.exp2(traffic - bandwidth) / 1e3])
 
 
 SIZES = ("batch", "m", "n", "k")
-Level: TypeAlias = "dict[float, Level] | np.ndarray"
-"""Measured values of one dimension, ascending → what lies under each: the next dimension, or rates (2,)."""
+RateTree: TypeAlias = "dict[float, RateTree] | np.ndarray"
+"""Measured values of one dimension, ascending → the next dimension, or rates (2,)."""
 
 
-def levels(points: np.ndarray, rates: np.ndarray) -> Level:
-    """The levels over ``points`` (rows, dimensions left) with ``rates`` (rows, 2); repeats are averaged."""
+def rate_tree(points: np.ndarray, rates: np.ndarray) -> RateTree:
+    """Return the tree over ``points`` (rows, dimensions left) with ``rates`` (rows, 2). Repeats are averaged."""
     if not points.shape[1]:
         return rates.mean(axis=0)
     first = points[:, 0]
-    return {value: levels(points[first == value, 1:], rates[first == value]) for value in np.unique(first).tolist()}
+    return {value: rate_tree(points[first == value, 1:], rates[first == value]) for value in np.unique(first).tolist()}
 
 
-def interpolated(level: Level, point: Sequence[float]) -> np.ndarray:
-    """Rates (2,) at ``point``, as shares of the peak: exact where measured, else between the values that bracket it.
+def interpolated_rates(tree: RateTree, point: Sequence[float]) -> np.ndarray:
+    """Return rates (2,) at ``point`` as shares of the peak, interpolated if the point was not measured.
 
-    Neighbours weigh linearly, the nearer more, over all dimensions by product. Below the least value the rate falls
-    towards zero, above the greatest it is half the last rate and half the device's peak.
+    The interpolation is linear in each dimension. Below the smallest value the rate falls linearly to zero. Above the
+    largest value it is the mean of the last rate and the device's peak.
     """
-    if not isinstance(level, dict):
-        return level
-    here, *rest = point
-    values = list(level)
-    position = bisect_left(values, here)
+    if not isinstance(tree, dict):
+        return tree
+    value, *rest = point
+    values = list(tree)
+    position = bisect_left(values, value)
     if position == len(values):
-        return (interpolated(level[values[-1]], rest) + 1.0) / 2
-    upper = interpolated(level[values[position]], rest)
-    if values[position] == here:
+        return (interpolated_rates(tree[values[-1]], rest) + 1.0) / 2
+    upper = interpolated_rates(tree[values[position]], rest)
+    if values[position] == value:
         return upper
-    before = values[position - 1] if position else 0.0
-    lower = interpolated(level[before], rest) if position else np.zeros(2)
-    return lower + (here - before) / (values[position] - before) * (upper - lower)
+    lower_value = values[position - 1] if position else 0.0
+    lower = interpolated_rates(tree[lower_value], rest) if position else np.zeros(2)
+    return lower + (value - lower_value) / (values[position] - lower_value) * (upper - lower)
 
 
-def _rates(measured: Level, between: Level, point: Sequence[float]) -> np.ndarray:
-    """Rates (2,) at ``point``: those of ``measured`` where it holds the point, else interpolated over ``between``."""
-    level = measured
+def _rates(measured: RateTree, between: RateTree, point: Sequence[float]) -> np.ndarray:
+    """Return rates (2,) at ``point`` from ``measured`` if it holds the point, else interpolated over ``between``."""
+    tree = measured
     for value in point:
-        if not isinstance(level, dict) or value not in level:
-            return interpolated(between, point)
-        level = level[value]
-    return np.asarray(level)
+        if not isinstance(tree, dict) or value not in tree:
+            return interpolated_rates(between, point)
+        tree = tree[value]
+    return np.asarray(tree)
 
 
 class GemmInterpolation(TimeModel):
-    """Levels per GPU, library and setting over (batch, M, N, K); rates of arithmetic and of memory traffic.
+    """Interpolate rates of arithmetic and of memory traffic over (batch, M, N, K), per GPU, library and setting.
 
-    The method wants a grid. Where the measured sizes are scattered, brackets in one dimension leave nothing to bracket
-    in the next: between them measured sizes are rounded to powers of 2. At a measured size the answer is the measured
-    one. NaN for a setting that training did not hold; other families raise `InputError`.
+    The model has no parameters. The method needs a grid. If the measured sizes are scattered, a bracket in one
+    dimension leaves no values to bracket in the next one. Then sizes are rounded to powers of 2 for interpolation. At a
+    measured size the answer is the measured one. A setting without training rows gets NaN.
+
+    Attributes
+    ----------
+    measured_, between_
+        Setting → the `RateTree` of measured points, and the one for interpolation.
+
+    Raises
+    ------
+    InputError
+        On fitting rows that are no matrix products.
+
+    References
+    ----------
+    Lin et al., "Building a Performance Model for Deep Learning Recommendation Model Training on GPUs" (HiPC 2022).
     """
 
     name: ClassVar[str] = "gemm-interpolation"
-    help: ClassVar[str] = "matrix products between measured ones (Lin et al., HiPC 2022)"
+    help: ClassVar[str] = "interpolation between measured matrix products (Lin et al., HiPC 2022)"
     tunable: ClassVar[bool] = False
     on_request: ClassVar[bool] = True
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         if rows.family.size_names != SIZES:
-            raise InputError(f"{self.name} predicts matrix products, and these rows are {rows.family.name}")
+            raise InputError(f"{self.name} predicts matrix products; these rows are of family {rows.family.name}")
         rates = peak_times(rows) / time_us[:, None]
-        self.measured_: dict[tuple[str, ...], Level] = {}
-        self.between_: dict[tuple[str, ...], Level] = {}
+        self.measured_: dict[tuple[str, ...], RateTree] = {}
+        self.between_: dict[tuple[str, ...], RateTree] = {}
         for setting, positions in by_setting(rows.frame, rows.family):
             points = rows.sizes[positions].astype(np.float64)
-            self.measured_[setting] = self.between_[setting] = levels(points, rates[positions])
+            self.measured_[setting] = self.between_[setting] = rate_tree(points, rates[positions])
             if len(np.unique(points, axis=0)) < prod(len(np.unique(values)) for values in points.T):
-                self.between_[setting] = levels(2.0 ** np.round(np.log2(points)), rates[positions])
+                self.between_[setting] = rate_tree(2.0 ** np.round(np.log2(points)), rates[positions])
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        """The longer of both: work / rate."""
+        """Return the longer of arithmetic time and memory time: work / rate."""
         out = np.full(len(rows), np.nan)
         work = peak_times(rows)
         points = rows.sizes.astype(np.float64)
         for setting, positions in by_setting(rows.frame, rows.family):
             if setting in self.measured_:
-                ways = self.measured_[setting], self.between_[setting]
-                rates = [_rates(*ways, point) for point in points[positions].tolist()]
+                trees = self.measured_[setting], self.between_[setting]
+                rates = [_rates(*trees, point) for point in points[positions].tolist()]
                 out[positions] = (work[positions] / np.array(rates)).max(axis=1)
         return out

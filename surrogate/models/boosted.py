@@ -1,9 +1,9 @@
 """`boosted-terms`, the default, and `boosted-dims`: gradient-boosted trees on log(time / base).
 
-A time is the product of plain parts. The base takes out of the target what is known to scale and what a call costs
-whatever its size. The trees correct it: they know the sizes, the analytical terms, the device and the candidate. Trees
-stand still outside the range that they saw, where the `Trend` goes on. `boosted-dims` is the same without physics: raw
-sizes, the problem's roofline as the base, no trend.
+A time is the base times a correction. The base holds the known scaling and the call cost. The trees learn the
+correction from the sizes, the analytical terms, the device and the candidate. Outside the training ranges, where trees
+stay constant, the `Trend` extrapolates. `boosted-dims` has no physics: raw sizes, the problem's roofline as the base,
+no trend.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,25 +28,49 @@ if TYPE_CHECKING:
     from xgboost.callback import TrainingCallback
 
 CANDIDATE_WEIGHT = 10.0
-"""How much more often the candidate's code is among the columns that a split chooses from than another column."""
+"""Weight of the candidate's code when a split samples its columns. Another column has weight 1."""
 
 
 @dataclass(eq=False, repr=False)
 class _Boosted(TimeModel):
-    """One XGBoost booster for all candidates and devices; the candidate's code is a column, and the likeliest to split.
+    """One XGBoost booster for all candidates and devices. The candidate's code is a column with a larger weight.
 
-    Parameters are XGBoost's, but ``rounds`` (trees), ``median_rounds`` and ``best_weight``: a row weighs (best time of
-    its problem / its time)^``best_weight``, because errors near the best times decide about choices. ``median_rounds``
-    further trees reduce the absolute error instead of the squared one, which takes the lean of a skewed noise out.
+    Parameters
+    ----------
+    rounds
+        Number of trees.
+    learning_rate, max_depth, max_leaves, min_child_weight, subsample, colsample_bynode, reg_lambda, max_bin
+        Parameters of XGBoost.
+    best_weight
+        A row's weight is (best time of its problem / its time)^best_weight, because errors near the best times decide
+        choices. 0: equal weights.
+    median_rounds
+        Number of further trees that reduce the absolute error instead of the squared one. They remove the bias from
+        skewed noise.
+    random_state
+        Seed of the trees.
+    device
+        Where XGBoost grows trees: ``cpu`` or ``cuda``.
+
+    Attributes
+    ----------
+    booster_
+        The trees.
+    candidates_
+        Candidate → its code, in the order of the candidates' median corrections.
+    call_us_
+        Call costs in µs; empty without physics.
+    trend_
+        The `Trend` outside the training ranges. None without physics.
     """
 
     storable: ClassVar[bool] = True
     algorithm_weight: ClassVar[float] = 0.0
-    """The candidate's own roofline's share in the base, in log time."""
+    """Weight of the candidate's own roofline in the base, in log time, from 0 to 1."""
     has_physics: ClassVar[bool] = False
-    """True where the base holds the cost of a call and a trend goes on outside the range."""
+    """True if the base holds the call cost and a trend extrapolates outside the training ranges."""
     columns: ClassVar[Callable[[Family], tuple[str, ...]]] = staticmethod(dims)
-    """Family → the columns that the trees see, before the candidate's code."""
+    """Family → the columns of the trees, before the candidate's code."""
 
     rounds: Annotated[int, SearchRange(100, 1000, log=True)] = 300
     learning_rate: Annotated[float, SearchRange(0.02, 0.2, log=True)] = 0.08
@@ -63,7 +87,7 @@ class _Boosted(TimeModel):
     device: str = "cpu"
 
     def base_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) the time in µs that the correction multiplies: rooflines, plus what a call costs."""
+        """Return the base (rows,) in µs, which the correction multiplies: rooflines plus call cost."""
         base_us = rows.roofline_us
         if self.algorithm_weight and rows.family.own_roofline:
             ratio = rows.column(rows.family.own_roofline).astype(np.float64)
@@ -71,44 +95,46 @@ class _Boosted(TimeModel):
         return base_us + self._call_us(rows) if self.call_us_ else base_us
 
     def target(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
-        """(rows,) the log corrections that the trees learn, of times (rows,) in µs."""
+        """Return the log corrections (rows,) that the trees learn, from times (rows,) in µs."""
         return np.log(time_us / self.base_us(rows))
 
     def design(self, rows: Rows) -> np.ndarray:
-        """(rows, columns + 1) float32: `columns` and the candidate's code (NaN, missing to the trees, where new).
+        """Return (rows, columns + 1) float32: `columns` and the candidate's code, NaN for a new candidate.
 
-        Codes are in the order of the candidates' median corrections, so that a threshold parts fast from slow ones.
+        Codes are in the order of the candidates' median corrections, so that a threshold separates fast from slow ones.
         """
         names, position = np.unique(rows.candidate.astype(str), return_inverse=True)
         codes = np.array([self.candidates_.get(name, np.nan) for name in names], dtype=np.float32)
         return np.column_stack([rows.columns(self.columns(rows.family)), codes[position]])
 
     def settings(self) -> dict[str, Any]:
-        """Parameters for ``xgboost.train``; `stages` tells the numbers of trees."""
+        """Return parameters for ``xgboost.train``. `stages` gives the numbers of trees."""
         params = self.get_params(deep=False)
         not_xgboost = ("rounds", "random_state", "best_weight", "median_rounds")
         fixed = {"tree_method": "hist", "grow_policy": "lossguide", "seed": self.random_state, "verbosity": 0}
         return {name: params[name] for name in params if name not in not_xgboost} | fixed
 
     def stages(self) -> list[tuple[dict[str, Any], int]]:
-        """Parameters and numbers of trees for ``xgboost.train``, each of which goes on from the one before."""
+        """Return parameters and numbers of trees for ``xgboost.train``. Each stage continues the previous one."""
         median = {**self.settings(), "objective": "reg:absoluteerror"}
         return [stage for stage in ((self.settings(), self.rounds), (median, self.median_rounds)) if stage[1]]
 
     def column_weights(self, family: Family) -> np.ndarray:
-        """(columns + 1,) how often a split may use each column of `design`: the candidate's code more than others
-        where several compete for a problem."""
+        """Return the weight (columns + 1,) with which a split samples each column of `design`.
+
+        The candidate's code has a larger weight if several candidates compete for a problem.
+        """
         return np.append(np.ones(len(self.columns(family))), self.candidate_weight_).astype(np.float32)
 
     def with_booster(self, booster: "Booster") -> Self:
-        """This fitted model with other trees, trained on its `design` and `target`."""
+        """Return this fitted model with other trees, which were trained on its `design` and `target`."""
         model = type(self)(**self.get_params(deep=False))
         vars(model).update({name: value for name, value in vars(self).items() if name != "times_"})
         model.booster_ = booster
         return model
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """The objective of the log of the correction."""
+        """Fit the call costs, the trend and the trees."""
         import xgboost
 
         vars(self).pop("times_", None)
@@ -116,12 +142,12 @@ class _Boosted(TimeModel):
         self.call_us_ = {}
         if self.has_physics:
             timed = (*_gpus_and_libraries(rows), time_us)
-            own = call_costs(*timed) if rows.family.call_cost_by_gpu else {}
-            self.call_us_ = {**common_call_costs(*timed), **own}
+            by_gpu = call_costs(*timed) if rows.family.call_cost_by_gpu else {}
+            self.call_us_ = {**common_call_costs(*timed), **by_gpu}
         self.trend_ = None
         target = self.target(rows, time_us)
-        middle = pd.Series(target).groupby(rows.candidate.astype(str)).median().sort_values(kind="stable")
-        self.candidates_ = {str(name): code for code, name in enumerate(middle.index)}
+        medians = pd.Series(target).groupby(rows.candidate.astype(str)).median().sort_values(kind="stable")
+        self.candidates_ = {str(name): code for code, name in enumerate(medians.index)}
         self.candidate_weight_ = CANDIDATE_WEIGHT if 2 * len(np.unique(rows.problem)) <= len(rows) else 1.0
         if self.has_physics:
             names = trend_names(rows.family)
@@ -151,24 +177,24 @@ class _Boosted(TimeModel):
         return self.base_us(rows) * np.exp(log_correction)
 
     def weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
-        """(rows,) of mean 1, falling with the distance from the best time of the problem."""
+        """Return weights (rows,) with mean 1, which fall with the ratio to the best time of the problem."""
         best_us = pd.Series(time_us).groupby(rows.problem).transform("min").to_numpy()
         weight = (best_us / time_us) ** self.best_weight
         return weight / weight.mean()
 
     def _call_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) the cost of a call by the row's library, on its GPU if the family has such costs."""
+        """Return the call cost (rows,) of the row's library, on its GPU if the family has such costs."""
         gpus, libraries = _gpus_and_libraries(rows)
         keys = list(map(CallKey, gpus, libraries))
         costs = {key: call_cost_us(self.call_us_, *key) for key in set(keys)}
         return np.array([costs[key] for key in keys], dtype=np.float64)
 
     def tree_columns(self, family: Family) -> tuple[str, ...]:
-        """Names of the columns of `design` but the last one, the candidate's code."""
+        """Return the names of the columns of `design` except the last one, the candidate's code."""
         return self.columns(family)
 
     def arrays(self) -> BoostedTimes:
-        """The trees, and what the base and the trend hold, as arrays."""
+        """Return the trees, the base's parameters and the trend as arrays."""
         if not hasattr(self, "times_"):
             self.times_ = BoostedTimes(
                 trees=Trees.from_booster(self.booster_.save_raw("json")),
@@ -181,21 +207,21 @@ class _Boosted(TimeModel):
         return self.times_
 
     def times(self) -> BoostedTimes | None:
-        """The model as arrays."""
+        """Return the model as arrays."""
         return self.arrays()
 
     def to_files(self) -> dict[str, bytes]:
-        """The model as arrays."""
+        """Return the arrays as files."""
         return self.arrays().to_files()
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `to_files` wrote."""
+        """Return the model from the output of `to_files`."""
         return cls.from_times(BoostedTimes.from_files(files), params)
 
     @classmethod
     def from_times(cls, times: BoostedTimes, params: Mapping[str, Any] = MappingProxyType({})) -> Self:
-        """The model of these arrays."""
+        """Return the model with these arrays."""
         model = cls(**params)
         model.times_ = times
         model.booster_ = ReadyTrees(lambda: times.trees, range(len(times.columns) + 1))
@@ -206,7 +232,7 @@ class _Boosted(TimeModel):
 
 
 def round_callbacks(on_progress: ProgressCallback | None, rounds: int) -> list["TrainingCallback"]:
-    """XGBoost's callbacks that call ``on_progress`` with the share of ``rounds`` that is done, first with 0."""
+    """Return XGBoost callbacks that call ``on_progress`` with the finished share of ``rounds``, first with 0."""
     from xgboost.callback import TrainingCallback
 
     class Rounds(TrainingCallback):
@@ -227,22 +253,46 @@ def round_callbacks(on_progress: ProgressCallback | None, rounds: int) -> list["
 
 
 def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """(rows,) names of GPUs, as the registry has them, and of libraries."""
+    """Return the registry names of GPUs (rows,), and the names of libraries (rows,)."""
     return device_names(rows.frame).astype(str).astype(object), rows.frame["library"].astype(str).to_numpy(dtype=object)
 
 
 class BoostedDims(_Boosted):
-    """Trees on the raw sizes."""
+    """Boosted trees on the raw sizes; the base is the problem's roofline. Parameters: see `BoostedTerms`."""
 
     name: ClassVar[str] = "boosted-dims"
     help: ClassVar[str] = "gradient-boosted trees on the raw sizes"
 
 
 class BoostedTerms(_Boosted):
-    """Trees on the sizes and the analytical terms; the base is the geometric mean of both rooflines."""
+    """Boosted trees on the sizes and the analytical terms.
+
+    The base is the geometric mean of the problem's roofline and the algorithm's own roofline, plus the call cost.
+
+    Parameters
+    ----------
+    rounds
+        Number of trees.
+    learning_rate, max_depth, max_leaves, min_child_weight, subsample, colsample_bynode, reg_lambda, max_bin
+        Parameters of XGBoost.
+    best_weight
+        Exponent of the row weights, from 0 (equal weights): (best time of the problem / time)^best_weight.
+    median_rounds
+        Number of further trees that reduce the absolute error.
+    random_state
+        Seed of the trees.
+    device
+        Where XGBoost grows trees: ``cpu`` or ``cuda``.
+
+    References
+    ----------
+    Chen and Guestrin 2016, "XGBoost: A scalable tree boosting system" (KDD).
+    """
 
     name: ClassVar[str] = "boosted-terms"
-    help: ClassVar[str] = "the default: gradient-boosted trees on sizes and analytical terms, a trend beyond"
+    help: ClassVar[str] = (
+        "the default: gradient-boosted trees on sizes and analytical terms, and a trend outside their ranges"
+    )
     algorithm_weight: ClassVar[float] = 0.5
     has_physics: ClassVar[bool] = True
     columns = staticmethod(terms)

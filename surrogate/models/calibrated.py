@@ -1,11 +1,11 @@
-"""`Calibrated`: a fitted model, and for each calibrated device a correction learned from a few measurements there.
+"""`Calibrated`: a fitted model with corrections for devices, learned from a few measurements on each.
 
-The correction of log time is a Gaussian process (`surrogate.models.times`): it says what a few measurements tell
-of the rows near them, and no more. Source of its fit: Rasmussen & Williams 2006, "Gaussian Processes for Machine
-Learning", equations 2.26 and 5.8; the hyperparameters maximise the marginal likelihood times log-normal priors chosen
-by leaving GPUs out. Few rows cannot tell them: there the process is a ridge regression, of an offset, slopes, and the
-offset of every library or mechanism. Rows that stand out count less (Huber's weights), and of the correction stays the
-share that was best on rows held out by shape.
+The correction of log time is a Gaussian process (`surrogate.models.times`): a few measurements correct the rows near
+them. Source of its fit: Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", equations 2.26 and 5.8.
+The hyperparameters maximise the marginal likelihood times log-normal priors, which were chosen by leaving GPUs out. Few
+rows cannot determine them. Then the process is a ridge regression with an offset, slopes, and the offset of every
+library or mechanism. Outliers have smaller weights (Huber). The correction is scaled by the share that was best on rows
+held out by shape.
 """
 
 import json
@@ -34,23 +34,25 @@ PRIORS: dict[str, tuple[float, float]] = {
     "length": (1.5, 0.5),
     "noise": (0.10, 0.5),
 }
-"""Hyperparameter → (median, spread of its natural logarithm); standard deviations are in log time."""
+"""Hyperparameter → (median, spread of its natural logarithm). Standard deviations are in log time."""
 FITTED_ROWS = 400
-"""Rows on which the hyperparameters are fitted: their likelihood costs the cube of the rows."""
+"""Maximum rows in the fit of the hyperparameters: the cost of the likelihood grows with their cube."""
 MAX_ROWS = 3000
-"""Rows that condition the process; more are thinned at random."""
+"""Maximum rows that condition the process. More rows are sampled."""
 FEW_ROWS = 50
-"""With fewer, ridge regressions under these standard deviations in log time; nothing else is learned."""
+"""With fewer rows, only ridge regressions are fitted."""
 RIDGE = {"common": 0.3, "linear": 0.1}
-GAIN = 0.95
-"""Of the mean error on shapes held out, below which what tells more is taken."""
-SURE = 1.65
-"""Standard errors by which a correction must be better than none: 19 in 20 that change nothing are then left out."""
-NOTHING = 1e-9
+"""Standard deviations in log time of the ridge regressions."""
+MAX_ERROR_RATIO = 0.95
+"""A larger process is taken if its mean error on held-out shapes is below this share of the smaller one's."""
+MIN_STANDARD_ERRORS = 1.65
+"""Standard errors by which a correction must be better than none. It rejects 19 in 20 useless corrections."""
+NEGLIGIBLE = 1e-9
+"""Standard deviation of the parts that are switched off."""
 NORMAL_MEDIAN = 0.6745
-"""The median distance of a normal variable from its mean, in standard deviations."""
+"""Median distance of a normal variable from its mean, in standard deviations."""
 HUBER = 2.0
-"""Standard deviations of the noise from which on a row counts less."""
+"""A row farther from the fit than this many standard deviations of the noise has a smaller weight."""
 ROBUST_STEPS = 3
 SHARES = np.linspace(0.0, 1.0, 5)
 STEPS = 15
@@ -59,9 +61,28 @@ _BASE = "base."
 
 
 def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple[Correction, np.ndarray]:
-    """From ok rows of one device and the base model's times (rows,); at least two shapes are needed.
+    """Fit the correction of one device.
 
-    Returned beside it: (rows,) log factors by corrections that never saw the row's shape.
+    Parameters
+    ----------
+    rows
+        Ok rows of one device, of at least two shapes.
+    predicted_us
+        (rows,) times in µs of the base model.
+    seed
+        Seed of the folds and the samples.
+
+    Returns
+    -------
+    correction
+        The `Correction` on all rows.
+    factor
+        (rows,) log factors by corrections that did not see the row's shape.
+
+    References
+    ----------
+    Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning"; Huber 1964, "Robust estimation of a location
+    parameter".
     """
     codes = {str(name): code for code, name in enumerate(np.unique(rows.candidate))}
     units = tuple(rows.family.distance_units.values())
@@ -71,12 +92,12 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     label = fold_labels(shape_names(rows.frame, rows.family), FOLDS, seed)
 
     def conditioned(scales: Mapping[str, float], index: np.ndarray, share: float = 1.0) -> Correction:
-        sample = index[_thinned(len(index), MAX_ROWS, seed)]
-        part = inputs.take(sample)
-        dual = share * _robust_dual(scales, part, target[sample])
+        kept = index[_thinned(len(index), MAX_ROWS, seed)]
+        part = inputs.take(kept)
+        dual = share * _robust_dual(scales, part, target[kept])
         return Correction(scales=scales, inputs=part, weights=dual, units=units, candidates=codes)
 
-    def held_out(scales: Mapping[str, float]) -> np.ndarray:
+    def cross_fitted(scales: Mapping[str, float]) -> np.ndarray:
         factor = np.empty(len(rows))
         for fold in np.unique(label):
             outside = np.flatnonzero(label == fold)
@@ -84,59 +105,59 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
             factor[outside] = part.log_factor(x[outside], rows.candidate[outside], predicted_us[outside])
         return factor
 
-    # Each process tells more than the one before it, and takes its place where that holds for shapes held out; the
-    # first must be better than none by more than chance.
+    # Each process has more parts than the one before. It replaces that one if it is better on held-out shapes. The
+    # first must be significantly better than no correction.
     options = _ridges(inputs, target)
     if len(inputs) >= FEW_ROWS:
-        few = _thinned(len(inputs), FITTED_ROWS, seed)
-        options.append(_fitted_scales(inputs.take(few), target[few]))
+        sample = _thinned(len(inputs), FITTED_ROWS, seed)
+        options.append(_fitted_scales(inputs.take(sample), target[sample]))
     best, best_share, factor = options[0], 0.0, np.zeros(len(rows))
     for scales in options:
-        said = held_out(scales)
-        share = min(SHARES, key=lambda share: np.abs(target - share * said).mean())
-        error, before = np.abs(target - share * said), np.abs(target - factor)
-        if error.mean() < GAIN * before.mean() and (best_share or _is_sure(before - error, rows.shape)):
-            best, best_share, factor = scales, share, share * said
+        holdout_factor = cross_fitted(scales)
+        share = min(SHARES, key=lambda share: np.abs(target - share * holdout_factor).mean())
+        error, before = np.abs(target - share * holdout_factor), np.abs(target - factor)
+        if error.mean() < MAX_ERROR_RATIO * before.mean() and (best_share or _is_sure(before - error, rows.shape)):
+            best, best_share, factor = scales, share, share * holdout_factor
     return conditioned(best, np.arange(len(rows)), best_share), factor
 
 
 def _is_sure(gain: np.ndarray, shape: np.ndarray) -> bool:
-    """Whether the mean ``gain`` (rows,) is above 0 by more than chance, rows of a ``shape`` being one observation."""
+    """Return whether the mean ``gain`` (rows,) is significantly above 0. Rows of one ``shape`` are one observation."""
     of_shape = np.bincount(np.unique(shape, return_inverse=True)[1], gain - gain.mean())
     chance = np.sqrt((of_shape**2).sum() * len(of_shape) / (len(of_shape) - 1)) / len(gain)
-    return bool(gain.mean() > SURE * chance)
+    return bool(gain.mean() > MIN_STANDARD_ERRORS * chance)
 
 
 def _ridges(inputs: Inputs, target: np.ndarray) -> list[dict[str, float]]:
-    """Scales of ridge regressions, without and with an offset of each library or mechanism."""
+    """Return the scales of ridge regressions, without and with an offset of each library or mechanism."""
     groups = [inputs.mechanism == code for code in np.unique(inputs.mechanism)]
-    left = np.concatenate([target[group] - np.median(target[group]) for group in groups])
-    noise = max(PRIORS["noise"][0], float(np.median(np.abs(left))) / NORMAL_MEDIAN)
-    common = {**dict.fromkeys(PRIORS, NOTHING), **RIDGE, "length": PRIORS["length"][0], "noise": noise}
+    residual = np.concatenate([target[group] - np.median(target[group]) for group in groups])
+    noise = max(PRIORS["noise"][0], float(np.median(np.abs(residual))) / NORMAL_MEDIAN)
+    common = {**dict.fromkeys(PRIORS, NEGLIGIBLE), **RIDGE, "length": PRIORS["length"][0], "noise": noise}
     return [common, {**common, "mechanism": PRIORS["mechanism"][0]}]
 
 
 def method(rows: int) -> str:
-    """How so many rows correct a device."""
+    """Return the name of the method that corrects a device with so many rows."""
     return "ridge regression" if rows < FEW_ROWS else "Gaussian process"
 
 
 def _robust_dual(scales: Mapping[str, float], inputs: Inputs, target: np.ndarray) -> np.ndarray:
-    """(rows,) dual coefficients: noise grows with how far a row stands out from the fit to all (Huber 1964)."""
+    """Return dual coefficients (rows,). The noise of a row grows with its distance from the fit (Huber 1964)."""
     from scipy.linalg import cho_solve
 
     weight = np.ones(len(target))
     dual = np.zeros(len(target))
     for _ in range(ROBUST_STEPS):
         dual = cho_solve(_factor(scales, inputs, weight), target)
-        # What the fit leaves over is the noise's share of the dual coefficients.
-        left = np.abs(dual) * scales["noise"] / weight
-        weight = 1.0 / np.maximum(left / HUBER, 1.0)
+        # The residual of the fit is the noise's share of the dual coefficients.
+        residual = np.abs(dual) * scales["noise"] / weight
+        weight = 1.0 / np.maximum(residual / HUBER, 1.0)
     return dual
 
 
 def _factor(scales: Mapping[str, float], inputs: Inputs, weight: np.ndarray | float = 1.0) -> tuple[np.ndarray, bool]:
-    """The Cholesky factor of the rows' covariance with noise, which their ``weight`` divides, as scipy has it."""
+    """Return scipy's Cholesky factor of the rows' covariance plus noise, which is divided by their ``weight``."""
     from scipy.linalg import cho_factor
 
     matrix = covariance(scales, inputs, inputs)
@@ -145,7 +166,7 @@ def _factor(scales: Mapping[str, float], inputs: Inputs, weight: np.ndarray | fl
 
 
 def _fitted_scales(inputs: Inputs, target: np.ndarray) -> dict[str, float]:
-    """The hyperparameters of greatest posterior density, from the priors' medians."""
+    """Return the hyperparameters with the largest posterior density. The search starts at the priors' medians."""
     from scipy.linalg import LinAlgError, cho_solve
     from scipy.optimize import minimize
 
@@ -171,16 +192,28 @@ def _fitted_scales(inputs: Inputs, target: np.ndarray) -> dict[str, float]:
 
 
 def _thinned(count: int, maximum: int, seed: int) -> np.ndarray:
-    """Positions: all, or ``maximum`` of them at random, in order."""
+    """Return ascending positions: all, or ``maximum`` random ones."""
     if count <= maximum:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).permutation(count)[:maximum])
 
 
 class Calibrated(TimeModel):
-    """Times of ``base``, multiplied by the correction of their device; other devices' times are the base's own.
+    """Multiply the times of ``base`` by the correction of their device. Other devices keep the base's times.
 
-    It is made by `surrogate.calibrate`, not by ``fit``. ``corrections``: device's registry name → its correction.
+    `surrogate.calibrate` makes this model, not ``fit``.
+
+    Parameters
+    ----------
+    base
+        A fitted model.
+    corrections
+        Registry name of a device → its correction.
+
+    Raises
+    ------
+    InputError
+        On fitting.
     """
 
     name: ClassVar[str] = "calibrated"
@@ -195,7 +228,7 @@ class Calibrated(TimeModel):
         self.is_fitted_ = True
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        raise InputError("a calibrated model is made by `seer calibrate BUNDLE DATA`; train another, then calibrate it")
+        raise InputError("`seer calibrate BUNDLE DATA` makes a calibrated model; first train another model")
 
     def _predict(self, rows: Rows) -> np.ndarray:
         times = self.base.predict(rows)
@@ -208,12 +241,12 @@ class Calibrated(TimeModel):
         return times
 
     def times(self) -> BoostedTimes | None:
-        """The base's arrays with the corrections, None where the base is not one ensemble of trees."""
+        """Return the base's arrays with the corrections, or None if the base is not one ensemble of trees."""
         times = self.base.times()
         return times and replace(times, corrections=self.corrections)
 
     def to_files(self) -> dict[str, bytes]:
-        """The base's files under ``base.``, its name and the corrections as JSON."""
+        """Return the base's files under ``base.``, and its name and the corrections as JSON."""
         files = {f"{_BASE}{name}": content for name, content in self.base.to_files().items()}
         content = {"base": self.base.name, "params": self.base.get_params(deep=False)}
         content["corrections"] = to_json_types(self.corrections)
@@ -221,7 +254,7 @@ class Calibrated(TimeModel):
 
     @classmethod
     def from_files(cls, params: Mapping[str, object], files: Mapping[str, bytes]) -> Self:
-        """What `to_files` wrote."""
+        """Return the model from the output of `to_files`."""
         from surrogate.models.registry import model_class
 
         content = json.loads(files["corrections.json"])

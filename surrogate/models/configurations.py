@@ -143,7 +143,9 @@ class Configurations(TimeModel):
     """
 
     name: ClassVar[str] = "configurations"
-    help: ClassVar[str] = "the default of described kernels: other problems' choices and trees, and a level"
+    help: ClassVar[str] = (
+        "the default for described kernels: choices on other problems, boosted trees, and a time level"
+    )
     storable: ClassVar[bool] = True
     tunable: ClassVar[bool] = False
     fits_failures: ClassVar[bool] = True

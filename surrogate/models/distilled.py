@@ -1,9 +1,9 @@
-"""`distilled-terms`: trees of `boosted-terms` that learn the answers of `stacked-terms`, too.
+"""`distilled-terms`: trees of `boosted-terms` that also learn the answers of `stacked-terms`.
 
 A stack of two models predicts the times of new shapes better than its first model alone, but it needs two ensembles and
 SEER's fits to answer. So a fitted stack labels problems near the measured ones, and the trees of `boosted-terms` learn
-the labels and the measurements together. A bundle holds these trees alone.
-Source: Bucilă, Caruana and Niculescu-Mizil 2006, "Model compression".
+the labels and the measurements together. A bundle holds these trees alone. Source: Bucilă, Caruana and Niculescu-Mizil
+2006, "Model compression".
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from surrogate.models.registry import model_class
 MAX_UNIT = 16
 """Sizes are scaled in steps of at most this: kernels run multiples of a power of two faster than other sizes."""
 MIN_STEPS = 4
-"""A size holds at least so many steps."""
+"""Minimum number of steps in a size."""
 MAX_LABELLED = 400_000
-"""Labelled rows at most, which bounds the time of a fit; large tables have shapes enough."""
+"""Maximum labelled rows, which limits the time of a fit. Large tables have enough shapes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -42,13 +42,13 @@ class DistilledTerms(BoostedTerms):
     copies
         Labelled rows on measured GPUs for each measured row.
     elsewhere_copies
-        Labelled rows on other GPUs of the same makers for each measured row.
+        Labelled rows on other GPUs of the same vendors for each measured row.
     octaves
         Binary logarithm of the largest factor by which a size is scaled, up or down.
     measured_weight
         Weight of a measured row; a labelled row weighs 1.
     rounds, learning_rate, max_leaves, …
-        As of `BoostedTerms`.
+        See `BoostedTerms`.
 
     References
     ----------
@@ -56,7 +56,7 @@ class DistilledTerms(BoostedTerms):
     """
 
     name: ClassVar[str] = "distilled-terms"
-    help: ClassVar[str] = "boosted-terms that also learn stacked-terms' times of problems nearby"
+    help: ClassVar[str] = "boosted-terms that also learn stacked-terms' times of nearby problems"
     storable: ClassVar[bool] = True
     on_request: ClassVar[bool] = True
 
@@ -74,12 +74,12 @@ class DistilledTerms(BoostedTerms):
     best_weight: Annotated[float, SearchRange(0.0, 1.0)] = 0.25
 
     def settings(self) -> dict[str, Any]:
-        """Parameters for ``xgboost.train``."""
-        own = ("teacher", "copies", "elsewhere_copies", "octaves", "measured_weight")
-        return {name: value for name, value in super().settings().items() if name not in own}
+        """Return parameters for ``xgboost.train``."""
+        not_xgboost = ("teacher", "copies", "elsewhere_copies", "octaves", "measured_weight")
+        return {name: value for name, value in super().settings().items() if name not in not_xgboost}
 
     def weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
-        """(rows,) of mean 1, as of `BoostedTerms`; measured rows count ``measured_weight`` times as much as others."""
+        """Return weights (rows,) with mean 1, as in `BoostedTerms`, times ``measured_weight`` for measured rows."""
         weight = super().weights(rows, time_us) * np.where(self._is_measured, self.measured_weight, 1.0)
         return weight / weight.mean()
 
@@ -93,19 +93,19 @@ class DistilledTerms(BoostedTerms):
             frames.append(on_other_gpus(others, rows, self.random_state))
         nearby = rows_of(pd.concat(frames, ignore_index=True), rows.family, rows.devices)
         label_us = teacher.predict(nearby)
-        known = np.isfinite(label_us) & np.isfinite(nearby.features).all(axis=1)
-        frame = pd.concat([rows.frame, nearby.frame[known]], ignore_index=True)
+        usable = np.isfinite(label_us) & np.isfinite(nearby.features).all(axis=1)
+        frame = pd.concat([rows.frame, nearby.frame[usable]], ignore_index=True)
         self._is_measured = np.arange(len(frame)) < len(rows)
         try:
-            super()._fit(rows_of(frame, rows.family, rows.devices), np.concatenate([time_us, label_us[known]]))
+            super()._fit(rows_of(frame, rows.family, rows.devices), np.concatenate([time_us, label_us[usable]]))
         finally:
             del self._is_measured
 
     def _teacher(self) -> TimeModel:
-        """The unfitted teacher, with this model's seed and device."""
+        """Return the unfitted teacher with this model's seed and device."""
         cls = model_class(self.teacher)
-        known = cls().get_params(deep=False)
-        teacher = cls(**{name: getattr(self, name) for name in ("random_state", "device") if name in known})
+        parameters = cls().get_params(deep=False)
+        teacher = cls(**{name: getattr(self, name) for name in ("random_state", "device") if name in parameters})
         teacher.fitted_parts = self.fitted_parts
         return teacher
 
@@ -142,18 +142,18 @@ def nearby_rows(rows: Rows, copies: int, octaves: float, random_state: int) -> R
             factor = np.exp2(random.uniform(-octaves, octaves, problems))[rows.problem]
             sizes |= {name: scaled_sizes(frame[name].to_numpy(dtype=np.int64), factor) for name in names}
         part = frame.assign(**sizes)
-        parts.append(part[_is_alike(part, frame, family)])
+        parts.append(part[_has_same_traits(part, frame, family)])
     return rows_of(pd.concat(parts, ignore_index=True), family, rows.devices)
 
 
 def on_other_gpus(nearby: Rows, measured: Rows, random_state: int) -> pd.DataFrame:
     """Return the rows ``nearby`` as a table, each problem on a random GPU of the registry that ``measured`` lacks.
 
-    The GPUs have the makers of the measured ones. The table is empty if there are no others.
+    The GPUs are of the measured GPUs' vendors. The table is empty if there are no others.
     """
-    known = set(device_names(measured.frame))
-    makers = {measured.device(name).vendor for name in known}
-    names = [each.name for each in gpus() if each.vendor in makers and each.name not in known]
+    measured_gpus = set(device_names(measured.frame))
+    vendors = {measured.device(name).vendor for name in measured_gpus}
+    names = [each.name for each in gpus() if each.vendor in vendors and each.name not in measured_gpus]
     if not names:
         return nearby.frame.iloc[:0]
     drawn = np.random.default_rng(random_state).integers(len(names), size=int(nearby.problem.max()) + 1)
@@ -161,21 +161,21 @@ def on_other_gpus(nearby: Rows, measured: Rows, random_state: int) -> pd.DataFra
 
 
 def scaled_sizes(size: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """(rows,) ``size`` times ``factor``, in whole steps of the largest power of two that divides ``size``."""
+    """Return ``size`` times ``factor`` (rows,), in whole steps of the largest power of two that divides ``size``."""
     unit = np.minimum(size & -size, MAX_UNIT)
     while (large := (unit > 1) & (MIN_STEPS * unit > size)).any():
         unit = np.where(large, unit // 2, unit)
     return unit * np.maximum(1, np.rint(size * factor / unit)).astype(np.int64)
 
 
-def _is_alike(changed: pd.DataFrame, frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """(rows,) True if sizes fit one another and support is decided as in the same row of ``frame``."""
-    alike = np.ones(len(frame), dtype=bool)
+def _has_same_traits(changed: pd.DataFrame, frame: pd.DataFrame, family: Family) -> np.ndarray:
+    """Return True (rows,) if sizes fit one another and support is decided as in the same row of ``frame``."""
+    same = np.ones(len(frame), dtype=bool)
     for setting, positions in row_groups(frame, family.setting_names):
         before, after = (family.traits(problems_of(each.iloc[positions], family, setting)) for each in (frame, changed))
         for old, new in zip(before, after, strict=True):
-            alike[positions] &= np.asarray(old) == np.asarray(new)
+            same[positions] &= np.asarray(old) == np.asarray(new)
     sizes = {name: changed[name].to_numpy(dtype=np.int64) for name in family.size_names}
     for _, wrong, _ in family.geometry(sizes, changed["library"].to_numpy(dtype=object)):
-        alike &= ~wrong
-    return alike
+        same &= ~wrong
+    return same

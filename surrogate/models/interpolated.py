@@ -60,7 +60,7 @@ class InterpolatedTerms(TimeModel):
     """
 
     name: ClassVar[str] = "interpolated-terms"
-    help: ClassVar[str] = "measured times, interpolation between them, boosted-terms away from them"
+    help: ClassVar[str] = "measured times, interpolation between them, and boosted-terms far from them"
     storable: ClassVar[bool] = True
 
     rounds: Annotated[int, SearchRange(100, 600, log=True)] = 300

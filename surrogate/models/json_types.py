@@ -1,7 +1,7 @@
-"""Fitted values as JSON holds them, and back: dataclasses, arrays, mappings and tuples.
+"""Convert fitted values to JSON types and back: dataclasses, arrays, mappings and tuples.
 
-A file that is read may have been changed by somebody: `from_json_types` takes only values of the declared types, and of
-numbers only finite ones that a fit can give.
+A file may have been changed since it was written. So `from_json_types` accepts only values of the declared types, and
+only finite numbers that a fit can give.
 """
 
 import struct
@@ -21,12 +21,12 @@ from surrogate.features.errors import InputError
 
 REMEDY = "train the bundle again with `seer train`"
 MAX_NUMBER = 1e18
-"""Above every number that a bundle holds; beyond it, sums and products of a few would not be finite."""
+"""Larger than every number in a bundle. Sums and products of a few larger numbers would not be finite."""
 DAMAGE = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, EOFError, MemoryError),
     *(RuntimeError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What parsers of JSON, archives, arrays and tables raise for damaged content; they have no common base."""
+"""Exceptions that parsers of JSON, archives, arrays and tables raise for damaged content. They have no common base."""
 Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -38,11 +38,11 @@ else:
     Key, Item = TypeVar("Key"), TypeVar("Item")
 
     class Keyed(Generic[Key, Item], dict):
-        """A mapping whose keys are NamedTuples of texts; in JSON a key is one text (`key_text`)."""
+        """A mapping whose keys are NamedTuples of texts. In JSON, a key is one text (`key_text`)."""
 
 
 def to_json_types(value: object) -> object:
-    """A dataclass becomes an object of its fields, an array or a tuple a list, a mapping's key a text."""
+    """Return JSON types: dataclasses become objects of their fields, arrays become lists, keys become texts."""
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     if is_dataclass(value):
@@ -57,7 +57,7 @@ def to_json_types(value: object) -> object:
 def from_json_types(kind: Any, value: Any, name: str = "content") -> Any:
     """Return a ``kind`` from the output of `to_json_types`: a dataclass, TypedDict, array, mapping, tuple or number.
 
-    Raises `InputError`, which calls the content ``name``, for a value that is not of the type or outside its limits.
+    Raise `InputError`, which begins with ``name``, if a value has another type or is outside its limits.
     """
     try:
         return msgspec.convert(value, kind, dec_hook=_custom, str_keys=True)
@@ -66,7 +66,7 @@ def from_json_types(kind: Any, value: Any, name: str = "content") -> Any:
 
 
 def _custom(kind: Any, value: Any) -> object:
-    """Return an array or a `Keyed`. Raises `ValueError` for a value that is none."""
+    """Return an array or a `Keyed`. Raise `ValueError` for any other value."""
     if kind is np.ndarray:
         with suppress(TypeError, ValueError, OverflowError):  # lists of unequal lengths, or too deep
             array = np.array(value)
@@ -77,12 +77,12 @@ def _custom(kind: Any, value: Any) -> object:
     try:
         items = msgspec.convert(value, Mapping[str, item], dec_hook=_custom, str_keys=True)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None  # so that the place of the mapping is added
+        raise ValueError(str(error)) from None  # so that msgspec adds the position of the mapping
     return Keyed({_key(key, text): each for text, each in items.items()})  # pyright: ignore
 
 
 def _key(kind: Callable[..., object], text: str) -> object:
-    """The key of a text; its first name may hold the sign between names."""
+    """Return the key of a text. Its first field may contain the separator."""
     names = kind._fields  # pyright: ignore[reportFunctionMemberAccess]
     texts = text.rsplit("|", len(names) - 1) if text else [""] * len(names)
     if len(texts) != len(names):
@@ -91,9 +91,9 @@ def _key(kind: Callable[..., object], text: str) -> object:
 
 
 def key_text(key: object) -> str:
-    """A key as a text, as JSON needs it: its fields, those of tuples one by one, with | between; None is left out.
+    """Return a key as a text, as JSON needs it: its fields, and those of inner tuples, with | between them.
 
-    Nothing where all fields are empty.
+    None is left out. If all fields are empty, the text is empty.
     """
     if not isinstance(key, tuple):
         return str(key)
@@ -101,13 +101,13 @@ def key_text(key: object) -> str:
 
 
 def files_below(prefix: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files whose names begin with ``prefix``, without it."""
+    """Return the files whose names begin with ``prefix``, without the prefix."""
     return {name.removeprefix(prefix): content for name, content in files.items() if name.startswith(prefix)}
 
 
 @contextmanager
 def input_error_if_damaged(part: str) -> Iterator[None]:
-    """Turn what a reader raises for a damaged ``part`` of a bundle into an `InputError` of one line."""
+    """Turn the exceptions of a reader of a damaged ``part`` of a bundle into an `InputError` of one line."""
     try:
         yield
     except InputError as error:

@@ -1,8 +1,8 @@
-"""What of an isolated call's time is not the kernel: the launch that a timed loop pays and a busy stream hides.
+"""Separate the kernel's time from an isolated call's time: a timed loop pays the launch, and a busy stream hides it.
 
-On the public tables the time of a pointwise operator follows max(call, a·roofline + launch): small operators take the
-host's call cost whatever they do, large ones a constant besides their bytes. PyTorch's rows show about half of the call
-cost as that constant, cuDNN's nearly all.
+On the public tables, the time of a pointwise operator is max(call cost, a · roofline + launch). Small operators take
+the host's call cost, whatever their size. Large operators take a constant besides the time for their bytes. In
+PyTorch's rows this constant is about half of the call cost, in cuDNN's nearly all of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,31 +20,50 @@ if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
 
 MIN_KERNEL_US = 2.0
-"""An empty kernel's duration on the device, which no kernel undercuts: what the shortest kernels of profiler traces
-take (1 % of them less than 1.4 to 3.5 µs in five traces of an H100, 2.6 on a B200, 0.7 and 4.7 on an MI300X)."""
+"""Minimum duration of a kernel on the device: the duration of an empty kernel.
+
+It was read from the shortest kernels of profiler traces. The shortest 1 % take less than 1.4 to 3.5 µs in five traces
+of an H100, 2.6 µs on a B200, and 0.7 and 4.7 µs on an MI300X.
+"""
 MIN_ROWS = 30
 CALL_QUANTILE = 0.02
-"""This low quantile of a (GPU, library)'s times stands for the shortest call; the least one alone may be a fluke."""
-WINDOW = (0.5, 20.0)
-"""Roofline times from … to … times the call cost enter the fit: below them the host is seen, above them nothing."""
+"""Quantile of the times of a (GPU, library) that estimates the shortest call. The minimum may be an outlier."""
+FIT_WINDOW = (0.5, 20.0)
+"""Range of roofline times in the fit, in multiples of the call cost.
+
+Below it the host dominates. Above it the constant cannot be seen.
+"""
 HOST_BOUND, ROOFLINE_BOUND = 1.15, 4.0
-"""Up to the first multiple of the call cost a time tells of the host, not of the kernel; up to the second one a
-streaming operator's is better told by a·roofline, which larger ones gave, since noise of the host is left of it."""
+"""Limits in multiples of the call cost.
+
+Up to `HOST_BOUND`, a time measures the host, not the kernel. Up to `ROOFLINE_BOUND`, a · roofline from larger operators
+predicts a streaming operator better than its own time, which still has noise from the host.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """``call_us`` the least time of a call, ``launch_us`` its constant part, ``slope`` a = kernel / roofline time."""
+    """The call cost of a library on a GPU.
+
+    Attributes
+    ----------
+    call_us
+        Minimum time of a call in µs.
+    launch_us
+        Constant part of a call's time in µs.
+    slope
+        Kernel time / roofline time.
+    """
 
     call_us: Microseconds = 0.0
     launch_us: Microseconds = 0.0
     slope: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
 
     def kernel_us(self, predicted_us: float, roofline_us: float, streaming: bool = False) -> float:
-        """The kernel's own share of a call's predicted time in µs, never below the roofline and `MIN_KERNEL_US`.
+        """Return the kernel's part of a call's predicted time in µs, at least the roofline and `MIN_KERNEL_US`.
 
-        Where the host bounds the call its time says nothing of the kernel: a·roofline plus the least duration of a
-        kernel stands in, if that is less or the operator is a ``streaming`` one.
+        If the host limits the call, its time does not depend on the kernel. Then slope · roofline + `MIN_KERNEL_US`
+        replaces it, if that is less or the operator is ``streaming``.
         """
         time_us = predicted_us - self.launch_us
         model_us = self.slope * roofline_us + MIN_KERNEL_US
@@ -56,30 +75,30 @@ class CallCost:
 
 
 class CallKey(NamedTuple):
-    """Whose calls cost so much: a library's on a GPU; on any GPU, or of any library, where a name is empty."""
+    """A GPU and a library, whose calls have a cost. An empty name means any GPU or any library."""
 
     gpu: str
     library: str
 
 
 def call_cost_us(call_us: Mapping[CallKey, float], gpu: str, library: str) -> float:
-    """The fixed cost of a call in µs on a GPU, else of the library, else of any; 0 where none is known."""
+    """Return the call cost in µs on a GPU, or else of the library, or else of any library; 0 if it is unknown."""
     keys = (CallKey(gpu, library), CallKey("", library), CallKey("", ""))
     return next((call_us[key] for key in keys if key in call_us), 0.0)
 
 
 def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
-    """On each GPU a low quantile of a library's times in µs."""
+    """Return each GPU's low quantile of a library's times in µs."""
     table = _quantiles(gpus, libraries, time_us).reset_index()
     keys = map(CallKey, table["gpu"], table["library"])
     return dict(zip(keys, table["cost"].tolist(), strict=True))
 
 
 def common_call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
-    """Return the cost of a library's call in µs, the same on every GPU: the median of the GPUs' low quantiles.
+    """Return the call cost of a library in µs, the same on every GPU: the median of the GPUs' low quantiles.
 
-    A slow GPU's smallest kernels take longer than its calls, so that its own quantile is no cost of a call; and a GPU
-    that was never measured has none. GPUs with fewer than `MIN_ROWS` rows count if there are no others.
+    On a slow GPU the smallest kernels take longer than a call, so the GPU's own quantile is not the call cost. An
+    unmeasured GPU has no quantile. GPUs with fewer than `MIN_ROWS` rows count if there are no others.
     """
     table = _quantiles(gpus, libraries, time_us)
     costs = {}
@@ -90,7 +109,7 @@ def common_call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarr
 
 
 def _quantiles(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> "pd.DataFrame":
-    """``cost`` (the low quantile in µs) and ``rows`` by (library, gpu)."""
+    """Return ``cost`` (the low quantile in µs) and ``rows``, indexed by (library, gpu)."""
     import pandas as pd
 
     table = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us})
@@ -99,7 +118,7 @@ def _quantiles(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> 
 
 
 def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
-    """The launch of each GPU and library with enough streaming operators, and the median one of each library."""
+    """Fit the call cost of each GPU and library with enough streaming rows, and the median cost of each library."""
     import pandas as pd
 
     from surrogate.dataset.problems import device_names, row_groups
@@ -111,8 +130,8 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
         for setting, positions in row_groups(rows.frame, rows.family.setting_names):
             streaming[positions] = rows.family.is_streaming(setting)
         part = rows.take(streaming & rows.ok)
-        whose = {"gpu": device_names(part.frame), "library": part.frame["library"].to_numpy()}
-        parts.append(pd.DataFrame({**whose, "time_us": part.time_us, "roofline_us": part.roofline_us}))
+        keys = {"gpu": device_names(part.frame), "library": part.frame["library"].to_numpy()}
+        parts.append(pd.DataFrame({**keys, "time_us": part.time_us, "roofline_us": part.roofline_us}))
     if not any(map(len, parts)):
         return {}
     table = pd.concat(parts, ignore_index=True)
@@ -121,12 +140,12 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
     costs = call_costs(*(table[name].to_numpy() for name in ("gpu", "library", "time_us")))
     for (gpu, library), part in table.groupby(["gpu", "library"]):
         call_us = costs[CallKey(str(gpu), str(library))]
-        near = part[part["roofline_us"].between(WINDOW[0] * call_us, WINDOW[1] * call_us)]
-        if len(near) < MIN_ROWS:
+        in_window = part[part["roofline_us"].between(FIT_WINDOW[0] * call_us, FIT_WINDOW[1] * call_us)]
+        if len(in_window) < MIN_ROWS:
             continue
-        # time = slope · roofline + constant, by least squares on the relative error.
-        columns = np.column_stack([near["roofline_us"], np.ones(len(near))])
-        slope, constant = relative_fit(columns, near["time_us"].to_numpy())
+        # Fit time = slope · roofline + constant by least squares on the relative error.
+        columns = np.column_stack([in_window["roofline_us"], np.ones(len(in_window))])
+        slope, constant = relative_fit(columns, in_window["time_us"].to_numpy())
         values = [call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0)]
         launches[CallKey(str(gpu), str(library))] = CallCost(*values)
         by_library.setdefault(CallKey("", str(library)), []).append(values)
@@ -134,5 +153,5 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
 
 
 def launch_of(launches: Mapping[CallKey, CallCost], gpu: str, library: str) -> CallCost:
-    """The launch of the GPU and library, else that of the library, else none."""
+    """Return the call cost of the GPU and library, or else of the library, or else a cost of 0."""
     return launches.get(CallKey(gpu, library), launches.get(CallKey("", library), CallCost()))

@@ -1,9 +1,9 @@
 """`linear-dims`, `linear-terms` and `li-et-al`: linear models, one fit per candidate.
 
 The first two are ridge regressions of log time. Source of `li-et-al`: Li, Sun, Jog, "Path Forward Beyond Simulators:
-Fast and Accurate GPU Execution Time Prediction for DNN Workloads" (MICRO 2023): linear regression per kernel on
-operation counts and input / output sizes; for another GPU the slopes are scaled by what the hardware offers. Here a
-candidate stands for the kernels, and slopes are efficiencies.
+Fast and Accurate GPU Execution Time Prediction for DNN Workloads" (MICRO 2023). The paper fits a linear regression per
+kernel on operation counts and input / output sizes. For another GPU it scales the slopes by the ratio of peaks or
+bandwidths. Here candidates replace kernels, and slopes are efficiencies.
 """
 
 import json
@@ -21,16 +21,26 @@ from surrogate.models.json_types import Number, from_json_types, to_json_types
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
 
 MAX_VARIANCE = 3.0
-"""Principal components of less variance (a column has 1) are clipped. Components of more are the sizes, which the model
-may extrapolate. On the cuDNN table this clipping changes no choice beyond chance."""
+"""Maximum variance of a clipped principal component (a column has 1).
+
+Components with more variance are the sizes, which the model may extrapolate. On the cuDNN table, clipping changes no
+choices beyond chance.
+"""
 OVERALL = ""
-"""Key of the fit over all rows, for a candidate that training did not see."""
+"""Key of the fit over all rows, for candidates that training did not see."""
 
 
 class Guard(TypedDict, total=False):
-    """Range of the training rows along the clipped components; bundles of version 0.3.0 have none.
+    """Ranges of the training rows along the clipped components. Bundles of version 0.3.0 have none.
 
-    ``directions`` (components, columns), ``slopes`` of log time along them, ``low`` and ``high`` (components,).
+    Attributes
+    ----------
+    directions
+        (components, columns) directions in unscaled columns.
+    slopes
+        (components,) slopes of log time along them.
+    low, high
+        (components,) ranges.
     """
 
     directions: tuple[tuple[Number, ...], ...]
@@ -40,7 +50,7 @@ class Guard(TypedDict, total=False):
 
 
 class Ridge(Guard):
-    """One fit: ``weights`` (columns,) of the columns as they come, and the intercept."""
+    """One fit: ``weights`` (columns,) of the unscaled columns, and the intercept."""
 
     weights: tuple[Number, ...]
     intercept: Number
@@ -48,15 +58,26 @@ class Ridge(Guard):
 
 @dataclass(eq=False, repr=False)
 class _Linear(TimeModel):
-    """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per candidate.
+    """log(time) = w · standardised columns + b with the penalty α‖w‖², fitted per candidate.
 
-    The weights of many correlated columns cancel one another where training varied, and nowhere else: a row of a new
-    shape could be a thousand times off. So its minor principal components are clipped to the range of training rows.
+    The weights of correlated columns cancel one another where training varied, but not for other rows. The time of a
+    new shape could be wrong by a factor of a thousand. So minor principal components are clipped to the range of
+    training rows.
+
+    Parameters
+    ----------
+    alpha
+        Penalty on squared weights of standardised columns, positive.
+
+    Attributes
+    ----------
+    fits_
+        Candidate → its `Ridge`; `OVERALL` → the fit over all rows.
     """
 
     storable: ClassVar[bool] = True
     columns = staticmethod(dims)
-    """Family → the columns that the model sees."""
+    """Family → the columns of the model."""
 
     alpha: Annotated[float, SearchRange(1e-3, 1e3, log=True)] = 1.0
 
@@ -76,16 +97,18 @@ class _Linear(TimeModel):
             fit = self.fits_.get(str(name), self.fits_[OVERALL])
             log_time[members] = x[members] @ np.array(fit["weights"]) + fit["intercept"]
             if "directions" in fit and "slopes" in fit and "low" in fit and "high" in fit:
-                along = x[members] @ np.array(fit["directions"]).T
-                log_time[members] += (np.clip(along, fit["low"], fit["high"]) - along) @ np.array(fit["slopes"])
+                projection = x[members] @ np.array(fit["directions"]).T
+                log_time[members] += (np.clip(projection, fit["low"], fit["high"]) - projection) @ np.array(
+                    fit["slopes"]
+                )
         return np.exp(np.clip(log_time, -20.0, 40.0))
 
     def _design(self, rows: Rows) -> np.ndarray:
-        # What no formula or data sheet tells counts as 0: a described kernel's columns may all be unknown.
+        # Unknown values count as 0: all columns of a described kernel may be unknown.
         return np.nan_to_num(rows.columns(self.columns(rows.family)).astype(np.float64))
 
     def _ridge(self, x: np.ndarray, y: np.ndarray) -> Ridge:
-        """Ridge on standardised columns, as weights of the columns as they come, with its guard."""
+        """Return the ridge regression on standardised columns as weights of unscaled columns, with its guard."""
         from sklearn.linear_model import Ridge as Estimator
 
         mean, scale = x.mean(axis=0), x.std(axis=0)
@@ -95,35 +118,60 @@ class _Linear(TimeModel):
         coefficients = np.asarray(ridge.coef_)
         weights = coefficients / scale
         intercept = float(np.asarray(ridge.intercept_) - weights @ mean)
-        # The guard: components of little variance, as directions in the columns as they come.
+        # The guard: components with little variance, as directions in unscaled columns.
         variance, components = np.linalg.eigh(standardised.T @ standardised / len(x))
         minor = components[:, variance < MAX_VARIANCE].T
-        along = x @ (minor / scale).T
-        guard = {"directions": minor / scale, "slopes": minor @ coefficients, "low": along.min(0), "high": along.max(0)}
-        plain: Any = {name: to_json_types(values) for name, values in guard.items()}
-        return Ridge(weights=tuple(weights.tolist()), intercept=intercept, **plain)
+        projection = x @ (minor / scale).T
+        guard = {
+            "directions": minor / scale,
+            "slopes": minor @ coefficients,
+            "low": projection.min(0),
+            "high": projection.max(0),
+        }
+        guard_values: Any = {name: to_json_types(values) for name, values in guard.items()}
+        return Ridge(weights=tuple(weights.tolist()), intercept=intercept, **guard_values)
 
     def to_files(self) -> dict[str, bytes]:
-        """Coefficients as JSON."""
+        """Return the coefficients as JSON."""
         return {"coefficients.json": json.dumps(self.fits_, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `to_files` wrote."""
+        """Return the model from the output of `to_files`."""
         model = cls(**params)
         model.fits_ = from_json_types(Mapping[str, Ridge], json.loads(files["coefficients.json"]))
         return model
 
 
 class LinearDims(_Linear):
-    """Ridge on the logarithms of the raw sizes."""
+    """Ridge regression of log time on the logarithms of the raw sizes, one fit per candidate.
+
+    Parameters
+    ----------
+    alpha
+        Penalty on squared weights of standardised columns, positive.
+
+    References
+    ----------
+    Hoerl and Kennard 1970, "Ridge regression: Biased estimation for nonorthogonal problems".
+    """
 
     name: ClassVar[str] = "linear-dims"
     help: ClassVar[str] = "ridge regression of log time on the sizes, one fit per candidate"
 
 
 class LinearTerms(_Linear):
-    """Ridge on the sizes and the analytical terms."""
+    """Ridge regression of log time on the sizes and the analytical terms, one fit per candidate.
+
+    Parameters
+    ----------
+    alpha
+        Penalty on squared weights of standardised columns, positive.
+
+    References
+    ----------
+    Hoerl and Kennard 1970, "Ridge regression: Biased estimation for nonorthogonal problems".
+    """
 
     name: ClassVar[str] = "linear-terms"
     help: ClassVar[str] = "ridge regression of log time on sizes and analytical terms, one fit per candidate"
@@ -134,10 +182,24 @@ class LinearTerms(_Linear):
 class LiEtAl(TimeModel):
     """time = a · FLOPs / peak + b · bytes / bandwidth + c with a, b, c ≥ 0, per (GPU, candidate, setting).
 
-    The paper's ordinary least squares would fit only the largest of five orders of magnitude of times; rows are
-    weighted by 1 / time instead, so that the relative error counts. FLOPs and bytes are the problem's own (direct
-    algorithm, tensors touched once), as the paper takes them. A GPU with fewer than ``least_rows`` rows of a candidate
-    takes the fit over all GPUs; NaN for a candidate that training did not hold.
+    FLOPs and bytes are the problem's own (direct algorithm, tensors touched once), as in the paper. The paper's
+    ordinary least squares would fit only the largest of times over five orders of magnitude. So rows have the weight 1
+    / time, and the relative error counts. A candidate without training rows gets NaN.
+
+    Parameters
+    ----------
+    least_rows
+        Minimum rows of a candidate on a GPU. With fewer rows, the fit over all GPUs answers.
+
+    Attributes
+    ----------
+    coefficients_
+        Group's key → (a, b, c).
+
+    References
+    ----------
+    Li, Sun, Jog, "Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for DNN Workloads"
+    (MICRO 2023).
     """
 
     name: ClassVar[str] = "li-et-al"
@@ -146,7 +208,7 @@ class LiEtAl(TimeModel):
     least_rows: Annotated[int, SearchRange(3, 60, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """One fit per GPU and candidate, and the general ones that stand in (see `_levels`)."""
+        """Fit each GPU and candidate, and the more general groups (see `_levels`)."""
         columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
         self.coefficients_ = {
             key: relative_fit(columns[index], time_us[index], nonnegative=True)
@@ -156,7 +218,7 @@ class LiEtAl(TimeModel):
     def _predict(self, rows: Rows) -> np.ndarray:
         columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
         time_us = np.full(len(rows), np.nan)
-        for level in reversed(_levels(rows)):  # the closer fit overwrites the general one
+        for level in reversed(_levels(rows)):  # the more specific fit overwrites the general one
             for key, index in level.groups(np.arange(len(rows))):
                 if key in self.coefficients_:
                     time_us[index] = columns[index] @ self.coefficients_[key]
@@ -164,7 +226,7 @@ class LiEtAl(TimeModel):
 
 
 def _levels(rows: Rows) -> list[GroupLevel]:
-    """The candidate with its group of kernels and the GPU; without the GPU; alone."""
+    """Return the levels of groups: candidate, kernel group and GPU; then without the GPU; then the candidate alone."""
     columns = key_columns(rows)
     levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
     return [GroupLevel.of(joined(columns, names).to_numpy()) for names in levels]

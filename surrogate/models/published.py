@@ -1,10 +1,10 @@
-"""`forest` and `mlp`: two predictors of the literature by scikit-learn, on the problem's and the device's logarithms.
+"""`forest` and `mlp`: two published predictors by scikit-learn, on logarithms of the problem and the device.
 
 Source of `forest`: Zhang et al., "nn-Meter: Towards Accurate Latency Prediction of Deep-Learning Model Inference on
 Diverse Edge Devices" (MobiSys 2021): a random forest per kernel on input size, channels, filter size, stride, FLOPs and
 parameter size. Source of `mlp`: Yu et al., "Habitat: A Runtime-Based Computational Performance Predictor for Deep
-Neural Network Training" (ATC 2021): per operator 8 layers of 1024, operator parameters plus four GPU features; Lin et
-al. likewise, smaller.
+Neural Network Training" (ATC 2021): per operator 8 layers of 1024 units, on operator parameters and four GPU features.
+The network of Lin et al. is similar and smaller.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,40 @@ import numpy as np
 from surrogate.dataset.rows import Rows
 from surrogate.models.base import SearchRange, TimeModel, configuration
 
-LIMIT = 6.0
-"""Standardised inputs are cut here: a size far outside training must not drive the network to absurd times."""
+MAX_INPUT = 6.0
+"""Standardised inputs are clipped to ± this, so that sizes far outside training do not give absurd times."""
 
 
 @dataclass(eq=False, repr=False)
 class Forest(TimeModel):
-    """One forest per candidate over all GPUs, on log time; NaN for a candidate that training did not hold.
+    """One random forest of log time per candidate, over all GPUs.
 
-    nn-Meter regresses raw latency on phones; over five orders of magnitude that would fit the largest times only, so
-    the forest averages logarithms. Trees are fewer and leaves larger than nn-Meter's (hundreds, 1), for time and space.
+    nn-Meter regresses raw latency on phones. Over five orders of magnitude that would fit only the largest times, so
+    the forest averages logarithms. It has fewer trees and larger leaves than nn-Meter (hundreds, 1), to save time and
+    space. A candidate without training rows gets NaN.
+
+    Parameters
+    ----------
+    trees
+        Number of trees of each forest.
+    min_samples_leaf
+        Minimum rows in a leaf.
+    max_features
+        Share of the columns that a split may use, in (0, 1].
+    max_depth
+        Maximum depth of a tree.
+    random_state
+        Seed of the trees.
+
+    Attributes
+    ----------
+    forests_
+        Candidate → its fitted forest.
+
+    References
+    ----------
+    Zhang et al., "nn-Meter: Towards Accurate Latency Prediction of Deep-Learning Model Inference on Diverse Edge
+    Devices" (MobiSys 2021).
     """
 
     name: ClassVar[str] = "forest"
@@ -65,11 +89,45 @@ class Forest(TimeModel):
 
 @dataclass(eq=False, repr=False)
 class Mlp(TimeModel):
-    """One ReLU network for all candidates (a one-hot input), squared error of the standardised log time.
+    """One ReLU network for all candidates (a one-hot input), with squared error of the standardised log time.
 
-    ``width`` × ``depth`` hidden units (Habitat's 1024 × 8 would take hours on a CPU), by scikit-learn's Adam.
-    ``max_steps`` caps the epochs on large tables, so that a fit takes seconds. NaN for a candidate that training did
-    not hold.
+    It is fitted by scikit-learn's Adam. Habitat's 8 layers of 1024 units would take hours on a CPU. A candidate without
+    training rows gets NaN.
+
+    Parameters
+    ----------
+    width
+        Units of each hidden layer.
+    depth
+        Number of hidden layers.
+    epochs
+        Maximum passes over the rows.
+    max_steps
+        Maximum gradient steps, so that a fit on a large table takes seconds.
+    batch
+        Rows of a gradient step.
+    learning_rate
+        Initial step size of Adam.
+    weight_decay
+        L2 penalty on the weights.
+    random_state
+        Seed of the weights and the batches.
+
+    Attributes
+    ----------
+    network_
+        The fitted network.
+    candidates_
+        Names of the candidates, in the order of the one-hot inputs.
+    mean_, deviation_
+        Scales of the inputs.
+    target_
+        Mean and standard deviation of log time.
+
+    References
+    ----------
+    Yu et al., "Habitat: A Runtime-Based Computational Performance Predictor for Deep Neural Network Training" (ATC
+    2021).
     """
 
     name: ClassVar[str] = "mlp"
@@ -97,13 +155,13 @@ class Mlp(TimeModel):
             batch_size=min(self.batch, len(log_us)),  # pyright: ignore[reportArgumentType]
             learning_rate_init=self.learning_rate,
             alpha=self.weight_decay,
-            random_state=np.random.RandomState(self.random_state),  # one that goes on from epoch to epoch
+            random_state=np.random.RandomState(self.random_state),  # its state continues from epoch to epoch
         )
         design = self._design(rows)
         target = ((log_us - self.target_[0]) / self.target_[1]).astype(np.float32)
         for epoch in range(max(min(self.epochs, self.max_steps // steps_per_epoch), 1)):
             self.network_.partial_fit(design, target)
-            if len(self.network_.loss_curve_) <= epoch:  # scikit-learn swallowed this epoch's interruption
+            if len(self.network_.loss_curve_) <= epoch:  # scikit-learn caught the user's interruption of this epoch
                 raise KeyboardInterrupt
 
     def _predict(self, rows: Rows) -> np.ndarray:
@@ -113,7 +171,7 @@ class Mlp(TimeModel):
         return np.where(learned, np.exp(np.clip(log_us, -20.0, 40.0)), np.nan)
 
     def _design(self, rows: Rows) -> np.ndarray:
-        """(rows, columns + candidates) float32: standardised columns and the one-hot candidate."""
+        """Return (rows, columns + candidates) float32: standardised columns and the one-hot candidate."""
         x = (rows.columns(configuration(rows.family)) - self.mean_) / self.deviation_
         one_hot = rows.candidate.astype(str)[:, None] == self.candidates_
-        return np.hstack([x.clip(-LIMIT, LIMIT), one_hot]).astype(np.float32)
+        return np.hstack([x.clip(-MAX_INPUT, MAX_INPUT), one_hot]).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Every model by its name, and the rows that models are fitted on.
+"""The models by name, and the rows that models are fitted on.
 
-A model is a class of a file in this package that gives itself a ``name``. What it says of itself is read from the
-file's source, so that names and help are there at once; the file is imported when its class is first asked for.
+A model is a class with a ``name`` in a file of this package. Its declaration is read from the file's source, so that
+names and help are available at once. The file is imported when its class is requested.
 """
 
 import ast
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelDeclaration:
-    """What a model says of itself, as `TimeModel` describes it, and the ``home`` module of the class ``cls``."""
+    """The declaration of a model, as `TimeModel` describes it. ``home`` is the module of the class ``cls``."""
 
     home: str
     cls: str
@@ -33,34 +33,36 @@ class ModelDeclaration:
     on_request: bool = False
 
     def load(self) -> "type[TimeModel]":
-        """The class."""
+        """Return the class."""
         return getattr(import_module(self.home), self.cls)
 
 
 def _declarations() -> Iterator[ModelDeclaration]:
-    """Those of all files of the package: the plain values that the body of a class, or of its base there, assigns."""
+    """Yield the declarations in all files: constants that a class, or its base in the same file, assigns."""
     folder = Path(__file__).parent
-    wanted = set(ModelDeclaration.__dataclass_fields__)
+    flags = set(ModelDeclaration.__dataclass_fields__)
     for path in folder.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         if 'name: ClassVar[str] = "' not in source:
             continue
         home = ".".join(("surrogate.models", *path.relative_to(folder).with_suffix("").parts))
-        stated: dict[str, dict[str, Any]] = {}
+        values_of: dict[str, dict[str, Any]] = {}
         for node in ast.parse(source).body:
             if not isinstance(node, ast.ClassDef):
                 continue
-            values = {name: value for base in node.bases for name, value in stated.get(ast.unparse(base), {}).items()}
+            values = {
+                name: value for base in node.bases for name, value in values_of.get(ast.unparse(base), {}).items()
+            }
             for item in node.body:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.value, ast.Constant):
                     values[ast.unparse(item.target)] = item.value.value
-            stated[node.name] = {name: value for name, value in values.items() if name in wanted}
+            values_of[node.name] = {name: value for name, value in values.items() if name in flags}
             if "name" in values:
-                yield ModelDeclaration(home, node.name, **stated[node.name])
+                yield ModelDeclaration(home, node.name, **values_of[node.name])
 
 
 def _by_name() -> dict[str, ModelDeclaration]:
-    """Every declaration by its name. Raises `TypeError` where two models have one name."""
+    """Return every declaration by its name. Raise `TypeError` if two models have the same name."""
     models: dict[str, ModelDeclaration] = {}
     for each in sorted(_declarations(), key=lambda each: each.name):
         if each.name in models:
@@ -70,16 +72,16 @@ def _by_name() -> dict[str, ModelDeclaration]:
 
 
 DECLARED = _by_name()
-"""Name → what the model says of itself, of all models."""
+"""Name → declaration, for all models."""
 DEFAULT_MODEL = "boosted-terms"
 
 
 COMPARED = tuple(name for name, each in DECLARED.items() if not each.on_request)
-"""The models that are compared where none is named."""
+"""The models that are compared if the user names none."""
 TRAINED = tuple(name for name, each in DECLARED.items() if each.storable and name != "calibrated")
-"""The models that `seer train` fits; `seer calibrate` makes the calibrated ones."""
+"""The models that `seer train` fits. `seer calibrate` makes the calibrated ones."""
 MODELS: "dict[str, type[TimeModel]]"
-"""Name → class of those; their files are imported when this is first asked for."""
+"""Name → class of the `COMPARED` models. Their files are imported when this is first used."""
 
 
 def __getattr__(name: str) -> "dict[str, type[TimeModel]]":
@@ -89,13 +91,13 @@ def __getattr__(name: str) -> "dict[str, type[TimeModel]]":
 
 
 def model_class(name: str) -> "type[TimeModel]":
-    """The class of that name, those on request among them. Raises `InputError` with the nearest names."""
+    """Return the class with that name, also of a model on request. Raise `InputError` with the nearest names."""
     check_choice("model", name, DECLARED)
     return DECLARED[name].load()
 
 
 def model_frame(data: "Dataset", candidate: str = "algorithm") -> "pd.DataFrame":
-    """The rows to choose among (`candidate_frame`), with kernel metrics where the dataset has kernels."""
+    """Return the rows of the candidates (`candidate_frame`), with kernel metrics if the dataset has kernels."""
     from surrogate.dataset.store import candidate_frame
     from surrogate.models.seer.kernels import with_kernel_metrics
 

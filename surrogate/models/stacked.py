@@ -2,11 +2,11 @@
 
 `boosted-seer` corrects SEER's fits by trees. The base of the trees is the time of `seer-time-only`, and its ratio to
 the roofline is a column. Training rows get SEER's times from fits that did not see their shape, so that the trees learn
-how far SEER is off on new shapes.
+SEER's errors on new shapes.
 
-`stacked-terms` is a convex combination of trees on the roofline and of `boosted-seer` in log time. The two err
-differently on new shapes: one starts from the roofline, the other from the paper's physics. Sources: Wolpert 1992,
-"Stacked generalization"; Breiman 1996, "Stacked regressions" (weights that are not negative and sum to one).
+`stacked-terms` is a convex combination, in log time, of trees on the roofline and of `boosted-seer`. Their errors on
+new shapes differ: one starts from the roofline, the other from the paper's physics. Sources: Wolpert 1992, "Stacked
+generalization"; Breiman 1996, "Stacked regressions" (weights that are not negative and sum to one).
 """
 
 import json
@@ -45,9 +45,9 @@ class BoostedSeer(BoostedTerms):
     cross_folds
         Folds of the training shapes. Each is predicted by SEER's fits to the other folds.
     least_rows
-        As of `SeerTimeOnly`.
+        See `SeerTimeOnly`.
     rounds, learning_rate, max_leaves, …
-        As of `BoostedTerms`.
+        See `BoostedTerms`.
 
     Attributes
     ----------
@@ -68,34 +68,34 @@ class BoostedSeer(BoostedTerms):
     least_rows: Annotated[int, SearchRange(6, 40, log=True)] = 8
 
     def base_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) SEER's time in µs, which the correction multiplies, or the roofline's if SEER has no time."""
+        """Return SEER's time (rows,) in µs, which the correction multiplies, or the roofline if SEER has no time."""
         return self._seer_us(rows)
 
     def design(self, rows: Rows) -> np.ndarray:
-        """(rows, columns + 2) float32: terms, the log of SEER's time over the roofline's, the candidate's code."""
+        """Return (rows, columns + 2) float32: terms, the log of SEER's time over the roofline, the candidate's code."""
         ratio = np.log(self._seer_us(rows) / super().base_us(rows)).astype(np.float32)
         return np.insert(super().design(rows), -1, ratio, axis=1)
 
     def settings(self) -> dict[str, Any]:
-        """Parameters for ``xgboost.train``."""
-        own = ("cross_folds", "least_rows")
-        return {name: value for name, value in super().settings().items() if name not in own}
+        """Return parameters for ``xgboost.train``."""
+        not_xgboost = ("cross_folds", "least_rows")
+        return {name: value for name, value in super().settings().items() if name not in not_xgboost}
 
     def column_weights(self, family: Family) -> np.ndarray:
-        """(columns + 2,) as of `BoostedTerms`; SEER's ratio counts as a candidate's code does."""
+        """Return weights (columns + 2,) as in `BoostedTerms`; SEER's ratio weighs as much as the candidate's code."""
         return np.insert(super().column_weights(family), -1, CANDIDATE_WEIGHT)
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit SEER out of fold, then the trees on its residuals, then SEER on all rows."""
         label = fold_labels(shape_names(rows.frame, rows.family), self.cross_folds, self.random_state)
-        prepared = FeatureRows.of(rows)
+        features = FeatureRows.of(rows)
         seer_us = np.full(len(rows), np.nan)
         for fold in np.unique(label):
             inside, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
             if len(inside):
-                fitted = SeerTimeOnly(self.least_rows).fit_rows(prepared, inside, time_us)
-                seer_us[outside] = fitted.predict_rows(prepared, outside)
-        self.seer_ = SeerTimeOnly(self.least_rows).fit_rows(prepared, np.arange(len(rows)), time_us)
+                fitted = SeerTimeOnly(self.least_rows).fit_rows(features, inside, time_us)
+                seer_us[outside] = fitted.predict_rows(features, outside)
+        self.seer_ = SeerTimeOnly(self.least_rows).fit_rows(features, np.arange(len(rows)), time_us)
         self._last = rows, _or_roofline(seer_us, rows)
         try:
             super()._fit(rows, time_us)
@@ -110,41 +110,42 @@ class BoostedSeer(BoostedTerms):
             del self._last
 
     def _seer_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) SEER's times in µs, from the fit or prediction that is under way if ``rows`` are its rows."""
-        known, seer_us = getattr(self, "_last", (None, None))
-        return seer_us if known is rows and seer_us is not None else _or_roofline(self.seer_.predict(rows), rows)
+        """Return SEER's times (rows,) in µs, from the running fit or prediction if ``rows`` are its rows."""
+        current_rows, seer_us = getattr(self, "_last", (None, None))
+        return seer_us if current_rows is rows and seer_us is not None else _or_roofline(self.seer_.predict(rows), rows)
 
     def tree_columns(self, family: Family) -> tuple[str, ...]:
-        """Names of the columns of `design` but the last one, the candidate's code."""
+        """Return the names of the columns of `design` except the last one, the candidate's code."""
         return (*super().tree_columns(family), RATIO)
 
     def times(self) -> BoostedTimes | None:
-        """None: SEER's fits are no ensemble of trees."""
+        """Return None: SEER's fits are not an ensemble of trees."""
         return None
 
     def to_files(self) -> dict[str, bytes]:
-        """SEER's fits and the trees as arrays."""
+        """Return SEER's fits and the trees as arrays."""
         parts = {SEER: self.seer_.to_files(), TREES: self.arrays().to_files()}
         return {f"{part}{name}": data for part, files in parts.items() for name, data in files.items()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """The model that `to_files` described."""
+        """Return the model from the output of `to_files`."""
         model = cls.from_times(BoostedTimes.from_files(files_below(TREES, files)), params)
         model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, files_below(SEER, files))
         return model
 
 
 def _or_roofline(seer_us: np.ndarray, rows: Rows) -> np.ndarray:
-    """(rows,) SEER's times in µs, or the roofline's if SEER has no time."""
+    """Return SEER's times (rows,) in µs, or the roofline if SEER has no time."""
     return np.where(np.isfinite(seer_us), seer_us, rows.roofline_us)
 
 
 UNSEEN_GPU_SHARE = 0.5
-"""Share of the weight on a GPU that training did not hold: physics fitted to other GPUs says less there.
+"""Factor of the weight on a GPU without training rows. Physics fitted to other GPUs is less accurate there.
 
 Folds by shape give a weight of 0.65 on the cuDNN table. If one of its nine GPUs is left out, the errors on the other
-eight, each left out, too, are smallest with a weight of 0.2 to 0.4."""
+eight, each also left out, are smallest with a weight of 0.2 to 0.4.
+"""
 PARTS = ("first", "second")
 WEIGHTS = "weights.json"
 
@@ -154,19 +155,19 @@ class StackedTerms(TimeModel):
     """Combine two models: log time = (1 − w) · log time of the first + w · log time of the second.
 
     The weight w minimises the mean absolute log error of out-of-fold predictions. The training shapes are split into
-    folds, and each fold is predicted by models fitted on the other folds. A mechanism has its own weight, drawn towards
-    the weight of all rows if it has few shapes. On a GPU that training did not hold, weights count `UNSEEN_GPU_SHARE`.
-    The first model answers if the second has no prediction, and for problems outside the family's primary stratum
-    (grouped convolutions).
+    folds, and each fold is predicted by models fitted on the other folds. A mechanism has its own weight. It is shrunk
+    towards the weight of all rows if the mechanism has few shapes. On a GPU without training rows, the weight is
+    multiplied by `UNSEEN_GPU_SHARE`. The first model answers alone if the second has no prediction, and for problems
+    outside the family's primary stratum (grouped convolutions).
 
     Parameters
     ----------
     first, second
         Names of the two models.
     inner_folds
-        Folds of the training shapes. Each costs one fit of both models.
+        Number of folds of the training shapes. Each costs one fit of both models.
     pooling
-        Shapes of a mechanism at which its own weight counts as much as the weight of all rows.
+        Number of shapes with which a mechanism's own weight and the weight of all rows count the same.
     random_state
         Seed of the folds and of the models.
     device
@@ -191,7 +192,7 @@ class StackedTerms(TimeModel):
     name: ClassVar[str] = "stacked-terms"
     help: ClassVar[str] = "boosted-terms and boosted-seer together, a weighted mean in log time"
     storable: ClassVar[bool] = True
-    tunable: ClassVar[bool] = False  # its models are
+    tunable: ClassVar[bool] = False  # its models are tunable
 
     first: str = "boosted-terms"
     second: str = "boosted-seer"
@@ -202,7 +203,7 @@ class StackedTerms(TimeModel):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit both models on all rows, and the weights on out-of-fold predictions."""
-        self.second_ = self._part(self.second, rows, time_us)  # first, as it may refuse the rows
+        self.second_ = self._part(self.second, rows, time_us)  # fitted first, because it may refuse the rows
         self.first_ = self._part(self.first, rows, time_us)
         log_us = np.log(time_us)
         # 1. Out-of-fold predictions of both models, in log time.
@@ -211,24 +212,24 @@ class StackedTerms(TimeModel):
         for fold in np.unique(label):
             outside, inside = np.flatnonzero(label == fold), np.flatnonzero(label != fold)
             if len(inside):
-                train, held = rows.take(inside), rows.take(outside)
+                train, holdout = rows.take(inside), rows.take(outside)
                 for row, part in enumerate((self.first_, self.second_)):
-                    predicted[row, outside] = _quicker(part).fit(train, time_us[inside]).predict(held)
+                    predicted[row, outside] = _quicker(part).fit(train, time_us[inside]).predict(holdout)
         # 2. The weight over all rows, then the weight of each mechanism.
         used = np.flatnonzero(np.isfinite(predicted).all(axis=0) & _is_primary(rows))
-        left, step = log_us[used] - np.log(predicted[0, used]), np.diff(np.log(predicted[:, used]), axis=0)[0]
+        residual, step = log_us[used] - np.log(predicted[0, used]), np.diff(np.log(predicted[:, used]), axis=0)[0]
         shape, mechanism = rows.shape[used], _mechanisms(rows)[used]
-        self.weight_ = stacking_weight(left, step)
+        self.weight_ = stacking_weight(residual, step)
         self.gpus_ = sorted(set(device_names(rows.frame)))
         self.weights_: dict[int, float] = {}
         for code in np.unique(mechanism).tolist():
             members = mechanism == code
-            own = len(np.unique(shape[members]))
-            share = own / (own + self.pooling)
-            self.weights_[code] = share * stacking_weight(left[members], step[members]) + (1 - share) * self.weight_
+            shapes = len(np.unique(shape[members]))
+            share = shapes / (shapes + self.pooling)
+            self.weights_[code] = share * stacking_weight(residual[members], step[members]) + (1 - share) * self.weight_
 
     def _part(self, name: str, rows: Rows, time_us: np.ndarray) -> TimeModel:
-        """The fitted model of that name."""
+        """Return the fitted model with that name."""
         if name in self.fitted_parts:
             return self.fitted_parts[name]
         cls = model_class(name)
@@ -245,7 +246,7 @@ class StackedTerms(TimeModel):
         return first ** (1 - weight) * np.where(weight > 0, second, 1.0) ** weight
 
     def to_files(self) -> dict[str, bytes]:
-        """Both models' files, each under its part's name, and the weights as JSON."""
+        """Return both models' files, each with its part's name as prefix, and the weights as JSON."""
         files: dict[str, bytes] = {}
         content: dict[str, Any] = {"weight": self.weight_, "weights": self.weights_, "gpus": self.gpus_}
         for part, model in zip(PARTS, (self.first_, self.second_), strict=True):
@@ -255,7 +256,7 @@ class StackedTerms(TimeModel):
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """The model that `to_files` described. Raises `InputError` if a part is no model that bundles hold."""
+        """Return the model from the output of `to_files`. Raise `InputError` if a part is no storable model."""
         model = cls(**params)
         content = json.loads(files[WEIGHTS])
         model.weight_ = from_json_types(Share, content["weight"])
@@ -266,38 +267,38 @@ class StackedTerms(TimeModel):
         for part in PARTS:
             kind = model_class(content[part]["name"])
             if not kind.storable or kind is cls:
-                raise InputError(f"{WEIGHTS}: {kind.name} is no part of {cls.name}")
+                raise InputError(f"{WEIGHTS}: {kind.name} cannot be a part of {cls.name}")
             setattr(model, f"{part}_", kind.from_files(content[part]["params"], files_below(f"{part}.", files)))
         return model
 
 
-def stacking_weight(left: np.ndarray, step: np.ndarray) -> float:
-    """Return the w in [0, 1] that minimises Σ|left − w · step|; 0 without rows.
+def stacking_weight(residual: np.ndarray, step: np.ndarray) -> float:
+    """Return the w in [0, 1] that minimises Σ|residual − w · step|; 0 without rows.
 
     Parameters
     ----------
-    left : (rows,)
+    residual : (rows,)
         Log of measured time over the first model's time.
     step : (rows,)
         Log of the second model's time over the first model's time.
 
     Notes
     -----
-    The sum is convex in w. Its minimum is the median of left / step, in which a row weighs |step|.
+    The sum is convex in w. Its minimum is the median of residual / step, with the weights |step|.
     """
     moves = np.abs(step) > 0
     if not moves.any():
         return 0.0
-    ratio, weight = left[moves] / step[moves], np.abs(step[moves])
+    ratio, weight = residual[moves] / step[moves], np.abs(step[moves])
     order = np.argsort(ratio, kind="stable")
     reached = np.cumsum(weight[order])
     return float(np.clip(ratio[order][np.searchsorted(reached, reached[-1] / 2)], 0.0, 1.0))
 
 
 def _quicker(model: TimeModel) -> TimeModel:
-    """An unfitted model of the same settings, with half the trees at twice the learning rate.
+    """Return an unfitted model with the same settings, but half the trees and twice the learning rate.
 
-    The weight depends on how two models differ, which both halves leave as it is.
+    The weight depends on the difference of the two models, which changes little.
     """
     settings = model.get_params(deep=False)
     if {"rounds", "learning_rate"} <= set(settings):
@@ -309,11 +310,11 @@ def _quicker(model: TimeModel) -> TimeModel:
 
 
 def _is_primary(rows: Rows) -> np.ndarray:
-    """(rows,) True in the family's primary stratum."""
+    """Return True (rows,) in the family's primary stratum."""
     return rows.family.in_grouping(rows.stratum, rows.family.primary)
 
 
 def _mechanisms(rows: Rows) -> np.ndarray:
-    """(rows,) codes of mechanisms; 0 in families without them."""
-    known = "mechanism" in rows.column_names
-    return rows.column("mechanism").astype(int) if known else np.zeros(len(rows), dtype=int)
+    """Return the codes of mechanisms (rows,), 0 in families without mechanisms."""
+    has_mechanisms = "mechanism" in rows.column_names
+    return rows.column("mechanism").astype(int) if has_mechanisms else np.zeros(len(rows), dtype=int)

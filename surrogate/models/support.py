@@ -1,8 +1,8 @@
-"""Which candidate a library will run on a problem: learned from statuses, with rules where nothing like it was seen.
+"""Decide which candidates a library runs on a problem, from measured statuses or documented rules.
 
-Support does not depend on sizes smoothly: it is a table. A `Signature` holds what decides it (the setting, the
-candidate and the family's traits of the sizes); statuses are counted per signature and release, then per signature
-alone; what was never seen falls to the documented rules (`Family.refusal`).
+Support does not depend on sizes smoothly: it is a table. A `Signature` holds the values that decide it: the setting,
+the candidate and the family's traits of the sizes. Statuses are counted per signature and release, then per signature
+over all releases. If a signature was never seen, the documented rules decide (`Family.refusal`).
 """
 
 import json
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 _Shares = Mapping[str, Share]
 MIN_SHARE = 0.5
-"""Share of ok rows from which on a candidate is expected to run."""
+"""A candidate is expected to run from this share of ok rows."""
 
 
 class Signature(NamedTuple):
-    """What decides whether a library runs a problem: ``setting`` the values of `Family.setting_names`, the algorithm,
-    and ``traits`` the family's of the sizes."""
+    """The values that decide whether a library runs a problem.
+
+    ``setting`` holds the values of `Family.setting_names`, ``traits`` the family's traits of the sizes.
+    """
 
     library: str
     setting: tuple[str, ...]
@@ -38,14 +40,14 @@ class Signature(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str, family: Family) -> Self:
-        """What `key_text` gave."""
+        """Return the signature from the output of `key_text`."""
         library, *rest = text.split("|")
         settings = len(family.settings)
         return cls(library, tuple(rest[:settings]), rest[settings], tuple(map(int, rest[settings + 1 :])))
 
 
 class Release(NamedTuple):
-    """Where a status was seen: the GPU by its registry name, and the library's version."""
+    """A GPU (registry name) and a library version, with which a status was measured."""
 
     gpu: str
     version: str
@@ -53,14 +55,22 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True)
 class Support:
-    """Share of ok rows per signature and release (``exact``), and per signature on all of them (``general``)."""
+    """Shares of ok rows.
+
+    Attributes
+    ----------
+    exact
+        Share per signature and release.
+    general
+        Share per signature over all releases.
+    """
 
     exact: Mapping[tuple[Signature, Release], float]
     general: Mapping[Signature, float]
 
     @classmethod
     def fit(cls, rows: "Rows") -> Self:
-        """Count the statuses of the training rows; nothing is learned from rows without one."""
+        """Count the statuses of the training rows. Rows without a status are ignored."""
         from surrogate.dataset.problems import rows_by_code
 
         if "status" not in rows.frame:
@@ -77,61 +87,61 @@ class Support:
         return cls(exact, general)
 
     def supported(self, rows: "Rows") -> np.ndarray:
-        """(rows,) True where the algorithm is expected to run."""
+        """Return True (rows,) if the algorithm is expected to run."""
         family, sizes = rows.family, rows.sizes
         allowed = np.ones(len(rows), dtype=bool)
         code, signatures = _signatures(rows.frame, family)
-        # Rules look at the traits alone, so that the first problem of a group answers for all of it.
+        # Rules depend on the traits alone, so the first problem of a group decides for the whole group.
         for number, release, positions in _by_release(rows.frame, code):
             signature = signatures[number]
-            named = dict(zip(family.size_names, sizes[positions[:1]].T, strict=True))
-            problem = family.problem(named, dict(zip(family.setting_names, signature.setting, strict=True)))
+            first_sizes = dict(zip(family.size_names, sizes[positions[:1]].T, strict=True))
+            problem = family.problem(first_sizes, dict(zip(family.setting_names, signature.setting, strict=True)))
             allowed[positions] = self.refusal(family, signature, release, problem) is None
         return allowed
 
     def refusal(self, family: Family, signature: Signature, release: Release, problem: Any) -> str | None:
-        """Why a library is expected to refuse a problem of this signature, None where it is expected to run it.
+        """Return why a library is expected to refuse a problem with this signature, or None if it should run it.
 
-        Statuses of this GPU and version decide, then those of any, then the library's documentation. A documented rule
-        of this GPU alone comes before the statuses of others, which say nothing of it.
+        Statuses of this GPU and version decide first, then statuses of other releases, then the library's
+        documentation. But a documented rule for this GPU only comes before the statuses of other GPUs.
         """
-        here, anywhere = self.exact.get((signature, release)), self.general.get(signature)
-        if here is not None and here >= MIN_SHARE:
+        release_share, overall_share = self.exact.get((signature, release)), self.general.get(signature)
+        if release_share is not None and release_share >= MIN_SHARE:
             return None
         library, setting, algorithm, _ = signature
-        known_gpu = release.gpu if any(gpu.name == release.gpu for gpu in gpus()) else ""
-        rule = family.refusal(library, setting, algorithm, problem, known_gpu)
-        ran_elsewhere = anywhere is not None and anywhere >= MIN_SHARE
-        if here is None and rule and not family.refusal(library, setting, algorithm, problem, ""):
+        registered_gpu = release.gpu if any(gpu.name == release.gpu for gpu in gpus()) else ""
+        rule = family.refusal(library, setting, algorithm, problem, registered_gpu)
+        runs_on_others = overall_share is not None and overall_share >= MIN_SHARE
+        if release_share is None and rule and not family.refusal(library, setting, algorithm, problem, ""):
             return rule
-        if here is None and (ran_elsewhere or anywhere is None):
-            return None if ran_elsewhere else rule
-        if ran_elsewhere:
-            return f"{library} {release.version} refused problems of this kind on {release.gpu}, where others ran it"
-        where = "" if here is None else f" by {library} {release.version} on {release.gpu}"
+        if release_share is None and (runs_on_others or overall_share is None):
+            return None if runs_on_others else rule
+        if runs_on_others:
+            return f"{library} {release.version} refused such problems on {release.gpu}; other releases ran them"
+        where = "" if release_share is None else f" by {library} {release.version} on {release.gpu}"
         return rule or f"problems of this kind never ran in the training data (refused{where})"
 
     @cached_property
     def releases(self) -> Mapping[str, frozenset[Release]]:
-        """Library → the GPUs and versions that its statuses are of."""
+        """Return library → the GPUs and versions of its statuses."""
         pairs = {(signature.library, release) for signature, release in self.exact}
         libraries = {library for library, _ in pairs}
         return {name: frozenset(release for library, release in pairs if library == name) for name in libraries}
 
     def algorithms(self, library: str, setting: tuple[str, ...]) -> set[tuple[str, str]]:
-        """(GPU, algorithm) of every status of a library in a setting."""
+        """Return (GPU, algorithm) of every status of a library in a setting."""
         of_setting = (entry for entry in self.exact if entry[0][:2] == (library, setting))
         return {(release.gpu, signature.algorithm) for signature, release in of_setting}
 
     def to_json(self) -> bytes:
-        """Both tables."""
+        """Return both tables as JSON."""
         exact = {key_text(key): share for key, share in self.exact.items()}
         general = {key_text(signature): share for signature, share in self.general.items()}
         return json.dumps({"exact": exact, "general": general}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, family: Family) -> Self:
-        """What `to_json` wrote, of a bundle's part of this family."""
+        """Return the support of a bundle's family from the output of `to_json`."""
         data = {name: from_json_types(_Shares, table, name) for name, table in json.loads(content).items()}
         signatures = {text: Signature.from_text(text, family) for text in data["general"]}
         exact = {}
@@ -143,14 +153,14 @@ class Support:
 
 
 def _signatures(frame: "pd.DataFrame", family: Family) -> tuple[np.ndarray, list[Signature]]:
-    """(rows,) the code of each row's signature, and the signature of every code."""
+    """Return the code of each row's signature, (rows,), and the signature of every code."""
     from surrogate.dataset.problems import problems_of, row_groups
 
     code = np.zeros(len(frame), dtype=np.int64)
     signatures: list[Signature] = []
     for (library, *setting, algorithm), positions in row_groups(frame, ("library", *family.setting_names, "algorithm")):
         traits = family.traits(problems_of(frame.iloc[positions], family, tuple(setting)))
-        # (rows, 1 + traits): the first column is there for families without traits.
+        # (rows, 1 + traits): the first column is for families without traits.
         table = np.zeros((len(positions), 1 + len(traits)), dtype=np.int64)
         for column, trait in enumerate(traits, 1):
             table[:, column] = trait
@@ -161,9 +171,9 @@ def _signatures(frame: "pd.DataFrame", family: Family) -> tuple[np.ndarray, list
 
 
 def _by_release(frame: "pd.DataFrame", code: np.ndarray) -> list[tuple[int, Release, np.ndarray]]:
-    """(code, release, positions) of the rows of every signature's ``code`` (rows,) and release."""
+    """Return (code, release, positions) of the rows with each signature's ``code`` (rows,) and release."""
     from surrogate.dataset.problems import device_names, row_groups
 
     columns = ("signature", "gpu", "library_version")
-    named = frame.assign(signature=code, gpu=device_names(frame))
-    return [(int(number), Release(*release), positions) for (number, *release), positions in row_groups(named, columns)]
+    keyed = frame.assign(signature=code, gpu=device_names(frame))
+    return [(int(number), Release(*release), positions) for (number, *release), positions in row_groups(keyed, columns)]

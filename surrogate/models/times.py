@@ -1,8 +1,8 @@
-"""`BoostedTimes`: a fitted model of boosted trees as plain values, and the files that a bundle keeps of it.
+"""`BoostedTimes`: a fitted model of boosted trees as arrays, and its files in a bundle.
 
-Its parts beside the trees: the `Trend`, a smooth continuation of the log correction outside the range of the training
-data, where trees stay constant; and the `Correction` of a calibrated device, a conditioned Gaussian process. Neither
-needs pandas or scikit-learn.
+Besides the trees it may hold a `Trend` and corrections. The `Trend` continues the log correction smoothly outside the
+training ranges, where trees stay constant. The `Correction` of a calibrated device is a conditioned Gaussian process.
+Neither needs pandas or scikit-learn.
 """
 
 import json
@@ -31,21 +31,24 @@ from surrogate.models.launch import CallKey
 from surrogate.models.trees import Trees
 
 QUANTILES = (0.25, 0.5, 0.75)
-"""Of the first term: where its knots lie. The slope of the large problems is what goes on."""
+"""Quantiles of the first term at which its knots lie. The slope of the large problems is extrapolated."""
 PENALTY = 1.0
-"""Of squared slopes of columns scaled to unit spread."""
+"""Penalty on squared slopes of columns scaled to unit spread."""
 MIN_SPREAD = 0.1
-"""A term that varies less is scaled by this, so that noise in it is not blown up."""
+"""Minimum spread by which a term is scaled, so that noise in a nearly constant term is not amplified."""
 
 
 def trend_names(family: Family) -> tuple[str, ...]:
-    """The terms: roofline time, the candidate's own over it, and FLOPs per byte. More, being collinear, did worse."""
+    """Return the trend's terms: roofline time, the candidate's own roofline relative to it, and FLOPs per byte.
+
+    More terms are collinear, and they predicted worse.
+    """
     rooflines = (family.own_roofline,) if family.own_roofline else ()
     return ("log2_roofline_us", *rooflines, "log2_intensity")
 
 
 class RangeKey(NamedTuple):
-    """Whose range it is: a candidate's on a GPU; on any GPU, or of any candidate, where a name is empty."""
+    """A candidate on a GPU, whose terms have a range. An empty name means any candidate or any GPU."""
 
     candidate: str
     gpu: str
@@ -53,16 +56,27 @@ class RangeKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Trend:
-    """A ridge regression on a few terms and hinges of the first one, and the ranges outside of which it counts.
+    """Ridge regression on a few terms and hinges of the first one, used outside the training ranges.
 
-    Inside the range the trend adds nothing, so that the trees alone rank the candidates there. Outside it adds the
-    difference between its value at the problem and its value at the nearest point of the range. Slopes are common to
-    all candidates and GPUs: slopes of their own, however much they were shrunk towards the common ones, predicted worse
-    beyond the range. The range is that of the candidate on the GPU, because a problem that is large for a fast GPU has
-    roofline times that are common on a slow one.
+    Inside the range the trend adds 0, so that the trees alone rank the candidates there. Outside it adds the difference
+    between its values at the problem and at the nearest point of the range. Slopes are common to all candidates and
+    GPUs. Own slopes predicted worse outside the range, even if they were shrunk towards the common ones. The range is
+    of the candidate on the GPU, because the roofline times of large problems on a fast GPU are common on a slow one.
 
-    ``names`` of the terms; ``knots`` (knots,) of the first; ``slopes`` (terms + knots,) in log time per unit;
-    ``ranges`` (2, terms) the least and the largest values.
+    Attributes
+    ----------
+    names
+        Names of the terms.
+    knots
+        (knots,) knots of the first term.
+    slopes
+        (terms + knots,) slopes in log time per unit.
+    ranges
+        Key → (2, terms) minimum and maximum of each term.
+
+    References
+    ----------
+    Hoerl and Kennard 1970, "Ridge regression: Biased estimation for nonorthogonal problems".
     """
 
     names: tuple[str, ...]
@@ -82,11 +96,11 @@ class Trend:
     def fit(
         cls, names: tuple[str, ...], terms: np.ndarray, target: np.ndarray, candidates: np.ndarray, gpus: np.ndarray
     ) -> Self:
-        """From ``terms`` (rows, terms), ``target`` (rows,) in log time, names of candidates and GPUs (rows,)."""
+        """Fit on ``terms`` (rows, terms), ``target`` (rows,) in log time, names of candidates and GPUs (rows,)."""
         terms = terms.astype(np.float64)
-        first, group = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)[1:]
-        # 1. Scaled columns make one penalty fair to all of them. Centred within each candidate on each GPU, they tell
-        #    how times grow with size, not how one candidate differs from another, and need no intercept.
+        first, group = np.unique(_pair_texts(candidates, gpus), return_index=True, return_inverse=True)[1:]
+        # 1. Scale the columns, so that one penalty suits all. Centre them within each candidate on each GPU, so that
+        #    slopes measure growth with size, not differences of candidates, and no intercept is needed.
         knots = np.unique(np.quantile(terms[:, 0], QUANTILES))
         columns = _columns(terms, knots)
         spread = np.maximum(columns.std(axis=0), MIN_SPREAD)
@@ -95,31 +109,31 @@ class Trend:
         normal = scaled.T @ scaled
         normal[np.diag_indices_from(normal)] += PENALTY
         slopes = np.linalg.solve(normal, scaled.T @ _centred(target[:, None], group))[:, 0] / spread
-        # 3. The range of every candidate on every GPU, then that of a candidate on any GPU and that of all rows.
+        # 3. The range of each candidate on each GPU, of each candidate on any GPU, and of all rows.
         ranges = {RangeKey("", ""): _range(terms)}
         for number, row in enumerate(first.tolist()):
-            here = _range(terms[group == number])
-            anywhere = RangeKey(str(candidates[row]), "")
-            ranges[RangeKey(anywhere.candidate, str(gpus[row]))] = here
-            ranges[anywhere] = _range(np.concatenate([here, ranges.get(anywhere, here)]))
+            own_range = _range(terms[group == number])
+            any_gpu = RangeKey(str(candidates[row]), "")
+            ranges[RangeKey(any_gpu.candidate, str(gpus[row]))] = own_range
+            ranges[any_gpu] = _range(np.concatenate([own_range, ranges.get(any_gpu, own_range)]))
         return cls(names, knots, slopes, ranges)
 
     def range_of(self, candidate: str, gpu: str) -> np.ndarray:
-        """(2, terms) of the candidate on the GPU, else of the candidate on any GPU, else of all rows."""
+        """Return the range (2, terms) of the candidate on the GPU, or else on any GPU, or else of all rows."""
         keys = (RangeKey(candidate, gpu), RangeKey(candidate, ""), RangeKey("", ""))
         return next(self.ranges[key] for key in keys if key in self.ranges)
 
     def extrapolation(self, terms: np.ndarray, candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-        """(rows,) what to add to the log correction at ``terms`` (rows, terms); exactly 0 inside the range."""
+        """Return the addition to the log correction (rows,) at ``terms`` (rows, terms); exactly 0 inside the range."""
         if not len(terms):
             return np.zeros(0)
-        _, first, group = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)
+        _, first, group = np.unique(_pair_texts(candidates, gpus), return_index=True, return_inverse=True)
         pairs = zip(candidates[first].tolist(), gpus[first].tolist(), strict=True)
         ranges = np.stack([self.range_of(*pair) for pair in pairs])[group]
         return self.extrapolation_outside(terms, ranges)
 
     def extrapolation_outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-        """(rows,) as `extrapolation`, with the ``ranges`` (rows, 2, terms) that the caller looked up."""
+        """Return `extrapolation` (rows,) with the given ``ranges`` (rows, 2, terms)."""
         low, high = ranges[:, 0], ranges[:, 1]
         added = np.zeros(len(terms))
         is_outside = (terms < low) | (terms > high)
@@ -133,24 +147,24 @@ class Trend:
 
 
 def _range(terms: np.ndarray) -> np.ndarray:
-    """(2, terms) the least and the largest values of ``terms`` (rows, terms)."""
+    """Return the minimum and maximum (2, terms) of ``terms`` (rows, terms)."""
     return np.stack([terms.min(axis=0), terms.max(axis=0)])
 
 
 def _columns(terms: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """(rows, terms + knots) the terms, and how far the first one lies above each knot."""
+    """Return (rows, terms + knots): the terms, and the distance of the first one above each knot."""
     return np.hstack([terms, np.maximum(terms[:, :1] - knots, 0.0)])
 
 
 def _centred(columns: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """``columns`` (rows, columns) less the mean of the row's group; ``group`` (rows,) codes from 0."""
+    """Return ``columns`` (rows, columns) less the mean of the row's group; ``group`` (rows,) are codes from 0."""
     counts = np.bincount(group)
     means = [np.bincount(group, weights=column) / counts for column in columns.T]
     return columns - np.stack(means, axis=1)[group]
 
 
-def _joined(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """(rows,) a text for each pair, by whose order pairs are numbered."""
+def _pair_texts(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+    """Return a text for each pair (rows,). Pairs are numbered by the order of these texts."""
     return np.char.add(np.char.add(candidates.astype(str), "|"), gpus.astype(str))
 
 
@@ -158,13 +172,21 @@ PREDICTED_UNIT = 3.0
 """Doublings of the predicted time per unit of distance."""
 SCALES = ("length", "common", "linear", "smooth", "mechanism", "mechanism_smooth", "candidate", "candidate_smooth")
 Positive = Annotated[float, Meta(ge=1e-12, le=1e6)]
-CHUNK = 4096
-"""Rows that are asked at once: their covariances with all measured ones are held."""
+CHUNK_ROWS = 4096
+"""Rows per query: their covariances with all measured rows are in memory."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Rows as the process sees them: ``terms`` (rows, terms) scaled, ``mechanism`` and ``candidate`` codes (rows,)."""
+    """Rows as inputs of the process.
+
+    Attributes
+    ----------
+    terms
+        (rows, terms) scaled terms.
+    mechanism, candidate
+        (rows,) codes.
+    """
 
     terms: np.ndarray
     mechanism: np.ndarray
@@ -174,27 +196,40 @@ class Inputs:
         return len(self.terms)
 
     def take(self, index: np.ndarray) -> "Inputs":
-        """The rows at these positions."""
+        """Return the rows at these positions."""
         return Inputs(self.terms[index], self.mechanism[index], self.candidate[index])
 
 
 def correction_columns(family: Family) -> tuple[str, ...]:
-    """Columns of `Rows.features` that a correction sees, before the predicted time; the mechanism's code is last."""
+    """Return the columns of `Rows.features` in a correction. The mechanism's code, if any, is last."""
     mechanism = ("mechanism",) if "mechanism" in family.candidate_names else ()
     return (*family.distance_units, *mechanism)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A Gaussian process conditioned on ``inputs``: the log factor on a model's times for one device.
+    """Gaussian process of the log factor on a model's times for one device, conditioned on measured rows.
 
-    Its covariance sums what may differ on a new device: everything alike (common), a trend in the terms (linear),
-    problems like one another (smooth); and for each mechanism (or, in families without mechanisms, each library) and
-    each candidate an offset and a smooth part of its own. Beyond the measured ranges slopes do not go on. Source:
+    The covariance is a sum. Parts for all rows: an offset (common), a trend in the terms (linear), and a smooth part
+    for similar problems (smooth). Each mechanism (or library, in families without mechanisms) and each candidate has an
+    offset and a smooth part of its own. Outside the measured ranges the linear part stays constant.
+
+    Attributes
+    ----------
+    scales
+        Hyperparameter → value.
+    inputs
+        The measured rows.
+    weights
+        (rows,) dual coefficients.
+    units
+        (columns,) scales of the terms.
+    candidates
+        Candidate → its code.
+
+    References
+    ----------
     Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", equation 2.25.
-
-    ``scales`` are the hyperparameters, ``weights`` (rows,) the dual coefficients, ``units`` (columns,) the scales of
-    the terms, ``candidates`` name → code.
     """
 
     scales: Mapping[str, Positive]
@@ -210,15 +245,21 @@ class Correction:
             raise InputError("inputs, weights, units and scales of a correction do not fit one another")
 
     def log_factor(self, x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
-        """(rows,) natural logarithm of what times are multiplied by: near zero far from everything measured.
+        """Return the natural logarithm of the factor on times, (rows,). It is near 0 far from all measured rows.
 
-        ``x`` (rows, columns) of `correction_columns`, ``names`` (rows,) of the candidates, ``predicted_us`` (rows,) the
-        base model's times; NaN where those are.
+        Parameters
+        ----------
+        x
+            (rows, columns) of `correction_columns`.
+        names
+            (rows,) names of the candidates.
+        predicted_us
+            (rows,) times in µs of the base model. If a time is NaN, so is the result.
         """
         inputs = inputs_of(x, names, predicted_us, units=self.units, codes=self.candidates)
         factor = np.empty(len(x))
-        for start in range(0, len(x), CHUNK):
-            part = np.arange(start, min(start + CHUNK, len(x)))
+        for start in range(0, len(x), CHUNK_ROWS):
+            part = np.arange(start, min(start + CHUNK_ROWS, len(x)))
             factor[part] = covariance(self.scales, inputs.take(part), self.inputs) @ self.weights
         return factor
 
@@ -226,10 +267,12 @@ class Correction:
 def inputs_of(
     x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray, units: tuple[float, ...], codes: Mapping[str, int]
 ) -> Inputs:
-    """The rows as the process sees them; a candidate that was not measured shares nothing with the others (code −1)."""
-    # Distances are comparable only in units of each term; the predicted time is a term as well, behind the others.
+    """Return the rows as inputs of the process. An unmeasured candidate gets the code −1: it shares no part with
+    others.
+    """
+    # Scale each term by its unit, so that distances are comparable. The predicted time is the last term.
     terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT])
-    # Where the family has mechanisms their code is the last column; elsewhere the library's stands in.
+    # If the family has mechanisms, their code is the last column. Otherwise the library's code replaces it.
     libraries = {name.partition("|")[0]: code for name, code in codes.items()}
     by_library = [libraries.get(str(name).partition("|")[0], -1) for name in names]
     mechanism = x[:, -1] if x.shape[1] > len(units) else np.array(by_library)
@@ -238,19 +281,20 @@ def inputs_of(
 
 
 def covariance(scales: Mapping[str, float], a: Inputs, b: Inputs) -> np.ndarray:
-    """Covariance (rows of a, rows of b) of log corrections, noise left out."""
-    # 1. Squared distances of all pairs by the binomial formula: one matrix product, no array of (rows, rows, terms).
+    """Return the covariance (rows of a, rows of b) of log corrections, without noise."""
+    # 1. Squared distances of all pairs by the binomial formula: it avoids an array of (rows, rows, terms).
     cross = a.terms @ b.terms.T
     squares = (a.terms**2).sum(1)[:, None] + (b.terms**2).sum(1)[None, :] - 2 * cross
-    # Rounding can leave a small negative number where both rows are the same.
-    near = np.exp(-0.5 * np.maximum(squares, 0.0) / scales["length"] ** 2)
-    # 2. What all rows of the device share: an offset, a slope along every term as far as b reaches, and a smooth part.
+    # For equal rows, rounding can give a small negative number.
+    similarity = np.exp(-0.5 * np.maximum(squares, 0.0) / scales["length"] ** 2)
+    # 2. Parts for all rows of the device: an offset, a slope along every term within b's range, and a smooth part.
     slopes = np.clip(a.terms, b.terms.min(axis=0), b.terms.max(axis=0)) @ b.terms.T
-    total = scales["common"] ** 2 + scales["linear"] ** 2 / a.terms.shape[1] * slopes + scales["smooth"] ** 2 * near
-    # 3. What only rows of one mechanism, and of one candidate, share: an offset and a smooth part of their own.
+    smooth = scales["smooth"] ** 2 * similarity
+    total = scales["common"] ** 2 + scales["linear"] ** 2 / a.terms.shape[1] * slopes + smooth
+    # 3. Parts for the rows of one mechanism, and of one candidate: an offset and a smooth part.
     for name in ("mechanism", "candidate"):
         same = getattr(a, name)[:, None] == getattr(b, name)[None, :]
-        total += same * (scales[name] ** 2 + scales[f"{name}_smooth"] ** 2 * near)
+        total += same * (scales[name] ** 2 + scales[f"{name}_smooth"] ** 2 * similarity)
     return total
 
 
@@ -261,21 +305,23 @@ TERMS = "terms."
 TREES = "residual.npz"
 GRID = "grid."
 LABELS = "labels.json"
-"""With neighbours: the terms' model, the residual's trees, a GPU's measured times, and the candidates' codes."""
+"""Files of a model with neighbours: the terms model, the residual's trees, each GPU's measured times, the labels'
+codes.
+"""
 
 _Exponent = Annotated[int, Meta(ge=-8, le=8)]
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """All GPUs' measured times, and the residual's trees as stored (empty: none were fitted)."""
+    """The measured times of all GPUs, and the stored trees of the residual (empty if none were fitted)."""
 
     grid: Grid
     stored: bytes = b""
 
     @cached_property
     def trees(self) -> Trees:
-        """The residual's trees. Raises `InputError` where the stored ones are damaged."""
+        """Return the residual's trees. Raise `InputError` if the stored ones are damaged."""
         return Trees.from_bytes(self.stored)
 
 
@@ -315,22 +361,22 @@ class BoostedTimes:
     neighbours: Neighbours | None = None
 
     def to_files(self) -> dict[str, bytes]:
-        """The arrays, and the rest as JSON."""
+        """Return the trees' arrays, and the rest as JSON."""
         names = ("columns", "codes", "call_us", "trend")
         facts = {"own_weight": self.algorithm_weight} | {name: to_json_types(getattr(self, name)) for name in names}
         return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
-        """What `to_files` wrote. Raises `InputError` where the parts do not fit one another."""
+        """Return the model from the output of `to_files`. Raise `InputError` if the parts do not fit one another."""
         facts = from_json_types(_Facts, json.loads(files[FACTS]), FACTS)
         trees = Trees.from_bytes(files[ARRAYS])
         if trees.feature.max() > len(facts.columns) or len(set(facts.columns)) < len(facts.columns):
-            raise InputError(f"the trees split more columns than the {len(facts.columns)} that {FACTS} names")
+            raise InputError(f"the trees split more columns than the {len(facts.columns)} in {FACTS}")
         return cls(trees, facts.columns, facts.codes, facts.own_weight, call_us=facts.call_us, trend=facts.trend)
 
     def check(self, family: Family) -> None:
-        """Raise `InputError` where the model asks for columns or sizes that the family has not."""
+        """Raise `InputError` if the model needs columns or sizes that the family does not have."""
         of_problem = {*family.problem_names, *family.candidate_names}
         columns = {*family.column_names, "library_version"}
         lines = self.neighbours.grid.lines if self.neighbours else ()
@@ -345,7 +391,7 @@ class BoostedTimes:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What `BoostedTimes` keeps beside its trees, as JSON."""
+    """The JSON file of a `BoostedTimes`, besides its trees."""
 
     columns: tuple[str, ...]
     codes: Mapping[str, Count]
@@ -356,14 +402,14 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Labels:
-    """What the codes of a `Grid` mean, and its lines, as JSON."""
+    """The meaning of a `Grid`'s codes, and its lines, as JSON."""
 
     labels: Mapping[str, Count]
     lines: Annotated[tuple[Mapping[str, _Exponent], ...], Meta(max_length=64)]
 
 
 def neighbour_files(neighbours: Neighbours) -> dict[str, bytes]:
-    """The residual's trees, every GPU's measured times, and what their codes mean."""
+    """Return the files of the residual's trees, of every GPU's measured times, and of the labels' codes."""
     grid = neighbours.grid
     files = {f"{GRID}{gpu}.parquet": content for gpu, content in grid.packed.items()}
     if neighbours.stored:
@@ -373,12 +419,12 @@ def neighbour_files(neighbours: Neighbours) -> dict[str, bytes]:
 
 
 def times_from_files(files: Mapping[str, bytes]) -> tuple[BoostedTimes, Neighbours]:
-    """The terms' times, of the files of an interpolated model, and the same neighbours that these hold."""
+    """Return the terms model with neighbours, and the same neighbours, from the files of an interpolated model."""
     terms = BoostedTimes.from_files(files_below(TERMS, files))
     packed = {name.removesuffix(".parquet"): content for name, content in files_below(GRID, files).items()}
     facts = from_json_types(_Labels, json.loads(files[LABELS]), LABELS)
-    # The names of all candidates of a family have as many parts.
+    # The names of all candidates of a family have the same number of parts.
     parts = next(iter(terms.codes), "").count("|") + 1
     labels = {Label.parse(text, parts): code for text, code in facts.labels.items()}
-    near = Neighbours(Grid(labels, packed, facts.lines), files.get(TREES, b""))
-    return replace(terms, neighbours=near), near
+    neighbours = Neighbours(Grid(labels, packed, facts.lines), files.get(TREES, b""))
+    return replace(terms, neighbours=neighbours), neighbours

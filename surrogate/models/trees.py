@@ -1,7 +1,7 @@
-"""Boosted trees as plain arrays: what a bundle stores, and the numpy evaluator that answers single problems.
+"""Boosted trees as arrays: the form in bundles, and a numpy evaluator for single problems.
 
-XGBoost fits the trees and scores tables. A handful of rows is answered sooner in numpy, by walking down all trees at
-once. Scores agree to the bit: leaves are added in the order of the trees, in float32.
+XGBoost fits the trees and predicts tables. For a few rows it is faster to walk down all trees at once in numpy. Both
+give the same scores bit by bit: leaves are added in the order of the trees, in float32.
 """
 
 import io
@@ -24,30 +24,40 @@ if TYPE_CHECKING:
     from xgboost import Booster
 
 STEPS = 8
-"""Of a walk down the trees, until those at a leaf stop; trees are 8 to 30 nodes deep, most leaves lie above."""
+"""Steps of a walk between two checks for rows at a leaf. Trees are 8 to 30 levels deep; most leaves lie above."""
 FEW_ROWS = 128
-"""Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
+"""Below this number of rows in a call, XGBoost's fixed cost (1 µs a tree) is larger than its gain."""
 TABLE_ROWS = 512
-"""Rows in one call that an XGBoost booster is made for, if XGBoost is loaded."""
+"""Rows in a call from which an XGBoost booster is made, if XGBoost is loaded."""
 BOOSTER_ROWS = 8_192
-"""Rows in all that it is made for, and XGBoost loaded."""
+"""Rows over all calls from which a booster is made and XGBoost is loaded."""
 MAX_BYTES = 16 << 20
-"""Of an array of stored trees: four million nodes."""
+"""Maximum size of an array of stored trees: four million nodes."""
 MAX_NODES = 1 << 14
-"""Of one tree, which bounds its depth, too."""
+"""Maximum nodes of one tree, which also limits its depth."""
 MAX_COLUMNS = 1 << 16
-MAX_SCORE = 100.0
-"""Of one leaf, in log time."""
+MAX_LEAF = 100.0
+"""Maximum absolute score of one leaf, in log time."""
 
 
 @dataclass(frozen=True)
 class Trees:
-    """All trees one after another, the root of each first and children behind their parents.
+    """All trees, one after another. In each tree the root is first, and children come after their parents.
 
-    ``feature`` (nodes,) the column that is compared; ``value`` (nodes,) float32 the threshold (``x < value`` goes left)
-    or a leaf's score; ``left`` (nodes,) the position of the left child, behind which the right one stands, −1 at a
-    leaf; ``missing_left`` (nodes,) whether NaN goes left; ``roots`` (trees,); ``base_score`` (1,) float32, to which
-    leaves are added.
+    Attributes
+    ----------
+    feature
+        (nodes,) column that is compared.
+    value
+        (nodes,) float32: the threshold (``x < value`` goes left), or a leaf's score.
+    left
+        (nodes,) position of the left child, −1 at a leaf. The right child is the next node.
+    missing_left
+        (nodes,) True if NaN goes left.
+    roots
+        (trees,) positions of the roots.
+    base_score
+        (1,) float32, to which leaves are added.
     """
 
     feature: np.ndarray
@@ -59,38 +69,38 @@ class Trees:
 
     @classmethod
     def from_booster(cls, content: bytes | bytearray) -> "Trees":
-        """The trees of ``Booster.save_raw("json")``, none of which may split a categorical column."""
+        """Return the trees of ``Booster.save_raw("json")``. No tree may split a categorical column."""
         learner = json.loads(content)["learner"]
         trees = learner["gradient_booster"]["model"]["trees"]
         sizes = [len(tree["left_children"]) for tree in trees]
         starts = np.cumsum([0, *sizes])
         shift = np.repeat(starts[:-1], sizes)
 
-        def joined(name: str, dtype: type) -> np.ndarray:
+        def concatenated(name: str, dtype: type) -> np.ndarray:
             return np.concatenate([np.asarray(tree[name], dtype=dtype) for tree in trees])
 
-        left = joined("left_children", np.int32)
+        left = concatenated("left_children", np.int32)
         base = np.float32(str(learner["learner_model_param"]["base_score"]).strip("[]"))
         return cls(
-            feature=joined("split_indices", np.int32),
-            value=joined("split_conditions", np.float32),
+            feature=concatenated("split_indices", np.int32),
+            value=concatenated("split_conditions", np.float32),
             left=np.where(left < 0, -1, left + shift).astype(np.int32),
-            missing_left=joined("default_left", np.bool_),
+            missing_left=concatenated("default_left", np.bool_),
             roots=starts[:-1].astype(np.int32),
             base_score=np.array([base]),
         )
 
     def to_bytes(self) -> bytes:
-        """A NumPy archive of the arrays."""
+        """Return a NumPy archive of the arrays."""
         out = io.BytesIO()
         np.savez_compressed(out, **{part.name: getattr(self, part.name) for part in fields(self)})
         return out.getvalue()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Trees":
-        """What `to_bytes` wrote. Raises `InputError` for arrays that are no such trees, or too large for any answer."""
+        """Return the trees from the output of `to_bytes`. Raise `InputError` if the arrays are invalid or too large."""
         with input_error_if_damaged("trees"), zipfile.ZipFile(io.BytesIO(content)) as archive:
-            # A read of a number of bytes unpacks no more, whatever the archive declares.
+            # A read with a limit unpacks no more bytes, even if the archive declares more.
             files = (archive.open(f"{part.name}.npy").read(MAX_BYTES) for part in fields(cls))
             trees = cls(*(np.lib.format.read_array(io.BytesIO(file), allow_pickle=False) for file in files))
             if not trees._is_sound():
@@ -98,13 +108,13 @@ class Trees:
         return trees
 
     def _is_sound(self) -> bool:
-        """Whether every row reaches one leaf in each tree, in steps that end, and no score is beyond all reason."""
-        # 1. The types and lengths that are documented.
+        """Return whether every row reaches one leaf of each tree in finitely many steps, and no score is absurd."""
+        # 1. Types and lengths are as documented.
         arrays = [getattr(self, part.name) for part in fields(self)]
         lengths = [self.left.size] * 4 + [self.roots.size, 1]
         if [(array.dtype.kind, array.shape) for array in arrays] != [*zip("ifibif", zip(lengths), strict=True)]:
             return False
-        # 2. Trees lie one after another; a node's children lie behind it in its tree, and are no other node's.
+        # 2. Trees are in sequence. Children come after their parent in the same tree, and have no other parent.
         sizes = np.diff(self.roots, append=self.left.size)
         if not len(sizes) or self.roots[0] or sizes.min() < 1 or sizes.max() > MAX_NODES:
             return False
@@ -119,26 +129,26 @@ class Trees:
         is_left = np.zeros(self.left.size, dtype=bool)
         is_left[left] = True
         shared = np.count_nonzero(is_left) < len(left) or (is_left[1:] & is_left[:-1]).any()
-        lost = 2 * len(left) + len(sizes) != self.left.size
-        # 3. Columns, thresholds and scores.
+        unreached = 2 * len(left) + len(sizes) != self.left.size
+        # 3. Columns, thresholds and scores are in their limits.
         columns = self.feature.min() >= 0 and self.feature.max() < MAX_COLUMNS
         score = max(np.abs(self.value[is_leaf]).max(), np.abs(self.base_score[0]))
-        return bool(not (shared or lost) and columns and np.isfinite(self.value).all() and score <= MAX_SCORE)
+        return bool(not (shared or unreached) and columns and np.isfinite(self.value).all() and score <= MAX_LEAF)
 
     @cached_property
     def _walk(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(nodes,) columns, thresholds and left children for a walk that stays at a leaf.
+        """Return columns, thresholds and left children (nodes,) for a walk that stays at a leaf.
 
-        No value is above a leaf's threshold, NaN, and its left child is itself.
+        The threshold of a leaf is NaN, so no value is above it, and its left child is the leaf itself.
         """
         leaf = self.left < 0
         left = np.where(leaf, np.arange(len(leaf)), self.left)
         return self.feature.astype(np.intp), np.where(leaf, np.float32(np.nan), self.value), left
 
     def sums(self, x: np.ndarray) -> np.ndarray:
-        """(rows,) float32 sums of the base score and the leaves of a few rows ``x`` (rows, columns) of float32."""
-        # Every row walks down all trees at once; ``node`` (rows · trees,) is where it stands, ``start`` where the row
-        # begins in the values. Every few steps those that have reached a leaf stop.
+        """Return float32 sums (rows,) of base score and leaves for a few rows ``x`` (rows, columns) of float32."""
+        # All rows walk down all trees at once. ``node`` (rows · trees,) is the current node, ``start`` the position of
+        # the row in the values. Every few steps, walks that reached a leaf are removed.
         feature, threshold, left = self._walk
         has_missing = np.isnan(x).any()
         values, start = x.ravel(), np.repeat(np.arange(0, x.size, x.shape[1]), len(self.roots))
@@ -159,9 +169,9 @@ class Trees:
         return np.add.accumulate(np.hstack([first, scores]), axis=1, dtype=np.float32)[:, -1]
 
     def booster(self, columns: int) -> "Booster":
-        """An XGBoost booster of these trees on ``columns`` columns, for one thread.
+        """Return an XGBoost booster of these trees on ``columns`` columns, for one thread.
 
-        A booster of one leaf is what its JSON is filled into, so that XGBoost itself says what else belongs there.
+        Their JSON is inserted into a booster with one leaf, so that XGBoost itself adds all other fields.
         """
         import xgboost
 
@@ -172,7 +182,7 @@ class Trees:
         (leaf,) = model["trees"]
         trees = []
         for number, (start, end) in enumerate(pairwise([*self.roots.tolist(), len(self.feature)])):
-            # Positions count from the tree's root, and a node knows its parent (a root: the largest number).
+            # XGBoost counts positions from the tree's root, and stores parents (of a root: the largest number).
             count = end - start
             left = np.where(self.left[start:end] < 0, -1, self.left[start:end] - start)
             inner = np.flatnonzero(left >= 0)
@@ -197,21 +207,21 @@ class Trees:
         return booster
 
     def specialise(self, varying: Sequence[int], constant: Mapping[int, float]) -> "Trees":
-        """The trees where the columns of ``constant`` have these values: splits that they decide are cut out.
+        """Return the trees with fixed values of the columns in ``constant``: the splits on these columns are removed.
 
-        ``varying`` are the other columns (−1: one that no tree knows), in the order in which they will come. Raises
-        `InputError` where a column is neither.
+        ``varying`` are the other columns, in the order of the input (−1: a column that no tree uses). Raise
+        `InputError` if a column is neither.
         """
-        # 1. Every node stands for the first undecided one below it.
+        # 1. ``goal`` maps each node to the first undecided node below it.
         goal = np.arange(len(self.feature))
         for column, number in constant.items():
             x = np.float32(number)
             nodes = np.flatnonzero((self.left >= 0) & (self.feature == column))
-            to_left = self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes]
-            goal[nodes] = self.left[nodes] + ~to_left
-        while not np.array_equal(further := goal[goal], goal):
-            goal = further
-        # 2. What the roots still reach is kept: tree by tree, siblings side by side.
+            goes_left = self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes]
+            goal[nodes] = self.left[nodes] + ~goes_left
+        while not np.array_equal(next_goal := goal[goal], goal):
+            goal = next_goal
+        # 2. Keep the nodes that the roots still reach: tree by tree, with the two children of a node adjacent.
         levels, owners = [goal[self.roots]], [np.arange(len(self.roots))]
         while (inner := self.left[levels[-1]] >= 0).any():
             left = self.left[levels[-1][inner]]
@@ -221,7 +231,7 @@ class Trees:
         number_of = np.empty(len(goal), dtype=np.int64)
         number_of[nodes] = np.arange(len(nodes))
         leaf = self.left[nodes] < 0
-        # 3. Columns by their new positions.
+        # 3. Replace columns by their new positions.
         position = np.full(int(self.feature.max(initial=0)) + 1, -1)
         for new_position, column in enumerate(varying):
             if 0 <= column < len(position):
@@ -240,10 +250,18 @@ class Trees:
 
 
 class ReadyTrees:
-    """Trees with everything cut out that the columns of ``constant`` decide, asked as an XGBoost booster is.
+    """Specialised trees with the interface of an XGBoost booster.
 
-    ``varying`` as in `Trees.specialise`. Few rows are answered in numpy, tables by XGBoost, whose booster is made when
-    it is first needed.
+    Parameters
+    ----------
+    trees
+        Function that returns the trees. It is called on first use.
+    varying, constant
+        As in `Trees.specialise`.
+
+    Notes
+    -----
+    Few rows are predicted in numpy, tables by XGBoost. The booster is made on first use.
     """
 
     def __init__(
@@ -263,7 +281,7 @@ class ReadyTrees:
         return self._trees.booster(len(self._varying))
 
     def inplace_predict(self, x: np.ndarray) -> np.ndarray:
-        """(rows,) float32 sums of the trees for ``x`` (rows, columns) of float32."""
+        """Return float32 sums of the trees (rows,) for ``x`` (rows, columns) of float32."""
         self._rows += len(x)
         is_table = len(x) >= TABLE_ROWS and "xgboost" in sys.modules
         if is_table or (len(x) >= FEW_ROWS and self._rows >= BOOSTER_ROWS):

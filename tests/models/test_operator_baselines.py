@@ -8,7 +8,7 @@ from experiments.other_operators import GradientRatio, SeerPolynomials, forward_
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models import model_class
-from surrogate.models.baselines import GemmInterpolation, interpolated, levels
+from surrogate.models.baselines import GemmInterpolation, interpolated_rates, rate_tree
 from tests.known import cases
 from tests.tables import checked
 
@@ -45,7 +45,7 @@ def test_interpolated_rates(point: tuple[float, float], expected: float) -> None
     """Over two dimensions, 2 and 4 × 10 and 30."""
     points = np.array([[2, 10], [2, 30], [4, 10], [4, 30]], dtype=float)
     rates = np.array([0.1, 0.2, 0.3, 0.6])
-    assert interpolated(levels(points, np.column_stack([rates, rates])), point) == pytest.approx(expected)
+    assert interpolated_rates(rate_tree(points, np.column_stack([rates, rates])), point) == pytest.approx(expected)
 
 
 def test_gemm_interpolation_by_hand() -> None:

@@ -154,5 +154,5 @@ def test_other_families_are_refused() -> None:
     frame = frame.assign(dtype="fp32", math="fma", variant="", library="cublas", library_version="1", status="ok")
     rows = checked(frame.assign(algorithm="default"))
     for model in (BoostedSeer(), StackedTerms()):
-        with pytest.raises(InputError, match="knows convolutions"):
+        with pytest.raises(InputError, match="predicts convolutions"):
             model.fit(rows)

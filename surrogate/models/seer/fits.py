@@ -1,4 +1,4 @@
-"""SEER's fits: a linear form, a kernel variant, an algorithm of several variants, and FFT."""
+"""SEER's fits: a linear form, a kernel variant, an algorithm with several variants, and FFT."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ from surrogate.models.seer.trees import Tree, tuned_tree
 
 @dataclass(frozen=True, slots=True)
 class FormFit:
-    """Fitted coefficients of one form, and the least training target, which stands where the form turns negative.
+    """Fitted coefficients of one form, and the minimum training target.
 
-    Relative least squares can extrapolate below zero; an algorithm must not win for that.
+    Relative least squares can extrapolate to values below zero. The minimum replaces them, so that no algorithm wins by
+    such a value.
     """
 
     coefficients: tuple[Number, ...]
@@ -26,20 +27,21 @@ class FormFit:
 
     @classmethod
     def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
-        """`relative_fit` of ``target`` (rows,)."""
+        """Fit ``target`` (rows,) by `relative_fit`."""
         return cls(tuple(relative_fit(term_matrix(terms), target).tolist()), float(target.min()))
 
     def predict(self, terms: Terms) -> np.ndarray:
-        """The form's values (rows,), all positive."""
+        """Return the form's values (rows,), all positive."""
         value = term_matrix(terms) @ np.array(self.coefficients)
         return np.where(value > 0, value, self.floor)
 
 
 MIN_OUTPUTS = 32
+"""Minimum K in the inputs of trees that clamp K."""
 
 
 class MeasuredKernels(NamedTuple):
-    """Main kernels that ran: counts *per block*, ``time_us`` of the kernel alone; arrays (rows,)."""
+    """Measured main kernels, as arrays (rows,). Counts are *per block*; ``time_us`` is of the kernel alone."""
 
     sizes: Sizes
     blocks: np.ndarray
@@ -53,7 +55,7 @@ class MeasuredKernels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VariantFit:
-    """What was fitted of one variant. ``times``: class → the time form's coefficients."""
+    """The fits of one variant. ``times`` maps a class to the coefficients of its time form."""
 
     algorithm: str
     tile: str
@@ -67,8 +69,8 @@ class VariantFit:
 
     @classmethod
     def fit(cls, algorithm: str, tile: str, m: MeasuredKernels, seed: int, evaluations: int) -> "VariantFit":
-        """From measured rows of the variant (at least one)."""
-        # The original clamps K in this one variant's trees when it fits, and in all of GEMM-P's when it predicts.
+        """Fit on measured rows of the variant (at least one)."""
+        # The original clamps K in this variant's trees when it fits, and in all trees of GEMM-P when it predicts.
         clamp = algorithm == GEMM_P and tile == "128x32"
         dram = _dram_inputs(algorithm, m.sizes, m.blocks, clamp)
 
@@ -93,18 +95,18 @@ class VariantFit:
         )
 
     def launched(self, sizes: Sizes, published: bool = False) -> np.ndarray:
-        """Blocks (rows,), by the tile's rule, else by the measured blocks per output element."""
+        """Return blocks (rows,) by the tile's rule, or else from the measured blocks per output element."""
         blocks = launched_blocks(self.algorithm, self.tile, sizes, published).astype(np.float64)
         counted = np.ceil(self.blocks_per_output * sizes.batch * sizes.out_width**2 * sizes.outputs)
         return np.where(np.isnan(blocks), np.maximum(counted, 1), blocks)
 
     def bound(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
-        """The class (rows,) by the tree, 0 … 2 as in `physics.kernel_class`."""
+        """Return the class (rows,) by the tree, 0 … 2 as in `physics.kernel_class`."""
         clamp = self.algorithm == GEMM_P
         return self.class_tree.predict(_class_inputs(sizes, blocks, clamp)).astype(np.int64)
 
     def predict_us(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
-        """Time in µs of the main kernel with so many ``blocks``, (rows,)."""
+        """Return the main kernel's time in µs (rows,) with so many ``blocks``."""
         bound = self.bound(sizes, blocks)
         dram = _dram_inputs(self.algorithm, sizes, blocks, clamp=self.algorithm == GEMM_P)
         instructions = self.instructions.predict(_instruction_terms(self.algorithm, sizes))
@@ -128,7 +130,7 @@ class VariantFit:
 
 
 def _time_terms(m: MeasuredKernels, rows: np.ndarray, bound: int) -> physics.Terms:
-    """The class's time form over the chosen rows."""
+    """Return the terms of the class's time form for the chosen rows."""
     b_max, instructions, reads, writes = (a[rows] for a in (m.b_max, m.instructions, m.reads, m.writes))
     w = physics.waves(m.blocks[rows], b_max)
     return physics.time_terms(bound, w, b_max, instructions=instructions, reads=reads, writes=writes)
@@ -139,7 +141,7 @@ def _is_winograd(algorithm: str) -> bool:
 
 
 def _depth(algorithm: str, s: Sizes) -> np.ndarray:
-    """What reads per block are counted in: k²·C, for Winograd C."""
+    """Return the unit of reads per block: k²·C, for Winograd C."""
     return s.channels if _is_winograd(algorithm) else s.filter_width**2 * s.channels
 
 
@@ -150,7 +152,7 @@ def _instruction_terms(algorithm: str, s: Sizes) -> physics.Terms:
 
 
 def _columns(s: Sizes, clamp: bool) -> list[np.ndarray]:
-    """C, W, K, O, k, stride."""
+    """Return C, W, K, O, k, stride."""
     outputs = np.maximum(s.outputs, MIN_OUTPUTS) if clamp else s.outputs
     return [s.channels, s.width, outputs, s.out_width, s.filter_width, s.stride]
 
@@ -160,7 +162,7 @@ def _class_inputs(s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
 
 
 def _dram_inputs(algorithm: str, s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
-    """GEMM family: the sizes, blocks, k²C, k²CK, O²k²C; Winograd: the sizes."""
+    """Return the inputs of the DRAM trees. GEMM family: sizes, blocks, k²C, k²CK, O²k²C. Winograd: sizes."""
     columns = _columns(s, clamp)
     if _is_winograd(algorithm):
         return np.column_stack(columns)
@@ -174,7 +176,19 @@ GEMM, NONFUSED = "GEMM", "WINOGRAD_NONFUSED"
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmFit:
-    """``variants`` and ``extras`` (pre and post kernels) by variant key; GEMM has one im2col fit for all tiles."""
+    """The fits of one algorithm on one device.
+
+    Attributes
+    ----------
+    algorithm
+        Name of the algorithm.
+    chooser
+        Predictor of the tile.
+    variants
+        Variant's key → the fit of its main kernel.
+    extras
+        Variant's key → the fit of its pre and post kernels. GEMM has one im2col fit for all tiles.
+    """
 
     algorithm: str
     chooser: TilePredictor
@@ -185,8 +199,8 @@ class AlgorithmFit:
     def fit(
         cls, algorithm: str, m: MeasuredKernels, tiles: np.ndarray, extra_us: np.ndarray, seed: int, evaluations: int
     ) -> "AlgorithmFit":
-        """From measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 where none."""
-        chooser = TilePredictor.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
+        """Fit on measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 if none."""
+        predictor = TilePredictor.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
         widths = m.sizes.filter_width.tolist()
         keys = np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, widths, strict=True)])
         variants = {}
@@ -200,12 +214,13 @@ class AlgorithmFit:
             members = (extra_us > 0) & ((keys == key) | (key == ""))
             if members.any():
                 extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(members)), extra_us[members])
-        return cls(algorithm, chooser, variants, extras)
+        return cls(algorithm, predictor, variants, extras)
 
     def predict_us(self, sizes: Sizes, published: bool = False) -> np.ndarray:
-        """Times in µs, (rows,), of all kernels; NaN where training held no such variant.
+        """Return times in µs (rows,) of all kernels; NaN if training had no such variant.
 
-        The variant is predicted, and its blocks follow from the sizes; ``published``: by the original's rule.
+        The variant is predicted, and its blocks follow from the sizes. If ``published``, the original's rule gives the
+        blocks.
         """
         time_us = np.full(len(sizes.batch), np.nan)
         for variant, key, members in self._parts(sizes, None):
@@ -215,14 +230,14 @@ class AlgorithmFit:
         return time_us
 
     def main_kernel_us(self, sizes: Sizes, tiles: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-        """Times in µs, (rows,), of main kernels whose ``tiles`` (names) and ``blocks`` are known, as in Test-set-I."""
+        """Return times in µs (rows,) of main kernels with known ``tiles`` and ``blocks``, as in Test-set-I."""
         time_us = np.full(len(sizes.batch), np.nan)
         for variant, _, members in self._parts(sizes, tiles):
             time_us[members] = variant.predict_us(sizes.take(members), blocks[members])
         return time_us
 
     def bound(self, sizes: Sizes) -> np.ndarray:
-        """Classes (rows,) of the main kernels, 0 … 2 as in `physics.kernel_class`; −1 where no variant is known."""
+        """Return classes (rows,) of the main kernels, 0 … 2 as in `physics.kernel_class`; −1 for an unknown variant."""
         bound = np.full(len(sizes.batch), -1)
         for variant, _, members in self._parts(sizes, None):
             part = sizes.take(members)
@@ -230,7 +245,7 @@ class AlgorithmFit:
         return bound
 
     def _parts(self, sizes: Sizes, tiles: np.ndarray | None) -> Iterator[tuple[VariantFit, str, np.ndarray]]:
-        """(variant, its key, positions) of the rows that each fitted variant runs."""
+        """Yield (variant, its key, positions) of the rows of each fitted variant."""
         if tiles is None:
             keys = self._keys(sizes)
         else:
@@ -240,26 +255,26 @@ class AlgorithmFit:
                 yield self.variants[key], str(key), np.flatnonzero(keys == key)
 
     def _extra_us(self, key: str, sizes: Sizes) -> np.ndarray:
-        """Time of the pre and post kernels (rows,), 0 where none were measured."""
+        """Return the time of the pre and post kernels (rows,), 0 if they were not measured."""
         fit = self.extras.get("" if self.algorithm == GEMM else key)
         return fit.predict(_extra_terms(self.algorithm, sizes)) if fit else np.zeros(len(sizes.batch))
 
     def _keys(self, sizes: Sizes) -> np.ndarray:
-        """(rows,) the variant that runs; where it was never measured, the nearest tile that was (at that width)."""
+        """Return the variant's key (rows,): the predicted tile, or else the nearest measured tile of that width."""
         chosen = self.chooser.choose(sizes)
         tiles = self.chooser.tiles
         keys = np.full(len(chosen), "", dtype=object)
         for position in np.unique(chosen):
             for width in np.unique(sizes.filter_width):
-                by_distance = sorted(range(len(tiles)), key=lambda other: (abs(other - int(position)), other))
-                nearest_keys = (_key(self.algorithm, tiles[other], int(width)) for other in by_distance)
+                by_distance = sorted(range(len(tiles)), key=lambda index: (abs(index - int(position)), index))
+                nearest_keys = (_key(self.algorithm, tiles[index], int(width)) for index in by_distance)
                 key = next((candidate for candidate in nearest_keys if candidate in self.variants), "")
                 keys[(chosen == position) & (sizes.filter_width == width)] = key
         return keys
 
 
 def _key(algorithm: str, tile: str, filter_width: int) -> str:
-    """Non-fused Winograd's variants are tile × filter width, the others' are tiles."""
+    """Return a variant's key: tile and filter width for non-fused Winograd, else the tile."""
     return f"{tile}/k{filter_width}" if algorithm == NONFUSED else str(tile)
 
 
@@ -268,16 +283,25 @@ def _extra_terms(algorithm: str, s: Sizes) -> physics.Terms:
 
 
 BUCKETS = (16, 32, 64, 128, 256)
-"""Widths that FFT has a transform for, each with a fit of its own."""
+"""Widths of FFT's transforms. Each has its own fit."""
 FFT_ALGORITHMS = ("FFT", "FFT_TILING")
 ALL_WIDTHS = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FftFit:
-    """Width bucket (FFT_TILING: one for all) → coefficients. ``batch``: that of the training rows; SEER has no
-    batch term, so other batches are scaled in proportion. ``class_tree``: FFT_TILING's, on C, K, O and k, where
-    utilisations were counted.
+    """The fits of FFT or FFT_TILING.
+
+    Attributes
+    ----------
+    algorithm
+        Name of the algorithm.
+    fits
+        Width bucket → coefficients. FFT_TILING has one bucket.
+    batch
+        Batch of the training rows. SEER has no batch term, so times are proportional to the batch.
+    class_tree
+        FFT_TILING's tree of classes on C, K, O and k, if utilisations were counted.
     """
 
     algorithm: str
@@ -289,7 +313,7 @@ class FftFit:
     def fit(
         cls, algorithm: str, sizes: Sizes, time_us: np.ndarray, bound: np.ndarray, seed: int, evaluations: int
     ) -> "FftFit":
-        """From the feasible ok rows (at least one); ``bound`` (rows,): classes, NaN where nothing was counted."""
+        """Fit on feasible ok rows (at least one). ``bound`` (rows,) are classes, NaN without counters."""
         batch = float(np.median(sizes.batch))
         bucket = buckets(algorithm, sizes)
         scaled = time_us * batch / sizes.batch
@@ -305,13 +329,13 @@ class FftFit:
         return cls(algorithm, fits, batch, tree)
 
     def bound(self, sizes: Sizes) -> np.ndarray:
-        """Classes (rows,) as `AlgorithmFit.bound`."""
+        """Return classes (rows,), as `AlgorithmFit.bound`."""
         if self.class_tree is None:
             return np.full(len(sizes.batch), -1)
         return self.class_tree.predict(_fft_class_inputs(sizes))
 
     def predict_us(self, sizes: Sizes) -> np.ndarray:
-        """Time in µs (rows,); NaN in a width bucket that training did not hold."""
+        """Return times in µs (rows,); NaN in a width bucket without training rows."""
         bucket = buckets(self.algorithm, sizes)
         time_us = np.full(len(bucket), np.nan)
         for width, fit in self.fits.items():
@@ -325,7 +349,7 @@ def _fft_class_inputs(s: Sizes) -> np.ndarray:
 
 
 def buckets(algorithm: str, sizes: Sizes) -> np.ndarray:
-    """(rows,) the least of `BUCKETS` that holds each width; FFT_TILING: one for all."""
+    """Return the smallest of `BUCKETS` (rows,) that holds each width, or one bucket for FFT_TILING."""
     if algorithm == "FFT_TILING":
         return np.full(len(sizes.width), ALL_WIDTHS)
     return np.array(BUCKETS)[np.searchsorted(BUCKETS, sizes.width).clip(max=len(BUCKETS) - 1)]

@@ -1,4 +1,4 @@
-"""Which of SEER's kernel variants ran, and what `seer-paper` learns from: the main kernel of every row."""
+"""Find the main kernel of every row and its variant, from which `seer-paper` learns."""
 
 import re
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ _WINOGRAD_TILE = re.compile(r"tile(\d)(\d)(\d)")
 
 
 def variant_name(algorithm: str, kernel_name: str, tile: object = None) -> str:
-    """The tile of a main kernel (``128x64``, ``1x4x8``), from the table's own ``tile`` or the kernel's name.
+    """Return the tile of a main kernel (``128x64``, ``1x4x8``), from the table's ``tile`` or the kernel's name.
 
-    A kernel whose name tells no tile is its own variant.
+    If the name has no tile, it is the variant's name.
     """
     if isinstance(tile, str) and tile:
         return tile
@@ -34,7 +34,7 @@ def variant_name(algorithm: str, kernel_name: str, tile: object = None) -> str:
 
 
 def gemm_p_tile(outputs: Number) -> Number:
-    """Position in `GEMM_P_TILES` of GEMM-P's tile by K (SEER, PACT 2021, measured on cuDNN 7).
+    """Return the position in `GEMM_P_TILES` of GEMM-P's tile for K (SEER, PACT 2021, measured on cuDNN 7).
 
     128×32 if K ≤ 32 or 64 < K ≤ 96; 128×64 if 32 < K ≤ 64, 128 < K ≤ 192 or 256 < K ≤ 320; else 128×128.
     """
@@ -46,14 +46,14 @@ def gemm_p_tile(outputs: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class TilePredictor:
-    """Picks a tile per problem: by a classification tree on C, W, K, O, k and stride, or (no tree) by `gemm_p_tile`."""
+    """Predictor of the tile: a classification tree on C, W, K, O, k and stride, or (no tree) `gemm_p_tile`."""
 
     tiles: tuple[str, ...]
     tree: Tree | None
 
     @classmethod
     def fit(cls, algorithm: str, sizes: Sizes, tiles: np.ndarray, seed: int, evaluations: int) -> "TilePredictor":
-        """From measured rows. GEMM-P's rule holds where no kernel was seen but the three it knows."""
+        """Fit on measured rows. GEMM-P's rule is used if all its kernels have the three tiles of the rule."""
         names = tuple(sorted(set(tiles), key=lambda name: (tile_sizes(name), name)))
         if algorithm == GEMM_P and set(names) <= set(GEMM_P_TILES):
             return cls(GEMM_P_TILES, None)
@@ -61,7 +61,7 @@ class TilePredictor:
         return cls(names, tuned_tree(_inputs(sizes), code, classify=True, seed=seed, evaluations=evaluations))
 
     def choose(self, sizes: Sizes) -> np.ndarray:
-        """(rows,) positions in ``tiles``."""
+        """Return positions in ``tiles`` (rows,)."""
         if self.tree is None:
             return np.asarray(gemm_p_tile(sizes.outputs))
         return self.tree.predict(_inputs(sizes)).astype(np.int64)
@@ -82,23 +82,34 @@ COUNTERS = (
     "dram_utilization_pct",
 )
 METRIC_COLUMNS = ("variant", *COUNTERS, "main_kernel_us", "other_kernels_us", "kernel_class")
-"""Columns that `with_kernel_metrics` adds; counters are those of the whole main kernel, not per block."""
+"""Columns that `with_kernel_metrics` adds. Counters are of the main kernel in total, not per block."""
 _OPTIONAL = ("time_us", *COUNTERS, "kernel_class", "tile")
 _LAUNCH = ("block_x", "block_y", "block_z", "registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes")
 
 
 def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """``frame`` (dataset rows, in order) with `METRIC_COLUMNS` of each row's main kernel; NaN where it has no kernels.
+    """Add the `METRIC_COLUMNS` of each row's main kernel; NaN if the row has no kernels.
 
-    ``kernels``: the table of ``NAME.kernels.parquet``. The main kernel is the one with the most FP32 instructions (else
-    the longest, else the first); the rest is im2col, transforms and the like, of which only the summed time counts.
-    ``kernel_class``: 0, 1, 2 as in `kernel_class`, from the table or the two utilisations. A missing B_max comes from
-    the launch's occupancy. Raises `InputError` where the kernel table lacks its key.
+    The main kernel has the most FP32 instructions, or else the longest time, or else the first index. The other kernels
+    (im2col, transforms and similar) count by their summed time only. The column ``kernel_class`` is 0, 1, 2 as in
+    `kernel_class`, from the table or from the two utilisations. A missing B_max comes from the launch's occupancy.
+
+    Parameters
+    ----------
+    frame
+        Dataset rows. Their order is kept.
+    kernels
+        The table of ``NAME.kernels.parquet``.
+
+    Raises
+    ------
+    InputError
+        If the kernel table lacks its key.
     """
     key = [*ROW_KEY, *(["solver"] if "solver" in frame and "solver" in kernels else [])]
     missing = [name for name in (*key, "kernel_index", "kernel_name") if name not in kernels]
     if missing:
-        raise InputError(f"the kernel table lacks {', '.join(missing)}; key it like its dataset, as `seer import` does")
+        raise InputError(f"the kernel table lacks {', '.join(missing)}; give it the key columns of its dataset")
     absent = dict.fromkeys((name for name in _OPTIONAL if name not in kernels), np.nan)
     main = _main_kernels(kernels.assign(**absent), key)
     bare = frame.drop(columns=list(METRIC_COLUMNS), errors="ignore")
@@ -106,14 +117,14 @@ def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFr
 
 
 def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """One row per key: `METRIC_COLUMNS` of its main kernel."""
+    """Return one row per key: `METRIC_COLUMNS` of its main kernel."""
     rank = kernels.assign(
         _work=-kernels["fp32_instructions"].fillna(-1), _time=-kernels["time_us"].fillna(-1)
     ).sort_values(["_work", "_time", "kernel_index"], kind="stable")
     main = rank.drop_duplicates(key).copy()
     grouped = kernels.groupby(key, sort=False)
-    whole = grouped.agg(total_us=("time_us", "sum"), known_class=("kernel_class", "first"))
-    main = main.merge(whole.reset_index(), on=key, validate="one_to_one")
+    totals = grouped.agg(total_us=("time_us", "sum"), table_class=("kernel_class", "first"))
+    main = main.merge(totals.reset_index(), on=key, validate="one_to_one")
     main["main_kernel_us"] = main["time_us"]
     main["other_kernels_us"] = main["total_us"] - main["time_us"].fillna(0.0)
     main["variant"] = [
@@ -123,17 +134,17 @@ def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     main["b_max"] = main["b_max"].astype(float).fillna(_occupied(main))
     counted = main["fp32_utilization_pct"].notna() & main["dram_utilization_pct"].notna()
     bound = kernel_class(main["fp32_utilization_pct"].to_numpy(), main["dram_utilization_pct"].to_numpy())
-    main["kernel_class"] = main["known_class"].astype(float).fillna(pd.Series(bound).where(counted))
+    main["kernel_class"] = main["table_class"].astype(float).fillna(pd.Series(bound).where(counted))
     return main[[*key, *METRIC_COLUMNS]]
 
 
 def _occupied(main: pd.DataFrame) -> pd.Series:
-    """B_max of each launch by the occupancy formula; NaN where the launch or the GPU's limits are not known."""
+    """Return B_max of each launch by the occupancy formula; NaN if the launch or the GPU's limits are unknown."""
     result = pd.Series(np.nan, index=main.index)
     if not set(_LAUNCH) <= set(main):
         return result
-    known = main["b_max"].isna() & main[list(_LAUNCH)].notna().all(axis=1)
-    for name, part in main[known].groupby("gpu"):
+    computable = main["b_max"].isna() & main[list(_LAUNCH)].notna().all(axis=1)
+    for name, part in main[computable].groupby("gpu"):
         device = gpu(str(name))
         if device.compute_capability in LIMITS:
             x, y, z, registers, static, dynamic = (part[c].to_numpy(dtype=np.int64) for c in _LAUNCH)

@@ -22,11 +22,34 @@ _DEVICE = ["gpu", "library_version", "algorithm"]
 
 @dataclass(eq=False, repr=False)
 class SeerPaper(TimeModel):
-    """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
+    """SEER's fits per (GPU, library version, algorithm), for square, ungrouped, undilated fp32 forward convolutions.
 
-    ``evaluations``: trials of each tree's leaf size. ``known_launch``: predictions are those of main kernels, whose
-    variant and launched blocks were measured, as the paper's Test-set-I has it. ``published_blocks``: non-fused
-    Winograd's blocks are predicted with t_n = 64 whatever the tile, as the original does.
+    Parameters
+    ----------
+    evaluations
+        Number of leaf sizes that are tried for each tree.
+    random_state
+        Seed of the trees' folds and leaf sizes.
+    known_launch
+        If True, the measured variant and blocks are used, and main kernels are predicted, as in the paper's Test-set-I.
+    published_blocks
+        If True, the blocks of non-fused Winograd are predicted with t_n = 64 for every tile, as in the original.
+
+    Attributes
+    ----------
+    counted_
+        "GPU|version|algorithm" → its `AlgorithmFit`.
+    fft_
+        "GPU|version|algorithm" → its `FftFit`.
+
+    Raises
+    ------
+    InputError
+        On fitting rows without counters of main kernels, or of another family.
+
+    References
+    ----------
+    SEER (PACT 2021) and its public repository.
     """
 
     name: ClassVar[str] = "seer-paper"
@@ -40,13 +63,13 @@ class SeerPaper(TimeModel):
     published_blocks: bool = False
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """From rows with the columns of `kernels.with_kernel_metrics`. Raises `InputError` where there are none."""
+        """Fit on rows with the columns of `kernels.with_kernel_metrics`. Raise `InputError` if there are none."""
         require_convolutions(rows, self.name)
         frame = rows.frame
         lacking = [name for name in _NEEDED if name not in frame or frame[name].isna().all()]
         if lacking:
             names = ", ".join(lacking)
-            raise InputError(f"{self.name} needs counters of main kernels, and the table lacks {names}; {_SOURCE}")
+            raise InputError(f"{self.name} needs counters of main kernels; the table lacks {names}; {_SOURCE}")
         frame = frame.assign(time_us=time_us)
         settings = {"seed": self.random_state, "evaluations": self.evaluations}
         self.counted_: dict[str, AlgorithmFit] = {}
@@ -64,10 +87,10 @@ class SeerPaper(TimeModel):
                 measured = _measured(counted)
                 self.counted_[key] = AlgorithmFit.fit(algorithm, measured, tiles, extra_us=extra_us, **settings)
         if not self.counted_:
-            raise InputError(f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}")
+            raise InputError(f"{self.name}: no ok row has all of {', '.join(_NEEDED)} of its main kernel; {_SOURCE}")
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        """NaN outside SEER's domain, and for a device or variant that training did not hold."""
+        """Return times; NaN outside SEER's domain, and for a device or variant without training rows."""
         time_us = np.full(len(rows), np.nan)
         for key, _, members in _parts(rows.frame):
             part = rows.frame.iloc[members]
@@ -84,9 +107,9 @@ class SeerPaper(TimeModel):
         return time_us
 
     def bound(self, frame: pd.DataFrame) -> np.ndarray:
-        """(rows,) classes by the paper's trees, 0 … 2 as in `physics.kernel_class`; −1 where no tree was fitted.
+        """Return classes (rows,) by the paper's trees, 0 … 2 as in `physics.kernel_class`; −1 without a fitted tree.
 
-        ``frame``: problems with settings, ``gpu``, ``library``, ``library_version`` and ``algorithm``.
+        ``frame`` holds problems with settings, ``gpu``, ``library``, ``library_version`` and ``algorithm``.
         """
         bound = np.full(len(frame), -1)
         for key, _, members in _parts(frame):
@@ -96,13 +119,13 @@ class SeerPaper(TimeModel):
         return bound
 
     def to_files(self) -> dict[str, bytes]:
-        """Everything as one JSON file."""
+        """Return all fits as one JSON file."""
         content = {"counted": self.counted_, "fft": self.fft_}
         return {"seer.json": json.dumps(to_json_types(content), sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `to_files` wrote."""
+        """Return the model from the output of `to_files`."""
         content = json.loads(files["seer.json"])
         model = cls(**params)
         model.counted_ = from_json_types(Mapping[str, AlgorithmFit], content["counted"])
@@ -113,14 +136,14 @@ class SeerPaper(TimeModel):
 _NEEDED = tuple(name for name in COUNTERS if name != "waves")
 _SOURCE = (
     "count them with nvprof or ncu and import the logs (`seer import nvprof --how`, `ncu --how`), or import the"
-    " authors' workbooks (`seer import seer-xls`): they come to stand in NAME.kernels.parquet beside the dataset"
+    " authors' workbooks (`seer import seer-xls`); both write NAME.kernels.parquet next to the dataset"
 )
 
 
 def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(key, algorithm, positions) of each device's and algorithm's feasible rows within SEER's domain."""
-    known = frame["algorithm"].isin([*COUNTED_ALGORITHMS, *FFT_ALGORITHMS]).to_numpy()
-    inside = np.flatnonzero(in_domain(frame) & known)
+    """Yield (key, algorithm, positions) of each device's and algorithm's feasible rows in SEER's domain."""
+    is_modelled = frame["algorithm"].isin([*COUNTED_ALGORITHMS, *FFT_ALGORITHMS]).to_numpy()
+    inside = np.flatnonzero(in_domain(frame) & is_modelled)
     groups = frame.iloc[inside].groupby(_DEVICE, sort=True).indices
     for names, index in groups.items():
         gpu, version, algorithm = map(str, cast(tuple[str, ...], names))
@@ -131,17 +154,24 @@ def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
 
 
 def _counted(frame: pd.DataFrame) -> np.ndarray:
-    """(rows,) True where the main kernel has all of its counters, at least one block, and no time of 0."""
+    """Return True (rows,) if the main kernel has all counters, at least one block, and FP32 instructions."""
     full = frame[["variant", "kernel_class", *_NEEDED]].notna().all(axis=1)
     launched = (frame[["blocks", "b_max"]] >= 1).all(axis=1)
     return (full & launched & (frame["fp32_instructions"] > 0)).to_numpy()
 
 
 def _measured(frame: pd.DataFrame) -> MeasuredKernels:
-    """Counters per block. A main kernel without a time of its own takes what the others leave of the row's."""
+    """Return counters per block.
+
+    If a main kernel has no time of its own, it gets the row's time less the time of the other kernels.
+    """
     column = {name: frame[name].to_numpy(dtype=np.float64) for name in COUNTERS}
-    left = frame["time_us"] - frame["other_kernels_us"].fillna(0.0)
-    time_us = frame["main_kernel_us"].fillna(left.where(left > 0, frame["time_us"])).to_numpy(dtype=np.float64)
+    remaining_us = frame["time_us"] - frame["other_kernels_us"].fillna(0.0)
+    time_us = (
+        frame["main_kernel_us"]
+        .fillna(remaining_us.where(remaining_us > 0, frame["time_us"]))
+        .to_numpy(dtype=np.float64)
+    )
     return MeasuredKernels(
         sizes_of(frame),
         column["blocks"],

@@ -1,8 +1,8 @@
-"""`seer-time-only`: SEER's physics where only times were measured, its counters replaced by analytical terms.
+"""`seer-time-only`: SEER's physics fitted to times alone, with analytical terms instead of counters.
 
 Instructions and transactions per block follow from the problem and the tile. Each term is divided by the device's peak
-or bandwidth, so that a coefficient is an efficiency and serves other devices too (within one device that changes
-nothing). Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
+or bandwidth, so that a coefficient is an efficiency, which transfers to other devices. (Within one device this changes
+nothing.) Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
 """
 
 import json
@@ -33,16 +33,25 @@ LANES = 32
 SECTOR_BYTES = 32
 FFT_MECHANISMS = ("fft", "fft_tiling")
 OUTPUT_EDGES = (32, 64, 128)
-"""K ranges within which one tile is taken to run: K ≤ 32, ≤ 64, ≤ 128, above."""
+"""K ranges. In each range one tile is assumed: K ≤ 32, ≤ 64, ≤ 128, above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analytical:
-    """Terms of one mechanism's rows, by tile: small, middle, large (FFT: the middle one alone).
+    """Terms of one mechanism's rows, for the small, the middle and the large tile (FFT: the middle one only).
 
-    ``bound`` (rows,): class by the roofline, or FFT's bucket (see `_fft_bucket`); ``span`` (rows,): K range;
-    ``tile`` (rows,): the tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms,
-    each (rows, terms).
+    Attributes
+    ----------
+    mechanism
+        The mechanism.
+    bound
+        (rows,) class by the roofline, or FFT's bucket (see `_fft_bucket`).
+    span
+        (rows,) K range.
+    tile
+        (rows,) tile by a rule, −1 without a rule.
+    terms
+        Tile → the three time forms, each (rows, terms).
     """
 
     mechanism: Mechanism
@@ -52,12 +61,12 @@ class Analytical:
     terms: tuple[tuple[np.ndarray, ...], ...]
 
     def form(self, bound: int) -> int:
-        """Which of the time forms a class uses: FFT has one only."""
+        """Return the time form of a class. FFT has only one."""
         return 0 if self.mechanism in FFT_MECHANISMS else bound
 
 
 def analytical(rows: Rows, mechanism_code: int) -> Analytical:
-    """The terms of rows that all belong to one mechanism (by `Rows.column("mechanism")`)."""
+    """Return the terms of rows of one mechanism (by `Rows.column("mechanism")`)."""
     mechanism = MECHANISMS[mechanism_code]
     frame = rows.frame
     columns = ConvColumns.of(
@@ -67,7 +76,7 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     p = sized(columns)
     peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
-    # (3, rows) blocks that each row's GPU holds of the small, the middle and the large tile.
+    # (3, rows): blocks of the small, the middle and the large tile that each row's GPU holds.
     slots = np.array([b_max(rows.devices.get(name) or gpu(name), mechanism) for name in map(str, names)])[index].T
     kernel = MECHANISM_TERMS[mechanism](p, slots)
     span = np.searchsorted(OUTPUT_EDGES, p.channels_out)
@@ -94,7 +103,7 @@ def _forms(
     peak: np.ndarray,
     bandwidth: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """The compute-bound, memory-bound and under-utilised form with one tile, pre and post kernels' terms joined."""
+    """Return the compute-bound, memory-bound and under-utilised form with one tile, with all kernels' terms."""
     tile_m, tile_n = TILES[mechanism][tile]
     sector = p.itemsize / SECTOR_BYTES
     depth = p.channels_in if mechanism.startswith("winograd") else p.gemm_k
@@ -104,7 +113,7 @@ def _forms(
         instructions = 1.0 * depth * tile_m * tile_n / LANES
     reads, writes = (tile_m + tile_n) * depth * sector, tile_m * tile_n * sector
     w = physics.waves(kernel.launches[tile].blocks, b_max)
-    # n, the waves' own term, stays in µs; the others go by the unit that they keep busy.
+    # The wave term n stays in µs. Each other term is divided by the rate of the unit that it uses.
     arithmetic, traffic = instructions / (1e6 * peak), 1 / (1e3 * bandwidth)
     extra = _extra_terms(p, mechanism, bandwidth)
     units = {"instructions": arithmetic, "reads": reads * traffic, "writes": writes * traffic}
@@ -113,7 +122,10 @@ def _forms(
 
 
 def _extra_terms(p: Sized, mechanism: Mechanism, bandwidth: np.ndarray) -> physics.Terms:
-    """im2col of GEMM, the transforms of non-fused Winograd; for the rest a launch per group of grouped problems."""
+    """Return GEMM's im2col, or non-fused Winograd's transforms, as terms.
+
+    For other mechanisms, grouped problems have a launch per group.
+    """
     area, taps, channels = p.out_h * p.out_w, p.r * p.s, p.c // p.groups
     traffic = 1e3 * bandwidth
     if mechanism == "gemm":
@@ -125,14 +137,17 @@ def _extra_terms(p: Sized, mechanism: Mechanism, bandwidth: np.ndarray) -> physi
 
 
 def _fft_bucket(p: Sized, mechanism: Mechanism) -> np.ndarray:
-    """FFT's width bucket. FFT_TILING: 0 for 1×1 filters at stride 1, 1 for larger ones, 2 for strides."""
+    """Return FFT's width bucket. FFT_TILING: 0 for 1×1 filters at stride 1, 1 for larger ones, 2 for strides."""
     if mechanism == "fft":
         return np.searchsorted(BUCKETS, np.maximum(p.h, p.w)).clip(max=len(BUCKETS) - 1)
     return np.where(np.maximum(p.stride_h, p.stride_w) > 1, 2, np.maximum(p.r, p.s) > 1)
 
 
 def _fft_terms(p: Sized, mechanism: Mechanism, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
-    """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, independent of N."""
+    """Return SEER's four terms times N/128 (and groups, tiles).
+
+    Two terms do not depend on N: the filters' transform and the launches.
+    """
     c, k = p.channels_in, p.channels_out
     images = p.n / 128 * p.groups
     if mechanism == "fft_tiling":
@@ -151,30 +166,30 @@ ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class TileFit:
-    """``coefficients``: tile → coefficients; ``tile_of``: the tile of each K range."""
+    """The fit of a group: tile → coefficients, and the tile of each K range."""
 
     coefficients: Mapping[int, tuple[Number, ...]]
     tile_of: tuple[int, ...]
 
     @classmethod
     def fit(cls, a: Analytical, form: int, rows: np.ndarray, time_us: np.ndarray) -> "TileFit":
-        """From the group's ``rows`` (positions in ``a``) and their times.
+        """Fit on the group's ``rows`` (positions in ``a``) and their times.
 
-        Where a rule names the tiles, each tile is fitted on its rows. Elsewhere every tile is fitted on all rows, each
-        K range takes the tile that fits it best, and both steps repeat on what each tile got, `ROUNDS` times. A tile
-        with fewer than two rows for each coefficient keeps the fit over all rows.
+        If a rule gives the tiles, each tile is fitted on its rows. Otherwise every tile is fitted on all rows, and each
+        K range takes its best tile. Both steps are repeated `ROUNDS` times on each tile's own rows. A tile with fewer
+        than two rows per coefficient keeps the fit over all rows.
         """
         candidates = [terms[form][rows] for terms in a.terms]
-        span, named = a.span[rows], a.tile[rows]
+        span, rule_tile = a.span[rows], a.tile[rows]
         fits = pooled = [relative_fit(terms, time_us, nonnegative=True) for terms in candidates]
         tile_of = np.zeros(SPANS, dtype=int)
         for _ in range(ROUNDS):
             losses = [relative_loss(x, time_us, c) for x, c in zip(candidates, fits, strict=True)]
             sums = np.array([np.bincount(span, loss, minlength=SPANS) for loss in losses])
-            # A range without rows takes what fits the whole group best.
+            # A range without rows takes the best tile of the whole group.
             sums[:, np.bincount(span, minlength=SPANS) == 0] = sums.sum(axis=1, keepdims=True)
             tile_of = sums.argmin(axis=0)
-            tile = np.where(named >= 0, named, tile_of[span])
+            tile = np.where(rule_tile >= 0, rule_tile, tile_of[span])
             fits = [
                 relative_fit(terms[tile == t], time_us[tile == t], nonnegative=True)
                 if (tile == t).sum() >= 2 * terms.shape[1]
@@ -184,7 +199,7 @@ class TileFit:
         return cls({t: tuple(fit.tolist()) for t, fit in enumerate(fits)}, tuple(tile_of.tolist()))
 
     def predict(self, a: Analytical, form: int, rows: np.ndarray) -> np.ndarray:
-        """Times in µs of the ``rows`` (positions in ``a``), (rows,)."""
+        """Return times in µs (rows,) of the ``rows`` (positions in ``a``)."""
         tile = np.where(a.tile[rows] >= 0, a.tile[rows], np.array(self.tile_of)[a.span[rows]])
         time_us = np.empty(len(rows))
         for t in np.unique(tile):
@@ -195,49 +210,68 @@ class TileFit:
 
 @dataclass(eq=False, repr=False)
 class SeerTimeOnly(TimeModel):
-    """Per (GPU, library version, algorithm) and class the paper's time form, with non-negative coefficients.
+    """The paper's time forms with non-negative coefficients, per (GPU, library version, algorithm) and class.
 
-    A group with fewer than ``least_rows`` rows takes the fit over the GPU's other versions, else over all GPUs (see
-    `_LEVELS`). Grouped and depthwise problems, which SEER does not know, are fitted apart.
+    Grouped and depthwise problems, which SEER does not model, are fitted apart.
+
+    Parameters
+    ----------
+    least_rows
+        Minimum rows of a group. A smaller group takes the fit over the GPU's other versions, or else over all GPUs (see
+        `_LEVELS`).
+
+    Attributes
+    ----------
+    fits_
+        Group's key → its `TileFit`.
+
+    Raises
+    ------
+    InputError
+        On fitting rows that are no convolutions.
+
+    References
+    ----------
+    SEER (PACT 2021) and its public repository.
     """
 
     name: ClassVar[str] = "seer-time-only"
-    help: ClassVar[str] = "SEER's physics where only times were measured, analytical terms for its counters"
+    help: ClassVar[str] = "SEER's physics fitted to times alone, with analytical terms instead of counters"
     storable: ClassVar[bool] = True
 
     least_rows: Annotated[int, SearchRange(6, 40, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Fit every level's groups."""
+        """Fit the groups of every level."""
         self.fit_rows(FeatureRows.of(rows), np.arange(len(rows)), time_us)
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        """Positive times; NaN for an algorithm that training did not hold."""
+        """Return positive times; NaN for an algorithm without training rows."""
         return self.predict_rows(FeatureRows.of(rows), np.arange(len(rows)))
 
-    def fit_rows(self, prepared: "FeatureRows", index: np.ndarray, time_us: np.ndarray) -> Self:
-        """Fit on the rows at ``index`` alone; ``time_us`` (rows,) in µs of all prepared rows."""
-        chosen = np.zeros(prepared.size, dtype=bool)
+    def fit_rows(self, features: "FeatureRows", index: np.ndarray, time_us: np.ndarray) -> Self:
+        """Fit on the rows at ``index`` only. ``time_us`` (rows,) in µs is of all rows of ``features``."""
+        chosen = np.zeros(features.size, dtype=bool)
         chosen[index] = True
         self.fits_: dict[str, TileFit] = {}
-        for part in prepared.parts:
+        for part in features.parts:
             members = np.flatnonzero(chosen[part.rows])
             part_us = time_us[part.rows]
-            known: dict[tuple[int, bytes], TileFit] = {}  # groups of two levels are often of the same rows
+            fitted: dict[tuple[int, bytes], TileFit] = {}  # groups of two levels often have the same rows
             for key, group in fitted_groups(part.levels, self.least_rows, members):
                 form = _form(key, part.terms)
                 same = form, group.tobytes()
-                if same not in known:
-                    known[same] = TileFit.fit(part.terms, form, group, part_us[group])
-                self.fits_[key] = known[same]
+                if same not in fitted:
+                    fitted[same] = TileFit.fit(part.terms, form, group, part_us[group])
+                self.fits_[key] = fitted[same]
         return self
 
-    def predict_rows(self, prepared: "FeatureRows", index: np.ndarray) -> np.ndarray:
-        """(rows at ``index``,) times in µs; NaN for an algorithm that training did not hold."""
-        time_us = np.full(prepared.size, np.nan)
-        chosen = np.zeros(prepared.size, dtype=bool)
+    def predict_rows(self, features: "FeatureRows", index: np.ndarray) -> np.ndarray:
+        """Return times in µs (rows at ``index``,); NaN for an algorithm without training rows."""
+        time_us = np.full(features.size, np.nan)
+        chosen = np.zeros(features.size, dtype=bool)
         chosen[index] = True
-        for part in prepared.parts:
+        for part in features.parts:
             members = np.flatnonzero(chosen[part.rows])
             part_us = np.full(len(part.rows), np.nan)
             for level in part.levels:
@@ -248,12 +282,12 @@ class SeerTimeOnly(TimeModel):
         return time_us[index]
 
     def to_files(self) -> dict[str, bytes]:
-        """Every group's coefficients as JSON."""
+        """Return every group's coefficients as JSON."""
         return {"fits.json": json.dumps(to_json_types(self.fits_), sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `to_files` wrote."""
+        """Return the model from the output of `to_files`."""
         model = cls(**params)
         model.fits_ = from_json_types(Mapping[str, TileFit], json.loads(files["fits.json"]))
         return model
@@ -266,11 +300,11 @@ _LEVELS = (
     ("gpu", "candidate", "grouping"),
     ("candidate",),
 )
-"""What names a group, from the closest to the last resort; without ``bound`` the form is the under-utilised one."""
+"""Columns of a group's key, from the most specific level. Without ``bound``, the form is the under-utilised one."""
 
 
 class FeaturePart(NamedTuple):
-    """The rows of one mechanism: their positions, terms, and the groups of every level, closest first."""
+    """The rows of one mechanism: positions, terms, and the groups of every level, the most specific first."""
 
     rows: np.ndarray
     terms: Analytical
@@ -278,14 +312,14 @@ class FeaturePart(NamedTuple):
 
 
 class FeatureRows(NamedTuple):
-    """What SEER's fits take of a table: it serves every fit to a part of the rows."""
+    """The inputs of SEER's fits from a table. They serve every fit to a part of its rows."""
 
     size: int
     parts: tuple[FeaturePart, ...]
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
-        """Prepare all rows. Raises `InputError` if they are no convolutions."""
+        """Return the inputs of all rows. Raise `InputError` if they are no convolutions."""
         require_convolutions(rows, SeerTimeOnly.name)
         code = rows.column("mechanism").astype(int)
         parts = []
@@ -300,6 +334,6 @@ class FeatureRows(NamedTuple):
 
 
 def _form(key: str, terms: Analytical) -> int:
-    """The time form of a group: that of the class in its key, else the under-utilised one, the most general."""
+    """Return the time form of the class in a group's key, or else the under-utilised one, the most general."""
     last = key.rsplit("|", 1)[-1]
     return terms.form(int(last.removeprefix("bound")) if last.startswith("bound") else UNDER_UTILISED)

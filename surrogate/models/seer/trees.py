@@ -18,10 +18,16 @@ Grown: TypeAlias = "DecisionTreeClassifier | DecisionTreeRegressor"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """Nodes of a binary tree, the root first; every array has one entry per node.
+    """Nodes of a binary tree, the root first. Every array has one entry per node.
 
-    ``left`` and ``right`` are children (`LEAF` at a leaf), ``feature`` and ``threshold`` the test (left where
-    x ≤ threshold), ``value`` the prediction: a number, or a class's number.
+    Attributes
+    ----------
+    left, right
+        Children, or `LEAF` at a leaf.
+    feature, threshold
+        Test of the node: left if x ≤ threshold.
+    value
+        Prediction: a number, or a class's number.
     """
 
     left: np.ndarray
@@ -40,7 +46,7 @@ class Tree:
 
     @classmethod
     def of(cls, estimator: Grown) -> Self:
-        """The nodes of a fitted scikit-learn tree. A classifier's tie goes to its lowest class."""
+        """Return the nodes of a fitted scikit-learn tree. If classes tie, a classifier predicts the lowest one."""
         grown = estimator.tree_
         classes = getattr(estimator, "classes_", None)
         if classes is None:
@@ -55,35 +61,52 @@ class Tree:
 
     @classmethod
     def constant(cls, value: float) -> Self:
-        """One leaf."""
+        """Return a tree with one leaf."""
         leaf = np.array([LEAF])
         return cls(leaf, leaf, feature=np.array([0]), threshold=np.array([0.0]), value=np.array([float(value)]))
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The leaf's value of every row of ``x`` (rows, features), (rows,). Compares in float32, as it was grown."""
+        """Return the leaf's value (rows,) of every row of ``x`` (rows, features), compared in float32 as in the fit."""
         x = x.astype(np.float32)
         node = np.zeros(len(x), dtype=np.int64)
         walking = np.flatnonzero(self.left[node] != LEAF)
         while len(walking):
-            at = node[walking]
-            goes_left = x[walking, self.feature[at]] <= self.threshold[at]
-            node[walking] = np.where(goes_left, self.left[at], self.right[at])
+            current = node[walking]
+            goes_left = x[walking, self.feature[current]] <= self.threshold[current]
+            node[walking] = np.where(goes_left, self.left[current], self.right[current])
             walking = walking[self.left[node[walking]] != LEAF]
         return self.value[node]
 
 
 MAX_SPLITS = 64
 MIN_PARENT = 10
-"""Rows that a node needs to be split: MinParentSize of MATLAB's `fitctree` and `fitrtree`, at its default."""
+"""Minimum rows of a node that is split: the default MinParentSize of MATLAB's `fitctree` and `fitrtree`."""
 EVALUATIONS = 30
 FOLDS = 5
 
 
 def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, evaluations: int = EVALUATIONS) -> Tree:
-    """A tree of ``y`` (rows,) on ``x`` (rows, features); ``classify`` predicts classes (whole numbers), else means.
+    """Return a tree of ``y`` with the best minimum leaf size of `leaf_sizes`.
 
-    The minimum leaf size is the one of `leaf_sizes` with the least cross-validated loss (share of wrong classes, or
-    mean squared error), the smallest of equals. Source: SEER's fits (PACT 2021 and its repository).
+    The best size has the smallest cross-validated loss: the share of wrong classes, or the mean squared error. Of equal
+    sizes the smallest is taken.
+
+    Parameters
+    ----------
+    x
+        (rows, features).
+    y
+        (rows,) classes (integers), or numbers.
+    classify
+        If True, the tree predicts classes, otherwise means.
+    seed
+        Seed of the folds, the leaf sizes and the trees.
+    evaluations
+        Number of leaf sizes before duplicates are removed.
+
+    References
+    ----------
+    SEER (PACT 2021) and its public repository.
     """
     if len(np.unique(y)) == 1:
         return Tree.constant(y[0])
@@ -95,7 +118,7 @@ def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, e
 
 
 def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
-    """Distinct minimum leaf sizes, ascending: log-uniform over 1 … rows/2, one in each of ``evaluations`` strata."""
+    """Return distinct minimum leaf sizes, ascending: log-uniform over 1 … rows/2, one per ``evaluations`` stratum."""
     maximum = max(rows / 2, 1.0)
     quantile = (np.arange(evaluations) + np.random.default_rng(seed).random(evaluations)) / evaluations
     return sorted({int(size) for size in np.exp(quantile * np.log(maximum)).clip(1, maximum)})
@@ -110,10 +133,10 @@ def _grown(x: np.ndarray, y: np.ndarray, *, leaf: int, classify: bool, seed: int
 
 
 def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, grow: Callable[..., Grown], classify: bool) -> float:
-    """Mean loss over held-out rows."""
+    """Return the mean loss over held-out rows."""
     total = 0.0
-    for held in np.unique(fold):
-        test = fold == held
+    for holdout in np.unique(fold):
+        test = fold == holdout
         predicted = Tree.of(grow(x[~test], y[~test])).predict(x[test])
         total += float((predicted != y[test]).sum() if classify else ((predicted - y[test]) ** 2).sum())
     return total / len(y)
