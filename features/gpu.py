@@ -100,14 +100,14 @@ def _parse(path: Path) -> dict[str, Any]:
 def _section(path: Path, content: Row, name: str) -> dict[str, object]:
     section = content.get(name, {})
     if not isinstance(section, dict):
-        raise InputError(f"{path}: {name} is {section!r}; a table of rows is needed, as in [{name}.NAME]")
+        raise InputError(f"{path}: {name} is {section!r}; give a table of rows, as in [{name}.NAME]")
     return section
 
 
 def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapping[str, _Kind]) -> Row:
     """Return the row itself; raise one `InputError` that names all its faults."""
     if not isinstance(row, dict):
-        raise InputError(f"{where} is {row!r}; a table of keys is needed: {', '.join(needed)}")
+        raise InputError(f"{where} is {row!r}; give a table of keys: {', '.join(needed)}")
     kinds = {**needed, **allowed}
     faults = [f"{key} is missing" for key in needed if key not in row]
     for key, value in row.items():
@@ -125,10 +125,8 @@ BUNDLED = Path(__file__).with_name("gpus.toml")
 COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
 """The boards that a name means if it fits several boards and one of these."""
 CAPPED = 1.5
-"""A GPU's tensor rate is limited by its maker if the architecture's fastest rate is at least this multiple of it.
-
-Smaller differences come from clocks and rounding.
-"""
+"""Minimum ratio of the architecture's fastest tensor rate to a GPU's rate for which the GPU counts as limited by its
+maker. Smaller differences come from clocks and rounding."""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon", "rx"}
 
 
@@ -169,7 +167,7 @@ class Gpu:
     board_watts : float
         The board's power limit in W.
     fp32_gflops_per_watt : float
-        fp32 GFLOP/s per W of board power, where power limits matrix products.
+        fp32 GFLOP/s per W of board power, if power limits matrix products.
     fp32_sustained_share : float
         Share of the fp32 peak that large matrix products reach without a limit of power.
     dram_share : float
@@ -246,7 +244,7 @@ def unlisted(name: str, similar: Collection[Gpu] = ()) -> Gpu:
 
     If the GPUs ``similar`` are given, its fp32 peak and bandwidth are the geometric means of theirs.
     """
-    unknown = Gpu(name=name, source="by name alone", checked=False)
+    unknown = Gpu(name=name, source="only its name is known", checked=False)
     if not similar:
         return unknown
     tflops = geometric_mean(each.fp32_tflops for each in similar)

@@ -291,10 +291,10 @@ class ConvColumns(namedtuple("ConvColumns", (*SIZE_COLUMNS, *FLAGS))):
         columns = [np.asarray(size).astype(np.int64) for size in sizes]
         length = len(columns[0])
 
-        def text(values: Any) -> np.ndarray:
+        def text_column(values: Any) -> np.ndarray:
             return np.broadcast_to(np.asarray(values, dtype=object), (length,))
 
-        dtypes, directions, maths, layouts = text(dtype), text(direction), text(math), text(layout)
+        dtypes, directions, maths, layouts = map(text_column, (dtype, direction, math, layout))
         tensor_cores = np.zeros(length, dtype=bool)
         for pair in {*zip(dtypes.tolist(), maths.tolist(), strict=True)}:
             if may_use_tensor_cores(*pair):
