@@ -425,7 +425,7 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
     last: dict[tuple[int, str], tuple[float, float]] = {}
     for i in members:
         p = parent[i]
-        at = float(start[i])
+        new_start = float(start[i])
         key = (p if inside[i] else -1, track[i])
         if (p < 0 <= reached) or (p >= 0 and number[p] not in placed):
             lost += 1
@@ -440,12 +440,12 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
             parent_span = placed[number[p]]
             since = max(start[i] - start[p], 0) if spans.level[p] == _CALL else 0
             launched = parent_span.start + min(since, parent_span.end - parent_span.start)
-            earliest = max(around.start + (at - start[outer]) * share, free, launched)
-            at = free + (at - ended) * share if inside[i] else earliest
-        ends_at = at + end[i] - start[i]
-        last[key] = (end[i], ends_at)
+            earliest = max(around.start + (new_start - start[outer]) * share, free, launched)
+            new_start = free + (new_start - ended) * share if inside[i] else earliest
+        new_end = new_start + end[i] - start[i]
+        last[key] = (end[i], new_end)
         above = placed[number[p]].row if p >= 0 else -1
-        placed[number[i]] = _Placed(len(placed), at, ends_at, above, spans, i)
+        placed[number[i]] = _Placed(len(placed), new_start, new_end, above, spans, i)
     return lost
 
 

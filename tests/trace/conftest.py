@@ -30,7 +30,7 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
     return filled(known(__file__)["step"])
 
 
-def whole(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str, Any]:
+def trace_json(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str, Any]:
     """A trace of several steps as the newer Kineto writes it."""
     events = [each for i in range(steps) for each in step(start + 1000 * i, 10 * (i + 1), i + 5)]
     gpu = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
@@ -68,14 +68,14 @@ def aged(trace: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def make_trace() -> Callable[..., dict[str, Any]]:
     """``make_trace(steps=2, start=…)``: the invented trace as a JSON object."""
-    return whole
+    return trace_json
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """The invented trace of two steps."""
     path = tmp_path / "trace.json"
-    path.write_text(json.dumps(whole(steps=2)), encoding="utf-8")
+    path.write_text(json.dumps(trace_json(steps=2)), encoding="utf-8")
     return path
 
 
@@ -106,12 +106,12 @@ def read(tmp_path: Path) -> Callable[..., Trace]:
 @pytest.fixture(scope="session")
 def real(measurements: Path) -> Callable[[str], Trace]:
     """Real traces by file name, read once."""
-    known: dict[str, Trace] = {}
+    traces: dict[str, Trace] = {}
 
     def get(name: str) -> Trace:
-        if name not in known:
-            known[name] = read_trace(measurements / "traces" / name)
-        return known[name]
+        if name not in traces:
+            traces[name] = read_trace(measurements / "traces" / name)
+        return traces[name]
 
     return get
 
@@ -129,5 +129,5 @@ def resnet(real: Callable[[str], Trace]) -> Trace:
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """The invented trace of three steps, read once."""
     path = tmp_path_factory.mktemp("trace") / "three.json"
-    path.write_text(json.dumps(whole(steps=3)), encoding="utf-8")
+    path.write_text(json.dumps(trace_json(steps=3)), encoding="utf-8")
     return read_trace(path)

@@ -30,12 +30,12 @@ def in_pieces(content: bytes, size: int) -> list[bytes]:
 @settings(max_examples=60, deadline=None)
 @given(_EVENTS, _HEADERS, _HEADERS, st.sampled_from([None, 1]), st.booleans(), st.integers(1, 300), st.integers(1, 200))
 def test_batches_hold_what_the_whole_file_holds(events, before, after, indent, escaped, piece, batch):
-    whole = {**before, "traceEvents": events, **after}
-    content = json.dumps(whole, indent=indent, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
-    whole = json.loads(content.decode("utf-8", "replace"))
+    document = {**before, "traceEvents": events, **after}
+    content = json.dumps(document, indent=indent, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    document = json.loads(content.decode("utf-8", "replace"))
     file = EventFile(in_pieces(content, piece), batch)
-    assert [event for part in file for event in part] == whole["traceEvents"]
-    assert file.header == whole | {"traceEvents": []} and not file.ends_early
+    assert [event for part in file for event in part] == document["traceEvents"]
+    assert file.header == document | {"traceEvents": []} and not file.ends_early
 
 
 @settings(max_examples=25, deadline=None)
@@ -70,10 +70,10 @@ def test_a_file_cut_at_any_byte_gives_its_whole_events_or_one_line(refused, make
     trace = make_trace(steps=1)
     content = json.dumps(trace).encode()
     ends = []
-    at = content.index(b"[", content.index(b'"traceEvents"')) + 1
+    position = content.index(b"[", content.index(b'"traceEvents"')) + 1
     for event in trace["traceEvents"]:
-        at = content.index(json.dumps(event).encode(), at) + len(json.dumps(event))
-        ends.append(at)
+        position = content.index(json.dumps(event).encode(), position) + len(json.dumps(event))
+        ends.append(position)
     for cut in range(len(content)):
         file = EventFile(in_pieces(content[:cut], 70), 300)
         expected = trace["traceEvents"][: sum(end <= cut for end in ends)]
@@ -91,9 +91,9 @@ def test_a_file_cut_at_any_byte_gives_its_whole_events_or_one_line(refused, make
 @pytest.mark.parametrize("damage", [b"!", b'"', b"}", b"]", b'{"a": ', b"\\"])
 def test_damage_in_the_middle_is_one_line(refused, make_trace, damage):
     content = json.dumps(make_trace(steps=20)).encode()
-    at = content.index(b'"dur"', len(content) // 2)
+    position = content.index(b'"dur"', len(content) // 2)
     with refused("damaged"):
-        read_kineto(in_pieces(content[:at] + damage + content[at:], 1000), "t.json")
+        read_kineto(in_pieces(content[:position] + damage + content[position:], 1000), "t.json")
 
 
 _LIMITED = """

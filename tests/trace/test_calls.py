@@ -34,15 +34,15 @@ def test_without_a_backward_pass_the_next_operator_tells(make_trace, read):
     """The relu behind it; without either the output is unknown, and so are stride and padding."""
     trace = make_trace(steps=1)
     events = [e for e in trace["traceEvents"] if "ackward" not in e["name"]]
-    alone = read({"traceEvents": [e for e in events if "relu" not in e["name"]]})
+    without_relu = read({"traceEvents": [e for e in events if "relu" not in e["name"]]})
     with pytest.raises(UnsupportedError, match="output"):
-        CallReader(alone).problems(rows_of(alone, "aten::cudnn_convolution")[0])
+        CallReader(without_relu).problems(rows_of(without_relu, "aten::cudnn_convolution")[0])
     followed = read({"traceEvents": events})
     assert CallReader(followed).problems(rows_of(followed, "aten::cudnn_convolution")[0]) == (CONV,)
 
 
 def test_halves_of_a_backward_convolution_take_the_shapes_around_them(read):
-    whole = [[8, 3, 32, 32], [8, 16, 30, 30], [16, 3, 3, 3]]
+    shapes = [[8, 3, 32, 32], [8, 16, 30, 30], [16, 3, 3, 3]]
     names = ["", "_input", "_weight"]
     events = [
         {
@@ -53,7 +53,7 @@ def test_halves_of_a_backward_convolution_take_the_shapes_around_them(read):
             "tid": 1,
             "ts": 10 * i,
             "dur": 100 if not name else 5,
-            "args": {"Input Dims": whole if not name else [[], *whole[1:]], "Input type": ["float"] * 3},
+            "args": {"Input Dims": shapes if not name else [[], *shapes[1:]], "Input type": ["float"] * 3},
         }
         for i, name in enumerate(names)
     ]

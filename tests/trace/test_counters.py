@@ -34,7 +34,7 @@ def ncu(path: Path, launches: Sequence[Sequence[object]]) -> Path:
 
 
 @pytest.fixture
-def made(make_trace, read):
+def invented(make_trace, read):
     """Two steps; the convolution takes 5 ms."""
     trace = make_trace(steps=2)
     for event in trace["traceEvents"]:
@@ -42,10 +42,10 @@ def made(make_trace, read):
     return profile(read(trace))
 
 
-def test_xsps_row_and_its_layer(made, tmp_path):
+def test_xsps_row_and_its_layer(invented, tmp_path):
     """ResNet-50's kernel in XSP's slides: 62 GFLOP, 12.1 MB read, 296 MB written, 13.2 %; 201 FLOP a byte. In 5 ms that
     is 79 % of a V100's 15.7 TFLOP/s. One step was counted, so each launch counts for both steps."""
-    counted = with_counters(made, [ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])])
+    counted = with_counters(invented, [ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])])
     for by, name in (("name", CONV), ("layer", "conv2d.0"), ("type", "conv2d"), ("model", "whole model")):
         row = next(row for row in kernel_table(counted, by) if row["kernel" if by == "name" else by] == name)
         assert (row["counted"], row["measured_bound"]) == (2, "compute-bound")
@@ -54,16 +54,16 @@ def test_xsps_row_and_its_layer(made, tmp_path):
         assert row["measured_compute_pct"] == pytest.approx(100 * 62e9 / 5e-3 / 15.667e12, rel=1e-3)
         assert row["measured_occupancy_pct"] == pytest.approx(13.2)
     assert "joined to 2 of 10 kernels" in " ".join(kernel_table(counted).notes)
-    assert "measured_gflop" not in kernel_table(made).rows[0]
+    assert "measured_gflop" not in kernel_table(invented).rows[0]
 
 
-def test_counters_are_tags_of_the_spans_of_kernels(made, make_trace, seer, tmp_path):
+def test_counters_are_tags_of_the_spans_of_kernels(invented, make_trace, seer, tmp_path):
     counters = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
-    spans = trace_spans(made.trace, with_counters(made, [counters]).counters)
+    spans = trace_spans(invented.trace, with_counters(invented, [counters]).counters)
     tags = [dict(tag) for name, tag in zip(spans.name, spans.tags, strict=True) if name == CONV]
     assert [tag.pop("correlation") > 0 for tag in tags] == [True, True]
-    told = {"flops": 62e9, "read_bytes": 12.1e6, "write_bytes": 296e6, "occupancy_pct": 13.2}
-    assert tags == [pytest.approx(told)] * 2
+    expected = {"flops": 62e9, "read_bytes": 12.1e6, "write_bytes": 296e6, "occupancy_pct": 13.2}
+    assert tags == [pytest.approx(expected)] * 2
     trace = tmp_path / "made.json"
     trace.write_text(json.dumps(make_trace(steps=2)))
     printed = seer("spans", trace, "--level", "kernel", "--counters", counters, "--json").succeeded()
@@ -71,21 +71,21 @@ def test_counters_are_tags_of_the_spans_of_kernels(made, make_trace, seer, tmp_p
     assert [row["tags"]["write_bytes"] for row in rows] == pytest.approx([296e6] * 2)
 
 
-def test_launches_join_in_their_order(made, tmp_path):
+def test_launches_join_in_their_order(invented, tmp_path):
     """The occupancy of a group is the mean by time; both launches took 5 ms."""
     launches = [(CONV, GRID, 1e9, 1, 1, 10), ("other", GRID, 1, 1, 1, 1), (CONV, GRID, 3e9, 1, 1, 30)]
-    counted = with_counters(made, [ncu(tmp_path / "ncu.csv", launches)])
+    counted = with_counters(invented, [ncu(tmp_path / "ncu.csv", launches)])
     assert counted.counters.flops[counted.counters.row >= 0].tolist() == [2e9, 6e9]
     assert kernel_table(counted).rows[0]["measured_occupancy_pct"] == pytest.approx(20)
 
 
-def test_averages_of_nvprof_count_for_every_launch(made, tmp_path):
+def test_averages_of_nvprof_count_for_every_launch(invented, tmp_path):
     log = tmp_path / "averages.csv"
     names = {"flop_count_sp": 500, "dram_read_bytes": 32_000, "dram_write_transactions": 10, "achieved_occupancy": 0.5}
     lines = [f'"V (0)","relu_kernel",2,"{name}","…",1,9,{value}' for name, value in names.items()]
     header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
     log.write_text("\n".join(["==9== Metric result:", header, *lines]))
-    row = next(row for row in kernel_table(with_counters(made, [log])) if row["kernel"] == "relu_kernel")
+    row = next(row for row in kernel_table(with_counters(invented, [log])) if row["kernel"] == "relu_kernel")
     assert (row["counted"], row["measured_gflop"], row["read_mb"], row["write_mb"]) == (2, 1e-6, 0.064, 640e-6)
     assert row["measured_occupancy_pct"] == 50
 
@@ -103,9 +103,9 @@ def test_every_kernel_of_the_real_resnet_joins_in_another_spelling(resnet, tmp_p
 
 
 @pytest.mark.parametrize(("name", "grid"), [("unknown", GRID), (CONV, (161, 1, 1))])
-def test_what_does_not_join_is_refused(refused, made, tmp_path, name, grid):
+def test_what_does_not_join_is_refused(refused, invented, tmp_path, name, grid):
     with refused("none of its 1 kernels"):
-        with_counters(made, [ncu(tmp_path / "ncu.csv", [(name, grid, 1, 1, 1, 1)])])
+        with_counters(invented, [ncu(tmp_path / "ncu.csv", [(name, grid, 1, 1, 1, 1)])])
 
 
 def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
@@ -145,10 +145,10 @@ def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
     header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
     lines = [f'"G (0)","{name}",2,"{metric}","",1,1,{value}' for metric, value in counts.items()]
     metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
-    plain, doubles, *_ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json").succeeded().json
+    single, doubles, *_ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json").succeeded().json
     assert (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
     assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
-    assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
+    assert doubles["measured_bound"] == "compute-bound" and single["measured_bound"] is None
     assert seer("kernels", log, "--by", "layer").is_refusal("only kernels by name")
 
 

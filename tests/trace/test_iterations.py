@@ -97,11 +97,11 @@ def test_trimmed_parts_add_up(resnet):
 
 def test_a_part_keeps_the_numbers_and_times_of_its_iterations(refused, real):
     trace = real("resnet_training_2080ti_no_dims.json.gz")
-    whole = {one.index: one for one in iterations(trace)}
+    by_index = {one.index: one for one in iterations(trace)}
     part = trim(trace, iterations_kept=[5, 10])
-    assert iterations(part) == (whole[5], whole[10])
-    assert iterations(trim(part, iterations_kept=[10])) == (whole[10],)
-    assert iterations(trim(part, from_us=(whole[10].start_ns - part.span_ns[0]) / 1e3)) == (whole[10],)
+    assert iterations(part) == (by_index[5], by_index[10])
+    assert iterations(trim(part, iterations_kept=[10])) == (by_index[10],)
+    assert iterations(trim(part, from_us=(by_index[10].start_ns - part.span_ns[0]) / 1e3)) == (by_index[10],)
     with refused("iteration 6 is not in"):
         trim(part, iterations_kept=[6])
 

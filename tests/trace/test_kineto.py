@@ -69,14 +69,14 @@ def test_tables_are_sorted_and_times_start_at_zero(make_trace, read):
 
 
 def test_compressed_and_bare_list_read_alike(refused, make_trace, read, tmp_path):
-    plain = read(make_trace())
+    expected = read(make_trace())
     packed = tmp_path / "t.json.gz"
     packed.write_bytes(gzip.compress(json.dumps(make_trace()).encode()))
     bare = tmp_path / "bare.json"
     bare.write_text(json.dumps(make_trace()["traceEvents"]))
     for path in (packed, bare):
         other = read_trace(path)
-        assert len(other.ranges) == len(plain.ranges) and len(other.activities) == len(plain.activities)
+        assert len(other.ranges) == len(expected.ranges) and len(other.activities) == len(expected.activities)
     packed.write_bytes(lzma.compress(packed.read_bytes()))
     with refused("is an archive"):
         read_trace(packed)
@@ -206,9 +206,9 @@ def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path)
     assert resnet.activities.time_us.sum() == sum(e["dur"] for e in kernels)
     assert (resnet.activities.call >= 0).all() and (resnet.activities.range >= 0).all()
     # The older Kineto names each kernel's operator itself: an oracle for the attribution by time.
-    own = sorted((e["ts"], e["args"]["correlation"], e["args"]["external id"]) for e in kernels)
+    recorded = sorted((e["ts"], e["args"]["correlation"], e["args"]["external id"]) for e in kernels)
     order = np.lexsort((resnet.activities.correlation, resnet.activities.start_ns))
-    assert resnet.ranges.external_id[resnet.activities.range[order]].tolist() == [i for _, _, i in own]
+    assert resnet.ranges.external_id[resnet.activities.range[order]].tolist() == [i for _, _, i in recorded]
 
 
 def test_an_execution_trace_in_the_place_of_a_trace(refused, tmp_path):

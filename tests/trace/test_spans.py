@@ -62,10 +62,10 @@ def test_launch_and_execution_are_two_spans_of_one_correlation(make_trace, read)
 
 def test_every_span_of_the_real_resnet_has_an_upper_parent(resnet):
     spans = trace_spans(resnet)
-    held = spans.parent >= 0
-    upper = spans.level[spans.parent[held]]
-    own = spans.level[held]
-    assert ((upper < own) | ((upper == own) & (own == LEVELS.index("operator")))).all()
+    has_parent = spans.parent >= 0
+    upper = spans.level[spans.parent[has_parent]]
+    level = spans.level[has_parent]
+    assert ((upper < level) | ((upper == level) & (level == LEVELS.index("operator")))).all()
     kernels = spans.level == LEVELS.index("kernel")
     assert kernels.sum() == 9096 and (spans.level[spans.parent[kernels]] == LEVELS.index("call")).all()
     assert sorted(row for row, _ in spans.depth_first()) == list(range(len(spans)))
@@ -135,8 +135,8 @@ def test_parents_include_their_children_from_above(rows):
             if level[r] < level[row] and start[r] <= start[row] and start[row] + length[row] <= start[r] + length[r]
         ]
         assert (up >= 0) == bool(around) and (up < 0 or up in around)
-        own = [r for r in around if thread[r] == thread[row]]
-        assert up < 0 or not own or thread[up] == thread[row]
+        same_thread = [r for r in around if thread[r] == thread[row]]
+        assert up < 0 or not same_thread or thread[up] == thread[row]
 
 
 def test_the_shared_tracer_is_off_until_enabled():

@@ -112,8 +112,8 @@ def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Int
     of_call = iteration_at(chosen, trace.calls.start_ns)
     call = trace.activities.call
     around = trace.activities.range
-    own = iteration_at(chosen, trace.activities.start_ns)
-    of_activity = np.where(around >= 0, linked(of_range, around), own)
+    by_start = iteration_at(chosen, trace.activities.start_ns)
+    of_activity = np.where(around >= 0, linked(of_range, around), by_start)
     return of_range, of_call, np.where(call >= 0, linked(of_call, call), of_activity)
 
 
@@ -122,9 +122,9 @@ def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:
     starts = np.array([iteration.start_ns for iteration in chosen])
     ends = np.array([iteration.end_ns for iteration in chosen])
     order = np.argsort(starts, kind="stable")
-    at = np.searchsorted(starts[order], time_ns, "right") - 1
-    position = order[np.maximum(at, 0)]
-    return np.where((at >= 0) & (time_ns < ends[position]), position, -1)
+    nearest = np.searchsorted(starts[order], time_ns, "right") - 1
+    position = order[np.maximum(nearest, 0)]
+    return np.where((nearest >= 0) & (time_ns < ends[position]), position, -1)
 
 
 def period(sequence: Ints) -> tuple[int, int]:
@@ -150,10 +150,10 @@ def _candidates(sequence: Ints) -> list[tuple[int, int]]:
     order = np.argsort(sequence, kind="stable")
     _, firsts, counts = np.unique(sequence[order], return_index=True, return_counts=True)
     candidates: dict[tuple[int, int], None] = {}
-    for at in np.argsort(counts, kind="stable").tolist():
-        if counts[at] < 2:
+    for name in np.argsort(counts, kind="stable").tolist():
+        if counts[name] < 2:
             continue
-        uses = order[firsts[at] : firsts[at] + counts[at]]
+        uses = order[firsts[name] : firsts[name] + counts[name]]
         for distance in np.unique(np.diff(uses)).tolist():
             candidates[distance, int(uses[0])] = None
         if len(candidates) > _MAX_PERIODS:

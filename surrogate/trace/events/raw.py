@@ -372,9 +372,9 @@ def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
         return np.full(len(external_id), -1, np.int64)
     # Find each id among the ranges' ids by binary search; a result is valid if the ids are equal.
     order = numbered[np.argsort(ranges.external_id[numbered], kind="stable")]
-    at = np.minimum(np.searchsorted(ranges.external_id[order], external_id), len(order) - 1)
-    is_found = (ranges.external_id[order[at]] == external_id) & (external_id != table["correlation"])
-    return np.where(is_found, order[at], -1)
+    nearest = np.minimum(np.searchsorted(ranges.external_id[order], external_id), len(order) - 1)
+    is_found = (ranges.external_id[order[nearest]] == external_id) & (external_id != table["correlation"])
+    return np.where(is_found, order[nearest], -1)
 
 
 def launched_by(

@@ -345,12 +345,12 @@ class Nesting:
         last = np.empty(len(order), np.int64)
         last[order] = np.maximum.accumulate(np.where(order < count, order, -1))
         begun = self.rows[last[count:]]
-        at = np.where((last[count:] >= 0) & (self.thread[begun] == thread), begun, -1)
-        over = np.flatnonzero(at >= 0)
-        while len(over := over[self.end_ns[at[over]] <= time_ns[over]]):
-            at[over] = self.parent[at[over]]
-            over = over[at[over] >= 0]
-        return at
+        innermost = np.where((last[count:] >= 0) & (self.thread[begun] == thread), begun, -1)
+        over = np.flatnonzero(innermost >= 0)
+        while len(over := over[self.end_ns[innermost[over]] <= time_ns[over]]):
+            innermost[over] = self.parent[innermost[over]]
+            over = over[innermost[over] >= 0]
+        return innermost
 
 
 def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: int = 0) -> Nesting:

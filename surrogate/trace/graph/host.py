@@ -103,12 +103,12 @@ def _bursts_of_thread(
 def _idle(start: int, end: int, engine: tuple[Ints, Ints]) -> tuple[tuple[int, int], ...]:
     """Return [start, end) without the times when the main thread itself works for autograd."""
     gaps = []
-    at = start
+    idle_start = start
     for begins, stops in zip(engine[0].tolist(), engine[1].tolist(), strict=True):
         if stops > start and begins < end:
-            gaps.append((at, begins))
-            at = stops
-    return tuple((a, b) for a, b in [*gaps, (at, end)] if a < b)
+            gaps.append((idle_start, begins))
+            idle_start = stops
+    return tuple((a, b) for a, b in [*gaps, (idle_start, end)] if a < b)
 
 
 def _of_autograd(trace: Trace) -> Mask:

@@ -367,16 +367,16 @@ def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
     for name in (unit.name, finer_name(unit.name, count)):
         samples["t2", name].append(without_tracing_us(parts.first))
         samples["t3", name].append(without_tracing_us(parts.last))
-    for at, part in enumerate(parts.between):
-        for name in (unit.name, finer_name(unit.name, count, at)):
+    for position, part in enumerate(parts.between):
+        for name in (unit.name, finer_name(unit.name, count, position)):
             samples["t5", name].append(without_tracing_us(part))
     for action, call_us in parts.launches:
         samples["t4", action.name].append(call_us)
 
 
-def finer_name(name: str, launches: int, at: int | None = None) -> str:
-    """Return the name of an operator with that many launches, and of the gap after launch ``at`` (from 0) if given."""
-    return f"{name}{_LAUNCHES}{launches}" + ("" if at is None else f" after {at + 1}")
+def finer_name(name: str, launches: int, after: int | None = None) -> str:
+    """Return the name of an operator with that many launches, or of the gap after its launch ``after`` (from 0)."""
+    return f"{name}{_LAUNCHES}{launches}" + ("" if after is None else f" after {after + 1}")
 
 
 def handed_over(unit: Unit, ends_ns: Mapping[int, int]) -> int | None:

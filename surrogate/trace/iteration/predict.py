@@ -579,9 +579,9 @@ class Walk:
     def _row(self, position: int, predicted_us: float, unprofiled_us: float) -> IterationTime:
         iteration, overheads = self.work.iterations[position], self.overheads_of[position]
         units = self._units([position])
-        alone = clocks_for(self.trace, overheads, self.times.time_us)
-        alone.loading = self.loading
-        alone.run(units)
+        clocks = clocks_for(self.trace, overheads, self.times.time_us)
+        clocks.loading = self.loading
+        clocks.run(units)
         rows = [row for unit in units for row in unit.activities]
         device = self.times.time_us[rows]
         busy = float(device.sum())
@@ -597,8 +597,8 @@ class Walk:
             predicted_us=predicted_us,
             error_pct=100 * (predicted_us / measured_us - 1) if self.comparable and measured_us else None,
             unprofiled_us=unprofiled_us,
-            alone_us=alone.now_us,
-            host_us=alone.host_now_us,
+            alone_us=clocks.now_us,
+            host_us=clocks.host_now_us,
             device_us=busy,
             measured_device_us=float(device_us[rows].sum()),
             input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input),

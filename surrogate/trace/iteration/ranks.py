@@ -95,7 +95,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     messages = _messages(walks[0].trace, rows[0])
     overheads = pooled([walk.facts["overheads"] for walk in walks])
     # Fit collective models to the recorded messages, unless models of another run are given.
-    sized = [at for at, problem in enumerate(messages) if problem]
+    sized = [index for index, problem in enumerate(messages) if problem]
     problems = [problem for problem in messages if problem]
     model_times_us: dict[int, float | None] = {}
     if not overheads.collective_models:
@@ -103,7 +103,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         overheads = replace(overheads, collective_models=models)
         model_times_us = dict(zip(sized, cross_validated_us(problems, shortest_us[sized].tolist()), strict=True))
     # First, collectives take their times without waits. Then each rank waits for the last rank to reach each one.
-    without_waits_us = [(model_times_us.get(at), us) for at, us in enumerate(shortest_us.tolist())]
+    without_waits_us = [(model_times_us.get(index), us) for index, us in enumerate(shortest_us.tolist())]
     walks = [_without_waits(walk, members, without_waits_us) for walk, members in zip(walks, rows, strict=True)]
     starts = _starts(walks, rows)
     meetings = {traced: _met(walks, starts, traced=traced) for traced in (True, False)}
@@ -113,7 +113,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         for walk, start in zip(walks, starts, strict=True)
     )
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
-    ranks = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
+    ranks = [index if walk.trace.rank is None else walk.trace.rank for index, walk in enumerate(walks)]
     times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
     names = distinct_names([result.trace for result in results])
     table = tuple(
@@ -121,10 +121,10 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         for name, rank_times in zip(names, times, strict=True)
     )
     collective_table = tuple(
-        {"index": at, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
-        | {"measured_us": float(shortest_us[at]), "predicted_us": float(walks[0].times.time_us[row])}
-        | {"source": walks[0].times.source[row], "last": ranks[int(np.argmin(waits[:, at]))]}
-        for at, (row, problem) in enumerate(zip(rows[0], messages, strict=True))
+        {"index": index, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
+        | {"measured_us": float(shortest_us[index]), "predicted_us": float(walks[0].times.time_us[row])}
+        | {"source": walks[0].times.source[row], "last": ranks[int(np.argmin(waits[:, index]))]}
+        for index, (row, problem) in enumerate(zip(rows[0], messages, strict=True))
     )
     title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
     tables = ResultTable(title, table), ResultTable("Collectives, without waits", collective_table)

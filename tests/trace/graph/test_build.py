@@ -89,8 +89,8 @@ def test_a_kernel_follows_the_later_of_launch_and_stream(graph):
 def test_what_waits_for_what(graph, events, kind, waits, tasks, coverage):
     """Calls for their stream or all of them, copies and the queue, streams for events of others, branches of a graph:
     the edges of a kind, (start, time) of tasks in the host's time, and counts."""
-    made = {"call": call, "device": device}
-    one = graph(host("op", 0, 200), *(made[word](*given, **named) for word, *given, named in events))
+    builders = {"call": call, "device": device}
+    one = graph(host("op", 0, 200), *(builders[word](*given, **keywords) for word, *given, keywords in events))
     assert edges(one, kind) == {(before, after) for before, after in waits}
     assert {name: [[one.measured_us[i], one.duration_us[i]] for i in of(one, name)] for name in tasks} == tasks
     assert {name: one.coverage[name] for name in coverage} == coverage

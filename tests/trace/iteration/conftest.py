@@ -12,18 +12,24 @@ from surrogate.trace.iteration.predict import StreamClocks
 
 
 def make_action(
-    start: float, end: float, rows: Sequence[int] = (), name: str = "cudaLaunchKernel", **more: Any
+    start: float, end: float, rows: Sequence[int] = (), name: str = "cudaLaunchKernel", **settings: Any
 ) -> Action:
     """A call from ``start`` to ``end`` µs that puts activities ``rows`` on the device."""
-    kind = more.pop("kind", events.LAUNCH)
-    return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **more)
+    kind = settings.pop("kind", events.LAUNCH)
+    return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **settings)
 
 
 def make_unit(
-    name: str, start: float, end: float, *actions: Action, thread: int = 0, events: Sequence[float] = (), **more: Any
+    name: str,
+    start: float,
+    end: float,
+    *actions: Action,
+    thread: int = 0,
+    events: Sequence[float] = (),
+    **settings: Any,
 ) -> Unit:
     """An operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
-    given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **more}
+    given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **settings}
     return Unit(
         name,
         thread,
@@ -53,13 +59,13 @@ def fixed(**us: float) -> Overheads:
 
 
 def make_clocks(
-    times: Sequence[float], streams: Sequence[int] = (), collective: Sequence[int] = (), **more: Any
+    times: Sequence[float], streams: Sequence[int] = (), collective: Sequence[int] = (), **settings: Any
 ) -> StreamClocks:
     """Clocks at 0 over activities with these times (µs), by default all on stream 0 with `fixed` overheads."""
     count = len(times)
     joined = [row in collective for row in range(count)]
-    given = more.pop("overheads", fixed())
-    return StreamClocks(given, np.array(times, dtype=float), list(streams) or [0] * count, joined, **more)
+    given = settings.pop("overheads", fixed())
+    return StreamClocks(given, np.array(times, dtype=float), list(streams) or [0] * count, joined, **settings)
 
 
 @pytest.fixture(scope="session")

@@ -111,10 +111,10 @@ def test_input_takes_as_long_as_it_took(unit, clocks):
 def test_the_profiler_costs_the_host(unit, action, clocks):
     """Two events before the launch, one between, the operator's own before and after: 5 × 2 µs."""
     work = unit("x", 0, 60, action(10, 14, [0]), action(20, 24, [1]), events=[2, 5, 16])
-    plain, traced = clocks([1.0, 1.0]), clocks([1.0, 1.0], event_us=2.0)
-    plain.step(work)
+    untraced, traced = clocks([1.0, 1.0]), clocks([1.0, 1.0], event_us=2.0)
+    untraced.step(work)
     traced.step(work)
-    assert traced.host_now_us - plain.host_now_us == pytest.approx(10.0)
+    assert traced.host_now_us - untraced.host_now_us == pytest.approx(10.0)
 
 
 def test_the_queue_is_finite(unit, action, clocks, overheads):
@@ -134,8 +134,8 @@ times_us = st.lists(st.floats(0, 1e4), min_size=1, max_size=12)
 def walked(unit, action, clocks):
     """One kernel per operator on alternating threads, every fifth one copied to the host."""
 
-    def walk(times, **more):
-        one = clocks(times, **more)
+    def walk(times, **settings):
+        one = clocks(times, **settings)
         for row in range(len(times)):
             rest = {"kind": events.COPY_CALL, "joins": True} if row % 5 == 4 else {}
             call = action(100 * row + 5, 100 * row + 9, [row], **rest)
@@ -154,8 +154,8 @@ def test_longer_kernels_never_end_earlier(walked, times, data):
 
 @given(times_us, st.sampled_from(["t1", "t2", "t3", "t4", "handover"]))
 def test_more_overhead_never_ends_earlier(walked, overheads, times, kind):
-    more = overheads(**{kind: 200.0})
-    assert walked(times, overheads=more).now_us >= walked(times).now_us - 1e-9
+    slower = overheads(**{kind: 200.0})
+    assert walked(times, overheads=slower).now_us >= walked(times).now_us - 1e-9
 
 
 @given(times_us)

@@ -80,16 +80,16 @@ def test_iterations_are_walked_in_turn(trace):
 
 
 def test_one_iteration_alone(refused, trace):
-    whole, one = iteration_times(trace), iteration_times(trace, iteration=1)
-    assert one.iterations == (whole.iterations[1],)
+    every, one = iteration_times(trace), iteration_times(trace, iteration=1)
+    assert one.iterations == (every.iterations[1],)
     with refused("it has 3, from 0 on"):
         iteration_times(trace, iteration=3)
 
 
 def test_result_converts(trace):
     found = iteration_times(trace, leave_one_out=True)
-    plain = json.loads(json.dumps(found.to_dict()))
-    assert len(plain["iterations"]) == 3 and plain["coverage"] == 1.0 and plain["times"] == "measured"
+    answer = json.loads(json.dumps(found.to_dict()))
+    assert len(answer["iterations"]) == 3 and answer["coverage"] == 1.0 and answer["times"] == "measured"
     assert list(found.to_frame()["label"]) == [one.label for one in found]
     assert "ProfilerStep#5" in repr(found) and "<table>" in found._repr_html_()
     errors = [abs(one.error_pct or 0.0) for one in found]
@@ -164,24 +164,24 @@ def test_what_is_lacking_is_listed_and_counted(trace, fake):
 
 def test_another_batch_and_gpu(trace, fake):
     found = iteration_times(trace, batch=16, bundle=fake)
-    plain = iteration_times(trace, times="surrogate", bundle=fake)
-    before = {row.operator: row.predicted_us for row in plain.operators}
+    unchanged = iteration_times(trace, times="surrogate", bundle=fake)
+    before = {row.operator: row.predicted_us for row in unchanged.operators}
     after = {row.operator: row.predicted_us for row in found.operators}
     for name in ("aten::conv2d", "aten::relu", "ConvolutionBackward0"):
         assert after[name] == pytest.approx(2 * before[name])
     assert after["aten::add_"] == before["aten::add_"]  # the optimizer's tensors have no batch
     assert ("aten::copy_", "batch dimension") in {(one.operator, one.lacks) for one in found.unknown}
     assert all(one.error_pct is None for one in found) and found.error_geomean_pct is None
-    there = iteration_times(trace, gpu="t4", bundle=fake)
-    assert there.gpu == "t4" and there.iterations[0].error_pct is None and there.times == "surrogate"
+    on_t4 = iteration_times(trace, gpu="t4", bundle=fake)
+    assert on_t4.gpu == "t4" and on_t4.iterations[0].error_pct is None and on_t4.times == "surrogate"
 
 
 def test_shared_overheads(trace, read, make_trace):
     other = measure_overheads(host_work(read(make_trace(steps=1), "other.json")), "other")
     found = iteration_times(trace, overheads=other)
     assert found.overheads.sources == ("other",) and found.iterations[0].host_coverage == 1.0
-    own = iteration_times(trace).iterations[0].predicted_us
-    assert found.iterations[0].predicted_us == pytest.approx(own, rel=0.05)
+    own_us = iteration_times(trace).iterations[0].predicted_us
+    assert found.iterations[0].predicted_us == pytest.approx(own_us, rel=0.05)
 
 
 def test_errors(refused, trace, read, make_trace):
@@ -213,8 +213,8 @@ def iteration(seer, file):
 def test_command(iteration, tmp_path):
     code, out, _ = iteration("--save-overheads", tmp_path / "o.json")
     assert code == 0 and "ProfilerStep#6" in out and "ConvolutionBackward0" in out
-    whole = iteration("--overheads", tmp_path / "o.json", "--json", "--iteration", "1").succeeded().json
-    assert [one["index"] for one in whole["iterations"]] == [1]
+    answer = iteration("--overheads", tmp_path / "o.json", "--json", "--iteration", "1").succeeded().json
+    assert [one["index"] for one in answer["iterations"]] == [1]
     code, out, _ = iteration("--csv", "--leave-one-out")
     assert [row["label"] for row in csv.DictReader(io.StringIO(out))] == ["ProfilerStep#5", "ProfilerStep#6"]
 

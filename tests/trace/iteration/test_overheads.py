@@ -19,8 +19,8 @@ from surrogate.trace.iteration.overheads import (
 )
 
 
-def measured(*units, **more):
-    return measure_overheads(HostWork(tuple(units), (), ()), **more)
+def measured(*units, **settings):
+    return measure_overheads(HostWork(tuple(units), (), ()), **settings)
 
 
 def test_five_overheads_of_one_operator(unit, action):

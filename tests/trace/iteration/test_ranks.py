@@ -123,11 +123,11 @@ def test_a_collective_ends_when_the_last_rank_has_reached_it(folder):
 
 
 def test_ranks_that_do_not_fit_are_refused(refused, folder, read):
-    alone = json.loads(json.dumps(rank(1, 4)["traceEvents"]).replace("ncclKernel_AllReduce", "relu"))
+    without_collectives = json.loads(json.dumps(rank(1, 4)["traceEvents"]).replace("ncclKernel_AllReduce", "relu"))
     with refused("has 0 collectives and ", " has 1"):
-        rank_times([read_trace(folder / "0.json"), read({"traceEvents": alone})])
+        rank_times([read_trace(folder / "0.json"), read({"traceEvents": without_collectives})])
     with refused("the ranks have no collectives"):
-        rank_times([read({"traceEvents": alone})] * 2)
+        rank_times([read({"traceEvents": without_collectives})] * 2)
 
 
 def test_command_of_ranks(seer, folder):
@@ -142,9 +142,9 @@ def test_command_of_ranks(seer, folder):
     # 4 kB in 40 µs and 44 kB in 60: 2 µs per 4 kB beside 38.
     assert load_overheads(folder / "o").collective_models["all_reduce"].overhead_us == pytest.approx(38.0)
     words = ("--times", "surrogate", "--overheads", folder / "o", "--json")
-    whole = seer("iteration", folder / "0.json", *words).succeeded().json
-    assert [row["device_us"] for row in whole["iterations"]] == pytest.approx([40.0, 60.0])
-    assert "other ranks" in whole["notes"][0] and whole["coverage"] == 1.0
+    answer = seer("iteration", folder / "0.json", *words).succeeded().json
+    assert [row["device_us"] for row in answer["iterations"]] == pytest.approx([40.0, 60.0])
+    assert "other ranks" in answer["notes"][0] and answer["coverage"] == 1.0
 
 
 @pytest.mark.parametrize("words", [["--iteration", "0"], ["--overheads", "none.json"]])
@@ -197,8 +197,8 @@ def test_an_archive_of_ranks(seer, folder):
     with tarfile.open(folder / "ranks.tar.gz", "w:gz") as archive:
         for name in ("0.json", "1.json"):
             archive.add(folder / name, f"../{name}")
-    whole = seer("summary", folder, "--csv")
-    assert seer("summary", folder / "ranks.tar.gz", "--csv") == whole and whole[1].count("\n") == 3
+    answer = seer("summary", folder, "--csv")
+    assert seer("summary", folder / "ranks.tar.gz", "--csv") == answer and answer[1].count("\n") == 3
     (folder / "broken.tar.gz").write_bytes((folder / "ranks.tar.gz").read_bytes()[:200])
     for words in ([folder / "ranks.tar.gz", "--max-bytes", 1200], [folder / "broken.tar.gz"]):
         assert seer("summary", *words).is_refusal()
