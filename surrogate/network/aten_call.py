@@ -184,24 +184,20 @@ class Call:
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", problem, gradients, parameters)
 
 
-DISPATCH_TABLE = tomllib.loads(Path(__file__).with_name("dispatch.toml").read_text(encoding="utf-8"))
+DISPATCH = tomllib.loads(Path(__file__).with_name("dispatch.toml").read_text(encoding="utf-8"))
 """The table of operators; the file explains its sections."""
-LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in DISPATCH_TABLE["lookups"]}
+LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in DISPATCH["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates the tables.
 
 The profiler records only the gradient among the arguments of that node.
 """
 SIGNATURES: Mapping[str, Sequence[str]] = {
-    op: names.split() for ops, names in DISPATCH_TABLE["signatures"].items() for op in ops.split()
-} | {
-    lookup[direction]: lookup["arguments"].split()
-    for lookup in DISPATCH_TABLE["lookups"]
-    for direction in ("forward", "backward")
-}
+    op: names.split() for ops, names in DISPATCH["signatures"].items() for op in ops.split()
+} | {lookup[way]: lookup["arguments"].split() for lookup in DISPATCH["lookups"] for way in ("forward", "backward")}
 """Operator → its arguments in order, as far as rules use them by name."""
 
-_TYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["profiler"]
-_INTEGER_TYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["profiler_integers"]
+_TYPES: Mapping[str, str] = DISPATCH["types"]["profiler"]
+_INTEGER_TYPES: Mapping[str, str] = DISPATCH["types"]["profiler_integers"]
 
 
 def operator_name(target: str) -> str:

@@ -36,27 +36,25 @@ from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
 from surrogate.network import dispatch_rules as rules
-from surrogate.network.aten_call import DISPATCH_TABLE, Call, UnsupportedError, operator_name
+from surrogate.network.aten_call import DISPATCH, Call, UnsupportedError, operator_name
 from surrogate.network.network import Layer, Tally
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     op: getattr(convolutions if rule.startswith("conv") else rules, rule)
-    for rule, ops in DISPATCH_TABLE["rules"].items()
+    for rule, ops in DISPATCH["rules"].items()
     for op in ops
 }
 """Operator → its rule; ATen's names have no namespace, no overload and no underscore for in-place operation."""
-ELEMENTWISE: dict[str, str] = {
-    op: op.lower() for op in (*DISPATCH_TABLE["elementwise"]["aten"], *DISPATCH_TABLE["elementwise"]["onnx"])
-}
+ELEMENTWISE: dict[str, str] = {op: op.lower() for source in ("aten", "onnx") for op in DISPATCH["elementwise"][source]}
 """Element-wise operator → kind of its problem; unmeasured kinds take their roofline time."""
-ELEMENTWISE |= {op: kind for kind, ops in DISPATCH_TABLE["elementwise"]["kinds"].items() for op in ops}
+ELEMENTWISE |= {op: kind for kind, ops in DISPATCH["elementwise"]["kinds"].items() for op in ops}
 RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.items()}
-RULES |= {op: partial(rules.collective, kind=kind) for op, kind in DISPATCH_TABLE["collectives"].items()}
-RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in DISPATCH_TABLE["lookups"]}
-RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH_TABLE["lookups"]}
-SAME_DTYPE_OPERATORS = frozenset((*DISPATCH_TABLE["rules"]["conv"], *DISPATCH_TABLE["rules"]["matmul"]))
+RULES |= {op: partial(rules.collective, kind=kind) for op, kind in DISPATCH["collectives"].items()}
+RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in DISPATCH["lookups"]}
+RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH["lookups"]}
+SAME_DTYPE_OPERATORS = frozenset((*DISPATCH["rules"]["conv"], *DISPATCH["rules"]["matmul"]))
 """Operators for which torch refuses operands of different floating-point types."""
-IGNORED = frozenset((*DISPATCH_TABLE["ignored"]["aten"], *DISPATCH_TABLE["ignored"]["onnx"]))
+IGNORED = frozenset((*DISPATCH["ignored"]["aten"], *DISPATCH["ignored"]["onnx"]))
 """Operators without a kernel: views, sizes, constants, allocations and checks."""
 
 
@@ -66,7 +64,7 @@ def is_view(call: Call, *, training: bool) -> bool:
     This holds for views, and for dropout that drops nothing.
     """
     drops = call.arguments.get("p") != 0 and (training or call.arguments.get("train") is True)
-    return call.op in IGNORED or (call.op in DISPATCH_TABLE["ignored"]["in_inference"] and not drops)
+    return call.op in IGNORED or (call.op in DISPATCH["ignored"]["in_inference"] and not drops)
 
 
 def layers(call: Call) -> tuple[Layer, ...]:

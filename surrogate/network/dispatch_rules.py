@@ -19,11 +19,11 @@ from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, La
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators
-from surrogate.network.aten_call import DISPATCH_TABLE, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.aten_call import DISPATCH, UNKNOWN, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.dispatch_convolutions import Layers, gradient_problem, window_of
 from surrogate.network.network import PART_3D
 
-SAME_SIZE_OPERATORS = frozenset(DISPATCH_TABLE["same_size"]["ops"])
+SAME_SIZE_OPERATORS = frozenset(DISPATCH["same_size"]["ops"])
 """Copying operators whose result is as large as the largest argument."""
 
 

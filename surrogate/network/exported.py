@@ -18,16 +18,16 @@ from typing import Any
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest, one_line_errors
 from surrogate.formats.foreign_file import Allowance, unpacked
-from surrogate.network.aten_call import DISPATCH_TABLE, Call, Tensor, operator_name
+from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import DEFAULT_OPTIONS, Network, ReadOptions
+from surrogate.network.network import DEFAULTS, Network, ReadOptions
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPH_FILES = ("models/model.json", "serialized_exported_program.json")
 """Path of the graph since PyTorch 2.7, and before."""
 WEIGHTS_FILE = "weights/model_weights_config.json"
-DTYPES = {int(code): dtype for code, dtype in DISPATCH_TABLE["types"]["exported"].items()}
+DTYPES = {int(code): dtype for code, dtype in DISPATCH["types"]["exported"].items()}
 """torch's ScalarType in the archive → ours; an integer type is given as the type of the same width."""
 FLOAT_CODES = (6, 7, 8, 13)
 _VALUE_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
@@ -47,7 +47,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 }
 
 
-def read_exported(path: str | Path, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
+def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     """Read the network in an exported program.
 
     Of the options, ``batch`` (if the program was exported with a dynamic batch), ``dims``, ``dtype`` and ``training``
@@ -72,13 +72,10 @@ def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     The second one is empty in older archives.
     """
     # zipfile, zlib and json raise errors without a common base
-    with (
-        one_line_errors(f"{path}: not an exported program; write it with torch.export.save"),
-        zipfile.ZipFile(path) as archive,
-    ):
+    with one_line_errors(f"{path}: no exported program; use torch.export.save"), zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(GRAPH_FILES)]
         if not names:
-            raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")
+            raise InputError(f"{path}: no exported program in the archive; use torch.export.save")
         names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS_FILE)][:1]]
         packed_bytes = sum(archive.getinfo(name).compress_size for name in names)
         allowance = Allowance(path, packed_bytes, MAX_JSON_BYTES)

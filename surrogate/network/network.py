@@ -88,7 +88,7 @@ class ReadOptions:
     kv_dtype: str | None = None
 
 
-DEFAULT_OPTIONS = ReadOptions()
+DEFAULTS = ReadOptions()
 
 
 class IsDataclass(Protocol):
@@ -97,12 +97,10 @@ class IsDataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-Options = TypeVar("Options", bound=IsDataclass)
+T = TypeVar("T", bound=IsDataclass)
 
 
-def replace_fields(
-    options: Options, changes: Mapping[str, Any], *other_names: str, allowed: Collection[str] = ()
-) -> Options:
+def with_fields(options: T, changes: Mapping[str, Any], *other_names: str, allowed: Collection[str] = ()) -> T:
     """Return ``options`` with the fields in ``changes``; a change to None keeps the field.
 
     Raises `InputError` for a name that is not in ``allowed`` (by default all fields). The message lists these names and

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest, one_line_errors, read_bounded
-from surrogate.network.aten_call import DISPATCH_TABLE, Call, Shape, Tensor, argument_name
+from surrogate.network.aten_call import DISPATCH, Call, Shape, Tensor, argument_name
 from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import DEFAULT_OPTIONS, Network, ReadOptions
+from surrogate.network.network import DEFAULTS, Network, ReadOptions
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-DTYPES = {int(code): dtype for code, dtype in DISPATCH_TABLE["types"]["onnx"].items()}
+DTYPES = {int(code): dtype for code, dtype in DISPATCH["types"]["onnx"].items()}
 """TensorProto's element type → ours; an integer type is given as the type of the same width."""
 FLOAT_CODES = (1, 10, 11, 16)
 _ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
@@ -36,7 +36,7 @@ _ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
 """AttributeProto's INT, INTS and STRING → how the value is read; no rule uses other types."""
 CONSTANT_FOLDED = "(computed from constants)"
 """Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""
-_ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH_TABLE["onnx_attributes"]
+_ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH["onnx_attributes"]
 """Attributes whose names differ from those of `surrogate.network.aten_call`."""
 INSTALL_COMMAND = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
@@ -52,7 +52,7 @@ MAX_VALUES = 1024
 """Tensors up to this size keep their values and are evaluated: shapes, axes and scales, but not weights."""
 
 
-def read_onnx(path: str | Path, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
+def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     """Read the network in an ONNX file; weights are not needed, and external data is not opened.
 
     Of the options, ``batch``, ``dims``, ``dtype`` and ``training`` apply; in training dropout is no view. The network
@@ -192,10 +192,8 @@ def infer_shapes(model: "ModelProto", path: Path, batch: int | None, dims: Mappi
 
 def _has_wrong_reshape(graph: "GraphProto") -> bool:
     """Return whether the input and the output of a Reshape differ in their number of elements."""
-    counts = {info.name: element_count(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
-    pairs = [
-        (counts.get(node.input[0]), counts.get(node.output[0])) for node in graph.node if node.op_type == "Reshape"
-    ]
+    sizes = {info.name: element_count(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
+    pairs = [(sizes.get(node.input[0]), sizes.get(node.output[0])) for node in graph.node if node.op_type == "Reshape"]
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 

@@ -68,6 +68,10 @@ class ProblemTime(NamedTuple):
     estimate: Estimate | None = None
 
 
+Selections = dict[NetworkProblem, Selection]
+Answers = dict[NetworkProblem, ProblemTime]
+
+
 @dataclass(frozen=True, slots=True)
 class Predictors:
     """The predictors of a GPU.
@@ -96,18 +100,14 @@ class Predictors:
     utilization: float = 1.0
     """Share of the GPU's memory that a network may use."""
 
-    def selections(
-        self, problems: Iterable[NetworkProblem], **limits: Unpack[AlgorithmLimits]
-    ) -> dict[NetworkProblem, Selection]:
+    def selections(self, problems: Iterable[NetworkProblem], **limits: Unpack[AlgorithmLimits]) -> Selections:
         """Return the ranked algorithms within the limits for each problem that has several algorithms."""
         with_algorithms = [problem for problem in problems if problem.HAS_ALGORITHMS]
         if self.algorithms is None or not with_algorithms:
             return {}
         return dict(zip(with_algorithms, self.algorithms.select_many(with_algorithms, **limits), strict=True))
 
-    def answers(
-        self, problems: Iterable[NetworkProblem], selections: Mapping[NetworkProblem, Selection]
-    ) -> dict[NetworkProblem, ProblemTime]:
+    def answers(self, problems: Iterable[NetworkProblem], selections: Selections) -> Answers:
         """Return each problem's time: the best algorithm of its selection, or its own kernel's time.
 
         Problems that no candidate can run are left out.
@@ -151,8 +151,7 @@ class Predictors:
         """
         problems = dict.fromkeys(layer.problem for layer in network.layers)
         runs = {
-            problem: problem if network.keeps_math else with_default_math(problem, self.gpu, network.tf32)
-            for problem in problems
+            each: each if network.keeps_math else with_default_math(each, self.gpu, network.tf32) for each in problems
         }
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **limits)
@@ -165,21 +164,15 @@ class Predictors:
             for problem, run in runs.items()
             if run in answers and run not in missing
         }
-        min_us = {
-            problem: min_kernel_us(runs[problem], self.gpu, time.algorithm) for problem, time in predicted.items()
-        }
+        min_us = {each: min_kernel_us(runs[each], self.gpu, time.algorithm) for each, time in predicted.items()}
         arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
         fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
-        layer_times = [(layer, predicted.get(layer.problem)) for layer in network.layers]
-        times = tuple(
-            _layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in layer_times if time
-        )
-        kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in layer_times]
+        timed = [(layer, predicted.get(layer.problem)) for layer in network.layers]
+        times = tuple(_layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in timed if time)
+        kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
         unsupported = Counter(network.unsupported)
         unsupported.update(
-            f"{layer.operator} ({missing.get(runs[layer.problem], OUT_OF_LIMITS)})"
-            for layer, time in layer_times
-            if not time
+            f"{layer.operator} ({missing.get(runs[layer.problem], OUT_OF_LIMITS)})" for layer, time in timed if not time
         )
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.problem].reason for layer in network.layers if layer.problem in choices)
@@ -203,9 +196,7 @@ class Predictors:
             exchange=gradient_exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
         )
 
-    def _notes(
-        self, selections: Iterable[NetworkProblem], answers: Mapping[NetworkProblem, ProblemTime]
-    ) -> Iterator[str]:
+    def _notes(self, selections: Selections, answers: Answers) -> Iterator[str]:
         """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""
         if floors := [problem for problem, answer in answers.items() if answer.source == FLOOR]:
             yield f"{floor_note(floors)}; `seer serving` takes other frameworks' kernels instead"
@@ -235,10 +226,7 @@ class Predictors:
         return [(answers[run].time_us, answers[run].lower_us, answers[run].upper_us) for run in runs]
 
     def _missing_units(
-        self,
-        network: Network,
-        runs: Mapping[NetworkProblem, NetworkProblem],
-        answers: Mapping[NetworkProblem, ProblemTime],
+        self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem], answers: Answers
     ) -> dict[NetworkProblem, str]:
         """Return, for each unmeasured product, which units for its element type the GPU lacks.
 
@@ -286,7 +274,7 @@ class Predictors:
             source=answer.source,
         )
 
-    def _classes(self, selections: Mapping[NetworkProblem, Selection]) -> dict[NetworkProblem, str]:
+    def _classes(self, selections: Selections) -> dict[NetworkProblem, str]:
         """Return the class of each pick by the paper's trees, "" if they give none; without trees an empty dict."""
         picks = {problem: choice for problem, choice in selections.items() if choice.estimates}
         if self.paper is None or not picks:
@@ -334,10 +322,9 @@ def min_kernel_us(problem: NetworkProblem, gpu: Gpu, algorithm: str | None = Non
     kernel's result may still be in L2 for the next kernel, and a compiler removes kernels. Some measured passes of
     timm's networks are shorter than such bounds.
     """
-    has_fewer_flops = algorithm is not None and any(word in algorithm.upper() for word in FEWER_FLOPS)
     peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
     weight_bytes = problem.weight_bytes if isinstance(problem, Operator) else 0
-    flops = 0 if has_fewer_flops else problem.flops
+    flops = 0 if any(word in (algorithm or "").upper() for word in FEWER_FLOPS) else problem.flops
     return float(roofline_us(flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
 
 
@@ -439,7 +426,7 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limi
     return fits
 
 
-def _heuristic(network: Network, choices: Mapping[NetworkProblem, Selection]) -> dict[str, float]:
+def _heuristic(network: Network, choices: Selections) -> dict[str, float]:
     """Return the times of the library's own picks, if the file names any; each layer counts once."""
     picks = [(layer.problem, layer.heuristic) for layer in network.layers if layer.problem.HAS_ALGORITHMS]
     if not any(pick for _, pick in picks):

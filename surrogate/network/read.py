@@ -10,7 +10,7 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import Layer, Network, ReadOptions, Tally, element_type, replace_fields
+from surrogate.network.network import Layer, Network, ReadOptions, Tally, element_type, with_fields
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import require_data_parallel
 
@@ -59,7 +59,7 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
         If the source cannot be read, or an option does not fit it.
     """
     text = str(source)
-    options = _checked_options(text, replace_fields(options or ReadOptions(), overrides))
+    options = _checked_options(text, with_fields(options or ReadOptions(), overrides))
     path = Path(source)
     if text in NETWORKS and not path.exists():
         path = NETWORKS[text]
@@ -100,9 +100,7 @@ def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
     from surrogate.network.language_step import read_language
 
     if option := next((name.removesuffix("s") for name in NON_LANGUAGE_OPTIONS if getattr(options, name)), None):
-        raise InputError(
-            f"{source}: --{option} does not apply to a language model's step, which a CUDA graph runs; leave it out"
-        )
+        raise InputError(f"{source}: --{option} does not apply to a language model's step; leave it out")
     fields = {name: value for name in ("dtype", *PARALLEL_OPTIONS) if (value := getattr(options, name)) is not None}
     deployment = Deployment(**fields)
     return read_language(
@@ -128,13 +126,9 @@ def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:
         option = f"--{language_option.replace('_', '-')}" if language_option else f"--dtype {dtype}"
         raise InputError(f"{source}: {option} is for language models; give the model's config.json")
     if dtype == "int8" and (options.training or is_module):
-        raise InputError(
-            f"{source}: --dtype int8 is not possible: torch neither trains nor multiplies in int8; give fp16 or bf16"
-        )
+        raise InputError(f"{source}: --dtype int8: torch neither trains nor multiplies in int8; give fp16 or bf16")
     if options.dims and kind not in MODEL_SUFFIXES:
-        raise InputError(
-            f"{source}: --dim sets sizes of .onnx and .pt2 files, and this source is neither; leave it out"
-        )
+        raise InputError(f"{source}: --dim sets sizes of .onnx and .pt2 files, not of this source; leave it out")
 
 
 def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
@@ -208,9 +202,7 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
                 layer = replace(layer, problem=layer.problem.at_batch(samples, options.batch) or layer.problem)
             tally.add([replace(layer, heuristic=row.heuristic)])
     if not tally.layers:
-        raise InputError(
-            f"{path}: no row has a problem; give the columns n, c, h, k and r, or one problem as text per row"
-        )
+        raise InputError(f"{path}: no row has a problem; give columns n, c, h, k and r, or a problem as text")
     batches = {layer.problem.samples for layer in tally.layers} - {None}
     network = tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
     return replace(network, keeps_math=True)

@@ -41,16 +41,7 @@ TOTALS = (
     "fits",
 )
 """First keys of `NetworkTime.to_dict`."""
-COMPARED_FIGURES = (
-    "total_us",
-    "lower_us",
-    "upper_us",
-    "samples_per_s",
-    "memory_bytes",
-    "fits",
-    "measured_share",
-    "coverage",
-)
+FIGURES = ("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage")
 """Figures that comparisons of batches and GPUs list."""
 
 
@@ -359,7 +350,7 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
     best = best_key(times)
     records = []
     for key, time in times.items():
-        record = {name: key, **{figure: getattr(time, figure) for figure in COMPARED_FIGURES}, "best": key == best}
+        record = {name: key, **{figure: getattr(time, figure) for figure in FIGURES}, "best": key == best}
         if name == "gpu":
             first_us, own_us = (each.total_us / (each.batch or 1) for each in (next(iter(times.values())), time))
             record |= {"batch": time.batch, "speedup": first_us / own_us if own_us else None}

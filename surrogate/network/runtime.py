@@ -28,7 +28,7 @@ from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.models.json_types import from_json_types
-from surrogate.network.aten_call import DISPATCH_TABLE
+from surrogate.network.aten_call import DISPATCH
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
 from surrogate.network.training import with_training
@@ -50,10 +50,8 @@ RUNTIMES = {
 }
 HOSTS = ("usual", "fast", "slow")
 """Kinds of hosts by the time that a kernel launch takes: most measured hosts, the fastest and the slowest."""
-MEMORY_NOTE = (
-    "the memory is that of eager execution; a compiled program needs less, since it keeps less between kernels"
-)
-VIEW_OPERATORS = frozenset((*DISPATCH_TABLE["ignored"]["aten"], *DISPATCH_TABLE["ignored"]["in_inference"]))
+MEMORY_NOTE = "the memory is that of eager execution; a compiled program keeps less between kernels and needs less"
+VIEW_OPERATORS = frozenset((*DISPATCH["ignored"]["aten"], *DISPATCH["ignored"]["in_inference"]))
 """Operators that the host runs and that launch no kernel."""
 
 

@@ -25,7 +25,7 @@ from surrogate.network.language import (
     read_decoder,
 )
 from surrogate.network.language_step import STEPS_DIFFER
-from surrogate.network.network import FRAMEWORKS, replace_fields
+from surrogate.network.network import FRAMEWORKS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import UNMEASURED
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
@@ -241,7 +241,7 @@ def serve(
     choices = Choices() if choices is None else choices
     if not isinstance(choices, Choices):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
-    choices = replace_fields(choices, options, *CONDITIONS)
+    choices = with_fields(choices, options, *CONDITIONS)
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(checked_int("seer serving", name, size, maximum=MAX_INT32) for name, size in sizes.items()))

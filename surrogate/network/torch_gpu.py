@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import setting
-from surrogate.network.aten_call import DISPATCH_TABLE
+from surrogate.network.aten_call import DISPATCH
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
             for key in ("CPU", "AutogradCPU"):
                 library.impl(name, fused, key)
         for part, cast in (("arguments", _with_fp32_arguments), ("results", _with_fp32_result)):
-            for name in DISPATCH_TABLE["autocast"][part]:
+            for name in DISPATCH["autocast"][part]:
                 base, _, overload = name.partition(".")
                 op = getattr(getattr(torch.ops.aten, base), overload or "default")
                 library.impl(name, partial(cast, op), "AutocastCPU")

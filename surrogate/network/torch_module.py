@@ -21,18 +21,10 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, imported_callable, one_line_errors
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.network.allocator import Allocator
-from surrogate.network.aten_call import DISPATCH_TABLE, Call, Tensor, operator_name
+from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS, add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
-from surrogate.network.network import (
-    DEFAULT_OPTIONS,
-    TRAINING_DTYPES,
-    Network,
-    ReadOptions,
-    Tally,
-    element_type,
-    replace_fields,
-)
+from surrogate.network.network import DEFAULTS, TRAINING_DTYPES, Network, ReadOptions, Tally, element_type, with_fields
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import with_options, with_runtime
@@ -51,7 +43,7 @@ CONTRACT = (
     "it must return (module, inputs), inputs being a tensor, a tuple or list of arguments, a dict of keyword arguments,"
     " or a tuple and a dict; a parameter named batch is given --batch"
 )
-TORCH_DTYPES: Mapping[str, str] = DISPATCH_TABLE["types"]["torch"]
+TORCH_DTYPES: Mapping[str, str] = DISPATCH["types"]["torch"]
 """torch's element types → ours; other integer types are given as the type of the same width."""
 OPTIONS = ("batch", "training", "optimizer", "data_parallel", "dtype", "amp", "math", "layout", "runtime", "host")
 """Fields of `ReadOptions` that apply to a live module."""
@@ -142,7 +134,7 @@ def _copied_without_memory() -> "TorchFunctionMode":
     return Copied()
 
 
-def module_network(module: "Module", inputs: object, options: ReadOptions = DEFAULT_OPTIONS) -> Network:
+def module_network(module: "Module", inputs: object, options: ReadOptions = DEFAULTS) -> Network:
     """Read the network of a live ``module`` from one pass over ``inputs``, given as for `time_module`.
 
     A copy without memory runs instead of the module: its weights, gradients and mode do not change, on any device.
@@ -208,7 +200,7 @@ def time_module(
         If torch is missing, the module fails, or the GPU or an option is unknown.
     """
     name = type(module).__name__
-    options = replace_fields(DEFAULT_OPTIONS, overrides, allowed=OPTIONS)
+    options = with_fields(DEFAULTS, overrides, allowed=OPTIONS)
     require_data_parallel(name, options.data_parallel, training=options.training)
     if options.batch is not None:
         checked_int(name, "batch", options.batch, maximum=MAX_INT32)
@@ -217,9 +209,8 @@ def time_module(
 
     def read(size: int | None) -> Network:
         at_size = replace(options, batch=size)
-        return with_runtime(
-            with_options(module_network(module, inputs, at_size), options), options.runtime, options.host
-        )
+        network = with_options(module_network(module, inputs, at_size), options)
+        return with_runtime(network, options.runtime, options.host)
 
     batch = largest_batch(read, predictors, **limits) if max_batch else options.batch
     return predictors.time(read(batch), **limits)
@@ -490,11 +481,9 @@ def _memory_format(tensor: "torch.Tensor") -> "torch.memory_format | None":
     """Return the memory format of images or volumes with innermost channels; None for any other tensor."""
     import torch
 
-    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    nhwc = (
-        memory_format is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=memory_format)
-    )
-    return memory_format if nhwc else None
+    nhwc_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    nhwc = nhwc_format is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=nhwc_format)
+    return nhwc_format if nhwc else None
 
 
 def _abstract(value: object, dtype: str | None) -> object:
