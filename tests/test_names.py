@@ -1,12 +1,14 @@
 """Names of the product: a class has one name, and no identifier is a word that the field does not use."""
 
 import ast
+import importlib
+import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.test_structure import ROOT, sources
+
 FORBIDDEN = re.compile(
     "alike|asked|beside|beyond|chooser|crossed|dealt|earnest|elsewhere|fate|growth|guide|habit|held|hopeless|judged"
     "|known|laws?|least|lender|lends|lent|looked|most|named|own_share|own_weight|plain|prepared|said|said_once|settle"
@@ -15,20 +17,6 @@ FORBIDDEN = re.compile(
 """Words without a meaning in the field. An identifier names what it holds or does."""
 STORED = {"bundle/bundle.py": {"least_us"}}
 """File → names that a stored file fixes, although they contain such a word."""
-
-
-def sources() -> dict[str, ast.Module]:
-    """Path below the product's folders → its syntax tree."""
-    folders = {"features/": ROOT / "features", "": ROOT / "surrogate"}
-    return {
-        prefix + path.relative_to(folder).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for prefix, folder in folders.items()
-        for path in sorted(folder.rglob("*.py"))
-        if folder.name == "features" or path.relative_to(folder).parts[0] != "features"
-    }
-
-
-SOURCES = sources()
 
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -46,7 +34,7 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def test_a_class_name_exists_once() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(path)
@@ -57,10 +45,39 @@ def test_a_class_name_exists_once() -> None:
 def test_no_name_is_a_word_of_a_dialect() -> None:
     found = []
     count = 0
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         for line, name in defined_names(tree):
             count += 1
             if FORBIDDEN.fullmatch(name.strip("_").lower()) and name not in STORED.get(path, ()):
                 found.append(f"{path}:{line} {name}")
     assert count > 10_000
     assert not found, "\n".join(found)
+
+
+def public_objects() -> Iterator[tuple[str, object]]:
+    """Yield path and object of every public name of a package: the names in its ``__init__.pyi``."""
+    for stub in sorted((ROOT / "surrogate").rglob("__init__.pyi")):
+        package = ".".join(stub.parent.relative_to(ROOT).parts)
+        for name in re.findall(r"^from \S+ import \w+ as (\w+)$", stub.read_text(encoding="utf-8"), re.MULTILINE):
+            value = getattr(importlib.import_module(package), name)
+            if inspect.isfunction(value) or inspect.isclass(value):
+                yield f"{package}.{name}", value
+
+
+def missing_sections(value: object) -> list[str]:
+    """Return the numpydoc sections that a public function or class lacks."""
+    text = inspect.getdoc(value) or ""
+    if not inspect.isfunction(value):
+        is_error = inspect.isclass(value) and issubclass(value, Exception)
+        return [] if is_error or re.search(r"^(Parameters|Attributes)\n-", text, re.MULTILINE) else ["Attributes"]
+    signature = inspect.signature(value)
+    needed = ["Parameters"] * bool(signature.parameters)
+    needed += ["Returns|Yields"] * (signature.return_annotation not in (None, "None"))
+    return [name for name in needed if not re.search(rf"^({name})\n-", text, re.MULTILINE)]
+
+
+def test_public_names_have_numpydoc_sections() -> None:
+    objects = dict(public_objects())
+    assert len(objects) > 90
+    found = {path: sections for path, value in objects.items() if (sections := missing_sections(value))}
+    assert not found

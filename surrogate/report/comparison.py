@@ -81,7 +81,13 @@ def write_report(directory: Path) -> Path:
 
 
 class Comparison(Compared):
-    """The result of a comparison, displayed as its answer and tables."""
+    """The result of a comparison, displayed as its answer and tables.
+
+    Attributes
+    ----------
+    results
+        The content of ``results.json``: data, folds, seeds, and the judged rows of times and choices.
+    """
 
     def __repr__(self) -> str:
         return summary.terminal_summary(self.results)
