@@ -1,4 +1,4 @@
-"""The law of tiled products against figures worked out by hand."""
+"""The model of tiled products against figures calculated by hand."""
 
 import numpy as np
 import pytest
