@@ -1,4 +1,4 @@
-"""``seer network``: how long a whole network takes, and where the time goes."""
+"""``seer network``: predict the time of a whole network, layer by layer."""
 
 import re
 from collections import Counter
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key", int, str)
 Answer = TypeVar("Answer")
-SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
-"""What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
-COMMONEST = 3
-"""Operators that cost nothing and are named."""
+LAYER_COLUMNS = ("name", "problem", "algorithm", "time_us", "bound")
+"""Columns that fit a terminal; JSON and CSV also have the interval, workspace, FLOPs, bytes and source."""
+MAX_IGNORED = 3
+"""Maximum operators without cost that a report names."""
 MAX_LAYERS = 50
-"""Rows of layers that people see, the longest of a network that has more."""
+"""Maximum rows of layers in a report; if a network has more layers, the longest ones."""
 
 
 def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
-    """Symbol → size."""
+    """Return symbol → size."""
     sizes = {}
     for text in texts:
         parts = re.fullmatch("(.+)=([0-9]{1,9})", text)
         if parts is None or int(parts[2]) < 1:
-            message = f"{text!r} is not readable; write NAME=SIZE, as in --dim height=224"
+            message = f"{text!r} is not NAME=SIZE; write, for example, --dim height=224"
             raise click.BadParameter(message, context, parameter)
         sizes[parts[1]] = int(parts[2])
     return sizes
@@ -55,33 +55,33 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 
 @click.command(cls=Grouped)
 @click.argument("source", metavar="FILE")
-@section("What is timed")
+@section("Input")
 @option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
 @compare_gpus_option
-@option("--batch --bs", "Batch size in the place of the model's own.", SIZE)
-@sizes_option("--sweep-batch", "Also these batch sizes; the best one is marked.")
+@option("--batch --bs", "Batch size instead of the model's own.", SIZE)
+@sizes_option("--sweep-batch", "Also predict these batch sizes and mark the best one.")
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
 @option(
     "--optimizer",
-    "What ends it, as one fused pass over all weights  [default: adam]",
+    "Optimizer of an iteration, one fused pass over all weights  [default: adam]",
     ("adam", "adamw", "sgd", "sgd-momentum"),
 )
-@option("--data-parallel", "Train on N GPUs of a machine, each with the batch.", SIZE, default=1)
-@section("Of a language model")
-@option("--prefill", "A prompt of so many tokens.", SIZE, metavar="TOKENS")
-@option("--decode", "A token behind such a context.", SIZE, metavar="CONTEXT")
-@option("--tensor-parallel", "On one of N GPUs.", SIZE)
-@option("--expert-parallel", "N of them hold different experts.", SIZE)
-@option("--pipeline-parallel", "N such sets hold different layers.", SIZE)
-@option("--routing", "How tokens spread over experts.", metavar="NAME")
+@option("--data-parallel", "Train on N GPUs of one machine, each with the batch.", SIZE, default=1)
+@section("Language models")
+@option("--prefill", "Process a prompt of TOKENS tokens.", SIZE, metavar="TOKENS")
+@option("--decode", "Decode one token after CONTEXT tokens.", SIZE, metavar="CONTEXT")
+@option("--tensor-parallel", "GPUs that share every layer.", SIZE)
+@option("--expert-parallel", "GPUs with different experts.", SIZE)
+@option("--pipeline-parallel", "Stages with different layers.", SIZE)
+@option("--routing", "Distribution of tokens over experts.", metavar="NAME")
 @option("--kv-dtype", "Element type of the cache.", CHOICES["kv_dtype"])
-@option("--library", "Whose kernels  [default: the fastest's]", ("vllm", "sglang", "trtllm"))
-@section("How it runs")
+@option("--library", "Framework of the kernels  [default: the fastest]", ("vllm", "sglang", "trtllm"))
+@section("Execution")
 @option(
     "--dtype",
-    "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …",
+    "Element type instead of the model's own; products of language models also in fp8, nvfp4, …",
     SettingChoice("dtype", CHOICES["dtype"]),
     metavar="TYPE",
 )
@@ -94,22 +94,22 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--layout", "Layout of convolutions  [default: NCHW]", CHOICES["layout"])
 @option(
     "--runtime",
-    "What launches the kernels: one per operator, fused as torch.compile does, or fused as one CUDA graph"
-    "  [default: eager for modules and .pt2; kernels alone for others]",
+    "Launches: one per operator, fused as by torch.compile, or fused in one CUDA graph"
+    "  [default: eager for modules and .pt2; no launches for others]",
     ("eager", "compiled", "graphs"),
 )
-@option("--host", "How fast the host launches them  [default: usual]", ("usual", "fast", "slow"))
-@section("What is allowed")
+@option("--host", "Speed of the host that launches kernels  [default: usual]", ("usual", "fast", "slow"))
+@section("Limits")
 @limit_options
 @option(
     "--utilization",
-    "Share of the GPU's memory that may be taken  [default: 0.9 for language models, else 1]",
+    "Share of the GPU's memory that the network may use  [default: 0.9 for language models, else 1]",
     click.FloatRange(0, 1, min_open=True),
     metavar="SHARE",
 )
-@option("--bundle", "Fitted model, a folder; else the one shipped.", PATH)
-@section("What is printed")
-@option("--by-type", "A row per operator in the place of a row per layer.", is_flag=True)
+@option("--bundle", "Folder of a fitted bundle  [default: the shipped one]", PATH)
+@section("Output")
+@option("--by-type", "One row per operator instead of one row per layer.", is_flag=True)
 @output_options
 def command(
     source: str,
@@ -118,22 +118,24 @@ def command(
     sweep_batch: tuple[int, ...],
     form: Form,
     by_type: bool,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Predict the time of every layer of a network, without running it.
 
-    FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
-    (parquet, CSV, or a text file with a problem per line), a language model's config.json from Hugging Face (with
-    --prefill or --decode), or module:callable (also x.py:callable), which imports your module and runs on fake
-    tensors what callable returns: (module, inputs), inputs being a tensor, a tuple or list, a dict of keyword
-    arguments, or a tuple and a dict. --training is for all but config.json, --amp for modules. An iteration is
-    forward, backward from the sum of what the module returns (return your loss to have it in), and --optimizer's
-    fused step over all weights; data loading, gradient clipping and scaling are not in it. Layers are summed as if
-    they ran one after another, as single kernels without gaps (a language model's with those of a CUDA graph).
-    Where PyTorch launches them, the host's time counts, too: a pass takes the longer one of its kernels and its
-    launches, and a floor. --runtime compiled fuses what lies between convolutions and products. With
-    --data-parallel the gradients are summed beside the backward pass. Operators that this package does not know are
-    named, counted and in no sum. --json and --csv also give every layer's interval, workspace, FLOPs, bytes and
+    FILE is an .onnx or .pt2 file (without weights, too), the name of a shipped network, a table of problems (parquet,
+    CSV, or a text file with one problem per line), a language model's config.json from Hugging Face (with --prefill or
+    --decode), or module:callable (also x.py:callable). A callable returns (module, inputs); inputs is a tensor, a tuple
+    or list, a dict of keyword arguments, or a tuple and a dict. Your module is imported and runs on fake tensors.
+
+    --training is for all sources except config.json, --amp is for modules. An iteration is forward, backward from the
+    sum of the module's results (return your loss to include it), and the optimizer's fused step over all weights. Data
+    loading, gradient clipping and scaling are not included. With --data-parallel, gradients are summed during the
+    backward pass.
+
+    Layers run one after another, as single kernels without gaps; a language model's kernels have the gaps of a CUDA
+    graph. If PyTorch launches the kernels, a pass takes the longer of its kernels and its launches, but at least a
+    floor. --runtime compiled fuses the operators between convolutions and products. Unsupported operators are named and
+    counted, but not included in sums. --json and --csv also have every layer's interval, workspace, FLOPs, bytes and
     source.
 
     Examples:
@@ -150,61 +152,61 @@ def command(
     from surrogate.network.result import comparison_records
 
     names = (gpu, *compare_gpus)
-    for name in names:  # a wrong name is told before the network is read
+    for name in names:  # raises for a wrong name before the network is read
         gpu_by_name(name)
-    limits = AlgorithmLimits(workspace_limit=given.pop("workspace_limit"), deterministic=given.pop("deterministic"))
-    asked = {name: given.pop(name) for name in ("max_batch", "library", "utilization", "bundle")}
-    options = ReadOptions(**given)
+    limits = AlgorithmLimits(workspace_limit=values.pop("workspace_limit"), deterministic=values.pop("deterministic"))
+    choices = {name: values.pop(name) for name in ("max_batch", "library", "utilization", "bundle")}
+    options = ReadOptions(**values)
     network = read_network(source, options)
-    steps = bool(options.prefill or options.decode)
-    if asked["library"] and not steps:
+    is_step = bool(options.prefill or options.decode)
+    if choices["library"] and not is_step:
         raise click.UsageError("--library is for language models; leave it out")
-    if asked["max_batch"] and options.batch is not None:
-        raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
+    if choices["max_batch"] and options.batch is not None:
+        raise click.UsageError("--max-batch finds the batch; leave out --batch")
 
     def read(size: int) -> "Network":
         return read_network(source, options, batch=size)
 
-    def timed(name: str) -> "tuple[Predictors, NetworkTime]":
-        predictors = _predictors(network, name, steps, asked)
-        at_batch = read(largest_batch(read, predictors, **limits)) if asked["max_batch"] else network
+    def predict(name: str) -> "tuple[Predictors, NetworkTime]":
+        predictors = _predictors(network, name, is_step, choices)
+        at_batch = read(largest_batch(read, predictors, **limits)) if choices["max_batch"] else network
         return predictors, predictors.time(at_batch, **limits)
 
-    answered, refused = _each("gpu", names, timed)
-    if refused and not (compare_gpus and answered):
+    answers, refused = _each("gpu", names, predict)
+    if refused and not (compare_gpus and answers):
         raise InputError(refused[0]["refused"])
-    predictors, time = next(iter(answered.values()))
+    predictors, time = next(iter(answers.values()))
     with progress_bar("network", "batch size") as step:
         sweep, not_swept = _each("batch", sweep_batch, lambda size: predictors.time(read(size), **limits), step)
-    if sweep_batch and asked["max_batch"] and time.batch is not None:
+    if sweep_batch and choices["max_batch"] and time.batch is not None:
         sweep = dict(sorted({**sweep, time.batch: time}.items()))
     batches = [*comparison_records("batch", sweep), *not_swept]
-    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answered.values()}), *refused]
+    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answers.values()}), *refused]
     gpus = gpus if compare_gpus else []
     if form:
         _show(time, batches, gpus, form, by_type)
     else:
-        _print_report(time, batches, gpus, layers=not by_type and not steps, shared_by=options.tensor_parallel or 1)
+        _print_report(time, batches, gpus, layers=not by_type and not is_step, shared_by=options.tensor_parallel or 1)
     if not time.layers:
         raise click.exceptions.Exit(1)
 
 
-def _predictors(network: "Network", name: str, steps: bool, asked: Mapping[str, Any]) -> "Predictors":
-    """What predicts on a GPU; the ``steps`` of a language model run one framework's kernels, as a server does."""
+def _predictors(network: "Network", name: str, is_step: bool, choices: Mapping[str, Any]) -> "Predictors":
+    """Return the predictors for a GPU; a step of a language model uses one framework's kernels, as a server does."""
     from surrogate.network.memory import UTILISATION
     from surrogate.network.predict import fastest_framework, load_predictors
 
-    library = (asked["library"] or fastest_framework(network, name)) if steps else None
+    library = (choices["library"] or fastest_framework(network, name)) if is_step else None
     if library:
         click.echo(f"kernels on {name}: {library}'s", err=True)
-    share = asked["utilization"] or (UTILISATION if steps else 1.0)
-    return replace(load_predictors(name, asked["bundle"], library), utilization=share)
+    share = choices["utilization"] or (UTILISATION if is_step else 1.0)
+    return replace(load_predictors(name, choices["bundle"], library), utilization=share)
 
 
 def _each(
     kind: str, keys: Sequence[Key], answer: Callable[[Key], Answer], step: Callable[..., None] | None = None
 ) -> tuple[dict[Key, Answer], list[dict[str, Any]]]:
-    """Key → answer, and a record for each key that is refused; ``step`` is told of each."""
+    """Return key → answer, and a record for each key that raises an error; call ``step`` after each key."""
     answers: dict[Key, Answer] = {}
     refused: list[dict[str, Any]] = []
     for done, key in enumerate(keys, 1):
@@ -220,30 +222,30 @@ def _each(
 def _show(
     time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], form: Form, by_type: bool
 ) -> None:
-    """Print JSON with everything, or CSV of batches, GPUs, types or layers: the first of these that is asked for."""
-    beside = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
+    """Print JSON with all results, or CSV of the first requested one of batches, GPUs, types and layers."""
+    comparisons = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
     types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
     rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
-    show(rows, form, json_value={**time.to_dict(), **beside, **types})
+    show(rows, form, json_value={**time.to_dict(), **comparisons, **types})
 
 
 def _print_report(
     time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
 ) -> None:
-    """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    each = f"each of {shared_by} GPUs runs these layers; samples/s are of the whole replica of {shared_by} GPUs"
+    """Print layers or types, classes, savings, batches, GPUs, and unsupported operators."""
+    each = f"each of {shared_by} GPUs runs these layers; samples/s are for the whole replica of {shared_by} GPUs"
     for line in filter(None, (time.headline(), time.breakdown(), each if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     _section("per GPU", [_totals(time)])
-    held = {name: _gib(size) for name, size in time.memory.items() if size}
-    _section("memory per GPU, GiB", [held] if held else [])
+    memory = {name: _gib(size) for name, size in time.memory.items() if size}
+    _section("memory per GPU, GiB", [memory] if memory else [])
     if layers:
         click.echo()
         longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MAX_LAYERS]
-        shown = time.layers if len(time.layers) <= MAX_LAYERS else longest
-        _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in shown])
-        if left := len(time.layers) - len(shown):
-            click.echo(f"… the longest {MAX_LAYERS}; {left} further layers: --csv")
+        displayed = time.layers if len(time.layers) <= MAX_LAYERS else longest
+        _section("", [{name: getattr(layer, name) for name in LAYER_COLUMNS} for layer in displayed])
+        if omitted := len(time.layers) - len(displayed):
+            click.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
         sources = Counter(layer.source for layer in time.layers)
         click.echo(f"source of the times: {_counts(dict(sources.most_common()))}")
     _section("by type", [_type(row) for row in time.by_type()])
@@ -253,25 +255,25 @@ def _print_report(
         for name, shares in time.classes().items()
     ]
     _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
-    if own := time.heuristic:
-        share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
-        saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
-        click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
+    if heuristic := time.heuristic:
+        share = 100 * heuristic["saved_us"] / heuristic["time_us"] if heuristic["time_us"] else 0.0
+        saved = f"saved over the library's heuristic: {heuristic['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
+        click.echo(f"\n{saved} for {heuristic['convs']} convolutions; {heuristic['unknown']} are unknown")
     each = " per GPU" if time.gpus > 1 else ""
-    together = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
-    _section(f"batches{each}{together}", [_sweep(row) for row in batches])
+    all_gpus = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
+    _section(f"batches{each}{all_gpus}", [_sweep(row) for row in batches])
     _section(
-        f"GPUs{together}; a speedup is the ratio of expected times per sample, without an interval of its own",
+        f"GPUs{all_gpus}; a speedup is the ratio of expected times per sample, without an interval of its own",
         [_sweep(row) for row in gpus],
     )
-    counted = {
+    counts_by_title = {
         "unsupported, in no sum": time.unsupported,
         "convolutions outside the training data": time.outside_domain,
     }
-    lines = [f"{title}: {_counts(counts)}" for title, counts in counted.items() if counts]
+    lines = [f"{title}: {_counts(counts)}" for title, counts in counts_by_title.items() if counts]
     if time.ignored:
-        commonest = _counts(dict(Counter(time.ignored).most_common(COMMONEST)))
-        lines.append(f"operators that cost nothing: {sum(time.ignored.values())}, most often {commonest}")
+        most_common = _counts(dict(Counter(time.ignored).most_common(MAX_IGNORED)))
+        lines.append(f"operators without cost: {sum(time.ignored.values())}, most often {most_common}")
     for line in (*time.notes, *lines):
         click.echo(wrapped(line, terminal_width()))
     if layers and len(time.layers) > MAX_LAYERS:
@@ -289,15 +291,15 @@ def _section(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _type(row: dict[str, Any]) -> dict[str, Any]:
-    shown = {name: value for name, value in row.items() if name not in ("flops", "bytes", "share")}
-    return shown | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
+    record = {name: value for name, value in row.items() if name not in ("flops", "bytes", "share")}
+    return record | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
 
 
 def _totals(time: "NetworkTime") -> dict[str, Any]:
-    """Parameters, multiply-adds, and memory beside the GPU's."""
+    """Return parameters, multiply-adds, the memory, and the GPU's memory."""
     parameters = None if time.parameters is None else time.parameters / 1e6
-    shown = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
-    return shown | {"memory GiB": _gib(time.memory_bytes), "of GiB": _gib(time.gpu_memory_bytes), "fits": time.fits}
+    record = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
+    return record | {"memory GiB": _gib(time.memory_bytes), "of GiB": _gib(time.gpu_memory_bytes), "fits": time.fits}
 
 
 def _gib(size: int | None) -> float | None:
@@ -305,11 +307,11 @@ def _gib(size: int | None) -> float | None:
 
 
 def _sweep(row: dict[str, Any]) -> dict[str, Any]:
-    """A batch or a GPU; of several batches the best one is marked, and one that is refused has the reason alone."""
+    """Return the row of a batch or a GPU; the best of several batches has a mark, and an error replaces the row."""
     if "refused" in row:
         return row
-    shown: dict[str, Any] = {name: row[name] for name in ("gpu", "batch", "total_us") if name in row}
-    shown |= {
+    record: dict[str, Any] = {name: row[name] for name in ("gpu", "batch", "total_us") if name in row}
+    record |= {
         "90 %, µs": (row["lower_us"], row["upper_us"]),
         "samples/s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
@@ -317,8 +319,8 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         "fits": row["fits"],
     }
     if "gpu" in row:
-        shown["measured %"] = round(100 * row["measured_share"], 1)
-    shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
+        record["measured %"] = round(100 * row["measured_share"], 1)
+    record |= {"speedup": row["speedup"]} if "speedup" in row else {}
     rivals = ", ".join(map(str, row.get("rivals", ())))
     best = f"◀ best, within the interval of {rivals}" if rivals else "◀ best"
-    return shown | ({"": best if row["best"] else ""} if "best" in row else {})
+    return record | ({"": best if row["best"] else ""} if "best" in row else {})

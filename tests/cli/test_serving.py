@@ -77,7 +77,7 @@ def test_what_is_not_predicted_is_refused_by_name(seer: Any, option: str) -> Non
 @pytest.mark.parametrize("price", ["much", "h100-sxm=-1", "", "2,5"])
 def test_a_price_that_is_none_is_refused(seer: Any, price: str) -> None:
     run = seer(*ASKED, "--price", price)
-    assert run.code == 2 and "no price" in run.err
+    assert run.code == 2 and "not a price" in run.err
 
 
 def test_a_step_takes_the_deployment_of_its_options(seer: Any) -> None:
