@@ -1,7 +1,8 @@
-"""`Bundle`: fitted models with all that serving them needs, and its folder on disk.
+"""`Bundle`: fitted models with all data for predictions, and its folder on disk.
 
-The folder holds ``bundle.json`` (schema, model card, SHA-256 of every file and of itself) and, for each family of
-kernels, the fitted model, its support, interval widths and domain: JSON, parquet, NumPy arrays, nothing that executes.
+The folder holds ``bundle.json``: schema, model card, and the SHA-256 of every file and of itself. For each family of
+kernels it holds the fitted model, its support, interval widths and domain. The files are JSON, parquet and NumPy
+arrays; nothing in them executes.
 """
 
 import hashlib
@@ -42,38 +43,39 @@ if TYPE_CHECKING:
     from surrogate.models.times import BoostedTimes, Correction
 
 BUNDLE_SCHEMA = 5
-"""Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family; 4, a hash of the
-index itself; 5, how far off times are on GPUs never measured by vendor and element type."""
+"""Version of the folder's layout. History: 1 and 2, only convolutions; 3, a part for each family; 4, a hash of the
+index itself; 5, errors on unmeasured GPUs by vendor and element type."""
 INDEX = "bundle.json"
 OWN_HASH = "index_sha256"
 NO_HASH = 64 * "0"
 MAX_BYTES = 512 << 20
-"""Of all files of a bundle together."""
+"""Maximum size of all files of a bundle together."""
 MAX_JSON_BYTES = 40 << 20
-"""Of a JSON file: two million hashes of shapes; parsed, each byte may take 25."""
+"""Maximum size of a JSON file, enough for two million hashes of shapes. A byte may need 25 bytes of
+memory when it is parsed."""
 MAX_WIDTH = 600.0
-"""Greatest half width in log time that any answer can have: an end of its interval is still a number."""
+"""Maximum half width in log time. With it, the ends of an interval are still finite numbers."""
 Parameter = bool | int | float | str | None
-"""A hyperparameter as JSON holds it."""
+"""A hyperparameter as a JSON value."""
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A fitted model as its files, not loaded yet: answering single problems may not need it."""
+    """A fitted model in its files. It is loaded when it is needed; predictions of single problems may not need it."""
 
     name: str
     params: Mapping[str, Parameter]
     files: Mapping[str, bytes]
 
     def load(self) -> "TimeModel":
-        """The model. Raises `InputError` where its files are no such model's."""
+        """Return the model. Raises `InputError` if the files do not hold such a model."""
         from surrogate.models import model_class
 
         with input_error_if_damaged(f"the bundle's {self.name}"):
             return model_class(self.name).from_files(self.params, self.files)
 
     def times(self) -> "BoostedTimes | None":
-        """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
+        """Return the model as arrays for numpy, or None if it is not a single ensemble of trees."""
         from surrogate.models.times import ARRAYS, LABELS, BoostedTimes, times_from_files
 
         with input_error_if_damaged(f"the bundle's {self.name}"):
@@ -83,7 +85,7 @@ class StoredModel:
 
 
 class CandidateKey(NamedTuple):
-    """A candidate: ``values`` of `Family.candidate_key` but the algorithm; ``solver`` None where none is chosen."""
+    """A candidate: ``values`` of `Family.candidate_key` without the algorithm; ``solver`` is None without solvers."""
 
     library: str
     values: tuple[str, ...]
@@ -92,7 +94,7 @@ class CandidateKey(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str, family: Family) -> Self:
-        """What `name` gave. Raises `InputError` for a text of more or fewer names."""
+        """Return the key of a text from `name`. Raises `InputError` if the text has more or fewer names."""
         library, *rest = text.split("|")
         count = len(family.candidate_key) - 1
         if len(rest) - count not in (1, 2):
@@ -101,13 +103,13 @@ class CandidateKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As `Rows.candidate` and models name it."""
+        """The candidate's name in `Rows.candidate` and in models."""
         return key_text(self)
 
 
 @dataclass(frozen=True)
 class HarnessFloor:
-    """A candidate that its harness cannot time below ``limit_us`` on a GPU in these settings, since it adds as much."""
+    """A candidate whose harness adds ``limit_us`` to its times on a GPU in these settings, so that none is below."""
 
     gpu: str
     library: str
@@ -118,7 +120,7 @@ class HarnessFloor:
 
 @dataclass(frozen=True)
 class FamilyModel:
-    """What a bundle knows of one family: the fitted model, support, interval widths and domain."""
+    """The model of one family in a bundle, with support, interval widths and domain."""
 
     family: Family
     fitted: "TimeModel | StoredModel"
@@ -126,20 +128,20 @@ class FamilyModel:
     widths: Widths
     domain: Domain
     unseen_gpu: UnseenGpu = field(default_factory=UnseenGpu)
-    """What half widths are multiplied by on a GPU that training never saw."""
+    """Errors on unmeasured GPUs, and the ranking source there."""
     candidates: frozenset[CandidateKey] = frozenset()
-    """What training saw run."""
+    """Candidates that ran in the training data."""
     row_counts: Mapping[ReferenceKey, int] = field(default_factory=dict)
-    """Training rows: how much is known of a kind of problem, on each GPU and on all of them."""
+    """Number of training rows per reference key, on each GPU and on all of them."""
     min_us: Mapping[CallKey, float] = field(default_factory=dict)
-    """The time in µs below which nothing is predicted."""
+    """Lower bounds of predicted times, in µs."""
     floors: tuple["HarnessFloor", ...] = ()
 
     @cached_property
     def times(self) -> "BoostedTimes | None":
-        """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees.
+        """The model as arrays for numpy, or None if it is not a single ensemble of trees.
 
-        Raises `InputError` where a stored one is damaged.
+        Raises `InputError` if a stored model is damaged.
         """
         times = self.fitted.times()
         if times and isinstance(self.fitted, StoredModel):
@@ -154,20 +156,31 @@ class FamilyModel:
 
     @property
     def corrections(self) -> "Mapping[str, Correction]":
-        """Device → what a calibration found there."""
+        """Device → correction of its calibration."""
         return self.times.corrections if self.times else getattr(self.model, "corrections", {})
 
     def is_calibrated(self, gpu: str) -> bool:
-        """Whether what is known of a GPU comes from a calibration alone."""
+        """Return whether all measurements of a GPU come from a calibration."""
         trained = {key.gpu for key in self.row_counts}
         return bool(trained) and gpu in self.domain.gpus and gpu not in trained
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Fitted models of one or several families. ``candidate``: algorithms or solvers are chosen among.
+    """Fitted models of one or several families.
 
-    ``launches``: GPU and library → what of a call's time is not the kernel; ``devices`` that no registry knows.
+    Attributes
+    ----------
+    parts : mapping
+        Family → its model.
+    candidate : {"algorithm", "solver"}
+        Whether algorithms or solvers are chosen.
+    launches : mapping
+        GPU and library → call cost, the time of a call that is not the kernel's.
+    devices : mapping
+        Name → GPU that is not registered.
+    card : mapping
+        The model card: data, GPUs, ranges, held-out errors, licence notices.
     """
 
     parts: Mapping[str, FamilyModel]
@@ -178,7 +191,7 @@ class Bundle:
 
     @property
     def described(self) -> DescribedFamily | None:
-        """The described kernel that the bundle is of, where it is of one."""
+        """The described kernel of the bundle; None for a bundle of built-in families."""
         if len(self.parts) != 1:
             return None
         (part,) = self.parts.values()
@@ -186,7 +199,7 @@ class Bundle:
 
     @property
     def kernel(self) -> "KernelColumns | None":
-        """How tables of the described kernel are read; None where the bundle is of built-in families."""
+        """The columns of the described kernel's tables; None for a bundle of built-in families."""
         if self.described is None:
             return None
         from surrogate.dataset.described import KernelColumns
@@ -195,21 +208,21 @@ class Bundle:
 
     @cached_property
     def fitted_gpus(self) -> frozenset[str]:
-        """Registry names of the GPUs that training or a calibration saw."""
+        """Registry names of the GPUs in training or calibration data."""
         return frozenset().union(*(part.domain.gpus for part in self.parts.values()))
 
     def part(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> FamilyModel:
-        """The part of a family, for problems of ``values`` (`Family.setting_names`) on a GPU by its registry name.
+        """Return the model of a family, for problems of ``values`` (`Family.setting_names`) on a GPU (registry name).
 
-        Raises `InputError` where the bundle has none.
+        Raises `InputError` if the bundle lacks the family.
         """
         if family.name not in self.parts:
-            known = f"it was fitted on {', '.join(self.parts)}"
-            raise InputError(f"the bundle knows no {family.name}; {known}: give another bundle or another library")
+            fitted_on = f"it was fitted on {', '.join(self.parts)}"
+            raise InputError(f"the bundle has no {family.name}; {fitted_on}: give another bundle or another library")
         return self._part_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
 
     def _part_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
-        """The part of a family that the bundle knows; a subclass may hold several of one family."""
+        """Return the model of a family in the bundle. A subclass may hold several models of one family."""
         return self.parts[name]
 
     def __repr__(self) -> str:
@@ -218,24 +231,32 @@ class Bundle:
         return f"Bundle({models}; {data.get('rows', '?')} rows, {len(data.get('gpus', []))} GPUs)"
 
     def to_dict(self) -> dict[str, object]:
-        """The model card."""
+        """Return the model card."""
         return dict(self.card)
 
     def save(self, path: str | Path) -> None:
-        """Write the folder, whole or not at all; an older bundle of that name is replaced.
+        """Write the bundle's folder, completely or not at all.
 
-        Raises `InputError` where ``path`` is something other than a bundle or cannot be written.
+        Parameters
+        ----------
+        path
+            The folder. An older bundle there is replaced.
+
+        Raises
+        ------
+        InputError
+            If the path exists and is not a bundle, or if it cannot be written.
         """
         path = Path(path)
         if path.exists() and not (path / INDEX).is_file():
-            raise InputError(f"{path}: exists and is no bundle; choose another name, or remove it first")
+            raise InputError(f"{path}: exists and is not a bundle; choose another name, or remove it first")
         files: dict[str, bytes] = {}
         parts = {}
         for name, part in self.parts.items():
             files |= {f"{name}/model/{file}": content for file, content in part.model.to_files().items()}
             tables = {"support": part.support, "widths": part.widths, "domain": part.domain}
-            files |= {f"{name}/{table}.json": known.to_json() for table, known in tables.items()}
-            # A calibrated model keeps the parameters of its base with its own files.
+            files |= {f"{name}/{table}.json": content.to_json() for table, content in tables.items()}
+            # A calibrated model stores the parameters of its base in its own files.
             params = {k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)}
             parts[name] = StoredPart(
                 model=part.model.name,
@@ -257,14 +278,14 @@ class Bundle:
 
 
 class CardData(TypedDict, total=False):
-    """Of a model card: the name of the training data and its GPUs."""
+    """The part of a model card with the name and GPUs of the training data."""
 
     name: str
     gpus: tuple[str, ...]
 
 
 class Card(TypedDict, total=False):
-    """A model card, as far as more than a person reads it."""
+    """The parts of a model card that the program reads."""
 
     data: CardData
     calibration: Mapping[str, Mapping[str, Any]]
@@ -272,7 +293,7 @@ class Card(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A `FamilyModel` in ``bundle.json``; ``features``: the version of the family's columns."""
+    """A `FamilyModel` in ``bundle.json``; ``features`` is the version of the family's columns."""
 
     model: str
     params: Mapping[str, Parameter]
@@ -288,7 +309,7 @@ class StoredPart:
 
 @dataclass(frozen=True)
 class Index:
-    """``bundle.json``; ``sha256``: file → its hash."""
+    """The content of ``bundle.json``; ``sha256``: file → its hash."""
 
     schema: int
     parts: Mapping[str, StoredPart]
@@ -303,7 +324,7 @@ save = Bundle.save
 
 
 def index_file(index: Mapping[str, Any]) -> bytes:
-    """The content of ``bundle.json``, with the SHA-256 of what it is with zeros in the place of that."""
+    """Return the content of ``bundle.json`` with its SHA-256, computed while zeros replace the hash."""
     content = json.dumps({**index, OWN_HASH: NO_HASH}, indent=1, sort_keys=True)
     return content.replace(NO_HASH, _sha256(content.encode())).encode()
 
@@ -313,9 +334,9 @@ def _sha256(content: bytes) -> str:
 
 
 def load(path: str | Path) -> Bundle:
-    """The bundle in a folder. Every file's hash is checked before it is parsed; nothing in a bundle executes.
+    """Return the bundle of a folder. Every file's hash is checked before the file is parsed, and no file executes.
 
-    Raises `InputError` for a missing, newer, truncated or changed bundle.
+    Raises `InputError` if the bundle is missing, newer, truncated or changed.
     """
     path = Path(path)
     index = stored_index(path)[1]
@@ -331,22 +352,22 @@ def load(path: str | Path) -> Bundle:
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """``bundle.json`` of the folder. Raises `InputError` where there is none, or this release cannot read it."""
+    """Return ``bundle.json`` of a folder. Raises `InputError` if it is missing or this release cannot read it."""
     return stored_index(path)[0]
 
 
 def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
-    """``bundle.json`` as it stands, and read; errors as of `read_index`."""
+    """Return ``bundle.json`` as JSON and as an `Index`. Raises `InputError` as `read_index` does."""
     try:
         content = read_bounded(path / INDEX, MAX_JSON_BYTES)
     except OSError:
-        raise InputError(f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o BUNDLE`") from None
+        raise InputError(f"{path}: no bundle there (no {INDEX}); train one with `seer train DATA -o BUNDLE`") from None
     with input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
         index = from_json_types(Mapping[str, Any], json.loads(content), INDEX)
         schema = from_json_types(int, index["schema"], "schema")
     if schema != BUNDLE_SCHEMA:
         remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else REMEDY
-        raise InputError(f"{path}: bundle schema {schema}, this release reads {BUNDLE_SCHEMA}; {remedy}")
+        raise InputError(f"{path}: the bundle has schema {schema}, but this release reads {BUNDLE_SCHEMA}; {remedy}")
     with input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
         stated = from_json_types(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
         if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
@@ -361,7 +382,7 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
 
 
 def _stored_family(name: str, stored: StoredPart) -> Family:
-    """The family of a part: one that is built in, or that the bundle describes. Raises `InputError` for another."""
+    """Return the family of a part: built-in or described. Raises `InputError` for an unknown family."""
     if stored.kernel is None:
         check_choice("family", name, FAMILIES)
         return FAMILIES[name]
@@ -372,7 +393,7 @@ def _stored_family(name: str, stored: StoredPart) -> Family:
 
 
 def _check_device(gpu: Gpu) -> None:
-    """Raise `InputError` for a device without the figures that rooflines are made of."""
+    """Raise `InputError` for a device without the figures that a roofline needs."""
     figures = (gpu.sms, gpu.cores_per_sm, gpu.boost_mhz, gpu.dram_gbs, gpu.l2_bytes)
     numbers = [each for each in (*asdict(gpu).values(), *gpu.measured.values()) if isinstance(each, int | float)]
     if min(figures) <= 0 or not all(0 <= each <= MAX_NUMBER for each in numbers):
@@ -380,12 +401,12 @@ def _check_device(gpu: Gpu) -> None:
 
 
 def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> FamilyModel:
-    """A family's part. Raises `InputError` where its files do not fit one another."""
+    """Return a family's model. Raises `InputError` if its files contradict each other."""
     from surrogate.models.times import ARRAYS
 
     if stored.features != family.version:
-        fitted_on = f"fitted on version {stored.features} of {family.name}'s columns"
-        raise InputError(f"{fitted_on}, not {family.version}; {REMEDY}")
+        fitted_on = f"the bundle has version {stored.features} of {family.name}'s columns"
+        raise InputError(f"{fitted_on}, but this release has {family.version}; {REMEDY}")
     model_files = files_below(f"{family.name}/model/", files)
     with input_error_if_damaged(f"{family.name}/domain.json"):
         domain = Domain.from_json(files[f"{family.name}/domain.json"], family)
@@ -394,7 +415,7 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Fam
     with input_error_if_damaged(f"{family.name}/widths.json"):
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
         if widths.max_half_width > MAX_WIDTH:
-            raise InputError(f"half widths reach more than {MAX_WIDTH} in log time")
+            raise InputError(f"a half width is above {MAX_WIDTH} in log time")
     part = FamilyModel(
         family=family,
         fitted=StoredModel(stored.model, stored.params, model_files),
@@ -408,5 +429,5 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Fam
         floors=stored.floors,
     )
     if ARRAYS in model_files:
-        _ = part.times  # damaged arrays are told now
+        _ = part.times  # damaged arrays raise now
     return part

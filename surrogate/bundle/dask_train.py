@@ -1,9 +1,8 @@
-"""Training beyond one machine's memory: Dask's workers grow one booster over the row groups of parquet files.
+"""Train on data larger than one machine's memory: Dask workers grow one booster over row groups of parquet files.
 
-Each worker reads its row groups one after the other and keeps of each in memory what the trees need: a byte for each
-column of a row, its target, weight and gradient; the columns themselves lie on its disk while it reads. Only the
-booster, the candidates' names and a sample of rows come back. Interval widths and the card come from that sample, held
-out by shape.
+Each worker reads its row groups one after the other. In memory it keeps one byte per column of a row, and the row's
+target, weight and gradient. The columns themselves are on its disk while it reads. Only the booster, the candidates'
+names and a sample of rows return. Interval widths and the card come from that sample, held out by shape.
 """
 
 import threading
@@ -34,9 +33,9 @@ from surrogate.models.boosted import BoostedTerms
 from surrogate.models.distilled import DistilledTerms
 
 SAMPLE_ROWS = 100_000
-"""Rows at most from which widths, card, support and domain come."""
+"""Maximum rows of the sample that determines widths, card, support and domain."""
 RowGroup = tuple[str, int]
-"""A parquet file and which of its row groups."""
+"""A parquet file and the number of a row group in it."""
 
 
 def train_on_dask(
@@ -47,11 +46,32 @@ def train_on_dask(
     progress: Progress | None = None,
     **options: Any,
 ) -> Bundle:
-    """`train` on parquet datasets by the workers of a Dask cluster at ``address`` (None: processes of this machine).
+    """Train on parquet datasets with the workers of a Dask cluster.
 
-    ``options`` are those of `train`; the model is `DEFAULT_MODEL` if none is named. A sample of whole problems is
-    trained on first, as `train` does; then each family's booster is trained again on all rows. Raises `InputError`
-    where dask is not installed, or for a model that is not boosted trees.
+    First a bundle is trained on a sample of complete problems. Then each family's booster is trained again on all rows.
+
+    Parameters
+    ----------
+    paths
+        Parquet datasets.
+    address
+        Address of the cluster's scheduler; None means processes of this machine.
+    candidates
+        Whether tables list ``all`` candidates or only some (``listed``).
+    progress
+        Called with the steps done, all steps, and a text.
+    **options
+        As in `train`. The default model is `DEFAULT_MODEL`.
+
+    Returns
+    -------
+    Bundle
+        The model card describes the sample.
+
+    Raises
+    ------
+    InputError
+        If dask is not installed, or if the model is not boosted trees.
     """
     try:
         from distributed import Client
@@ -60,9 +80,9 @@ def train_on_dask(
     step = progress or (lambda done, total, text: None)
     model = options.setdefault("model", DEFAULT_MODEL)
     chosen = TrainOptions(**options)
-    unfitted = new_model(model, chosen.params, chosen.seed)
-    if not isinstance(unfitted, BoostedTerms) or isinstance(unfitted, DistilledTerms):
-        raise InputError(f"{model} is not trained on a cluster; {BoostedTerms.name} is")
+    new = new_model(model, chosen.params, chosen.seed)
+    if not isinstance(new, BoostedTerms) or isinstance(new, DistilledTerms):
+        raise InputError(f"{model} cannot be trained on a cluster; give {BoostedTerms.name}")
     footers = {str(path): pq.read_metadata(path) for path in paths}
     parts = [(path, group) for path, footer in footers.items() for group in range(footer.num_row_groups)]
     cluster: Any = Client(address) if address else Client(processes=True, dashboard_address=None)
@@ -80,11 +100,11 @@ def train_on_dask(
         for name, part in bundle.parts.items():
             fitted = part.model
             assert isinstance(fitted, BoostedTerms)
-            own = [group for group, (_, names) in zip(parts, sampled, strict=True) if name in names]
-            booster = _grown_by_workers(client, own, fitted, part.family, chosen.candidate)
+            groups = [group for group, (_, names) in zip(parts, sampled, strict=True) if name in names]
+            booster = _grown_by_workers(client, groups, fitted, part.family, chosen.candidate)
             trained[name] = replace(part, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
-    # What the card says of the data is the sample's; the trees learned from all rows.
+    # The card describes the sample; the trees learned from all rows.
     training = {**bundle.card["training"], "rows_on_workers": total}
     return replace(bundle, parts=trained, card={**bundle.card, "training": training})
 
@@ -92,19 +112,19 @@ def train_on_dask(
 def _grown_by_workers(
     client: Any, groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str
 ) -> xgboost.Booster:
-    """The trees of one family; every worker holds a part of its row groups and all grow the same trees."""
+    """Return the trees of one family. Each worker holds some row groups, and all workers grow the same trees."""
     from distributed import MultiLock
     from distributed.comm.addressing import get_address_host
 
     threads = dict(list(client.nthreads().items())[: len(groups)])
     host = get_address_host(client.scheduler.address)
-    with MultiLock(list(threads), client=client):  # two trainings would wait for each other's workers
+    with MultiLock(list(threads), client=client):  # two trainings at once would block each other's workers
         joined = client.run_on_scheduler(_start_tracker, len(threads), host)
         grown = [
             client.submit(
                 _grow,
                 joined,
-                groups[place :: len(threads)],
+                groups[number :: len(threads)],
                 model,
                 family,
                 candidate,
@@ -112,13 +132,13 @@ def _grown_by_workers(
                 workers=[address],
                 pure=False,
             )
-            for place, (address, count) in enumerate(threads.items())
+            for number, (address, count) in enumerate(threads.items())
         ]
         return xgboost.Booster(model_file=client.gather(grown)[0])
 
 
 def _start_tracker(workers: int, host: str) -> dict[str, str | int]:
-    """Begin what tells the workers of each other, on the scheduler, which all of them reach: how they join."""
+    """Start the tracker on the scheduler, which all workers reach, and return the arguments to join it."""
     tracker = RabitTracker(n_workers=workers, host_ip=host)
     tracker.start()
     threading.Thread(target=tracker.wait_for, daemon=True).start()
@@ -133,7 +153,7 @@ def _grow(
     candidate: str,
     threads: int,
 ) -> bytearray:
-    """On a worker: the booster's file, the same on all of them."""
+    """Grow the booster on a worker and return its file, which is the same on all workers."""
     from distributed import get_worker
 
     with CommunicatorContext(**joined), TemporaryDirectory(dir=get_worker().local_directory) as folder:
@@ -147,7 +167,7 @@ def _grow(
 
 
 class _Designs(xgboost.DataIter):
-    """What the booster sees of each row group; XGBoost passes over them four times, of which the first computes it."""
+    """The booster's input of each row group. XGBoost reads it four times; the first pass computes it."""
 
     def __init__(
         self, groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str, folder: Path
@@ -161,11 +181,11 @@ class _Designs(xgboost.DataIter):
         self.done = 0
 
     def reset(self) -> None:
-        """Begin again."""
+        """Restart at the first row group."""
         self.done = 0
 
     def next(self, input_data: Callable[..., None]) -> bool:
-        """Hand over the ok rows of the next row group; False where there is none."""
+        """Pass the ok rows of the next row group to XGBoost. Returns False if there is no further row group."""
         if self.done == len(self.groups):
             return False
         path = self.folder / f"{self.done}.npy"
@@ -178,7 +198,7 @@ class _Designs(xgboost.DataIter):
         return True
 
     def computed(self, group: RowGroup) -> np.ndarray:
-        """(ok rows, columns + 2) float32 of one row group: what the booster sees, the weights, and the target last."""
+        """Return (ok rows, columns + 2) float32 of one row group: the booster's columns, the weight, and the target."""
         frame = _read(group)
         frame = fastest_solver(frame) if self.candidate == "algorithm" else frame
         rows = rows_of(frame[family_rows(frame, self.family)].reset_index(drop=True), self.family)
@@ -188,14 +208,17 @@ class _Designs(xgboost.DataIter):
 
 
 def _read(group: RowGroup) -> pd.DataFrame:
-    """One row group as a normalised table."""
+    """Return a row group as a normalised table."""
     path, number = group
     frame = pq.ParquetFile(path).read_row_group(number).to_pandas(ignore_metadata=True)
     return normalise(frame, f"{path}, row group {number}")
 
 
 def _sample(group: RowGroup, share: float, seed: int) -> tuple[pd.DataFrame, list[str]]:
-    """Whole problems, drawn by a hash of their keys, so that every worker draws alike; and families with ok rows."""
+    """Return a sample of complete problems, and the families with ok rows.
+
+    A hash of the problems' keys draws the sample, so that every worker draws the same problems.
+    """
     frame = _read(group)
     is_ok = (frame["status"] == "ok") & np.isfinite(frame["time_us"])
     is_sampled = np.zeros(len(frame), dtype=bool)

@@ -1,4 +1,4 @@
-"""Datasets to a bundle: for each family a model fitted on everything, its errors known from held-out folds."""
+"""Train a bundle from datasets: a model per family, fitted on all rows; its errors come from held-out folds."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -46,23 +46,24 @@ from surrogate.uncertainty.fit import (
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL, UnseenGpu
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
-"""Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
-of them, since a fold then lies farther from its training data than a new shape from the bundle's."""
+"""Folds by shape for the interval widths and the model card's errors. With few shapes more folds are needed: a fold is
+then farther from its training data than a new shape is from the bundle's."""
 FEW_SHAPES = 500
 HELD_OUT_ROWS = 2_000_000
-"""Rows of all folds' fits together: of a larger table fewer folds are held out, and rows are drawn for each fit."""
-MIN_HELD_SHAPES = 20
-"""So many shapes are held out whatever the table's size; fewer carry no interval."""
+"""Maximum rows of all folds' fits together. A larger table has fewer held-out folds, and rows are drawn for each
+fit."""
+MIN_HOLDOUT_SHAPES = 20
+"""Minimum number of held-out shapes for any table size. Fewer shapes do not determine an interval."""
 MIN_SHAPES = 2
 LONG_SECONDS = 60.0
-"""Training that takes longer says by which option it may be shortened."""
-MIN_TIME = 0.001
-"""This low quantile of the times of a GPU and library is the least that is predicted; the very least may be a fluke."""
+"""If a training takes longer, its progress mentions the option for a faster model."""
+MIN_TIME_QUANTILE = 0.001
+"""Quantile of the times of a GPU and library that is the lower bound of predictions. The minimum may be an outlier."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(KernelOptions):
-    """The options of `train`, which explains them."""
+    """The options of `train`; its docstring describes them."""
 
     model: str | None = None
     params: Mapping[str, object] | None = None
@@ -72,56 +73,66 @@ class TrainOptions(KernelOptions):
     progress: Progress | None = None
     keep: Path | None = None
 
-    def unfitted(self, family: Family) -> TimeModel:
-        """The family's model with its settings. Raises `InputError` as `new_model` does."""
+    def model_for(self, family: Family) -> TimeModel:
+        """Return a new model for the family, with its settings. Raises `InputError` as `new_model` does."""
         return new_model(self.model or default_model(family), self.params, self.seed)
 
 
 def train(data: Data, **options: Any) -> Bundle:
     """Fit a model on all ok rows of a table, for each of its families.
 
-    Interval widths and the card's errors come from folds by shape (`fold_count`); with three GPUs or more, the factor
-    on the widths for GPUs never seen comes from fits without one.
+    Interval widths and the card's errors come from folds by shape (`fold_count`). With three GPUs or more, the half
+    widths for unmeasured GPUs come from fits without one GPU.
 
     Parameters
     ----------
     data
-        A table, the path of one, or a list of them.
-    **options
-        ``model``: its name (None: each family's `default_model`). ``params``: settings over its stored ones.
-        ``trials``: settings to search first (0: none), which leaves ``params`` aside. ``candidate``: choose among
-        ``algorithm``s (each with its fastest solver) or ``solver``s. ``seed``: of folds, sampling and search.
-        ``progress``: called with the steps done, all steps, and a text. ``keep``: a folder of finished fits, with which
-        the same call goes on after an interruption. For a table of a user's own kernel, ``kernel`` is its description
-        or the file of one; else ``sizes``, ``parameters`` and ``settings`` name its columns, and ``name`` the kernel,
-        which is called like the table's file without it.
+        A table, its path, or a list of them.
+    model : str, optional
+        Name of the model; None means each family's `default_model`.
+    params : mapping, optional
+        Hyperparameters that replace the model's stored ones.
+    trials : int, default 0
+        Number of hyperparameter settings to search first. If it is positive, ``params`` are not used.
+    candidate : {"algorithm", "solver"}
+        Whether to choose among algorithms (each with its fastest solver) or among solvers.
+    seed : int, default 0
+        Seed of folds, sampling and search.
+    progress : callable, optional
+        Called with the steps done, all steps, and a text.
+    keep : Path, optional
+        Folder of finished fits, from which the same call continues after an interruption.
+    kernel, sizes, parameters, settings, name : optional
+        For a table of a user's own kernel. ``kernel`` is its description or the file of one. Otherwise ``sizes``,
+        ``parameters`` and ``settings`` are the names of its columns, and ``name`` is the kernel's name (by default that
+        of the table's file).
 
     Returns
     -------
     Bundle
-        Without families of one shape alone, if there is another family.
+        Families with a single shape are left out if there is another family.
 
     Raises
     ------
     InputError
-        If the data cannot carry the model.
+        If the data are not enough for the model.
     TypeError
-        If an option has another name.
+        If an option is unknown.
     """
     chosen = TrainOptions(**options)
     data = as_dataset(data, chosen.described)
     candidate = "solver" if data.described else chosen.candidate
-    known = rows_by_family(model_frame(data, candidate), data.devices, data.own)
-    tables = {family: rows for family, (_, rows) in known.items() if rows.ok.any()}
+    by_family = rows_by_family(model_frame(data, candidate), data.devices, data.own)
+    tables = {family: rows for family, (_, rows) in by_family.items() if rows.ok.any()}
     if not tables:
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
     few = [family.name for family, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < MIN_SHAPES]
     if len(few) == len(tables):
         raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
-    unfitted = {family: chosen.unfitted(family) for family in tables}
+    models = {family: chosen.model_for(family) for family in tables}
     kept = {family: rows for family, rows in tables.items() if family.name not in few}
-    families = [_FamilyFits.of(rows, unfitted[family], chosen) for family, rows in kept.items()]
-    names = ", ".join(dict.fromkeys(each.name for each in unfitted.values()))
+    families = [_FamilyFits.of(rows, models[family], chosen) for family, rows in kept.items()]
+    names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     parts: dict[str, FamilyModel] = {}
     cards: dict[str, dict[str, object]] = {}
@@ -129,7 +140,7 @@ def train(data: Data, **options: Any) -> Bundle:
         for each in families:
             name = each.rows.family.name
             steps.family = f"{name}: " if len(families) > 1 else ""
-            parts[name], cards[name] = each.trained(data, chosen, steps)
+            parts[name], cards[name] = each.fit(data, chosen, steps)
     steps.say("done")
     training = {"trials": chosen.trials, "seed": chosen.seed, "left_out": few}
     card = {"data": data_card(data, [each.rows for each in families]), "training": training, "held_out": cards}
@@ -138,34 +149,34 @@ def train(data: Data, **options: Any) -> Bundle:
 
 
 def default_model(family: Family) -> str:
-    """The model of a family where none is named: by its configurations, along its lines, or by its terms alone."""
+    """Return the default model of a family: by configurations, by interpolation along its lines, or by its terms."""
     if isinstance(family, DescribedFamily):
         return Configurations.name
     return InterpolatedTerms.name if family.lines else DEFAULT_MODEL
 
 
 def new_model(name: str, params: Mapping[str, object] | None, seed: int) -> TimeModel:
-    """A model with its settings. Raises `InputError` for an unknown one, one that no bundle holds, bad settings."""
+    """Return an unfitted model. Raises `InputError` for an unknown model, a baseline, or an unknown setting."""
     cls = model_class(name)
     if not cls.storable:
-        raise InputError(f"{name} is a baseline of `seer compare`, a bundle holds one of: {', '.join(TRAINED)}")
-    known_params = cls().get_params()
-    unknown = [key for key in params or {} if key not in known_params]
+        raise InputError(f"{name} is a baseline of `seer compare`; give one of: {', '.join(TRAINED)}")
+    settings = cls().get_params()
+    unknown = [key for key in params or {} if key not in settings]
     if unknown:
-        raise InputError(f"{name} has no setting {unknown[0]!r}; known: {', '.join(known_params)}")
-    seeded = {"random_state": seed} if "random_state" in known_params else {}
+        raise InputError(f"{name} has no setting {unknown[0]!r}; give one of: {', '.join(settings)}")
+    seeded = {"random_state": seed} if "random_state" in settings else {}
     return cls(**{**seeded, **(params or {})})
 
 
 def fold_count(rows: Rows) -> int:
-    """Folds of the held-out predictions: few where each fit of a described kernel holds folds of its own."""
+    """Return the number of held-out folds. It is small for a described kernel, whose fits have inner folds."""
     shapes = len(np.unique(rows.shape))
     enough = shapes >= FEW_SHAPES or rows.family.parameter_names
     return min(shapes, HELD_OUT_FOLDS if enough else HELD_OUT_FOLDS_FEW)
 
 
 class _Steps:
-    """How far the fits of a training came, by the rows that they learn from, told in hundredths."""
+    """The progress of a training in hundredths, measured in the rows of its fits."""
 
     def __init__(self, progress: Progress | None, model: str, rows: int) -> None:
         self.family = ""
@@ -178,7 +189,7 @@ class _Steps:
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
-        """What begins, or goes on; where the fits will take minutes, what decides about it."""
+        """Report a step. If the fits will take minutes, the text names the model and the option for another one."""
         if self._progress:
             done = 100 if text == "done" else min(int(100 * self._done / self._rows), 99)
             is_long = (self._left.seconds() or 0.0) > LONG_SECONDS
@@ -186,7 +197,10 @@ class _Steps:
             self._progress(done, 100, f"{self.family}{text}{self._left}{other}")
 
     def begin(self, name: str, rows: int) -> ProgressCallback:
-        """Say that a fit begins. Several may run at a time: the time since any of them was told counts once."""
+        """Report the start of a fit and return its callback.
+
+        Several fits may run at a time. The time since the last report of any fit counts once.
+        """
         with self._lock:
             self._last_s = self._last_s or monotonic()
             self.say(name)
@@ -199,7 +213,7 @@ class _Steps:
                 done = (1.0 if share is None else share) - before
                 before += done
                 self._done += rows * done
-                # What is done before the first round and after the last counts when a fit ends, not before.
+                # The time before the first round and after the last counts when the fit ends.
                 self._between_s += now_s - self._last_s if share == 0 else 0.0
                 took_s = (now_s - self._last_s) * (share != 0) + self._between_s * (share == 1)
                 self._between_s *= share != 1
@@ -211,15 +225,15 @@ class _Steps:
 
 
 def _folds(rows: Rows, seed: int) -> list[Split]:
-    """The folds by shape that are run."""
+    """Return the folds by shape that are fitted."""
     count = fold_count(rows)
-    minimum = -(-count * MIN_HELD_SHAPES // len(np.unique(rows.shape)))
+    minimum = -(-count * MIN_HOLDOUT_SHAPES // len(np.unique(rows.shape)))
     fits = min(count, max(1, minimum, HELD_OUT_ROWS // len(rows)))
     return shape_splits(rows, count, seed, fits=fits, max_rows=HELD_OUT_ROWS // fits)
 
 
 class _FamilyFits(NamedTuple):
-    """A family's rows, its unfitted model, and the splits that are fitted: folds by shape, and GPUs left out."""
+    """A family's rows, its unfitted model, and the splits to fit: folds by shape, and held-out GPUs."""
 
     rows: Rows
     model: TimeModel
@@ -228,44 +242,44 @@ class _FamilyFits(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows, model: TimeModel, options: TrainOptions) -> Self:
-        """The splits of the rows."""
+        """Return the rows with their splits."""
         return cls(rows, model, _folds(rows, options.seed), gpu_splits(rows, options.seed))
 
     @property
     def fitted_rows(self) -> int:
-        """The rows that all fits learn from."""
+        """Number of training rows of all fits."""
         return len(self.rows) + sum(len(inside) for inside, _ in (*self.folds, *self.gpus))
 
-    def trained(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
-        """The fitted part, and what the card says of its held-out rows."""
+    def fit(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
+        """Return the fitted family model, and the card of its held-out rows."""
         rows, folds, gpus = self.rows, self.folds, self.gpus
         model = _searched(self.model, rows, options, steps) if options.trials else self.model
         # 1. All fits: without each fold, on all rows, and without each GPU.
-        whole = duplicate(model)
+        final = duplicate(model)
         fits = [Fit(f"held-out fold {n} of {len(folds)}", duplicate(model), *split) for n, split in enumerate(folds, 1)]
-        fits.append(Fit("all rows", whole, np.arange(len(rows)), np.arange(0)))
+        fits.append(Fit("all rows", final, np.arange(len(rows)), np.arange(0)))
         fits += [
             Fit(f"GPU {n} of {len(gpus)} left out", model.for_unmeasured_gpu(), *split)
             for n, split in enumerate(gpus, 1)
         ]
         answers = run_fits(rows, fits, steps.begin, options.keep)
-        held, distance = combined_answers(rows, folds, answers[: len(folds)])
+        holdout_us, distance = combined_answers(rows, folds, answers[: len(folds)])
         left_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 :])
-        if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves leave GPUs out
-            left_out_gpu_us = held
-        # 2. What their errors say.
+        if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves hold out GPUs
+            left_out_gpu_us = holdout_us
+        # 2. Support, widths, domain and card from the held-out errors.
         measured = np.where(rows.ok, rows.time_us, np.nan)
         evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
-        known = seen_settings(rows, folds if leaves_gpus else gpus)
+        seen = seen_settings(rows, folds if leaves_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
         part = FamilyModel(
             family=rows.family,
-            fitted=whole,
+            fitted=final,
             support=support,
-            widths=fit_widths(rows, held, measured, distance, evaluated=evaluated),
+            widths=fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated),
             domain=Domain.of(ok, distance[rows.ok]),
-            unseen_gpu=self._unseen(left_out_gpu_us, known, evaluated),
+            unseen_gpu=self._unseen(left_out_gpu_us, seen, evaluated),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
             min_us=min_times(ok),
@@ -274,7 +288,7 @@ class _FamilyFits(NamedTuple):
         independent_share = part.widths.independent_share
         card = held_out_card(
             rows,
-            held,
+            holdout_us,
             measured,
             distance,
             independent_share=independent_share,
@@ -282,46 +296,46 @@ class _FamilyFits(NamedTuple):
             candidates=data.candidates,
         )
         card["split"] = self._split_words()
-        card["unseen_gpus"] = left_out_coverage(rows, left_out_gpu_us, known)
+        card["unseen_gpus"] = left_out_coverage(rows, left_out_gpu_us, seen)
         card["params"] = model.get_params(deep=False)
         return part, card
 
-    def _unseen(self, left_out_gpu_us: np.ndarray, known: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
-        """How far off times are on a GPU never measured, and whose order answers there; arrays (rows,)."""
+    def _unseen(self, left_out_gpu_us: np.ndarray, seen: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
+        """Return the errors on unmeasured GPUs and the ranking source there; arrays (rows,)."""
         rows = self.rows
-        if rows.family.parameter_names:  # configurations have a transfer of their own
+        if rows.family.parameter_names:  # configurations have their own transfer between GPUs
             few = count_architectures(rows) < MIN_GPUS
-            return UnseenGpu() if few else fit_unseen_gpu(rows, left_out_gpu_us, known, evaluated)
-        unseen = fit_unseen_gpu(rows, left_out_gpu_us, known, evaluated)
+            return UnseenGpu() if few else fit_unseen_gpu(rows, left_out_gpu_us, seen, evaluated)
+        unseen = fit_unseen_gpu(rows, left_out_gpu_us, seen, evaluated)
         source = best_ranking_source(rows, self.gpus, left_out_gpu_us, evaluated)[0] if self.gpus else MODEL
         costs = average_costs(rows) if source == AVERAGE_RANK else {}
         return structs.replace(unseen, ranking_source=source, average_rank=costs)
 
     def _split_words(self) -> str:
-        """How rows were held out, for the card."""
+        """Return how rows were held out, as text for the card."""
         family, count = self.rows.family, fold_count(self.rows)
-        left = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(self.rows.frame, family)[0])
+        unit = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(self.rows.frame, family)[0])
         some = f", {len(self.folds)} of them run" if len(self.folds) < count else ""
-        return f"{count} folds by {left or ('shape, batch left out' if family.batch else 'shape')}{some}"
+        return f"{count} folds by {unit or ('shape, batch left out' if family.batch else 'shape')}{some}"
 
 
 def _searched(model: TimeModel, rows: Rows, options: TrainOptions, steps: _Steps) -> TimeModel:
-    """The model with the best settings of a search."""
+    """Return the model with the best settings of a search."""
 
-    def told(number: int, of: int, best: str) -> None:
+    def on_trial(number: int, of: int, best: str) -> None:
         steps.say(f"trial {number} of {of} {best}")
 
-    found = search(type(model), rows, options.trials, options.seed, progress=told)
+    found = search(type(model), rows, options.trials, options.seed, progress=on_trial)
     return type(model)(**{**model.get_params(), **found})
 
 
 def count_architectures(rows: Rows) -> int:
-    """Of the GPUs of the rows; one that the registry lacks has its own. Boards of one foretell nothing of others."""
+    """Return the number of architectures of the rows' GPUs. An unregistered GPU counts as its own architecture."""
     return len({rows.device(name).architecture or name for name in np.unique(device_names(rows.frame)).tolist()})
 
 
 def candidate_keys(rows: Rows) -> frozenset[CandidateKey]:
-    """The candidates of the rows."""
+    """Return the candidates of the rows."""
     values = rows.family.candidate_key[:-1]
     solver = ("solver",) if "solver" in rows.frame else ()
     named = row_groups(rows.frame, ("library", "algorithm", *solver, *values))
@@ -330,7 +344,7 @@ def candidate_keys(rows: Rows) -> frozenset[CandidateKey]:
 
 
 def row_counts(rows: Rows) -> dict[ReferenceKey, int]:
-    """Rows of every family of problem, on each GPU and on all of them."""
+    """Return the number of rows per reference key, on each GPU and on all of them."""
     counts: dict[ReferenceKey, int] = {}
     frame = rows.frame.assign(gpu=device_names(rows.frame))
     for (gpu, library, *values), positions in row_groups(frame, ("gpu", *reference_columns(rows.family))):
@@ -341,17 +355,16 @@ def row_counts(rows: Rows) -> dict[ReferenceKey, int]:
 
 
 def min_times(rows: Rows) -> dict[CallKey, float]:
-    """The time in µs that `MIN_TIME` of the rows of a GPU and library stay below; of a library on any GPU, and of
-    any library, the least of those.
+    """Return lower bounds of times in µs: the `MIN_TIME_QUANTILE` of the rows of each GPU and library.
 
-    Launch and tail of a kernel alone take that long, so that nothing is predicted to be faster; of a described kernel,
-    whose problems may all be large, nothing is known.
+    The bound of a library on any GPU, and of any library, is the minimum of these. The launch and the tail of a kernel
+    take this long. A described kernel has no bound, because all its problems may be large.
     """
     minimum: dict[CallKey, float] = {}
     if rows.family.parameter_names:
         return minimum
     for (gpu, library), positions in row_groups(rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")):
-        time_us = float(f"{np.quantile(rows.time_us[positions], MIN_TIME):.4g}")
+        time_us = float(f"{np.quantile(rows.time_us[positions], MIN_TIME_QUANTILE):.4g}")
         for key in (CallKey("", library), CallKey("", "")):
             minimum[key] = min(minimum.get(key, time_us), time_us)
         minimum[CallKey(gpu, library)] = time_us
@@ -359,7 +372,7 @@ def min_times(rows: Rows) -> dict[CallKey, float]:
 
 
 def harness_floors(data: Dataset, family: Family) -> tuple[HarnessFloor, ...]:
-    """Return the times that the importer of the data left out (`surrogate.formats.aiconfigurator.without_floors`)."""
+    """Return the harness floors that the importer left out (`surrogate.formats.aiconfigurator.without_floors`)."""
     return tuple(
         HarnessFloor(
             record["gpu"],
@@ -374,7 +387,7 @@ def harness_floors(data: Dataset, family: Family) -> tuple[HarnessFloor, ...]:
 
 
 def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
-    """What the training rows span, over all families and family by family."""
+    """Return the summary of the training rows, over all families and per family."""
     families = {}
     for rows in tables:
         frame = rows.frame
@@ -402,43 +415,43 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
 
 
 def listed(data: Dataset, name: str) -> list[str]:
-    """What the metadata lists under ``name``, in the table itself or in those that were merged; each once."""
+    """Return the distinct values under ``name`` in the metadata of the table and of merged tables."""
     return list(dict.fromkeys(value for part in _parts(data) for value in part.get(name, [])))
 
 
 def _parts(data: Dataset) -> list[Mapping[str, Any]]:
-    """The metadata of the table, and of those that were merged."""
+    """Return the metadata of the table, and of merged tables."""
     return [data.metadata, *data.metadata.get("parts", [])]
 
 
 def average_costs(rows: Rows) -> dict[str, float]:
-    """Return setting and candidate, as `surrogate.models.grid.Label` is joined → its mean log slowdown over GPUs.
+    """Return setting and candidate (the text of `surrogate.models.grid.Label`) → mean log slowdown over GPUs.
 
-    On each GPU it is the mean over its problems; a candidate that did not run there counts as the slowest that did.
+    On each GPU it is the mean over its problems. A candidate that did not run there counts as the slowest one.
     """
     on_gpus: dict[str, list[dict[str, float]]] = {}
     for name, costs in AlwaysBestSingle().fit(rows).cost_.items():
         gpu, _, setting = name.partition("|")
-        if gpu:  # without one it is over all
+        if gpu:  # without a GPU the costs are over all GPUs
             on_gpus.setdefault(setting, []).append(costs)
     return {
-        f"{setting}|{name}": float(f"{np.mean([costs.get(name, max(costs.values())) for costs in known]):.4g}")
-        for setting, known in on_gpus.items()
-        for name in set().union(*known)
+        f"{setting}|{name}": float(f"{np.mean([costs.get(name, max(costs.values())) for costs in gpu_costs]):.4g}")
+        for setting, gpu_costs in on_gpus.items()
+        for name in set().union(*gpu_costs)
     }
 
 
 def best_ranking_source(
     rows: Rows, splits: Sequence[Split], left_out_gpu_us: np.ndarray, evaluated: np.ndarray
 ) -> tuple[str, dict[str, float]]:
-    """Return the ranking source with the smallest mean log slowdown over the GPUs left out, and all mean slowdowns.
+    """Return the ranking source with the smallest mean log slowdown over held-out GPUs, and all mean slowdowns.
 
-    ``splits`` leave out a GPU each with its architecture (`surrogate.uncertainty.fit.gpu_splits`); ``left_out_gpu_us``
-    (rows,) are the times of those fits; ``evaluated`` (rows,) marks problems whose choice counts.
+    Each of the ``splits`` holds out a GPU with its architecture (`surrogate.uncertainty.fit.gpu_splits`).
+    ``left_out_gpu_us`` (rows,) are the times of these fits. ``evaluated`` (rows,) marks problems whose choice counts.
     """
     slowdowns: dict[str, list[float]] = {MODEL: [], AVERAGE_RANK: []}
-    for inside, held in splits:
-        outside = held[evaluated[held] & rows.ok[held] & np.isfinite(left_out_gpu_us[held])]
+    for inside, holdout in splits:
+        outside = holdout[evaluated[holdout] & rows.ok[holdout] & np.isfinite(left_out_gpu_us[holdout])]
         outside = outside[pd.Series(rows.problem[outside]).duplicated(keep=False).to_numpy()]
         if not len(outside):
             continue
@@ -448,8 +461,8 @@ def best_ranking_source(
         every = np.ones(len(test), dtype=bool)
         candidates = Candidates(pd.factorize(test.problem)[0], test.time_us, every, test.order)
         for name, score in ((MODEL, left_out_gpu_us[outside]), (AVERAGE_RANK, average)):
-            # An unknown candidate comes last, as in answers.
-            known = np.nan_to_num(score, nan=np.finfo(float).max)
-            slowdowns[name].append(float(np.log(choose(candidates, known, every).slowdown).mean()))
+            # An unmeasured candidate comes last, as in answers.
+            filled = np.nan_to_num(score, nan=np.finfo(float).max)
+            slowdowns[name].append(float(np.log(choose(candidates, filled, every).slowdown).mean()))
     means = {name: float(np.mean(values)) if values else 0.0 for name, values in slowdowns.items()}
     return min(means, key=lambda name: means[name]), means

@@ -135,7 +135,7 @@ def test_what_cannot_be_trained(refused, table: Table, mixed: pd.DataFrame) -> N
     lone = mixed[(mixed["operator"] != "softmax") | (mixed["c"] == 64)].reset_index(drop=True)
     fitted = train(lone, model="linear-terms")
     assert fitted.card["training"]["left_out"] == ["rowwise"] and "rowwise" not in fitted.parts
-    with refused("knows no rowwise"):
+    with refused("has no rowwise"):
         evaluate(fitted, mixed)
 
 
@@ -180,7 +180,7 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 def test_only_a_bundle_is_replaced(refused, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
-    with refused("no bundle"):
+    with refused("not a bundle"):
         save(bundle, tmp_path / "mine")
     save(bundle, tmp_path / "b")
 

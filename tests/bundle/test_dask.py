@@ -33,4 +33,4 @@ def test_a_cluster_trains_what_one_machine_trains(seer, table, tmp_path):
 def test_other_models_are_refused(seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
     table(4).to_parquet(tmp_path / "data.parquet")
     done = seer("train", tmp_path / "data.parquet", "--model", "linear-terms", "--dask", "", "-o", tmp_path / "b")
-    assert done.code == 2 and "not trained on a cluster" in done.err
+    assert done.code == 2 and "cannot be trained on a cluster" in done.err
