@@ -34,15 +34,15 @@ _JOINED = {
     "IndexBackward": "aten::index",
     "IndexBackward0": "aten::index",
 }
-"""Autograd node whose only argument has the shape of a result → the operator whose arguments do not determine its
-result's shape.
+"""Autograd node with one argument, of the result's shape → the operator. The operator's arguments do not determine that
+shape.
 """
 _WITH_BATCH = {
     *("aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm"),
     *_FORWARD,
 }
 _OF_TOKENS = re.compile(r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention")
-"""Matches names in traces of servers, whose layers have the tokens of many requests as rows."""
+"""Matches names in traces of servers. The rows of a server's layers are the tokens of many requests."""
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
 _LOOKUP_KERNEL = re.compile(r"embedding\w*forward")

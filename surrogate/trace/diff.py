@@ -251,7 +251,7 @@ def _totals(side: _Side) -> dict[str, float]:
     """Return times per iteration in µs.
 
     ``host`` counts operators and API calls, ``host waiting`` the synchronising calls. The iteration is the median, the
-    others are means. Busy and idle times are those of `step_table`; their sum is the mean iteration.
+    others are means. Busy and idle times are those of `step_table`; they add up to the mean iteration.
     """
     part, count, iteration_us = side
     trace = part.trace

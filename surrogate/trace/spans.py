@@ -100,8 +100,7 @@ def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints
     """Return for every span the innermost span of an upper level that includes it.
 
     A span of the same thread is preferred. Spans of other threads count only if no span of the thread includes it, such
-    as a worker inside the model span that the main thread opened. Of these, the span with the latest start is the
-    parent.
+    as a worker inside the model span that the main thread opened. The one with the latest start is then the parent.
     """
     parent = np.full(len(level), -1, np.int64)
     for number in range(1, len(LEVELS)):
@@ -134,9 +133,7 @@ def in_time_order(
     parent: Ints,
     tags: Sequence[Mapping[str, object]],
 ) -> Spans:
-    """Return `Spans` from columns in any order, sorted by start with renumbered parents. Of equal starts, the upper
-    level is first.
-    """
+    """Return `Spans` from columns in any order, sorted by start, with renumbered parents; upper levels come first."""
     order = np.lexsort((-end_ns, level, start_ns))
     rows = order.tolist()
     names, tracks = tuple([str(name[row]) for row in rows]), tuple([str(track[row]) for row in rows])

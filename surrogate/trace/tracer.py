@@ -71,7 +71,7 @@ class Tracer:
         self._on |= {LEVELS[level_number(level)] for level in levels}
 
     def disable(self, *levels: str) -> None:
-        """Switch levels off, all if none is given. Spans that are already open are still recorded."""
+        """Switch levels off; without arguments, all levels. Spans that are already open are still recorded."""
         self._on -= {LEVELS[level_number(level)] for level in levels or LEVELS}
 
     def span(self, level: str, name: str, **tags: object) -> AbstractContextManager[None]:
@@ -173,7 +173,7 @@ def module_spans(model: "Module", tracer: Tracer) -> Iterator[None]:
     """Record a span of level ``layer`` around every call of a leaf module, named by its path (``features.0``).
 
     The tags are ``type``, the module's class, and ``shape``, the shape of the first input. Hooks are removed at the
-    end. A module whose forward raises leaves no span.
+    end. If a module's forward raises, its span is not recorded.
 
     Parameters
     ----------

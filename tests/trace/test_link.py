@@ -53,7 +53,7 @@ def test_rounding_to_whole_microseconds_keeps_a_child_inside():
     rows = [(0, 10_000, 0), (5_000, 6_000, 0)]
     assert _nest(rows)[3].tolist() == [-1, -1]
     assert _nest(rows, tolerance=1000)[3].tolist() == [-1, 0]
-    following = [(0, 10_000, 0), (10_000, 500, 0)]  # begins where the other ends: a sibling
+    following = [(0, 10_000, 0), (10_000, 500, 0)]  # begins where the other ends: a neighbour
     assert _nest(following, tolerance=1000)[3].tolist() == [-1, -1]
 
 

@@ -130,9 +130,9 @@ def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:
 def period(sequence: Ints) -> tuple[int, int]:
     """Return (start, period) of the repetition that covers most of ``sequence``; the period is 0 without a repetition.
 
-    A period p is valid if at least 90 % of the elements from its start equal the element p positions later, if it fits
-    at least twice, and if at most 30 % of the sequence precede it. The best agreement wins, then the shortest period. A
-    model of equal blocks also agrees block by block, but not at its first and last layers.
+    A period p is valid under three conditions. At least 90 % of the elements from its start equal the element p
+    positions later. It fits at least twice. At most 30 % of the sequence precede it. The best agreement wins, then the
+    shortest period. A model of equal blocks also agrees block by block, but not at its first and last layers.
     """
     best = (0.0, 0, 0)
     for candidate, start in _candidates(sequence):

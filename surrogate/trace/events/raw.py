@@ -132,8 +132,8 @@ class RawTable:
     def columns(self) -> dict[str, Ints]:
         """Return the columns of all rows, with ``start_ns`` and ``end_ns`` instead of ``ts`` and ``dur``.
 
-        Rows are sorted by start. Of rows that start together, the longest comes first because it encloses the others;
-        equal rows keep the order of the file.
+        Rows are sorted by start. If rows start together, the longest comes first because it encloses the others. Rows
+        of equal time keep the order of the file.
         """
         self.pack()
         packed, self._packed = self._packed, []

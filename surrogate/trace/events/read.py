@@ -236,7 +236,9 @@ def _is_kept(name: str) -> bool:
 
 
 class _EventReader:
-    """A collector of events as rows of ``raw``; ``count`` is the number of events, ``others`` that of other entries."""
+    """A collector of events as rows of ``raw``. ``count`` is the number of events, ``others`` the number of other
+    entries.
+    """
 
     def __init__(self, raw: RawTrace) -> None:
         self.raw = raw
@@ -268,7 +270,7 @@ class _EventReader:
             arguments: Event = args if type(args) is dict else {}
             handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
             if handler is not None:
-                # Of Python frames, only modules (layers) and lines of user code are kept; most events are other frames.
+                # Most events are Python frames. Only modules (layers) and lines of user code are kept.
                 if category != "python_function" or (type(name) is str and _is_kept(name)):
                     index = names[name if type(name) is str else repr(name)]
                     handler((event.get("ts"), event.get("dur"), index), event, arguments)

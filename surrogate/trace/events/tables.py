@@ -386,5 +386,5 @@ def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: 
 
 
 def nest_of(ranges: Ranges) -> Nesting:
-    """Return the nesting of ranges. Of two that start together, the one with the smaller id is the outer."""
+    """Return the nesting of ranges. If two start together, the range with the smaller id is the outer."""
     return nest(ranges.start_ns, ranges.end_ns, ranges.thread, order=ranges.external_id)

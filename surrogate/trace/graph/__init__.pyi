@@ -1,4 +1,4 @@
-"""Public names and where they are defined: each is imported when it is first asked for."""
+"""Public names and where they are defined; each is imported on first use."""
 
 from .build import graph_of as graph_of
 from .tasks import EDGE_KINDS as EDGE_KINDS

@@ -121,7 +121,8 @@ def _finished(trace: Trace, launched: Launched, call: int) -> list[int]:
 def _targets(trace: Trace, launched: Launched, call: int, name: str, streams: dict[int, int]) -> list[int]:
     """Return the activities that a synchronising call waits for.
 
-    They are those of every stream (device), the latest activity (event), or those of the call's own stream.
+    A call for the device waits for every stream, a call for an event for the latest activity. Other calls wait for
+    their own stream.
     """
     finished = _finished(trace, launched, call)
     if not finished or "device" in name or "ctx" in name or "context" in name:
@@ -147,7 +148,7 @@ def _own_stream(trace: Trace, launched: Launched, call: int) -> int:
 
 
 def _queue_head(trace: Trace, launched: Launched, call: int) -> list[int]:
-    """Return the activity whose end let a long launch continue.
+    """Return the activity that delayed a long launch.
 
     It is the last activity on its stream that ended during the launch.
     """

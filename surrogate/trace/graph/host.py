@@ -2,8 +2,8 @@
 
 Profilers do not record which thread starts the work of another thread. Times show it: autograd's thread runs in bursts,
 and the main thread, which called ``backward()``, begins and ends no event during a burst. The first event of a burst
-then depends on the main thread's last event before it, and the main thread's next event depends on the burst's last
-event (Daydream, ATC 2020, section 4.2, CPU → CPU).
+then depends on the main thread's last event before it. The main thread's next event depends on the burst's last event
+(Daydream, ATC 2020, section 4.2, CPU → CPU).
 """
 
 from collections.abc import Sequence
@@ -155,7 +155,7 @@ def outermost_calls(trace: Trace) -> Ints:
 def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[Burst], outer: Ints) -> Pieces:
     """Return all pieces of host time: calls, and the work between them.
 
-    Work is cut where a layer, an iteration or a burst begins or ends. A thread that works in bursts has no pieces
+    Work is cut when a layer, an iteration or a burst begins or ends. A thread that works in bursts has no pieces
     between them. The main thread has no pieces while it waits for a burst.
     """
     parts = []

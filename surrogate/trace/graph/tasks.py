@@ -155,9 +155,7 @@ def reordered(graph: Graph, order: Ints) -> Graph:
 
 
 def _topological(count: int, src: Ints, dst: Ints, rank: Ints) -> Ints:
-    """Return a topological order (Kahn's algorithm). Of the tasks that are free, the one with the lowest ``rank`` is
-    next.
-    """
+    """Return a topological order (Kahn's algorithm). The next task is the free task with the lowest ``rank``."""
     # Collect the targets of all edges in one list, with the position where each task's targets begin.
     following = dst[np.argsort(src, kind="stable")].tolist()
     begins = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=count))]).tolist()
@@ -213,12 +211,12 @@ class Timeline:
 
     @property
     def per_iteration_us(self) -> float:
-        """Mean time between successive ends of iterations; the first is counted from its own start.
+        """Mean time between successive ends of iterations, in µs; the first iteration counts from its own start.
 
-        An iteration ends with its end mark. It ends later if the device or the network lags further behind that mark
-        than it was recorded to: work that the host does not wait for counts only if a change adds to it. If the
-        recorded lag of the device grows with each iteration (`device_lag_us`), the device's own ends count. Without
-        marks, the iterations share `total_us` equally.
+        An iteration ends with its end mark, or later if the device or the network lags further behind this mark than
+        recorded. So work that the host does not wait for counts only if a change adds to it. If the recorded lag of the
+        device grows with each iteration (`device_lag_us`), the device's own ends count. Without marks, the iterations
+        share `total_us` equally.
         """
         marks = self.marks_us()
         count = max(len(self.graph.iterations), 1)

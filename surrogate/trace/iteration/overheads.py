@@ -255,10 +255,11 @@ NEIGHBOUR_GAP_US = (2.0, 200.0)
 other work. Source: Lin et al. (HiPC 2022).
 """
 T4_US = 4.0
-"""The time of a launch call if none was measured, in µs. Source: Lin et al. (HiPC 2022)."""
+"""The time of a launch call without measurements, in µs. Source: Lin et al. (HiPC 2022)."""
 KINDS = ("t1", "t2", "t3", "t4", "t5", "alone", "edge", "handover")
-"""The kinds of overheads. ``alone`` is an operator without a launch (its T5 in the paper). Two kinds are our own:
-``edge`` is the gap between operators that are not neighbours, ``handover`` the gap from one thread to another.
+"""The kinds of overheads. ``alone`` is the time of an operator without a launch (its T5 in the paper). Two kinds are
+not in the paper: ``edge`` is the gap between operators that are not neighbours, ``handover`` the gap from one thread to
+another.
 """
 SCHEMA = 1
 _LAUNCHES = " | launches: "

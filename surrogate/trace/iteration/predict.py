@@ -342,7 +342,7 @@ class IterationTimes(TableResult):
         return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *kept))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values. Of `overheads` only the sources are included."""
+        """Return JSON values; `overheads` are represented by their sources."""
         facts = ("trace", "gpu", "batch", "times", "coverage", "error_geomean_pct")
         values = {name: getattr(self, name) for name in facts}
         rows = {"iterations": self.iterations, "operators": self.operators, "unknown": self.unknown}

@@ -187,8 +187,8 @@ def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
 def _without_waits(walk: Walk, rows: Sequence[int], without_waits_us: Sequence[tuple[float | None, float]]) -> Walk:
     """Return the walk with times of collectives that contain no waits.
 
-    Measured times become the shortest of the ranks' times. Other times become those of the collective model, if there
-    is one.
+    Measured times become the shortest of the ranks' times. Predicted times become the
+    times of the collective model, if it exists.
     """
     time_us = walk.times.time_us.copy()
     source = list(walk.times.source)

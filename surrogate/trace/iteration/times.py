@@ -43,8 +43,8 @@ SURE_FACTOR = 2.5
 element type without measurements on the GPU is wider, even if the GPU's other types were measured.
 """
 UNALIGNED = re.compile(r"tensorop.*align[12](?!\d)")
-"""Matches the names of matrix-product kernels on NVIDIA's matrix units whose rows do not begin at 16 bytes. AMD's
-kernels have no such penalty. Evidence: 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and
+"""Matches the names of NVIDIA's matrix-unit kernels for rows that do not begin at a multiple of 16 bytes. AMD's kernels
+have no penalty for such rows. Evidence: 99 products of rocBLAS's published times on MI60 and Navi 21 with odd rows and
 at least 0.5 GFLOP. Each takes 1.00 times the time per FLOP of its nearest aligned neighbour (median; eight in ten 0.94
 to 1.06).
 """
@@ -204,7 +204,7 @@ def _transferred(
     ratio of the predictions.
 
     2. If only the target was measured and its prediction is within `SURE_FACTOR`, the prediction is the answer. It is
-    also the answer if the operator changes from matrix units to plain units: the share of the peak that a kernel
+    also the answer if the operator changes from matrix units to plain units. The share of the peak that a kernel
     reached on matrix units is no evidence for plain units.
 
     3. On the same GPU at another batch, the measured time is multiplied by the ratio of the predictions, as their

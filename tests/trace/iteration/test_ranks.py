@@ -1,4 +1,4 @@
-"""Laws of collectives and several ranks together: by hand, and the eight ranks of a real recommendation model."""
+"""Models of collectives and several ranks together: by hand, and the eight ranks of a real recommendation model."""
 
 import json
 import tarfile
@@ -75,7 +75,7 @@ NCCL_US = [
 
 
 def test_a_law_of_real_message_sizes():
-    """Each size by the law of the others: 5 % off in the median, 23 % at most, where NCCL changes its algorithm."""
+    """Each size by the model of the others: 5 % off in the median, 23 % at most, where NCCL changes its algorithm."""
     problems = [AllReduce(elements=2 ** (8 + i), ranks=8, dtype="fp16") for i in range(len(NCCL_US))]
     errors = np.array(cross_validated_us(problems, NCCL_US), dtype=float) / NCCL_US - 1
     assert np.median(np.abs(errors)) < 0.06 and np.abs(errors).max() < 0.25
@@ -131,7 +131,7 @@ def test_ranks_that_do_not_fit_are_refused(refused, folder, read):
 
 
 def test_command_of_ranks(seer, folder):
-    """The law of two sizes is kept with the overheads, and predicts another run's collectives."""
+    """The model of two sizes is kept with the overheads, and predicts another run's collectives."""
     text = json.dumps([event | {"ts": event["ts"] + 2000} for event in rank(0, 60, 11_000)["traceEvents"]])
     events = json.loads(text.replace('"correlation": 5', '"correlation": 6'))
     for path in sorted(folder.glob("*.json")):
@@ -312,7 +312,7 @@ def test_table_batched_lookup(read):
 
 @pytest.mark.slow
 def test_eight_ranks_together(dlrm):
-    """Waits come from the walk, collectives from a law that has not seen them; rank 4 ends last, as measured."""
+    """Waits come from the walk, collectives from a model of other sizes; rank 4 ends last, as measured."""
     found = rank_times([read_trace(path) for path in dlrm], times="surrogate")
     rows = list(found.ranks)
     assert all(abs(row["error_pct"]) <= 4 and row["coverage"] >= 0.95 for row in rows)
