@@ -198,7 +198,8 @@ def advice(given: TraceSource) -> list[Finding]:
     Returns
     -------
     list of Finding
-        Each finding gains 1 % of a step or more. Gains do not add up.
+        Each finding gains at least `MIN_GAIN` of a step, or `MIN_HOST_GAIN` for the program's own code. Gains do not
+        add up.
 
     Raises
     ------
@@ -230,8 +231,8 @@ def find_all(profile: Profile) -> tuple[list[Finding], str]:
 def straggler(compared: RanksSummary) -> Finding | None:
     """Return the rank that the others wait for, and whether it computes longer or idles longer.
 
-    Return None if they wait for it less than `MIN_GAIN` of the time. The rest of their wait comes from different start
-    times in the traces.
+    Return None if they wait less than `MIN_GAIN` of the time because of that. The rest of their wait comes from
+    different start times in the traces.
     """
     rank = compared.straggler
     rows = {row["rank"]: row for row in compared.ranks}
@@ -270,7 +271,7 @@ def format_findings(
 ) -> str:
     """Return the findings as text, one paragraph each, with what a ``step`` is and the ``unchecked`` causes."""
     if not findings:
-        return f"Findings: none that the trace supports and that gains {MIN_GAIN:.0%} of a step\n{unchecked}".strip()
+        return f"Findings: none; the trace supports no change that gains {MIN_GAIN:.0%} of a step\n{unchecked}".strip()
     lines = [f"Findings, the largest gain first; gains do not add up; a step is {step}"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()

@@ -64,7 +64,7 @@ def command(
 
         if by != "name" or out.html or part != shared.TracePart():
             raise InputError(
-                f"{file}: nvprof's summary has only kernels by name; leave out --by, --html and options that choose a part"
+                f"{file}: nvprof's summary has only kernels by name; leave out --by, --html and all choices of a part"
             )
         summarised = summary_table(read_summary(file), counters, gpu_by_name(gpu) if gpu else None).top(out.top)
         show(summarised.rows, out.form, table=shared.display_table(summarised))

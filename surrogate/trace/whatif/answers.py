@@ -47,7 +47,21 @@ _DISTRIBUTED = {"data-parallel", "parameter-server", "p3"}
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """An optimisation by name, with its ``value`` (``faster-kernels=4``) or its ``target`` GPU if one was given."""
+    """An optimisation to apply to a graph.
+
+    Attributes
+    ----------
+    name : str
+        The what-if's name.
+    model : callable
+        The function (graph, setting, value) that changes the graph.
+    value : float or None
+        The given number, as in ``faster-kernels=4``; None for the default.
+    evidence : ErrorEvidence
+        The evidence of its error.
+    target : Gpu or None
+        The given GPU, as in ``gpu=a100``.
+    """
 
     name: str
     model: Model
@@ -487,7 +501,13 @@ def what_ifs(
 
 
 def help_texts() -> dict[str, str]:
-    """Return a help text for each what-if; the key is its name, with N or GPU if it takes a value."""
+    """Return the help text of each what-if.
+
+    Returns
+    -------
+    dict of str to str
+        Name → help text. The name ends with ``=N`` or ``=GPU`` if the what-if takes a value.
+    """
     return {
         name + ("=N" if rule.value else "=GPU" if rule.takes_gpu else ""): rule.help
         + (f" N: {rule.value}." if rule.value else "")

@@ -39,7 +39,27 @@ NETWORK = "network"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task as a predicate of `select` sees it; ``index`` is its position in the graph."""
+    """One task, as a predicate of `select` sees it.
+
+    Attributes
+    ----------
+    index : int
+        Its position in the graph.
+    name : str
+        Its name.
+    kind : str
+        One of `surrogate.trace.graph.TASK_KINDS`.
+    layer : str
+        Its layer's name, or "".
+    phase : str
+        forward, backward or other.
+    iteration : int
+        Number of its iteration, or -1.
+    resource : str
+        Label of its resource.
+    duration_us : float
+        Its time in µs.
+    """
 
     index: int
     name: str
