@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.held_out import Predictions
 from surrogate.dataset.problems import evaluation_rows, newest_version
-from surrogate.evaluation.judge import JudgedPicks, resample_weights, time_errors
+from surrogate.evaluation.judge import EvaluatedPicks, resample_weights, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, heuristic_name, pick_by_heuristic, pick_by_times
 from surrogate.models import DEFAULT_MODEL, MODELS
 
@@ -100,7 +100,7 @@ def median_draws(error: np.ndarray, shape: np.ndarray, share: float = 0.5) -> np
 
 def judged_picks(
     predictions: Predictions, part: np.ndarray | None = None
-) -> tuple[EvaluationSet, dict[str, list[JudgedPicks]], np.ndarray] | None:
+) -> tuple[EvaluationSet, dict[str, list[EvaluatedPicks]], np.ndarray] | None:
     """The judged problems among the tested rows, each model's (and the heuristic's) picks, and the rows' positions.
 
     None without problems.

@@ -29,7 +29,7 @@ from surrogate.evaluation import scorecard
 from surrogate.evaluation.coverage import coverage_rows
 from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits
 from surrogate.evaluation.importance import mean_importance
-from surrogate.evaluation.judge import JudgedPicks
+from surrogate.evaluation.judge import EvaluatedPicks
 from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, EvaluationSet, Record, json_value
 from surrogate.evaluation.tune import TUNE_TRIALS
 from surrogate.features.errors import InputError, check_choice
@@ -102,7 +102,7 @@ def _mechanisms(rows: Rows) -> np.ndarray:
     return out
 
 
-def choice_table(evaluated: EvaluationSet, picks: Mapping[str, Sequence[JudgedPicks]]) -> pd.DataFrame:
+def choice_table(evaluated: EvaluationSet, picks: Mapping[str, Sequence[EvaluatedPicks]]) -> pd.DataFrame:
     """Problem-level choices of every model and seed."""
     frame = evaluated.rows.frame
     names = frame["solver" if "solver" in frame else "algorithm"].to_numpy(dtype=object)
@@ -379,7 +379,7 @@ def _unjudged(family: Family, models: Sequence[str], reason: str) -> list[Record
     return [{"model": name, "family": family.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
 
 
-def _picks(evaluated: EvaluationSet, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[JudgedPicks]]:
+def _picks(evaluated: EvaluationSet, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[EvaluatedPicks]]:
     """Every model's choices, one per seed, then the library's heuristic's and the best."""
     picks = {}
     for name, runs in part.predicted.items():

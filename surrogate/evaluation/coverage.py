@@ -1,6 +1,7 @@
-"""Predictions against measurements: the held-out rows of a training for the model card, and figures of choices.
+"""Compare predictions with measurements: held-out rows of a training for the model card, and figures of choices.
 
-Do intervals hold, and do probabilities? Coverage per GPU with its interval over shapes; a reliability table.
+The figures show whether intervals and probabilities hold: coverage per GPU with its confidence interval over shapes,
+and a reliability table.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ DIGITS = 6
 """Significant digits of a model card."""
 MAX_PICKS = 50_000
 EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
-"""Bands of the reliability table."""
+"""Edges of the probability bands in the reliability table."""
 
 
 def held_out_card(
@@ -35,9 +36,9 @@ def held_out_card(
     support: Support,
     candidates: str,
 ) -> dict[str, Any]:
-    """Errors, slowdowns, and how intervals and probabilities hold, of one family's held-out predictions (rows,).
+    """Return errors, slowdowns, coverage and reliability of one family's held-out predictions (rows,).
 
-    Interval widths are those of models and widths that never saw the row's shape. NaN where a value is unknown.
+    Half widths come from models and widths without the row's shape. An unknown value is NaN.
     """
     half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
@@ -45,18 +46,19 @@ def held_out_card(
     values = (predicted_us, measured_us, half_width, rows.problem)
     stated, best = picks(*(each[evaluated] for each in values), independent_share=independent_share)
     choices = choice_figures(rows, predicted_us, support.supported(rows), evaluated)
-    shown = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
+    groupings = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
-    card = {"time": time, "choice": {grouping: choices[grouping] for grouping in shown}, "intervals": coverage}
+    card = {"time": time, "choice": {grouping: choices[grouping] for grouping in groupings}, "intervals": coverage}
     return json_value({**card, "pick_probability": reliability(stated, best)}, DIGITS)
 
 
 def choice_figures(
     rows: Rows, predicted_us: np.ndarray, supported: np.ndarray, counted: np.ndarray
 ) -> dict[str, dict[str, Any]]:
-    """Grouping → figures of the choices over all GPUs; empty where no problem is counted.
+    """Return grouping → figures of the choices over all GPUs; empty if no problem is counted.
 
-    Arrays (rows,): predicted times, what the model holds feasible, and the rows of problems that are judged.
+    The arrays (rows,) are predicted times in µs, the rows that the model considers feasible, and the rows of evaluated
+    problems.
     """
     part = np.flatnonzero(counted)
     if not len(part):
@@ -74,11 +76,12 @@ def choice_figures(
 
 
 def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> list[dict[str, Any]]:
-    """One record for all rows, then one per GPU (registry names), each followed by one per element type (else "all")
-    where it has several, over rows where both arrays (rows,) are finite.
+    """Return coverage records: one for all rows, then one per GPU (registry name).
 
-    ``coverage`` share of rows inside their interval, ``coverage_low`` and ``_high`` its 95 % interval by bootstrap over
-    shapes; ``half_width`` the mean in log time, ``interval_factor`` the median of upper / predicted.
+    A GPU with several element types also has a record per type; the others have the type "all". Only rows with finite
+    values in both arrays (rows,) count. ``coverage`` is the share of rows inside their interval. ``coverage_low`` and
+    ``coverage_high`` are its 95 % interval by bootstrap over shapes. ``half_width`` is the mean in log time, and
+    ``interval_factor`` is the median of upper / predicted.
     """
     of_rows = np.flatnonzero(np.isfinite(log_error) & np.isfinite(half_width))
     frame = pd.DataFrame({"gpu": device_names(rows.frame), "dtype": dtypes_of(rows)}).iloc[of_rows]
@@ -108,16 +111,19 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     return records
 
 
-def left_out_coverage(rows: Rows, predicted_us: np.ndarray, known: np.ndarray) -> list[dict[str, Any]]:
-    """`coverage_rows` of times (rows,) by fits that did not see the row's GPU, NaN where there is none, in ``known``
-    (rows,) settings: each GPU's intervals are those that the other GPUs left out give."""
-    scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & known)
+def left_out_coverage(rows: Rows, predicted_us: np.ndarray, seen: np.ndarray) -> list[dict[str, Any]]:
+    """Return the coverage records of held-out GPUs.
+
+    ``predicted_us`` (rows,) are times by fits without the row's GPU, or NaN. ``seen`` (rows,) marks rows whose setting
+    was measured on another GPU. The half widths of a GPU come from the other held-out GPUs.
+    """
+    scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & seen)
     rows, predicted_us = rows.take(scored), predicted_us[scored]
     device, kinds = device_names(rows.frame), kinds_of(rows)
     half_width = np.full(len(rows), np.nan)
     for name in set(device) if len(set(device)) > 1 else ():
         own = device == name
-        others = UnseenGpu(left_out_gpus(rows.take(~own), predicted_us[~own], known[scored][~own]))
+        others = UnseenGpu(left_out_gpus(rows.take(~own), predicted_us[~own], seen[scored][~own]))
         half_width[own] = others.half_widths(kinds[own])
     return json_value(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 
@@ -129,15 +135,16 @@ def picks(
     problem: np.ndarray,
     independent_share: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(problems,) stated probability that the pick is best, and whether it was, of problems with two rows or more.
+    """Return the stated probability that the pick is best, and whether it was best, (problems,).
 
-    Arrays (rows,), ``problem`` any codes; rows without all three numbers are left out. A tie with the best counts. Of
-    more than `MAX_PICKS` problems every second, third, … is asked.
+    The arrays are (rows,), and ``problem`` holds any codes. Only problems with two or more rows count, and only rows
+    with all three numbers. A tie with the best time counts as best. If there are more than `MAX_PICKS` problems, every
+    second, third, … is used.
     """
-    known = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
+    usable = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
     stated, best = [], []
-    problem_rows = rows_by_code(problem[known])
-    for rows in (known[part] for part in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
+    problem_rows = rows_by_code(problem[usable])
+    for rows in (usable[part] for part in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
             stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], independent_share)[pick])
@@ -146,7 +153,7 @@ def picks(
 
 
 def reliability(stated: np.ndarray, best: np.ndarray) -> list[dict[str, Any]]:
-    """Per band of the stated probability: number of picks, mean stated probability, share that was best."""
+    """Return per band of stated probability: number of picks, mean stated probability, and share of best picks."""
     band = np.clip(np.searchsorted(EDGES, stated, side="right") - 1, 0, len(EDGES) - 2)
     rows = []
     for number, (low, high) in enumerate(pairwise(EDGES)):

@@ -1,6 +1,6 @@
 """Permutation importance of a fitted model's columns on held-out rows.
 
-Source: Breiman 2001, "Random forests", section 10; the permutations are scikit-learn's.
+Source: Breiman 2001, "Random forests", section 10. scikit-learn computes the permutations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,49 +14,49 @@ from surrogate.dataset.rows import Rows
 from surrogate.models import TimeModel
 
 MAX_ROWS = 1000
-"""Held-out rows of a fold that are permuted; more hardly change the mean."""
+"""Maximum number of permuted held-out rows of a fold. More rows hardly change the mean."""
 REPEATS = 2
-"""Permutations of each column."""
+"""Number of permutations of each column."""
 
 
 @dataclass
 class _OnColumns(BaseEstimator):
-    """A fitted model as scikit-learn asks it: ``predict`` takes values of ``names`` for the ``rows``."""
+    """A fitted model with scikit-learn's interface; ``predict`` takes values of ``names`` for the ``rows``."""
 
     model: TimeModel
     rows: Rows
     names: tuple[str, ...]
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> "_OnColumns":  # noqa: N803  scikit-learn's name
-        """Nothing: the model is fitted."""
+        """Return the estimator unchanged, because the model is fitted."""
         del X, y
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
-        """(rows,) times in µs of the rows with other values of the columns."""
+        """Return the times in µs of the rows with these values of the columns, (rows,)."""
         features = self.rows.features.copy()
         features[:, [self.rows.column_names.index(name) for name in self.names]] = X
         return self.model.predict(replace(self.rows, features=features))
 
 
-def column_importance(model: TimeModel, held: Rows, names: tuple[str, ...], seed: int) -> dict[str, float]:
+def column_importance(model: TimeModel, holdout: Rows, names: tuple[str, ...], seed: int) -> dict[str, float]:
     """Return column → increase of the mean absolute log error when its values are permuted among held-out rows.
 
     Parameters
     ----------
     model
         A fitted model that takes the columns from ``Rows.features``.
-    held
-        Rows that the fit did not see. At most `MAX_ROWS` ok rows are drawn.
+    holdout
+        Held-out rows. At most `MAX_ROWS` ok rows are drawn.
     names
         The columns to permute.
     seed
-        Of the sample and the permutations.
+        Seed of the sample and the permutations.
     """
     from sklearn.inspection import permutation_importance
 
-    ok = np.flatnonzero(held.ok)
-    part = held.take(np.sort(np.random.default_rng(seed).permutation(ok)[:MAX_ROWS]))
+    ok = np.flatnonzero(holdout.ok)
+    part = holdout.take(np.sort(np.random.default_rng(seed).permutation(ok)[:MAX_ROWS]))
     if len(part) < 2:
         return {}
     log_us = np.log(part.time_us)
@@ -71,7 +71,7 @@ def column_importance(model: TimeModel, held: Rows, names: tuple[str, ...], seed
 
 
 def mean_importance(folds: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Return one record per column, the most important first: ``increase`` its mean over folds, ``sd`` their spread."""
+    """Return one record per column, the most important first: ``increase``, its mean over folds, and its ``sd``."""
     names = dict.fromkeys(name for fold in folds for name in fold)
     records = []
     for name in names:

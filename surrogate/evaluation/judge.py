@@ -1,6 +1,6 @@
-"""Every metric, once: errors of times, slowdowns of choices, intervals over shapes.
+"""Metrics: errors of times, slowdowns of choices, confidence intervals over shapes.
 
-Errors are fractions (0.118 is 11.8 %), slowdowns are ratios of times (1.0 is the best choice).
+Errors are fractions (0.118 is 11.8 %). Slowdowns are ratios of times (1.0 is the best choice).
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 WITHIN = 1.10
-"""A pick within this factor of the best counts as right: SEER's own criterion."""
+"""A pick within this factor of the best time counts as correct. This is SEER's own criterion."""
 GMAE_FLOOR = 1e-6
-"""Least relative error that enters a geometric mean, so that an exact prediction does not make it zero."""
+"""Minimum relative error in a geometric mean. An exact prediction would otherwise make the mean zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeErrors:
     """Relative errors |predicted / measured − 1| of ``n`` rows, and Spearman's rank correlation of the times.
 
-    The median, the mean, the 90th percentile, the root mean square, and the geometric mean (Lin et al.'s GMAE).
+    The errors are the median, the mean, the 90th percentile, the root mean square, and the geometric mean (GMAE of Lin
+    et al.).
     """
 
     n: int
@@ -32,7 +33,7 @@ class TimeErrors:
 
 
 def time_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> TimeErrors:
-    """Errors over rows where both times are finite; all NaN (n = 0) where there are none."""
+    """Return the errors over rows with two finite times. All errors are NaN (n = 0) if there are no such rows."""
     usable = np.isfinite(predicted_us) & np.isfinite(measured_us)
     predicted, measured = predicted_us[usable], measured_us[usable]
     if not len(measured):
@@ -59,10 +60,10 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The candidate rows of judged problems; each array has one entry per row.
+    """The candidate rows of evaluated problems; arrays (rows,).
 
-    ``problem`` codes 0 … n−1 of the problems; ``time_us`` NaN where not ``ok``; ``order`` breaks ties (lowest first);
-    ``noise`` the relative difference below which two times count as equal.
+    ``problem`` are codes 0 … n−1 of the problems. ``time_us`` is NaN if a row is not ``ok``. ``order`` breaks ties
+    (lowest first). ``noise`` is the relative difference below which two times count as equal.
     """
 
     problem: np.ndarray
@@ -77,11 +78,11 @@ class Candidates:
         return int(self.problem.max()) + 1 if len(self.problem) else 0
 
     def best_us(self) -> np.ndarray:
-        """(problems,) the least ok time."""
+        """Return the shortest ok time of each problem, (problems,)."""
         return self._extreme(np.minimum, np.inf)
 
     def worst_us(self) -> np.ndarray:
-        """(problems,) the greatest ok time: what an infeasible pick is charged."""
+        """Return the longest ok time of each problem, (problems,). It is the time of an infeasible pick."""
         return self._extreme(np.maximum, -np.inf)
 
     def _extreme(self, reduce: np.ufunc, start: float) -> np.ndarray:
@@ -91,11 +92,11 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class JudgedPicks:
-    """The picks of one chooser over judged problems; arrays (problems,).
+class EvaluatedPicks:
+    """The picks of one model on the evaluated problems; arrays (problems,).
 
-    ``row`` is the picked row's position among the candidates (−1 where the pick is no candidate); an infeasible pick is
-    charged the slowest ok time. ``chosen`` is False where the chooser has no pick: such problems are not counted.
+    ``row`` is the picked row's position among the candidates (−1 if the pick is not a candidate). An infeasible pick
+    has the slowest ok time. ``chosen`` is False if the model has no pick; such problems are not counted.
     """
 
     row: np.ndarray
@@ -105,11 +106,11 @@ class JudgedPicks:
     chosen: np.ndarray
 
 
-def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> JudgedPicks:
-    """Pick, per problem, the allowed row with the least score; ties go to the lowest ``order``.
+def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> EvaluatedPicks:
+    """Pick the allowed row with the lowest score of each problem; the lowest ``order`` wins ties.
 
-    ``score`` (rows,) predicted times, NaN is never picked; ``allowed`` (rows,) the chooser's own view of feasibility.
-    Where nothing is allowed the pick is infeasible.
+    ``score`` (rows,) are predicted times; NaN is never picked. ``allowed`` (rows,) marks rows that the model considers
+    feasible. If no row is allowed, the pick is infeasible.
     """
     # 1. Rows in the order of problems, then scores, then ``order``: a problem's first row is its pick.
     key = np.where(allowed & np.isfinite(score), score, np.inf)
@@ -117,12 +118,12 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ju
     starts = np.searchsorted(candidates.problem[ranked], np.arange(candidates.count))
     first = ranked[starts]
     row = np.where(np.isfinite(key[first]), first, -1)
-    # 2. The row behind it is the second choice, where it belongs to the same problem and may be picked, too.
+    # 2. The next row is the second choice, if it belongs to the same problem and may be picked.
     following = np.minimum(starts + 1, len(ranked) - 1)
     next_row = ranked[following]
     has_second = (candidates.problem[next_row] == np.arange(candidates.count)) & np.isfinite(key[next_row])
     second = np.where(has_second, next_row, row)
-    # 3. A problem none of whose rows has a score is not counted.
+    # 3. A problem without any score is not counted.
     scored = np.isfinite(score)
     chosen = np.zeros(candidates.count, dtype=bool)
     chosen[candidates.problem[scored]] = True
@@ -131,10 +132,10 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ju
 
 def choose_rows(
     candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None
-) -> JudgedPicks:
-    """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them.
+) -> EvaluatedPicks:
+    """Return the slowdowns of given picks: ``row`` (problems,) are positions of candidates, −1 for no candidate.
 
-    ``second`` (problems,) are the picks behind them, by default the same ones.
+    ``second`` (problems,) are the second choices, by default the picks themselves.
     """
     best, worst = candidates.best_us(), candidates.worst_us()
 
@@ -145,16 +146,16 @@ def choose_rows(
 
     slowdown, feasible = cost(row)
     top2_slowdown = slowdown if second is None else np.minimum(slowdown, cost(second)[0])
-    return JudgedPicks(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
+    return EvaluatedPicks(row, slowdown, infeasible=~feasible, top2_slowdown=top2_slowdown, chosen=chosen)
 
 
 DRAWS, MEDIAN_DRAWS = 1000, 400
-"""Bootstrap draws per interval of a mean, and of a difference of medians, which takes longer."""
+"""Bootstrap draws per interval of a mean, and of a difference of medians, which takes longer to compute."""
 
 
 @lru_cache(maxsize=4)
 def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:
-    """(draws, groups) counts of a bootstrap: each draw picks ``groups`` groups with replacement."""
+    """Return bootstrap counts, (draws, groups): each draw picks ``groups`` groups with replacement."""
     return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws)
 
 
@@ -169,16 +170,16 @@ class ConfidenceInterval(NamedTuple):
 def shape_interval(
     values: np.ndarray, shape: np.ndarray, *, macro: bool, draws: int = DRAWS, seed: int | None = None
 ) -> ConfidenceInterval:
-    """Mean of ``values`` (problems,) with a 95 % interval by bootstrap over shapes.
+    """Return the mean of ``values`` (problems,) with a 95 % interval by bootstrap over shapes.
 
-    ``shape`` (problems,) names or codes; ``seed`` of the draws, by default how many shapes there are. ``macro`` gives
-    every shape equal weight (mean of its problems' mean); otherwise every problem counts once.
+    ``shape`` (problems,) are names or codes. ``seed`` is the seed of the draws, by default the number of shapes. With
+    ``macro`` every shape has equal weight (the mean of its problems); otherwise every problem has.
     """
     names, code = np.unique(shape, return_inverse=True)
     weights = resample_weights(len(names), draws, len(names) if seed is None else seed)
     counts = np.bincount(code).astype(float)
     sums = np.bincount(code, weights=values)
-    if macro:  # every shape is its mean, and counts once
+    if macro:  # each shape counts once, with its mean
         sums = sums / counts
         counts = np.ones_like(counts)
     # (draws,) the mean over the shapes of each draw; its quantiles are the interval's ends.
@@ -199,7 +200,7 @@ def median_difference(
     shape, other_shape : (rows,), (other rows,)
         Names or codes of the rows' shapes. A draw takes both models' rows of a shape together.
     draws
-        Bootstrap draws.
+        Number of bootstrap draws.
     """
     names = np.unique(np.concatenate([shape, other_shape]))
     weights = resample_weights(len(names), draws, len(names))

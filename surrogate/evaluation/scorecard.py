@@ -1,4 +1,4 @@
-"""From predictions to the rows of `results.json`: which model was right, by how much, on which part of the data."""
+"""Make the rows of `results.json` from predictions: errors and slowdowns of each model on each part of the data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,27 +11,27 @@ from surrogate.dataset.rows import Rows
 from surrogate.evaluation import judge
 
 Record = dict[str, object]
-"""A row of `results.json`: figures, names and lists of them, by what they are called."""
+"""A row of `results.json`: name → figure, text or list."""
 WITHIN_FACTOR = {"all": np.inf, "within-2x": 2.0, "best": 1.0}
-"""Populations of time errors: rows whose time is at most this factor of their problem's best."""
+"""Population of time errors → maximum ratio of a row's time to its problem's best time."""
 HEURISTIC_SUFFIX = "-heuristic"
 TUNANET = "tunanet"
 ORACLE = "oracle"
 ALL = "all"
 REPORTED_MODELS = ("stacked-terms", "configurations", "interpolated-terms", "boosted-terms")
-"""The first of these that was fitted is the model that a report answers for. The first three are for convolutions, for
-described kernels, and for families with lines."""
+"""The first fitted one of these models is the reported model. The first three are for convolutions, for described
+kernels, and for families with lines."""
 TREES = "boosted-terms"
 SEER, SEER_PAPER = "seer-time-only", "seer-paper"
 KINDS = ("heuristic", "seer", "linear", "trees")
-"""References that every row has a difference to: see `references_of`."""
+"""Kinds of references. Every row has a difference to each of them (see `references_of`)."""
 LINEAR_MODELS = ("linear-terms", "linear-dims", "li-et-al")
 
 
 def heuristic_name(libraries: Iterable[str]) -> str:
-    """What results call the library's own picker.
+    """Return the name of the library's own heuristic in results.
 
-    ``cudnn-heuristic``; ``tunanet``, the network that MIOpen asks; ``library-heuristic`` for several libraries.
+    It is ``cudnn-heuristic``, or ``tunanet`` (MIOpen's network), or ``library-heuristic`` for several libraries.
     """
     distinct = set(libraries)
     library = distinct.pop() if len(distinct) == 1 else "library"
@@ -39,16 +39,16 @@ def heuristic_name(libraries: Iterable[str]) -> str:
 
 
 def is_heuristic(model: str) -> bool:
-    """True for the name of a library's own picker."""
+    """Return whether it is the name of a library's own heuristic."""
     return model == TUNANET or model.endswith(HEURISTIC_SUFFIX)
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """The candidate rows of judged problems of one family, and ``candidates`` for the picks.
+    """The candidate rows of the evaluated problems of one family, and ``candidates`` for the picks.
 
-    ``heuristic`` is the name of the library's own picker; ``problem_row`` (problems,) the position of each problem's
-    first row; ``shape`` (problems,) its shape's code, from 0.
+    ``heuristic`` is the name of the library's own heuristic. ``problem_row`` (problems,) is the position of each
+    problem's first row. ``shape`` (problems,) is the code of its shape, from 0.
     """
 
     rows: Rows
@@ -59,7 +59,10 @@ class EvaluationSet:
 
     @classmethod
     def of(cls, rows: Rows, noise: float = 0.0) -> "EvaluationSet":
-        """From rows of judged problems only; times that differ by less than ``noise`` (relative) count as equal."""
+        """Return the evaluation set of these rows.
+
+        Times that differ by less than ``noise`` (relative) count as equal.
+        """
         first, code = np.unique(rows.problem, return_index=True, return_inverse=True)[1:]
         time_us = np.where(rows.ok, rows.time_us, np.nan)
         candidates = judge.Candidates(code, time_us, ok=rows.ok, order=rows.order, noise=noise)
@@ -67,15 +70,16 @@ class EvaluationSet:
         return cls(rows, candidates, heuristic_name(rows.frame["library"]), problem_row=first, shape=shape)
 
 
-def pick_by_times(evaluated: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.JudgedPicks:
-    """The picks of a model: the least predicted time among what it holds feasible."""
+def pick_by_times(evaluated: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.EvaluatedPicks:
+    """Return the picks of a model: the shortest predicted time among the rows that it considers feasible."""
     return judge.choose(evaluated.candidates, score, allowed)
 
 
-def pick_by_heuristic(evaluated: EvaluationSet) -> judge.JudgedPicks:
-    """The picks of the library's own heuristic: column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers.
+def pick_by_heuristic(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
+    """Return the picks of the library's own heuristic.
 
-    No pick where the column is empty or missing.
+    They are in the column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers. A problem has no pick if the
+    column is empty or missing.
     """
     c = evaluated.candidates
     frame = evaluated.rows.frame
@@ -89,17 +93,17 @@ def pick_by_heuristic(evaluated: EvaluationSet) -> judge.JudgedPicks:
     return judge.choose_rows(c, row, has_pick)
 
 
-def pick_oracle(evaluated: EvaluationSet) -> judge.JudgedPicks:
-    """The best candidate of each problem."""
+def pick_oracle(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
+    """Return the best candidate of each problem."""
     return judge.choose(evaluated.candidates, evaluated.candidates.time_us, evaluated.candidates.ok)
 
 
-def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.JudgedPicks]]) -> dict[str, str]:
-    """Return the models that all others are compared with: what they are → their name.
+def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.EvaluatedPicks]]) -> dict[str, str]:
+    """Return the reference models: kind → name.
 
-    ``heuristic`` the library's own picker, ``seer`` the paper's fits to times alone, ``paper`` those to counters,
-    ``linear`` the linear model of the smallest macro slowdown in the primary grouping, ``trees`` boosted trees alone. A
-    kind that picked nothing is left out.
+    ``heuristic`` is the library's own heuristic. ``seer`` and ``paper`` are the paper's fits to times and to counters.
+    ``linear`` is the linear model with the smallest macro slowdown in the primary grouping. ``trees`` are the boosted
+    trees. A kind without picks is left out.
     """
     primary = evaluated.rows.family.in_grouping(
         evaluated.rows.stratum[evaluated.problem_row], evaluated.rows.family.primary
@@ -122,14 +126,13 @@ def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Judge
 
 def choice_rows(
     evaluated: EvaluationSet,
-    picks: Mapping[str, list[judge.JudgedPicks]],
+    picks: Mapping[str, list[judge.EvaluatedPicks]],
     reasons: Mapping[str, str],
     references: Mapping[str, str] | None = None,
 ) -> list[Record]:
-    """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs.
+    """Return one row per model × GPU × grouping. The seeds' log slowdowns are averaged problem by problem.
 
-    ``references``, by default those of `references_of`, are what each model is paired with, in ``paired_vs_heuristic``
-    and so on.
+    Each model is compared with the ``references`` (by default `references_of`) in ``paired_vs_heuristic`` and so on.
     """
     references = references_of(evaluated, picks) if references is None else references
     rows = []
@@ -149,20 +152,20 @@ def choice_rows(
     return rows
 
 
-def _chosen(choices: list[judge.JudgedPicks]) -> np.ndarray:
-    """(problems,) True where every seed has a pick."""
+def _chosen(choices: list[judge.EvaluatedPicks]) -> np.ndarray:
+    """Return whether every seed has a pick, (problems,)."""
     return np.logical_and.reduce([choice.chosen for choice in choices])
 
 
-def _log_slowdown(choices: list[judge.JudgedPicks], part: np.ndarray) -> np.ndarray:
-    """(problems of the part,) log slowdown, the mean over the seeds."""
+def _log_slowdown(choices: list[judge.EvaluatedPicks], part: np.ndarray) -> np.ndarray:
+    """Return the mean log slowdown over the seeds, (problems of the part,)."""
     return np.mean([np.log(choice.slowdown[part]) for choice in choices], axis=0)
 
 
 def _choice_row(
     evaluated: EvaluationSet,
-    choices: list[judge.JudgedPicks],
-    paired: Mapping[str, list[judge.JudgedPicks]],
+    choices: list[judge.EvaluatedPicks],
+    paired: Mapping[str, list[judge.EvaluatedPicks]],
     part: np.ndarray,
     reason: str,
 ) -> Record:
@@ -172,7 +175,7 @@ def _choice_row(
     log_slowdown = _log_slowdown(choices, chosen)
     slowdown = np.concatenate([choice.slowdown[chosen] for choice in choices])
     top2 = np.mean([np.log(choice.top2_slowdown[chosen]) for choice in choices], axis=0)
-    # A model's choices of several seeds count as one, problem by problem; its worst figures are those of all choices.
+    # Seeds are averaged problem by problem for means; the 95th percentile and the maximum are over all choices.
     shape = evaluated.shape[chosen]
     macro, pooled = (judge.shape_interval(log_slowdown, shape, macro=macro) for macro in (True, False))
     infeasible = round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices])))
@@ -196,15 +199,15 @@ def _choice_row(
 
 def _differences(
     evaluated: EvaluationSet,
-    choices: list[judge.JudgedPicks],
-    paired: Mapping[str, list[judge.JudgedPicks]],
+    choices: list[judge.EvaluatedPicks],
+    paired: Mapping[str, list[judge.EvaluatedPicks]],
     part: np.ndarray,
 ) -> Record:
-    """Relative differences to each reference, on the problems of the part where both chose.
+    """Return relative differences to each reference, on the part's problems with picks of both.
 
-    ``paired_vs_KIND`` is [low, mid, high] of the ratio of macro slowdowns less 1, and ``paired_problems_vs_KIND``
-    (``paired_problems`` of the heuristic) the number of problems; None and 0 for a kind of `KINDS` without a reference.
-    ``paired_pooled_vs_heuristic`` weighs problems instead of shapes.
+    ``paired_vs_KIND`` is [low, mid, high] of the ratio of macro slowdowns minus 1. ``paired_problems_vs_KIND``
+    (``paired_problems`` for the heuristic) is the number of problems. They are None and 0 for a kind of `KINDS` without
+    a reference. ``paired_pooled_vs_heuristic`` weights problems instead of shapes.
     """
     out: Record = {}
     for kind in dict.fromkeys((*KINDS, *paired)):
@@ -228,11 +231,11 @@ def time_rows(
     reasons: Mapping[str, str],
     references: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Record]:
-    """One row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
+    """Return one row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
 
-    ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed,
-    whose metrics are averaged. A model without predictions gets one row with n 0 and its reason. In the primary
-    grouping ``median_vs_KIND`` is [low, mid, high] of the median error less that of the reference.
+    ``ratio_to_best`` (rows,) is the time over the problem's best time. ``predictions``: model → one array (rows,) in µs
+    per seed; the seeds' metrics are averaged. A model without predictions gets one row with n 0 and its reason. In the
+    primary grouping ``median_vs_KIND`` is [low, mid, high] of the median error minus the reference's.
     """
     family = rows.family
     blank = {"family": family.name, "stratum": ALL, "gpu": ALL, "algorithm": ALL}
@@ -243,14 +246,14 @@ def time_rows(
     paired = {kind: predictions[name] for kind, name in references.items() if predictions.get(name)}
     records = []
     for model, runs in predictions.items():
-        known = np.isfinite(runs).all(axis=0) if runs else np.zeros(len(rows), bool)
-        if not known.any():
+        predicted = np.isfinite(runs).all(axis=0) if runs else np.zeros(len(rows), bool)
+        if not predicted.any():
             missing = {"n": 0, "shapes": 0, "reason": reasons.get(model, "it predicts none of these rows")}
             records.append({"model": model, "population": ALL, **blank, **missing})
             continue
         for population, factor in WITHIN_FACTOR.items():
             for where, part in parts:
-                counted = np.flatnonzero(part & (ratio_to_best <= factor) & known)
+                counted = np.flatnonzero(part & (ratio_to_best <= factor) & predicted)
                 if len(counted):
                     shapes = len(np.unique(rows.shape[counted]))
                     errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
@@ -266,7 +269,7 @@ def time_rows(
 def _median_differences(
     rows: Rows, runs: list[np.ndarray], others: Mapping[str, list[np.ndarray]], part: np.ndarray
 ) -> Record:
-    """``median_vs_KIND`` of each reference, over the rows of the part that both predict; seeds are pooled."""
+    """Return ``median_vs_KIND`` of each reference, over the part's rows with predictions of both; seeds are pooled."""
     out: Record = {}
     for kind, other in others.items():
         both = np.flatnonzero(part & np.isfinite([*runs, *other]).all(axis=0))
@@ -278,7 +281,7 @@ def _median_differences(
 
 
 def _errors(predicted_us: np.ndarray, rows: Rows) -> np.ndarray:
-    """(rows,) relative errors."""
+    """Return the relative errors, (rows,)."""
     return np.abs(predicted_us / rows.time_us - 1)
 
 
@@ -288,7 +291,7 @@ def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> Record:
 
 
 def json_value(value: Any, digits: int | None = None) -> Any:
-    """JSON values: NumPy numbers as Python's, NaN and infinity as null, floats to so many significant digits."""
+    """Return a JSON value: NumPy numbers as Python numbers, NaN and infinity as None, floats with so many digits."""
     if isinstance(value, dict):
         return {key: json_value(each, digits) for key, each in value.items()}
     if isinstance(value, list):

@@ -34,7 +34,7 @@ def frame() -> pd.DataFrame:
     return rows.assign(library="cudnn", library_version="7.6", heuristic_algorithm="GEMM", **setting)
 
 
-def _judged(frame: pd.DataFrame) -> scorecard.EvaluationSet:
+def _evaluated(frame: pd.DataFrame) -> scorecard.EvaluationSet:
     return scorecard.EvaluationSet.of(checked(frame))
 
 
@@ -49,7 +49,7 @@ def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
 
 
 def test_choices_by_hand(frame: pd.DataFrame) -> None:
-    evaluated = _judged(frame)
+    evaluated = _evaluated(frame)
     # The model picks Winograd everywhere: slowdowns 4, 4, 1; cuDNN's heuristic GEMM: 1, 2, 2.
     model = scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
     picks = {"model": [model], HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}
@@ -76,7 +76,7 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
 
 
 def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
-    evaluated = _judged(frame)
+    evaluated = _evaluated(frame)
     rows = scorecard.choice_rows(evaluated, {HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}, {})
     strata = {"all": "all ungrouped 3x3s1 grouped", "Tesla T4": "all ungrouped 3x3s1", "TITAN V": "all grouped"}
     wanted = {(gpu, stratum) for gpu, names in strata.items() for stratum in names.split()}
@@ -86,7 +86,7 @@ def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
 
 
 def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> None:
-    evaluated = _judged(frame)
+    evaluated = _evaluated(frame)
     one = scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
     two = scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
     picks = {"m": [one, two], HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}
@@ -97,7 +97,7 @@ def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> N
 
 def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.DataFrame) -> None:
     named = frame.assign(heuristic_algorithm=["DIRECT"] * 3 + ["GEMM"] * 3 + ["FFT"] * 3)
-    choice = scorecard.pick_by_heuristic(_judged(named))
+    choice = scorecard.pick_by_heuristic(_evaluated(named))
     assert choice.chosen.all()
     assert choice.row.tolist() == [-1, 3, 7]
     # Absent, and present but not supported: both are charged the slowest.
@@ -107,7 +107,7 @@ def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.Data
 
 def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame) -> None:
     some = frame.assign(heuristic_algorithm=np.array(["GEMM"] * 6 + [None] * 3, dtype=object))
-    evaluated = _judged(some)
+    evaluated = _evaluated(some)
     oracle, heuristic = scorecard.pick_oracle(evaluated), scorecard.pick_by_heuristic(evaluated)
     assert heuristic.chosen.tolist() == [True, True, False]
     rows = scorecard.choice_rows(evaluated, {HEURISTIC: [heuristic], scorecard.ORACLE: [oracle]}, {})
@@ -171,12 +171,12 @@ def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd
 
 
 def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> None:
-    assert _judged(frame).heuristic == scorecard.heuristic_name(["cudnn", "cudnn"]) == HEURISTIC
+    assert _evaluated(frame).heuristic == scorecard.heuristic_name(["cudnn", "cudnn"]) == HEURISTIC
     assert scorecard.is_heuristic(scorecard.heuristic_name(["vllm", "sglang"])) and not scorecard.is_heuristic(
         scorecard.ORACLE
     )
     tuna = frame.assign(library="miopen", solver=frame["algorithm"] + "-a", heuristic_solver="FFT-a")
-    evaluated = _judged(tuna)
+    evaluated = _evaluated(tuna)
     assert evaluated.heuristic == "tunanet"
     assert scorecard.pick_by_heuristic(evaluated).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
 
@@ -186,7 +186,7 @@ def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
     frame = every(operator=("softmax", "layer_norm"), n=(1, 8), algorithm=("a", "b")).assign(c=64, h=1, w=1)
     frame = frame.assign(family="rowwise", gpu="Tesla T4", library="torch", library_version="2", status="ok")
     frame["time_us"] = frame["algorithm"].map({"a": 1.0, "b": 2.0})
-    evaluated = _judged(frame)
+    evaluated = _evaluated(frame)
     slow = scorecard.pick_by_times(evaluated, np.tile([2.0, 1.0], 4), np.ones(8, bool))
     rows = scorecard.choice_rows(
         evaluated, {"m": [slow], evaluated.heuristic: [scorecard.pick_by_heuristic(evaluated)]}, {}
@@ -197,7 +197,7 @@ def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
 
 
 def test_references_are_those_that_picked_and_the_better_linear_model(frame: pd.DataFrame) -> None:
-    evaluated = _judged(frame)
+    evaluated = _evaluated(frame)
     gemm = [scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))]
     winograd = [scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))]
     nothing = [scorecard.pick_by_times(evaluated, np.full(9, NAN), np.ones(9, bool))]
