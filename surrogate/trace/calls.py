@@ -323,7 +323,7 @@ def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> li
             parameters[position].append(Parameter(prod(shape), int(ranges.start_ns[row])))
     if not any(parameters):
         raise InputError(
-            "the trace shows no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"
+            "the trace has no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"
             " record a training step with shapes"
         )
     return parameters

@@ -127,8 +127,8 @@ def _side(trace: Trace, requested: Sequence[int]) -> _Side:
     part = replace(profile(trim(trace, iterations_kept=indices)), left_out="" if requested else text)
     if not len(part.trace.activities):
         raise InputError(
-            f"{trace.source}: diff compares kernels of a GPU, and this trace, or the part of it, {NO_DEVICE};"
-            " seer trace summary has the host's time by layer type"
+            f"{trace.source}: diff compares GPU kernels, but the trace or the chosen part {NO_DEVICE};"
+            " seer trace summary shows the host's time by layer type"
         )
     return part, len(indices), float(np.median([every[index].time_us for index in indices]))
 

@@ -355,7 +355,7 @@ def leveled_traces(traces: Sequence[Trace], counters: "pd.DataFrame | None" = No
         if runs and LEVELS.index(deepest) <= LEVELS.index(runs[-1].level):
             raise InputError(
                 f"{trace.source}: recorded down to {deepest}, the one before it to {runs[-1].level}; give traces of one"
-                " program from the outermost level in"
+                " program, the shallowest first"
             )
         runs.append(LevelRun(deepest, tuple(spans.time_us[spans.level == 0].tolist()), spans))
     return Leveled(tuple(runs))

@@ -251,7 +251,7 @@ def _by_iteration(trace: Trace, requested: Sequence[int]) -> Trace:
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     if not from_us < to_us:
-        raise InputError(f"no time lies between {from_us:g} and {to_us:g} µs; the end must follow the start")
+        raise InputError(f"the time from {from_us:g} to {to_us:g} µs is empty; give an end after the start")
     first, last = trace.span_ns
     low, high = (first + round(min(limit * 1e3, 2.0**62)) for limit in (from_us, to_us))
 
@@ -264,7 +264,7 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), by_start)
     if not is_kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
         raise InputError(
-            f"{trace.source}: nothing starts between {from_us:g} and {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
+            f"{trace.source}: no event starts at {from_us:g} to {to_us:g} µs; the trace lasts {(last - first) / 1e3:g} µs"
         )
     chosen = tuple(each for each in trace.chosen if each.start_ns < high and each.end_ns > low)
     return replace(_subset(trace, inside, is_kept), chosen=chosen)
@@ -275,7 +275,7 @@ def _by_gpu(trace: Trace, gpu: int) -> Trace:
     present = sorted({stream.device for stream in trace.streams})
     if gpu not in present:
         listed = ", ".join(map(str, present)) or "none"
-        raise InputError(f"GPU {gpu} has no activity in {trace.source}; present: {listed}")
+        raise InputError(f"GPU {gpu} has no activity in {trace.source}; GPUs with activity: {listed}")
     return replace(
         trace,
         activities=take_rows(trace.activities, devices[trace.activities.stream] == gpu),

@@ -428,7 +428,7 @@ def load_overheads(path: str | Path) -> Overheads:
         raise InputError(f"{path}: overheads cannot be read ({reason}); --save-overheads writes them") from None
     try:
         if raw["schema"] != SCHEMA:
-            raise InputError(f"{path}: schema {raw['schema']!r} of overheads is unknown; give {SCHEMA}")
+            raise InputError(f"{path}: has schema {raw['schema']!r}; give overheads of schema {SCHEMA}")
         tables = {kind: {**names} for kind, names in raw["by_name"].items()}
         for kind, value in raw["overall"].items():
             tables.setdefault(kind, {})[""] = value

@@ -424,7 +424,7 @@ def walk_of(
         raise InputError(f"{trace.source}: {NO_DEVICE}")
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
-        raise InputError(f"{trace.source}: holds no operators or launches, so there is no iteration to walk")
+        raise InputError(f"{trace.source}: holds no operators or launches; record the host's operators, too")
     overheads_of, kept = _overheads(work, trace.source, overheads, leave_one_out)
     device = trace.streams[int(trace.activities.stream[0])].device
     own_gpu = gpu_of(trace, device)
