@@ -264,7 +264,7 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), by_start)
     if not is_kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
         raise InputError(
-            f"{trace.source}: no event starts at {from_us:g} to {to_us:g} µs; the trace lasts {(last - first) / 1e3:g} µs"
+            f"{trace.source}: no event starts at {from_us:g} to {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
         )
     chosen = tuple(each for each in trace.chosen if each.start_ns < high and each.end_ns > low)
     return replace(_subset(trace, inside, is_kept), chosen=chosen)
