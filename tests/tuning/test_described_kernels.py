@@ -50,7 +50,7 @@ def test_a_gpu_never_measured_is_answered_and_said(bundle: Bundle, gpu: str) -> 
     assert not selection.in_domain
     notes = " ".join(selection.notes)
     assert "never measured" in notes
-    assert ("nobody knows" in notes) == (gpu != "a100-sxm4-80gb")
+    assert ("is not registered" in notes) == (gpu != "a100-sxm4-80gb")
     assert ("did you mean V100" in notes) == (gpu == "v100y")
     assert {ranked.source for ranked in selection.candidates} == {"similar-gpu"}
     assert all(ranked.lower_us < ranked.time_us < ranked.upper_us for ranked in selection.candidates)
