@@ -455,7 +455,7 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
 
 
 def _phases(trace: Trace, top: Ints, forward: Ints) -> Ints:
-    """Return the phase of every range from its anchor; ``forward`` is the anchor of a backward operator."""
+    """Return the phase of every range; ``forward`` is the forward anchor of each backward operator, -1 for none."""
     other = trace.name_matches(trace.ranges, lambda name: _WRAPPER.match(name) or "AccumulateGrad" in name)
     backward = trace.name_matches(trace.ranges, lambda name: "Backward" in name or name.startswith(_ENGINE))
     is_backward = linked(backward, top, False) | (forward >= 0)

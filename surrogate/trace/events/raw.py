@@ -69,7 +69,7 @@ class Interner(dict[Hashable, int], Generic[T]):
 
 
 def clean_name(value: object) -> str:
-    """Return printable text: no control characters (terminals execute them), no lone surrogates, at most `MAX_NAME`."""
+    """Return printable text of at most `MAX_NAME` characters, without lone surrogates and control characters."""
     text = value if isinstance(value, str) else repr(value)
     return text[:MAX_NAME].translate(_CONTROL).encode("utf-8", "replace").decode("utf-8")
 
@@ -80,8 +80,9 @@ def clean_texts(values: object) -> tuple[str, ...]:
 
 
 def clean_shapes(values: object) -> tuple[object, ...]:
-    """Return an operator's list of shapes as nested tuples: () for a value that is not a list, -1 for one that is not
-    an integer.
+    """Return an operator's list of shapes as nested tuples.
+
+    The answer is () for a value that is not a list, and -1 for a size that is not an integer.
     """
 
     def clean(value: object, depth: int) -> object:

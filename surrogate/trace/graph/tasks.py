@@ -197,7 +197,15 @@ _BOUNDS = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timeline:
-    """Start and end of every task in µs from time 0."""
+    """The result of a simulation.
+
+    Attributes
+    ----------
+    graph
+        The simulated graph.
+    start_us, end_us
+        Start and end of every task in µs from time 0.
+    """
 
     graph: Graph
     start_us: Floats
@@ -437,16 +445,35 @@ def longest_wait(timeline: Timeline) -> tuple[float, str]:
 
 
 def path_us(timeline: Timeline) -> dict[str, float]:
-    """Return the critical path's time by kind of task and its waits, as shares of `Timeline.per_iteration_us`."""
+    """Return the critical path's time by kind of task, and the time of its waits, in µs per iteration.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        A simulation.
+
+    Returns
+    -------
+    dict
+        Kind of task, or ``waiting`` → its part of `Timeline.per_iteration_us`, in µs.
+    """
     path = critical_path(timeline)
     share = timeline.per_iteration_us / (timeline.total_us or 1.0)
     return {kind: share * time_us for kind, time_us in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
 
 
 def bound(path: Mapping[str, float]) -> str | None:
-    """Return the longest part of a critical path (`path_us`): host, device, communication, copy or waiting.
+    """Return the kind of the longest part of a critical path. Only a reduction of this part reduces the total time.
 
-    Only a reduction of this part reduces the total time. None for an empty path.
+    Parameters
+    ----------
+    path : mapping
+        A critical path from `path_us`.
+
+    Returns
+    -------
+    str or None
+        ``host``, ``device``, ``communication``, ``copy`` or ``waiting``; None for an empty path.
     """
     sums = dict.fromkeys(_BOUNDS.values(), 0.0)
     for kind, time_us in path.items():
@@ -488,9 +515,17 @@ def _ran_before(timeline: Timeline) -> Ints:
 
 
 def serialised_pct(timeline: Timeline) -> float:
-    """Return the share of the device's busy time in which exactly one device task runs, in percent.
+    """Return the share of the device's busy time in which exactly one device task runs.
 
-    NaN without a device task.
+    Parameters
+    ----------
+    timeline : Timeline
+        A simulation.
+
+    Returns
+    -------
+    float
+        The share in percent; NaN without a device task.
     """
     graph = timeline.graph
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & ~graph.removed & (graph.duration_us > 0))
