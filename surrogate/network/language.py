@@ -78,7 +78,7 @@ class LayerKind(NamedTuple):
     """The properties that decide a layer's kernels.
 
     ``window`` is the attention window (0: none), ``routes`` is True for a mixture of experts, and ``recurrent`` for a
-    gated delta net. ``same_as`` is the number of the first layer whose products have the same arithmetic.
+    gated delta net. ``same_as`` is the number of the first layer with the same arithmetic.
     """
 
     window: int

@@ -84,12 +84,12 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
         tally.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
     network = with_chain_memory(tally.network(decoder.name, sum(size for size, _, _ in groups)))
     stages = deployment.pipeline_parallel
-    held = -(-round(step.weights_bytes()) // stages)
+    weights_bytes = -(-round(step.weights_bytes()) // stages)
     return replace(
         network,
         gap_us=GAP_US,
         state_bytes=-(-step.kv_bytes // stages),
-        weights_bytes=held,
+        weights_bytes=weights_bytes,
         notes=(*decoder.notes, *deployment.notes()),
     )
 
@@ -314,8 +314,8 @@ class Step:
             count, new, context = group
             if new > 1:
                 yield from product("kv_b_proj", LATENT, heads * (d.nope + d.value), rows=count * new)
-                plain = {"kv_heads": heads, "head_dim": d.value, "kv_dtype": ""}
-                kind_of, sizes = (Mla, {}) if is_measured else (Attention, plain)
+                expanded = {"kv_heads": heads, "head_dim": d.value, "kv_dtype": ""}
+                kind_of, sizes = (Mla, {}) if is_measured else (Attention, expanded)
                 yield self.attention_kernel(kind_of, group, {"heads": heads, **sizes})
                 continue
             yield self.head_product("absorbed_keys", heads, LATENT, d.nope, count)

@@ -58,7 +58,7 @@ MIN_ANSWER_TOKENS = 33
 prompts as for this answer, or as many as `MAX_BATCHED_TOKENS` allow if these are more. The other prompts wait. No
 measured server had answers below 100 tokens."""
 BOUNDED_PARTS = (PRODUCTS, EXPERTS, ATTENTION)
-"""Parts whose times peak rates bound, since their operands do not stay in a cache between steps."""
+"""Parts with a lower bound from peak rates, since no cache keeps their operands between steps."""
 COLLECTIVES = "nccl"
 """The library of collectives if a framework has no kernels of its own."""
 PROMPTS = "prompts"
@@ -231,8 +231,8 @@ class ServerKernels:
         others = [name for name in frameworks_on(self.device) if name != library]
         for name, subset in (*((name, open_problems) for name in others), (COLLECTIVES, transfers)):
             for problem, answer in self._own_times(name, subset).items() if subset else ():
-                is_known = answer.source not in (FLOOR, ROOFLINE)
-                if is_known and (problem in unmeasured or answer.time_us < answers[problem].time_us):
+                is_measured = answer.source not in (FLOOR, ROOFLINE)
+                if is_measured and (problem in unmeasured or answer.time_us < answers[problem].time_us):
                     answers[problem] = answer
                     unmeasured.discard(problem)
         return answers, floors
@@ -307,10 +307,10 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt:
     deployment = setup.deployment
     stages, users = deployment.pipeline_parallel, ceil_div(setup.users, deployment.data_parallel)
     context = load.input + load.output // 2
-    one = Step(decoder, [Requests(1, 1, context)], deployment, 1)
+    single_step = Step(decoder, [Requests(1, 1, context)], deployment, 1)
     activation_bytes = max(_activation_bytes(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
     held_bytes = prompt.weights_bytes() / stages + activation_bytes * min(1.0, MAX_BATCHED_TOKENS / load.input)
-    request_bytes = one.kv_bytes / stages
+    request_bytes = single_step.kv_bytes / stages
     places = int((room_bytes(device) - held_bytes) / request_bytes)
     running = max(1, min(users, places))
     batch = ceil_div(running, stages)

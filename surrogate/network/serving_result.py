@@ -215,16 +215,16 @@ class Serving(TableResult):
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
             others = len({row.split for row in misfits}) - 1
-            more = f", {others} other split{'s' * (others > 1)} at least as much" if others else ""
+            further = f", {others} other split{'s' * (others > 1)} at least as much" if others else ""
             yield (
                 f"{minimum.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs"
                 f" {minimum.memory_gib:.1f} of"
-                f" {room:.1f} GiB on each{more}; {remedy}"
+                f" {room:.1f} GiB on each{further}; {remedy}"
             )
 
     @property
     def rivals(self) -> tuple[ServerRow, ...]:
-        """The configurations that meet the targets and whose 90 % intervals contain the cost of the best."""
+        """The configurations that meet the targets and, within their 90 % intervals, may cost as little as the best."""
         if self.best is None:
             return ()
         minimum = self.best.cost(self.best.tokens_per_s_per_gpu)
@@ -250,13 +250,13 @@ class Serving(TableResult):
         rows = sorted(fitting, key=lambda row: row is not first[row.gpu]) or self.rows[:1]
         leading = [] if len(first) < 2 else [row for row in first.values() if row is not self.best]
         displayed = [_table_row(row, self._mark(row, row in leading)) for row in rows[:maximum]]
-        more = [f"{len(rows) - maximum} further configurations: --csv or --json"] if len(rows) > maximum else []
+        further = [f"{len(rows) - maximum} further configurations: --csv or --json"] if len(rows) > maximum else []
         lacks = self._misfit_lines() if fitting else ()
         used = {name for row in rows[:maximum] for name in SPLITS if name in row.split}
         legend = "; ".join(f"{name}: {meaning}" for name, (_, meaning) in SPLITS.items() if name in used)
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
         return Table(
-            displayed, FORMATS, title, notes=[*filter(None, [self.verdict]), *more, legend, *lacks, *self.notes]
+            displayed, FORMATS, title, notes=[*filter(None, [self.verdict]), *further, legend, *lacks, *self.notes]
         )
 
     def _mark(self, row: ServerRow, is_best_of_gpu: bool) -> str:

@@ -36,7 +36,7 @@ USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 COUNTS = ("concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus")
 """Fields of `Choices` that are whole numbers."""
 UNPACKED_TYPES = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
-"""Type of fp8 weights → type whose measured kernels replace them on GPUs without fp8 units; both unpack 8 bits."""
+"""Type of fp8 weights → type of the kernels that are timed on GPUs without fp8 units; both unpack 8-bit weights."""
 UNPACKING_FRAMEWORKS = ("vllm", "sglang")
 """Frameworks that unpack fp8 weights on such GPUs (Marlin); TensorRT-LLM does not."""
 MAX_PLANS = 20_000
@@ -108,9 +108,9 @@ class Choices:
         for name in COUNTS:
             for number in self.values_of(name):
                 checked_int("seer serving", f"--{name.replace('_', '-')}", number, maximum=MAX_INT32)
-        for kind, several, known in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
+        for kind, several, allowed in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
             for name in self.values_of(several):
-                check_choice(kind, name, known)
+                check_choice(kind, name, allowed)
 
     def plans(self, decoder: Decoder, device: Gpu) -> Iterator[ReplicaPlan]:
         """Yield every configuration of the search on a GPU."""
@@ -138,12 +138,12 @@ class Choices:
                 )
                 maximum = self.gpus // deployment.gpus
                 for users in concurrency or USERS:
-                    before = 0
+                    previous = 0
                     for replicas in range(1, min(maximum, users if concurrency else 1) + 1):
                         each = ceil_div(users, replicas)
-                        if each != before and each >= data:  # skip a replica that does not reduce the users of each
+                        if each != previous and each >= data:  # skip a replica that does not reduce the users of each
                             yield ReplicaPlan(Setup(deployment, each), replicas, users)
-                        before = each
+                        previous = each
 
     def _groups(self, decoder: Decoder, powers: Sequence[int]) -> list[tuple[int, int]]:
         """Return pairs of tensor and attention parallelism; attention parallelism is tried for latent caches only."""
@@ -456,7 +456,7 @@ def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
 def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
     """Return the rows with up to `MAX_ROWS` Pareto-optimal ones (speed and cost) first, the slowest first.
 
-    Rows whose users wait for memory are not among them. If a row has a price, rows without one are not, either.
+    Rows with users that wait for memory are not among them. If any row has a price, rows without a price are not.
     """
     is_priced = any(row.usd_per_million_tokens is not None for row in rows)
     served = [

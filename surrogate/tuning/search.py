@@ -21,7 +21,7 @@ from surrogate.features.errors import InputError
 RANDOM_FIRST = 10
 """First configurations, spread over the space, if there is no prior."""
 RANDOM_DRAWS = 5
-"""Random configurations of which the search proposes the farthest from all earlier ones (`RANDOM_FIRST`)."""
+"""Number of random configurations among which the search takes the farthest from all earlier ones (`RANDOM_FIRST`)."""
 FIRST_FIT, FIT_GROWTH = 5, 1.4
 """Measurements before the first fit of the scales, and the factor on the number of measurements between two fits."""
 MAX_MEASURED = 300
@@ -287,8 +287,8 @@ class _Process:
         self._squares = (points**2).sum(axis=1)
         self._linear = linear
         self._scales = scales
-        # Rows of the Matérn kernel and of the Cholesky factor for all candidates; `add` doubles the arrays if they are
-        # full. float32 takes half the time, and its rounding is far below the noise.
+        # Rows of the Matérn kernel and of the Cholesky factor for all candidates. `add` doubles the arrays when they
+        # are full. float32 takes half the time, and its rounding error is far below the noise.
         count = len(indices)
         self._kernel = np.empty((2 * count + 32, len(candidates)), dtype=np.float32)
         self._rows = np.empty_like(self._kernel)
@@ -366,8 +366,8 @@ def _coordinates(parameters: np.ndarray, terms: np.ndarray | None) -> list[np.nd
 
 def _filled(column: np.ndarray) -> np.ndarray:
     """Return a term with its median in place of unknown values, as logs if all values are positive."""
-    is_known = np.isfinite(column)
-    filled = np.where(is_known, column, np.median(column[is_known]) if is_known.any() else 0.0)
+    is_finite = np.isfinite(column)
+    filled = np.where(is_finite, column, np.median(column[is_finite]) if is_finite.any() else 0.0)
     return np.log2(filled) if (filled > 0).all() else filled
 
 

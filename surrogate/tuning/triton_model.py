@@ -17,7 +17,7 @@ from surrogate.prediction.export_function import TRITON_ARGUMENTS
 from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, described_family, open_kernel_source
 
 MAX_PROBLEMS = 1000
-"""Maximum number of problems whose scores are stored."""
+"""Maximum number of problems with stored scores."""
 
 
 def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., float]:

@@ -30,7 +30,7 @@ from surrogate.tuning.search import Search
 MAX_UNIT_RATIO = 1000.0
 """Factor below the shortest or above the longest time of the table from which a time is likely in another unit."""
 MAX_OTHERS = 64
-"""Maximum number of measured problems whose scores a search uses: those that measured most of its configurations."""
+"""Maximum number of measured problems in a search: the problems with most of its configurations measured."""
 KernelSource = Bundle | Description | str | Path
 """A bundle or its folder, or a description or its TOML file."""
 
