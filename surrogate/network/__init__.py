@@ -1,4 +1,4 @@
-"""Models of networks → operators → totals: how long a network takes on a GPU, and where the time goes."""
+"""Networks as operators with sizes: the time of each on a GPU, their sum, and the memory that they need."""
 
 import lazy_loader
 

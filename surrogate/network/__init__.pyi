@@ -1,4 +1,4 @@
-"""Public names and where they are defined: each is imported when it is first asked for."""
+"""Public names and the modules that define them; each is imported at its first use."""
 
 from .network import Layer as Layer
 from .network import Network as Network

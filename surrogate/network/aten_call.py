@@ -68,7 +68,7 @@ class Tensor:
 
     @property
     def is_nchw(self) -> bool:
-        """True for images or filters whose pixels are innermost; a kernel for NHWC needs them moved."""
+        """True for images or filters with innermost pixels; a kernel for NHWC needs a layout transform of them."""
         return not self.channels_last and self.shape is not None and min(self.shape[1], prod(self.shape[2:])) > 1
 
 
@@ -149,7 +149,7 @@ class Call:
         return numbers
 
     def is_recorded(self, *names: str) -> bool:
-        """Return whether none of these arguments is `UNKNOWN`."""
+        """Return False if one of these arguments is `UNKNOWN`, else True."""
         return all(self.arguments.get(name) is not UNKNOWN for name in names)
 
     @property

@@ -17,14 +17,14 @@ that several pairs fit.
 ``output`` is the result's shape if it is known: in the backward pass the gradient's shape, else the next operator's
 input. Only three kinds of calls need it: convolutions without recorded stride and padding, reductions, and copies.
 
-``aten::cudnn_convolution_backward_input`` and ``…_weight`` take shapes, types and values from the
-``aten::cudnn_convolution_backward`` around them, because one of their own tensors is recorded by its size alone.
+For ``aten::cudnn_convolution_backward_input`` and ``…_weight``, give shapes, types and values of the surrounding
+``aten::cudnn_convolution_backward``: the record of each half lacks the shape of one tensor.
 ``aten::convolution_backward`` gives a problem for each gradient that its mask requests. The bias's gradient comes last;
 in a trace a separate ``aten::sum`` launches it.
 
 Problems have the math type that frameworks use by default before a GPU is chosen; `operators.with_default_math` sets
-the math type for a GPU. `flops_and_bytes` also answers for convolutions whose stride is ambiguous, because it depends
-on shapes alone. To predict another batch, give other shapes: an `operators.Streamed` has no batch of its own.
+the math type for a GPU. `flops_and_bytes` depends on shapes alone, so that it also answers if a convolution's stride is
+ambiguous. To predict another batch, give other shapes: an `operators.Streamed` has no batch of its own.
 """
 
 from collections.abc import Callable

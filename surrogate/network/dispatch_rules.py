@@ -24,7 +24,7 @@ from surrogate.network.dispatch_convolutions import Layers, gradient_problem, wi
 from surrogate.network.network import PART_3D
 
 SAME_SIZE_OPERATORS = frozenset(DISPATCH["same_size"]["ops"])
-"""Copying operators whose result is as large as the largest argument."""
+"""Copying operators with a result as large as the largest argument."""
 
 
 def matmul(call: Call) -> Layers:
@@ -56,7 +56,7 @@ def matmul(call: Call) -> Layers:
 def attention(call: Call) -> Layers:
     """Yield scaled dot-product attention as the fused kernel, else as two products and a softmax.
 
-    The second form serves types without a fused kernel, and networks whose gradients are derived from their layers.
+    Types without a fused kernel take the second form. So do networks with gradients that are derived from their layers.
     """
     if not any(tensor.trained for tensor in call.tensors()) and (fused := _fused_attention(call)):
         yield call.layer(fused)
@@ -361,7 +361,7 @@ def reduction(call: Call) -> Layers:
 
 
 def loss(call: Call) -> Layers:
-    """Yield a loss of every element, whose result PyTorch writes, and the kernel that reads it for the mean or sum."""
+    """Yield a loss of every element, then the kernel that reads these losses for their mean or sum."""
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating]
     size = call.shape()
     yield call.layer(operators.streamed(call.op, reads, [size], call.dtype, work=3))

@@ -50,8 +50,8 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     """Read the network in an exported program.
 
-    Of the options, ``batch`` (if the program was exported with a dynamic batch), ``dims``, ``dtype`` and ``training``
-    apply. Raises `InputError` in one line if the file is damaged or too large, or if its batch is fixed.
+    The options ``dims``, ``dtype`` and ``training`` apply, and ``batch`` if the program was exported with a dynamic
+    batch. Raises `InputError` in one line if the file is damaged or too large, or if its batch is fixed.
     """
     path = Path(path)
     program, weights = _graph(path)
@@ -171,11 +171,11 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[s
     source = next(iter(call.tensors()), None) if is_view(call, training=training) else None
     outputs = []
     for result in node["outputs"]:
-        for named in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
-            tensor = replace(tensors[named["name"]], trained=trained)
+        for output in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
+            tensor = replace(tensors[output["name"]], trained=trained)
             if source is not None:  # a view has the memory of its source
                 tensor = replace(tensor, buffer=source.buffer, constant=source.constant)
-            tensors[named["name"]] = tensor
+            tensors[output["name"]] = tensor
             outputs.append(tensor)
     return replace(call, outputs=tuple(outputs))
 

@@ -25,8 +25,7 @@ Source: medians of half of KernelBench's 3-D programs on eleven GPUs (`experimen
 INTERVAL_FACTOR_3D = 2.0
 """Factor by which the intervals of 3-D operators are wider.
 
-In nine of ten fitted passes, predictions of KernelBench's 3-D convolutions are off by at most 4.2 times; those of its
-2-D convolutions by at most 2.1 times.
+In nine of ten fitted passes, KernelBench's 3-D convolutions are off by at most 4.2 times, its 2-D ones by 2.1 times.
 """
 NOTE_3D = "3-D operators (…3d) are timed as 2-D kernels of the same work, with their depth in batch and window"
 TF32 = ("convolutions",)

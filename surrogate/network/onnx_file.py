@@ -37,7 +37,7 @@ _ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
 CONSTANT_FOLDED = "(computed from constants)"
 """Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""
 _ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH["onnx_attributes"]
-"""Attributes whose names differ from those of `surrogate.network.aten_call`."""
+"""ONNX's name of an attribute → its name in `surrogate.network.aten_call`, if the two differ."""
 INSTALL_COMMAND = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
 """Limit of protobuf itself."""
@@ -47,7 +47,7 @@ _INTEGER_CODES = (6, 7)  # TensorProto's INT32, INT64
 MAX_NODES = 200_000
 """Maximum number of nodes of a graph, after its functions are expanded."""
 SHAPE_OPERATORS = ("Shape", "Size")
-"""Operators whose result depends only on the shape of their input."""
+"""Operators with a result that depends only on the shape of their input."""
 MAX_VALUES = 1024
 """Tensors up to this size keep their values and are evaluated: shapes, axes and scales, but not weights."""
 
@@ -55,9 +55,9 @@ MAX_VALUES = 1024
 def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     """Read the network in an ONNX file; weights are not needed, and external data is not opened.
 
-    Of the options, ``batch``, ``dims``, ``dtype`` and ``training`` apply; in training dropout is no view. The network
-    is the forward pass in both cases (see `training.iteration`). Raises `InputError` in one line if the file is
-    damaged, empty, too large or without shapes.
+    The options ``batch``, ``dims``, ``dtype`` and ``training`` apply; in training, dropout is no view. The network is
+    the forward pass in both cases (see `training.iteration`). Raises `InputError` in one line if the file is damaged,
+    empty, too large or without shapes.
     """
     path = Path(path)
     model = load_model(path)
@@ -100,7 +100,7 @@ def _tensor(shape: Shape | None, code: int, dtype: str | None) -> Tensor:
 
 
 def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> Iterator[Call]:
-    """Yield every node as a call, as `CONSTANT_FOLDED` if it computes something from constants alone.
+    """Yield every node as a call; a computation from constants alone has the name `CONSTANT_FOLDED`.
 
     Outputs inherit from inputs whether they are constant and whether they are trained.
     """
@@ -212,7 +212,7 @@ def _expand_functions(model: "ModelProto", path: Path) -> None:
         return count(bodies[key])
 
     def count(nodes: "Iterable[NodeProto]") -> int:
-        """Return the number of nodes after expansion, including those of subgraphs."""
+        """Return the number of nodes after expansion, with the nodes of subgraphs."""
         total = 0
         for node in nodes:
             key = (node.domain, node.op_type, node.overload)

@@ -123,9 +123,9 @@ class Window(NamedTuple):
         """Return the same window over two axes, as `Conv` and `MaxPool` have them.
 
         The number of results × taps does not change, and the images are nearly as large. A 1-D image gets height 1, and
-        so does its window. A 3-D image becomes one image for each plane of the result; its window gets the height of
-        all rows that one result reads, over all depths. cuDNN's implicit GEMM over 3-D images computes the same
-        product. Raises `InputError` for more than three axes, and for a window larger than the image.
+        so does its window. A 3-D image becomes one image for each plane of the result. Its window then covers all rows,
+        at all depths, that one result reads. cuDNN's implicit GEMM over 3-D images computes the same product. Raises
+        `InputError` for more than three axes, and for a window larger than the image.
         """
         if len(self.size) == 1:
             ones = ((1, *values) for values in (self.size, self.taps, (self.pad[0],), self.stride, self.dilation))

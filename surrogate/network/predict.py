@@ -29,8 +29,8 @@ MAX_BATCH = 2**24
 SUSTAINED = 0.94
 """Share of the tensor peak that long products reach if nothing else limits them.
 
-Source: fp8 products on H20, whose tensor units the vendor limits, in zksainx/pipeweave's table. Of the products over
-4096 × 4096 × 2048 the median reaches 0.93, the best 0.95.
+Source: fp8 products on H20 in zksainx/pipeweave's table; the vendor limits this GPU's tensor units. The median of the
+products over 4096 × 4096 × 2048 is 0.93, the maximum 0.95.
 """
 OUT_OF_LIMITS = "no algorithm within the limits"
 FEWER_FLOPS = ("WINOGRAD", "FFT")
@@ -387,7 +387,7 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
 
 
 def floor_note(problems: Iterable[NetworkProblem]) -> str:
-    """Return a note with the framework's kernels whose measured times are mostly the harness floor."""
+    """Return a note on the framework's kernels with measured times that are mostly the harness floor."""
     kernels = ", ".join(dict.fromkeys(f"{problem.kind} {problem.dtype}" for problem in problems))
     return f"the measured times of the framework's {kernels} kernels are mostly its benchmark's launch overhead"
 

@@ -158,10 +158,10 @@ def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
 
 
 def _suggestion(path: Path) -> str:
-    """Return a hint with the shipped network, or the file in the same folder, whose name is most similar."""
+    """Return a hint with the most similar name of a shipped network or of a file in the same folder."""
     path = Path(str(path).partition(":")[0])
-    siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-    return nearest(path.name, [*NETWORKS, *(each.name for each in siblings)], count=1)
+    files = path.parent.iterdir() if path.parent.is_dir() else ()
+    return nearest(path.name, [*NETWORKS, *(each.name for each in files)], count=1)
 
 
 def _is_module(source: str) -> bool:

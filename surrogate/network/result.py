@@ -208,7 +208,7 @@ class NetworkTime(TableResult):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second of all `gpus` together; None if the batch is unknown."""
+        """Samples per second of all `gpus` together; None if the batch or all layers are unknown."""
         return None if self.batch is None or not self.layers else self.gpus * self.batch / self.total_us * 1e6
 
     def classes(self) -> dict[str, dict[str, float]]:
@@ -359,7 +359,7 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
 
 
 def _rivals(times: Mapping[Key, NetworkTime], best: Key) -> list[Key]:
-    """Return the other keys whose throughput may be higher."""
+    """Return the other keys that may have a higher throughput than the best."""
     best_us = times[best].total_us / (times[best].batch or 1)
     return [k for k, time in _fitting(times).items() if k != best and time.lower_us / (time.batch or 1) < best_us]
 

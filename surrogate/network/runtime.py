@@ -6,9 +6,9 @@ batch norm by stored statistics, activations, sums with a residual, casts, norms
 chain. Source: PyTorch, TorchInductor's scheduler and its layout optimisation.
 
 **Launches**: a pass takes ``max(kernels, launches) + floor``: either the host runs ahead of the GPU, or the GPU waits
-for the host. ``launches`` grows with the number of library calls (convolutions and products, whose libraries first
-choose a kernel), of other operators and of views. ``floor`` is the time from the call of the pass to its first kernel,
-plus the time from its last kernel to the waiting host. The constants are fitted to small programs
+for the host. ``launches`` grows with the numbers of library calls, of other operators and of views. Convolutions and
+products are library calls: their library first chooses a kernel. ``floor`` is the time from the call of the pass to its
+first kernel, plus the time from its last kernel to the waiting host. The constants are fitted to small programs
 (`experiments/small_networks.py`).
 """
 
@@ -122,7 +122,10 @@ def fuse_layers(network: Network) -> Network:
 
 
 def _split_norms(layer: Layer) -> Iterator[Layer]:
-    """Yield the layer; a norm whose rows do not fit on chip becomes a reduction and a pass that applies its result."""
+    """Yield the layer as it is, or a norm with rows too large for the chip as two passes over memory.
+
+    The first pass reduces the rows to statistics, the second applies them.
+    """
     problem = layer.problem
     if isinstance(problem, Image) and problem.APPLIED_BY and problem.elements > MAX_ROW_ON_CHIP * problem.extents.rows:
         sums = 2 * int(problem.extents.rows)
@@ -134,7 +137,7 @@ def _split_norms(layer: Layer) -> Iterator[Layer]:
 
 
 def _max_later_elements(problems: Sequence[NetworkProblem]) -> list[int]:
-    """Return, for each problem, the maximum of the elements that a later problem moves."""
+    """Return, for each problem, the maximum number of elements that any later problem moves."""
     moved = [int(problem.dram_bytes / ELEMENTS[problem.dtype].output_bytes) for problem in problems]
     return [*accumulate(reversed(moved[1:]), max, initial=0)][::-1]
 

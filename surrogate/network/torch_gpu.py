@@ -55,9 +55,9 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def cuda_autocast() -> Iterator[None]:
-    """Make new ``torch.autocast("cuda")`` blocks apply to the CPU, whose tensors represent a GPU's, during the block.
+    """Make new ``torch.autocast("cuda")`` blocks apply to the CPU during the block.
 
-    Without CUDA, torch would disable them.
+    The CPU's tensors represent a GPU's here; without CUDA, torch would disable such blocks.
     """
     import torch
 

@@ -258,7 +258,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
 def _layers(recorded: "Recording", training: bool) -> tuple[Tally, int]:
     """Return the layers of both passes, and the number of layers of the forward pass.
 
-    A layer of the backward pass gets the number of weights whose gradients are complete after it.
+    ``parameters`` of a layer of the backward pass counts the weights that have a complete gradient after it.
     """
     tally = Tally()
     for call in recorded.forward:
@@ -320,8 +320,8 @@ def _at_batch(arguments: Arguments, batch: int | None) -> Arguments:
 def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "Recording":
     """Record every ATen call that a GPU would run in the forward pass and, in training, in the backward pass.
 
-    Of the options, ``training``, ``dtype`` and ``amp`` apply. Raises `InputError` for a product of different
-    floating-point types.
+    The options ``training``, ``dtype`` and ``amp`` apply. Raises `InputError` for a product of different floating-point
+    types.
     """
     import torch
     from torch.utils._pytree import tree_leaves
@@ -352,8 +352,8 @@ def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "
 class Recording:
     """The calls of a pass, their memory, and the module of each call.
 
-    In the forward pass this is the running module. In the backward pass it is the module whose forward call created the
-    gradient's node.
+    In the forward pass this is the running module. In the backward pass it is the module that created the gradient's
+    node in its forward call.
     """
 
     def __init__(self, module: "Module", dtype: str | None) -> None:
@@ -363,14 +363,14 @@ class Recording:
         self.forward: list[Call] = []
         self.backward: list[Call] = []
         self.calls = self.forward  # the calls of the running pass
-        self.ready: Counter[int] = Counter()  # index of a backward call → weights whose gradients are complete after it
+        self.ready: Counter[int] = Counter()  # index of a backward call → weights with a complete gradient after it
         self.allocator = Allocator()
         self.persistent_bytes = 0  # weights and the optimizer's state
         self._storages = WeakIdKeyDictionary()  # storage → its block
         self._modules = {part: name for name, part in module.named_modules()}
         self._owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
         self._running: list[str] = []  # modules with an open forward call, the innermost last
-        self._creators: dict[int, str] = {}  # number of an autograd node → the module whose call created it
+        self._creators: dict[int, str] = {}  # number of an autograd node → the module that created it
 
     def hold(self, tensors: object) -> None:
         """Take a block for every new storage of the tensors, until the storage is freed."""
@@ -454,7 +454,7 @@ def _recording_hooks(recording: Recording, trained: "Sequence[torch.Tensor]") ->
 
 
 def _check_one_dtype(call: Call) -> None:
-    """Raise `InputError` for a product whose operands torch would refuse, which fake tensors accept."""
+    """Raise `InputError` for a product of different types: torch refuses it, but fake tensors accept it."""
     types = {tensor.dtype for tensor in call.tensors() if tensor.floating}
     if call.op in SAME_DTYPE_OPERATORS and len(types) > 1:
         raise InputError(

@@ -85,7 +85,7 @@ def test_convolutions_by_recorded_values(conv: Conv) -> None:
     call = recorded_call(
         "aten::convolution_backward", [output, image, weight], values=("", "", "", "", stride, pad, dilation)
     )
-    assert [work.direction for work in problems(call)] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
+    assert [problem.direction for problem in problems(call)] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
     unsolved = recorded_call("aten::convolution", [image, weight], output=output)
     assert flops_and_bytes(unsolved) is not None
     if conv.dilation_h == conv.dilation_w == 1:
@@ -195,13 +195,13 @@ def test_what_is_folded_keeps_results_and_taps(axes: Any, images: int) -> None:
 @pytest.mark.parametrize(("op", "more"), [("max_pool3d_with_indices", {}), ("avg_pool3d", {"count_include_pad": True})])
 def test_pooling_over_three_axes(op: str, more: dict[str, Any]) -> None:
     """(32 − 3) / 2 + 1 = 15 windows of 27 elements along every axis."""
-    (work,) = problems(Call(op, {"self": Tensor((2, 4, 32, 32, 32)), "kernel_size": [3], "stride": [2], **more}))
-    assert work.flops == 2 * 4 * 15**3 * 27
-    assert work.dram_bytes == pytest.approx(4 * 2 * 4 * (32**3 + 15**3), rel=0.05)
+    (problem,) = problems(Call(op, {"self": Tensor((2, 4, 32, 32, 32)), "kernel_size": [3], "stride": [2], **more}))
+    assert problem.flops == 2 * 4 * 15**3 * 27
+    assert problem.dram_bytes == pytest.approx(4 * 2 * 4 * (32**3 + 15**3), rel=0.05)
 
 
 def test_images_without_a_batch_and_of_four_axes() -> None:
-    (work,) = problems(Call("max_pool2d", {"self": Tensor((3, 8, 8)), "kernel_size": [2], "stride": []}))
-    assert work == operator("max_pool", n=1, c=3, h=8, w=8, window=2, stride=2)
+    (problem,) = problems(Call("max_pool2d", {"self": Tensor((3, 8, 8)), "kernel_size": [2], "stride": []}))
+    assert problem == operator("max_pool", n=1, c=3, h=8, w=8, window=2, stride=2)
     with pytest.raises(UnsupportedError, match="4-D"):
         problems(Call("convolution", {"input": Tensor((1, 2, 4, 4, 4, 4)), "weight": Tensor((2, 2, 1, 1, 1, 1))}))

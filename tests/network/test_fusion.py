@@ -12,8 +12,8 @@ BYTES = 2 * 8 * 64 * 56 * 56
 CONV = Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype="fp16", math="tensor_op")
 
 
-def fused(*works: NetworkProblem) -> list[NetworkProblem]:
-    layers = tuple(Layer(f"layer{number}", "op", work) for number, work in enumerate(works))
+def fused(*problems: NetworkProblem) -> list[NetworkProblem]:
+    layers = tuple(Layer(f"layer{number}", "op", problem) for number, problem in enumerate(problems))
     return [layer.problem for layer in fuse_layers(Network("net", layers)).layers]
 
 
@@ -25,9 +25,9 @@ def test_the_layout_that_a_compiler_gives_convolutions_is_said() -> None:
     assert said("fp16") and not said("fp32")
 
 
-def moved(work: NetworkProblem) -> int:
-    assert isinstance(work, Operator)
-    return int(work.dram_bytes)
+def moved(problem: NetworkProblem) -> int:
+    assert isinstance(problem, Operator)
+    return int(problem.dram_bytes)
 
 
 def test_norm_activation_and_residual_become_one_pass() -> None:

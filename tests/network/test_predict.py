@@ -97,7 +97,7 @@ def test_products_run_on_matrix_units_that_need_no_permission(
     monkeypatch.setattr(made.kernels, "kernel_times", lambda works: asked.extend(works) or answers(works))
     product = gemm(64, 64, 64)
     assert made.time(Network("one", (Layer("fc", "Gemm", product),))).layers[0].problem == str(product)
-    assert [work.math for work in asked] == [math]
+    assert [problem.math for problem in asked] == [math]
 
 
 def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:

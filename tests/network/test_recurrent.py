@@ -29,8 +29,8 @@ def layer(kind: str, **more: Any) -> Any:
 def test_a_module_calls_one_kernel_for_all_steps(kind: str, amp: str | None) -> None:
     """7 steps of 4 sequences; in training the same backwards, and the gradients of both matrices."""
     found = module_network(layer(kind), torch.zeros(7, 4, 8), ReadOptions(amp=amp))
-    work = operator("recurrent", steps=7, batch=4, inputs=8, hidden=16, rows=ROWS[kind], dtype=amp or "fp32")
-    assert [each.problem for each in found.layers if each.operator.startswith("_cudnn_rnn")] == [work]
+    problem = operator("recurrent", steps=7, batch=4, inputs=8, hidden=16, rows=ROWS[kind], dtype=amp or "fp32")
+    assert [each.problem for each in found.layers if each.operator.startswith("_cudnn_rnn")] == [problem]
     assert not found.unsupported
     trained = module_network(layer(kind), torch.zeros(7, 4, 8), ReadOptions(training=True))
     backward = [each.operator for each in trained.layers if each.operator.startswith("_cudnn_rnn_backward")]
@@ -63,16 +63,16 @@ def test_an_exported_program_and_its_iteration(tmp_path: Path) -> None:
     program = torch.export.export(layer("GRU"), (torch.zeros(7, 4, 8),))
     torch.export.save(program, tmp_path / "gru.pt2")
     found = read_exported(tmp_path / "gru.pt2")
-    (work,) = [each.problem for each in found.layers if each.problem.kind == "recurrent"]
-    assert work.sizes == {"steps": 7, "batch": 4, "inputs": 8, "hidden": 16, "rows": 48}
+    (problem,) = [each.problem for each in found.layers if each.problem.kind == "recurrent"]
+    assert problem.sizes == {"steps": 7, "batch": 4, "inputs": 8, "hidden": 16, "rows": 48}
     assert [each.problem.kind for each in training_iteration(found).layers].count("recurrent") == 2
 
 
 def test_onnx_nodes_and_records_that_lack_something() -> None:
     """ONNX has the directions of one layer in one tensor; a trace without the weights' shapes says so."""
     tensors = {"X": Tensor((7, 4, 8)), "W": Tensor((2, 64, 8)), "R": Tensor((2, 64, 16)), "hidden_size": 16}
-    work = operator("recurrent", steps=7, batch=4, inputs=8, hidden=16, rows=64)
-    assert problems(Call("LSTM", tensors)) == (work, work)
+    problem = operator("recurrent", steps=7, batch=4, inputs=8, hidden=16, rows=64)
+    assert problems(Call("LSTM", tensors)) == (problem, problem)
     packed = {"input": Tensor((20, 8)), "batch_sizes": [4, 4, 4, 3, 3, 1, 1], "num_layers": 1, "mode": 3}
     weights = [Tensor((48, 8)), Tensor((48, 16)), Tensor((48,)), Tensor((48,))]
     (packed_layer,) = layers(Call("_cudnn_rnn", packed | {"weight": weights}))

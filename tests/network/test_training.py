@@ -33,15 +33,15 @@ def test_a_convolution_triples(conv: Conv) -> None:
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500), st.integers(1, 9))
 def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
     """dA is m × k by n, dB is k × n by m."""
-    work = gemm(m, n, k, batch=batch)
-    first, second = (layer.problem for layer in backward(Layer("g", "MatMul", work, BOTH)))
+    problem = gemm(m, n, k, batch=batch)
+    first, second = (layer.problem for layer in backward(Layer("g", "MatMul", problem, BOTH)))
     assert (first.m, first.n, first.k, first.batch) == (m, k, n, batch)
     assert (second.m, second.n, second.k, second.batch) == (k, n, m, batch)
     assert first.flops == second.flops == 2 * batch * m * n * k
 
 
 @pytest.mark.parametrize(
-    ("work", "kinds"),
+    ("problem", "kinds"),
     [
         (pointwise("relu", [IMAGE], IMAGE, "fp32"), ["relu_backward"]),
         (pointwise("add", [IMAGE, IMAGE], IMAGE, "fp32"), ["add"]),
@@ -58,10 +58,10 @@ def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
         (streamed("reduce", [IMAGE], [(8, 16)], "fp32"), ["streamed"]),
     ],
 )
-def test_gradients_by_kind(work, kinds: list[str]) -> None:
+def test_gradients_by_kind(problem, kinds: list[str]) -> None:
     """Each kind's own backward operator, or none where the gradient passes through."""
-    assert [layer.problem.kind for layer in backward(Layer("x", "Op", work, (INPUT,)))] == kinds  # type: ignore[union-attr]
-    assert list(backward(Layer("x", "Op", work, ()))) == []
+    assert [layer.problem.kind for layer in backward(Layer("x", "Op", problem, (INPUT,)))] == kinds  # type: ignore[union-attr]
+    assert list(backward(Layer("x", "Op", problem, ()))) == []
 
 
 @pytest.mark.parametrize(
