@@ -273,7 +273,7 @@ class Configurations(TimeModel):
         # Quantised values may run at the peak of half precision. Tuned kernels rarely use double precision.
         able = [unit for unit in able if unit[0] in DTYPES and unit[0] != "fp64"] or able
         of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in able}
-        return [unit for unit, own in of_unit.items() if own == min(of_unit.values(), key=sum)]
+        return [unit for unit, peaks_of_unit in of_unit.items() if peaks_of_unit == min(of_unit.values(), key=sum)]
 
     @cached_property
     def _reached(self) -> dict[str, float]:

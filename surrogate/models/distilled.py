@@ -1,8 +1,8 @@
 """`distilled-terms`: trees of `boosted-terms` that also learn the answers of `stacked-terms`.
 
-A stack of two models predicts the times of new shapes better than its first model alone, but it needs two ensembles and
+A stack of two models predicts the times of new shapes better than its first model alone. But it needs two ensembles and
 SEER's fits to answer. So a fitted stack labels problems near the measured ones, and the trees of `boosted-terms` learn
-the labels and the measurements together. A bundle holds these trees alone. Source: Bucilă, Caruana and Niculescu-Mizil
+from labels and measurements together. A bundle holds only these trees. Source: Bucilă, Caruana and Niculescu-Mizil
 2006, "Model compression".
 """
 
@@ -31,9 +31,9 @@ MAX_LABELLED = 400_000
 
 @dataclass(eq=False, repr=False)
 class DistilledTerms(BoostedTerms):
-    """Trees on sizes and analytical terms, fitted to measured times and to another model's times of problems nearby.
+    """Boosted trees fitted to measured times and to another model's times of nearby problems.
 
-    Trees of depth 8 answer a single problem sooner than deeper trees with as many leaves.
+    Trees of depth 8 answer a single problem faster than deeper trees with the same number of leaves.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class DistilledTerms(BoostedTerms):
     octaves
         Binary logarithm of the largest factor by which a size is scaled, up or down.
     measured_weight
-        Weight of a measured row; a labelled row weighs 1.
+        Weight of a measured row; a labelled row has weight 1.
     rounds, learning_rate, max_leaves, …
         See `BoostedTerms`.
 
@@ -111,28 +111,30 @@ class DistilledTerms(BoostedTerms):
 
 
 def nearby_rows(rows: Rows, copies: int, octaves: float, random_state: int) -> Rows:
-    """Return rows of the same GPUs, settings and candidates whose problems have other sizes.
+    """Return rows with other sizes, on the same GPUs and with the same settings and candidates.
+
+    A new row is left out if its sizes do not fit one another, or if its traits, which decide support, differ from the
+    measured problem's.
 
     Parameters
     ----------
     rows
         Measured rows. All rows of a problem get the same sizes.
     copies
-        Rows for each measured one, less those that are left out because their sizes do not fit one another, or because
-        their traits, which decide support, differ from the measured problem's.
+        New rows for each measured row, before rows are left out.
     octaves
-        Each of `Family.scaled` is multiplied by 2 to the power of a number that is uniform in [−octaves, octaves].
+        Each size of `Family.scaled` is multiplied by 2^u, where u is uniform in [−octaves, octaves].
     random_state
         Seed of the factors.
 
     Raises
     ------
     InputError
-        If the family names no sizes to scale.
+        If the family has no sizes to scale.
     """
     family, frame = rows.family, rows.frame
     if not family.scaled:
-        raise InputError(f"{family.name} names no sizes to scale; use boosted-terms")
+        raise InputError(f"{family.name} has no sizes to scale; use boosted-terms")
     random = np.random.default_rng(random_state)
     problems = int(rows.problem.max()) + 1
     parts = []

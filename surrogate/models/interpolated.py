@@ -4,9 +4,9 @@
 interpolation are fitted on rows that are interpolated without their own shape, so that they learn errors on new shapes.
 
 A spike is a single measurement that was slowed down by another cause than the kernel. In some tables, one time in fifty
-is 1.3 to 2 times the times at the next sizes, for one candidate only, while another library times the same kernel
-without the spike. A kernel that is slow at some size is also slow in other problems of this size, at the next size, or
-in another library. So a time is a spike only if it differs from all of them. The `Grid` is fitted without spikes.
+is 1.3 to 2 times the times at the next sizes. Another candidate or library has no spike at the same problem. A kernel
+that is slow at some size is also slow in other problems of this size, at the next size, or in another library. So a
+time is a spike only if it differs from all of them. The `Grid` is fitted without spikes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -104,14 +104,14 @@ class InterpolatedTerms(TimeModel):
             self.trees_ = Trees.from_booster(self.booster_.save_raw("json"))
 
     def for_unmeasured_gpu(self) -> BoostedTerms:
-        """Return the unfitted terms model alone."""
+        """Return the unfitted terms model."""
         params = self.get_params(deep=False)
         del params["most_rows"]
         params |= {"rounds": 0, "median_rounds": self.rounds}
         return BoostedTerms(**params, max_depth=0, max_bin=256, best_weight=0.0)
 
     def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, MeasuredRows]]:
-        """Yield, for each GPU, the rows whose candidate was measured there: positions, codes, and the measured rows."""
+        """Yield the rows whose candidate was measured on their GPU, by GPU: positions, codes, and the measured rows."""
         device = device_names(rows.frame)
         labels, position = _labels(rows)
         codes = np.array([self.grid_.labels.get(each, -1) for each in labels])[position]
@@ -232,7 +232,7 @@ def without_spikes(part: GridPart, lines: Lines, setting: np.ndarray) -> GridPar
         #    smallest over lines with any neighbour.
         second = np.sort(values - np.maximum(low, high), axis=1)[:, 1]
         minimum = np.fmin.reduce(values - np.fmax(low, high), axis=1)
-        # 3. A candidate's noise is the median distance from the lines, on the line where it is largest.
+        # 3. A candidate's noise is its largest median distance from one of the lines.
         noise = pd.DataFrame(np.abs(values - between)).groupby(part.codes).median().max(axis=1)
         limit = np.maximum(NOISE_MEDIANS * noise, MIN_RISE)[part.codes].to_numpy()
         # 4. For each problem, count the candidates with a rise on two lines, and the candidates above the limit.

@@ -91,9 +91,9 @@ def _key(kind: Callable[..., object], text: str) -> object:
 
 
 def key_text(key: object) -> str:
-    """Return a key as a text, as JSON needs it: its fields, and those of inner tuples, with | between them.
+    """Return a key as one text for JSON: its fields, and the fields of inner tuples, with | between them.
 
-    None is left out. If all fields are empty, the text is empty.
+    Fields that are None are left out. If all fields are empty, the text is empty.
     """
     if not isinstance(key, tuple):
         return str(key)
@@ -101,7 +101,7 @@ def key_text(key: object) -> str:
 
 
 def files_below(prefix: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files whose names begin with ``prefix``, without the prefix."""
+    """Return the files whose names begin with ``prefix``, and remove the prefix from the names."""
     return {name.removeprefix(prefix): content for name, content in files.items() if name.startswith(prefix)}
 
 

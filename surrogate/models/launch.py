@@ -75,7 +75,7 @@ class CallCost:
 
 
 class CallKey(NamedTuple):
-    """A GPU and a library, whose calls have a cost. An empty name means any GPU or any library."""
+    """Key of a call cost: a GPU and a library. An empty name means any GPU or any library."""
 
     gpu: str
     library: str

@@ -226,7 +226,7 @@ class LiEtAl(TimeModel):
 
 
 def _levels(rows: Rows) -> list[GroupLevel]:
-    """Return the levels of groups: candidate, kernel group and GPU; then without the GPU; then the candidate alone."""
+    """Return three levels of groups: candidate, kernel group and GPU; candidate and kernel group; candidate."""
     columns = key_columns(rows)
     levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
     return [GroupLevel.of(joined(columns, names).to_numpy()) for names in levels]

@@ -120,8 +120,7 @@ def _corners(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the measured corners around every row: row (corners,), sizes (corners, sizes), weight (corners,).
 
-    The last result is the sum of the weights of all corners, (rows,), including corners whose sizes do not fit one
-    another.
+    The last result (rows,) sums the weights of all corners, also of corners whose sizes do not fit one another.
     """
     # 1. Sizes that differ from the measured values in some row. If there are none, every row is its only corner.
     queries = sizes[:, measured.grid_sizes]
@@ -139,15 +138,15 @@ def _corners(
     share = np.divide(x - log_low, log_high - log_low, out=np.zeros(x.shape), where=inside)
     outside_share = np.clip(1.0 - np.abs(x - log_low) / FAR, 0.0, 1.0)
     counts = np.stack([np.where(inside, 1.0 - share, outside_share), share])
-    # 3. All corners of every row: ``sides`` (corners per row, free sizes) is the end of each, ``corner`` (corners per
-    #    row, rows, sizes) are the sizes, and the weight of a corner is the product of the weights of its ends.
+    # 3. All corners of every row. ``sides`` (corners per row, free sizes) selects the ends, ``corner`` (corners per
+    #    row, rows, sizes) holds the sizes. A corner's weight is the product of the weights of its ends.
     sides = np.array(list(product((0, 1), repeat=len(free))))
     corner = np.repeat(sizes[None], len(sides), axis=0)
     weight = np.ones((len(sides), count))
     for column, size in enumerate(free.tolist()):
         corner[:, :, measured.grid_sizes[size]] = ends[sides[:, column], :, column]
         weight *= counts[sides[:, column], :, column]
-    # 4. Keep corners with a weight whose sizes fit one another.
+    # 4. Keep corners with a positive weight if their sizes fit one another.
     side, owner = np.nonzero(weight)
     corners = corner[side, owner]
     fits = np.ones(len(owner), dtype=bool)

@@ -1,10 +1,10 @@
 """`forest` and `mlp`: two published predictors by scikit-learn, on logarithms of the problem and the device.
 
 Source of `forest`: Zhang et al., "nn-Meter: Towards Accurate Latency Prediction of Deep-Learning Model Inference on
-Diverse Edge Devices" (MobiSys 2021): a random forest per kernel on input size, channels, filter size, stride, FLOPs and
-parameter size. Source of `mlp`: Yu et al., "Habitat: A Runtime-Based Computational Performance Predictor for Deep
-Neural Network Training" (ATC 2021): per operator 8 layers of 1024 units, on operator parameters and four GPU features.
-The network of Lin et al. is similar and smaller.
+Diverse Edge Devices" (MobiSys 2021). The paper fits a random forest per kernel on input size, channels, filter size,
+stride, FLOPs and parameter size. Source of `mlp`: Yu et al., "Habitat: A Runtime-Based Computational Performance
+Predictor for Deep Neural Network Training" (ATC 2021). The paper fits 8 layers of 1024 units per operator on operator
+parameters and four GPU features. The network of Lin et al. is similar and smaller.
 """
 
 from dataclasses import dataclass

@@ -91,7 +91,7 @@ class Support:
         family, sizes = rows.family, rows.sizes
         allowed = np.ones(len(rows), dtype=bool)
         code, signatures = _signatures(rows.frame, family)
-        # Rules depend on the traits alone, so the first problem of a group decides for the whole group.
+        # Rules depend on the traits alone, so the first problem of a group decides for all its rows.
         for number, release, positions in _by_release(rows.frame, code):
             signature = signatures[number]
             first_sizes = dict(zip(family.size_names, sizes[positions[:1]].T, strict=True))

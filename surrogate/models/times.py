@@ -48,7 +48,7 @@ def trend_names(family: Family) -> tuple[str, ...]:
 
 
 class RangeKey(NamedTuple):
-    """A candidate on a GPU, whose terms have a range. An empty name means any candidate or any GPU."""
+    """Key of a range of terms: a candidate and a GPU. An empty name means any candidate or any GPU."""
 
     candidate: str
     gpu: str

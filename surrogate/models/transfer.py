@@ -343,10 +343,10 @@ def _log_relative(time_us: np.ndarray) -> np.ndarray:
 
 def _centre_and_spread(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and the spread (c,) of each column's finite values; 0 and 1 if there are none."""
-    known = np.isfinite(columns)
-    count = np.maximum(known.sum(axis=0), 1)
-    centre = np.where(known, columns, 0.0).sum(axis=0) / count
-    spread = np.sqrt((np.where(known, columns - centre, 0.0) ** 2).sum(axis=0) / count)
+    is_known = np.isfinite(columns)
+    count = np.maximum(is_known.sum(axis=0), 1)
+    centre = np.where(is_known, columns, 0.0).sum(axis=0) / count
+    spread = np.sqrt((np.where(is_known, columns - centre, 0.0) ** 2).sum(axis=0) / count)
     return centre, np.where(spread > TINY, spread, 1.0)
 
 

@@ -221,7 +221,7 @@ class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
         If the kernel is ``described``, its times come from other GPUs' measurements; otherwise they come from the
         datasheet.
         """
-        others = "never measured on this GPU: its times come from other GPUs' measurements"
+        others = "never measured on this GPU, so its times come from other GPUs' measurements"
         basis = others if described else "from the datasheet alone"
         errors = self.by_kind[kind]
         line, _, of_type = kind.partition("|")
@@ -229,8 +229,8 @@ class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
             return f"{basis}: the errors of such times are unknown{', so P(best) is nearer to even' * described}"
         what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(of_type)}{of_type}"
         # The errors of a line with a single GPU come from other lines.
-        is_own = any(key.startswith(f"{line}|") for key in self.by_kind)
-        vendor = (f"{line.upper()} " if line.isalpha() else f"AMD {line} ") if is_own else ""
+        has_errors = any(key.startswith(f"{line}|") for key in self.by_kind)
+        vendor = (f"{line.upper()} " if line.isalpha() else f"AMD {line} ") if has_errors else ""
         gpus = "one GPU" if errors.gpus == 1 else f"{errors.gpus} {vendor}GPUs"
         order = "; the order of candidates is more reliable than P(best) states" if described else ""
         return (

@@ -237,5 +237,5 @@ def test_missing_counters_are_named(refused, world: tuple[pd.DataFrame, pd.DataF
     full = with_kernel_metrics(frame, kernels)
     half = np.arange(len(full)) < len(full) // 2
     parted = full.assign(b_max=full["b_max"].where(half), blocks=full["blocks"].where(~half))
-    with refused("no ok row has blocks, b_max, ", " together"):
+    with refused("no ok row has all of blocks, b_max, "):
         SeerPaper(evaluations=2).fit(rows_of(parted))

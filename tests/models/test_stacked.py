@@ -145,7 +145,7 @@ def test_trees_on_seer_come_back_from_their_files(table: Table) -> None:
         **stack.to_files(),
         "weights.json": stack.to_files()["weights.json"].replace(b"seer-time-only", b"roofline"),
     }
-    with pytest.raises(InputError, match="roofline is no part"):
+    with pytest.raises(InputError, match="roofline cannot be a part"):
         StackedTerms.from_files(stack.get_params(), damaged)
 
 

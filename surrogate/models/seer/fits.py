@@ -41,7 +41,7 @@ MIN_OUTPUTS = 32
 
 
 class MeasuredKernels(NamedTuple):
-    """Measured main kernels, as arrays (rows,). Counts are *per block*; ``time_us`` is of the kernel alone."""
+    """Measured main kernels, as arrays (rows,). Counts are *per block*; ``time_us`` is the kernel's own time."""
 
     sizes: Sizes
     blocks: np.ndarray

@@ -79,7 +79,7 @@ def kernel_class(fp32_utilization_pct: Number, dram_utilization_pct: Number) -> 
 
 
 def roofline_class(compute_us: np.ndarray, memory_us: np.ndarray, waves: np.ndarray) -> np.ndarray:
-    """Return the class (rows,) without counters: 2 below one wave, else that of the longer roofline time."""
+    """Return the class (rows,) without counters: 2 below one wave, else 0 or 1 by the longer roofline time."""
     return np.where(waves < 1, UNDER_UTILISED, np.where(compute_us >= memory_us, COMPUTE, MEMORY))
 
 

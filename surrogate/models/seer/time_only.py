@@ -1,8 +1,8 @@
-"""`seer-time-only`: SEER's physics fitted to times alone, with analytical terms instead of counters.
+"""`seer-time-only`: SEER's physics fitted to times without counters, which analytical terms replace.
 
 Instructions and transactions per block follow from the problem and the tile. Each term is divided by the device's peak
-or bandwidth, so that a coefficient is an efficiency, which transfers to other devices. (Within one device this changes
-nothing.) Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
+or bandwidth. So a coefficient is an efficiency, which transfers to other devices. Within one device the division
+changes nothing. Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
 """
 
 import json

@@ -88,8 +88,8 @@ FOLDS = 5
 def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, evaluations: int = EVALUATIONS) -> Tree:
     """Return a tree of ``y`` with the best minimum leaf size of `leaf_sizes`.
 
-    The best size has the smallest cross-validated loss: the share of wrong classes, or the mean squared error. Of equal
-    sizes the smallest is taken.
+    The best size has the smallest cross-validated loss: the share of wrong classes, or the mean squared error. If
+    losses are equal, the smaller size is taken.
 
     Parameters
     ----------
