@@ -29,6 +29,10 @@ PAGES = [
 ]
 SET_UP = ("python3 -m pip install . && seer compare", "python3 -m pip install '.[test]' && python3 -m pytest")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+SEER_LINE = r"`seer ([^`]+)`"
+SCRIPT = r"`(python -m (?:experiments|tests|surrogate)[^`]+)`"
+LINK = r"\]\(([^)#]+?)(?:#[^)]*)?\)"
+CHOICES = r"(\S+) \{([\w,-]+)\}"
 
 
 class Block(NamedTuple):
@@ -98,6 +102,17 @@ def check_imports(code: str, written: str = "") -> None:
                 assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
 
 
+def test_the_pages_have_what_the_tests_below_look_for() -> None:
+    """A pattern that matches nothing would let every page pass."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    counts = {pattern: sum(len(re.findall(pattern, text)) for text in texts) for pattern in (SEER_LINE, SCRIPT, LINK)}
+    assert all(count > 50 for count in counts.values()), counts
+    assert sum(len(commands(page)) for page in PAGES) > 20
+    assert sum(len(blocks(page, "python")) for page in PAGES) > 10
+    lines = [line for text in texts for line in re.findall(SEER_LINE, text)]
+    assert sum(len(re.findall(CHOICES, line)) for line in lines) >= 5
+
+
 @every_page
 def test_every_command_shown_parses(page: Path) -> None:
     """Also those that need data or a GPU; placeholders in capitals are values like others."""
@@ -111,23 +126,22 @@ def test_every_command_shown_parses(page: Path) -> None:
 @every_page
 def test_every_option_named_in_a_sentence_exists(page: Path) -> None:
     """`seer …` between backquotes: the command is there, and each ``--option`` is its own."""
-    for text in re.findall(r"`seer ([^`]+)`", page.read_text(encoding="utf-8")):
+    for text in re.findall(SEER_LINE, page.read_text(encoding="utf-8")):
         command, _ = resolve(text.replace("\\|", "|").split())
-        known = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
-        named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
-        assert named <= known | {"--help", "--version"} or isinstance(command, click.Group), f"seer {text}"
+        options = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        mentioned = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
+        assert mentioned <= options | {"--help", "--version"} or isinstance(command, click.Group), f"seer {text}"
 
 
 @every_page
 def test_every_script_named_in_a_sentence_exists(page: Path) -> None:
-    pattern = r"`(python -m (?:experiments|tests|surrogate)[^`]+)`"
-    for text in re.findall(pattern, page.read_text(encoding="utf-8")):
+    for text in re.findall(SCRIPT, page.read_text(encoding="utf-8")):
         parse(text.split())
 
 
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(LINK, page.read_text(encoding="utf-8")):
         path = (page.parent / target).resolve()
         assert target.startswith("https://") or path.exists(), target
 
@@ -172,14 +186,16 @@ def test_choices_in_braces_are_all_that_there_are(page: Path) -> None:
 
     Subcommands that stand elsewhere on the page, and an alias of a device, may be left out.
     """
-    mentions = re.findall(r"`seer ([^`]+)`", page.read_text(encoding="utf-8"))
+    mentions = re.findall(SEER_LINE, page.read_text(encoding="utf-8"))
     for text in mentions:
         command, _ = resolve(text.replace("\\|", "|").split())
-        for before, listed in re.findall(r"(\S+) \{([\w,-]+)\}", text):
-            there = choices(command, before)
-            documented = {"reference"} | {name for name in there if f"{before} {name}" in mentions}
-            named = set(listed.split(","))
-            assert named <= there <= named | documented, f"`seer {text}`: {before} {{{','.join(sorted(there))}}}"
+        for before, listed in re.findall(CHOICES, text):
+            valid = choices(command, before)
+            documented = {"reference"} | {name for name in valid if f"{before} {name}" in mentions}
+            mentioned = set(listed.split(","))
+            assert mentioned <= valid <= mentioned | documented, (
+                f"`seer {text}`: {before} {{{','.join(sorted(valid))}}}"
+            )
 
 
 def rows(page: Path, head: str) -> list[list[str]]:

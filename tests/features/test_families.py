@@ -140,15 +140,19 @@ def test_a_table_of_operators_holds_the_single_columns(text: str, device: Any) -
 
 @given(st.from_type(Conv))
 def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
-    """Support is kept by traits, so problems of equal traits must get one verdict: doubling channels changes none."""
-    other = Conv(**{**conv.to_dict(), "n": 2 * conv.n, "c": 2 * conv.c, "k": 2 * conv.k})
-    if CONV.traits(other) == CONV.traits(conv):
-        setting = CONV.setting_of(conv)
-        for candidate in CONV.candidates("cudnn", setting):
-            first, second = (
-                CONV.refusal("cudnn", setting, candidate.algorithm, problem, "v100") for problem in (conv, other)
-            )
-            assert first == second
+    """Support is stored by traits, so problems with equal traits must get the same verdict.
+
+    Twice the batch and channels have the traits of the problem if a depthwise convolution stays depthwise.
+    """
+    groups = 2 * conv.groups if conv.groups == conv.c > 1 else conv.groups
+    doubled = Conv(**{**conv.to_dict(), "n": 2 * conv.n, "c": 2 * conv.c, "k": 2 * conv.k, "groups": groups})
+    assert CONV.traits(doubled) == CONV.traits(conv)
+    setting = CONV.setting_of(conv)
+    names = [candidate.algorithm for candidate in CONV.candidates("cudnn", setting)]
+    verdicts = [
+        [CONV.refusal("cudnn", setting, name, problem, "v100") for name in names] for problem in (conv, doubled)
+    ]
+    assert names and verdicts[0] == verdicts[1]
 
 
 @pytest.mark.parametrize(("text", "stratum"), KNOWN["strata"])

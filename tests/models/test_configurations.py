@@ -8,7 +8,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import as_dataset
 from surrogate.features.families import CONV
 from surrogate.models.configurations import Configurations, Level
-from tests.tuning.made_up import COLUMNS, times
+from tests.tuning.made_up import COLUMNS, SHAPES, times
 
 
 def rows(frame: pd.DataFrame) -> Rows:
@@ -21,12 +21,14 @@ def test_a_gpu_that_is_another_twice_as_slow_gets_its_order() -> None:
     first = times(gpus=("our own gpu",))
     second = first.assign(gpu="twice as slow", time_us=2 * first["time_us"])
     model = Configurations().fit(rows(first))
-    held = rows(second)
-    predicted = model.predict(held)
-    for problem in np.unique(held.problem):
-        part = np.flatnonzero((held.problem == problem) & held.ok)
+    holdout = rows(second)
+    predicted = model.predict(holdout)
+    problems = np.unique(holdout.problem)
+    assert len(problems) == len(SHAPES)
+    for problem in problems:
+        part = np.flatnonzero((holdout.problem == problem) & holdout.ok)
         picked = part[predicted[part].argmin()]
-        assert held.time_us[picked] <= 1.05 * held.time_us[part].min()
+        assert holdout.time_us[picked] <= 1.05 * holdout.time_us[part].min()
 
 
 def test_what_was_measured_comes_back_and_what_failed_is_expected_to() -> None:

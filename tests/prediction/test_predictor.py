@@ -31,11 +31,12 @@ EVERY = tuple(each.name for each in algorithms("cudnn"))
 
 
 def agree(predictor: Predictor, bundle: Bundle, frame: pd.DataFrame) -> None:
-    """The predictor's table is that of the bundle's models."""
-    table, wanted = predictor.predict(frame), by_models(bundle, frame)
+    """Assert that the predictor's table equals the table of the bundle's models."""
+    table, expected = predictor.predict(frame), by_models(bundle, frame)
+    assert len(table.supported) == len(frame) > 0
     for name in ("predicted_us", "lower_us", "upper_us"):
-        np.testing.assert_allclose(table[name], wanted[name], rtol=1e-6)
-    np.testing.assert_array_equal(table.supported, wanted["supported"])
+        np.testing.assert_allclose(table[name], expected[name], rtol=1e-6)
+    np.testing.assert_array_equal(table.supported, expected["supported"])
 
 
 @settings(max_examples=12)

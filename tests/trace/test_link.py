@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from surrogate.trace.events.raw import launched_by
 from surrogate.trace.events.tables import nest
 
-_intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(0, 1)), max_size=30)
+_intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(0, 1)), min_size=1, max_size=30)
 
 
 def _nest(rows, tolerance=0):
@@ -19,21 +19,24 @@ def _nest(rows, tolerance=0):
     return start, end, thread, nesting.parent, nesting.depth
 
 
+def test_no_intervals_have_no_parents():
+    assert [len(column) for column in _nest([])] == [0] * 5
+
+
 @given(_intervals)
 def test_parents_are_the_latest_begun_intervals_that_include(rows):
+    """Equal intervals nest in the order of the list."""
     start, end, thread, parent, _ = _nest(rows)
+    assert len(parent) == len(rows)
     for row in range(len(rows)):
         around = [
             r
             for r in range(len(rows))
-            if r != row
-            and thread[r] == thread[row]
+            if thread[r] == thread[row]
             and start[r] <= start[row]
             and end[row] <= end[r]
-            and (start[r], -end[r]) < (start[row], -end[row])
+            and (start[r], -end[r], r) < (start[row], -end[row], row)
         ]
-        if rows.count(rows[row]) > 1:
-            continue  # equal intervals nest in the order they are listed
         expected = max((start[r], -end[r]) for r in around) if around else None
         found = None if parent[row] < 0 else (start[parent[row]], -end[parent[row]])
         assert found == expected
@@ -42,6 +45,7 @@ def test_parents_are_the_latest_begun_intervals_that_include(rows):
 @given(_intervals)
 def test_depth_counts_the_ancestors(rows):
     *_, parent, depth = _nest(rows)
+    assert len(depth) == len(rows)
     for row in range(len(rows)):
         count, up = 0, parent[row]
         while up >= 0:
@@ -64,7 +68,7 @@ def test_many_staggered_overlaps_take_linear_time():
     assert (nesting.parent == -1).all()
 
 
-@given(_intervals, st.lists(st.tuples(st.integers(0, 65), st.integers(0, 2)), max_size=20))
+@given(_intervals, st.lists(st.tuples(st.integers(0, 65), st.integers(0, 2)), min_size=1, max_size=20))
 def test_the_innermost_open_interval_is_the_latest_begun_that_no_later_one_outlasts(rows, times):
     start, end, thread, _, _ = _nest(rows)
     nesting = nest(start, end, thread, np.arange(len(rows)))

@@ -124,10 +124,11 @@ def test_threads_keep_their_own_stacks():
 ROW = st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 15), st.integers(0, 1))
 
 
-@given(st.lists(ROW, max_size=20))
+@given(st.lists(ROW, min_size=1, max_size=20))
 def test_parents_include_their_children_from_above(rows):
     level, start, length, thread = (np.array([r[i] for r in rows], dtype=np.int64) for i in range(4))
     parent = parents_by_inclusion(level, start, start + length, thread)
+    assert len(parent) == len(rows)
     for row, up in enumerate(parent.tolist()):
         around = [
             r

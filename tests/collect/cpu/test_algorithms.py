@@ -113,12 +113,12 @@ def test_the_oracle_is_the_definition() -> None:
 
 @pytest.mark.parametrize(("m", "transforms"), WINOGRAD.items())
 def test_winograds_matrices_are_exactly_the_correlation(m, transforms) -> None:
-    """One-dimensional, in float64: y_i = Σ_j d_{i+j} g_j for every unit vector d and g (it is bilinear)."""
+    """One-dimensional, in float64: y_i = Σ_j d_{i+j} g_j for every unit vector d and g, since y is bilinear."""
     at, g, bt = (matrix.astype(np.float64) for matrix in transforms)
-    for at_input, at_tap in np.ndindex(m + 2, 3):
-        d, taps = np.eye(m + 2)[at_input], np.eye(3)[at_tap]
-        expected = [float(at_input == i + at_tap) for i in range(m)]
-        np.testing.assert_allclose(at @ ((g @ taps) * (bt @ d)), expected, atol=1e-6)
+    expected = np.fromfunction(lambda i, at_input, at_tap: at_input == i + at_tap, (m, m + 2, 3))
+    outputs = np.einsum("ip,pd,pt->idt", at, bt, g)
+    assert outputs.shape == expected.shape
+    np.testing.assert_allclose(outputs, expected, atol=1e-6)
 
 
 @cases(__file__)

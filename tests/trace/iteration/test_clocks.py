@@ -125,6 +125,7 @@ def test_the_queue_is_finite(unit, action, clocks, overheads):
         one.step(unit("k", row, row + 0.5, action(row, row + 0.1, [row])))
         waited = max(row + 1 - QUEUE, 0) * 100
         assert one.host_now_us == pytest.approx(waited)
+    assert waited == 300
 
 
 times_us = st.lists(st.floats(0, 1e4), min_size=1, max_size=12)
