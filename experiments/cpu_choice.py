@@ -13,7 +13,7 @@ import pandas as pd
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.sources import Sources
-from experiments.tuning import RANDOM, Target, asked, available
+from experiments.tuning import RANDOM, Target, available, proposals
 from experiments.verdicts import ratio
 from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import train
@@ -127,7 +127,7 @@ def orders(
         SEARCH: lambda: searched(bundle, measured, shape, effort.seed),
         AVERAGE: lambda: np.argsort(known.mean(axis=0), kind="stable").tolist(),
         NEAREST: lambda: np.argsort(known[np.argmin(gaps)], kind="stable").tolist(),
-        **{rival: lambda rival=rival: asked(rival, target) for rival in rivals},
+        **{rival: lambda rival=rival: proposals(rival, target) for rival in rivals},
     }
 
 
@@ -139,7 +139,7 @@ def predicted(bundle: Bundle, measured: Measured, shape: int) -> Order:
 
 
 def searched(bundle: Bundle, measured: Measured, shape: int, seed: int) -> Order:
-    """What a `Tuner` asks for that is told each time."""
+    """Return the configurations that a `Tuner` proposes when it receives each time."""
     tuner = Tuner(bundle, measured.gpu, measured.problem(shape), seed=seed)
     order = []
     while len(order) < max(BUDGETS) and (configurations := tuner.ask()):

@@ -124,7 +124,7 @@ def play(cell: Cell) -> pd.DataFrame:
     ran = target.time_us[np.isfinite(target.time_us)]
     records = []
     for method in cell.methods:
-        order = transferred(space, left_out, index, target) if method == OURS else asked(method, target)
+        order = transferred(space, left_out, index, target) if method == OURS else proposals(method, target)
         # Before anything ran, the slowest configuration counts; a search that stopped keeps what it has.
         times = np.minimum.accumulate(np.minimum(target.time_us[order], ran.max())) / ran.min()
         near = np.append(np.flatnonzero(times <= NEAR) + 1.0, np.inf)[0]
@@ -175,8 +175,8 @@ def searched(search: Search, target: Target) -> list[int]:
     return order
 
 
-def asked(method: str, target: Target) -> list[int]:
-    """The different configurations that a method without other GPUs asks for, in order."""
+def proposals(method: str, target: Target) -> list[int]:
+    """Return the configurations that a method without other GPUs proposes, in order."""
     if method == COLD:
         return searched(Search(target.values, seed=target.seed), target)
     if method == RANDOM:
