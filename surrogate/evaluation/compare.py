@@ -1,4 +1,4 @@
-"""The main job: folds × models × judge, on real measurements, family by family; and what it leaves, as files."""
+"""Compare models by cross-validation on measurements, family by family, and write the results."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,16 +39,16 @@ from surrogate.uncertainty.fit import held_out_half_widths
 from surrogate.uncertainty.intervals import COVERAGE
 
 RESULTS_SCHEMA = 2
-"""Version of `results.json`. History: 1, the first; 2, paired differences are relative, no logarithms, and there are
-more of them; ``references``, ``reported``, ``costs``, ``coverage`` and ``importance``."""
+"""Version of `results.json`. History: 1, the first; 2, more paired differences, which are relative and not logarithms;
+``references``, ``reported``, ``costs``, ``coverage`` and ``importance``."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison found.
+    """The results of a comparison.
 
-    ``results`` is the content of results.json; ``predictions`` has a row per model, seed and dataset row, ``choices``
-    one per model, seed and judged problem, ``folds`` one per seed and held-out shape.
+    ``results`` is the content of results.json. ``predictions`` has a row per model, seed and dataset row. ``choices``
+    has a row per model, seed and evaluated problem. ``folds`` has a row per seed and held-out shape.
     """
 
     results: dict[str, Any]
@@ -59,7 +59,7 @@ class Compared:
     def write(self, directory: str | Path) -> None:
         """Write ``results.json``, ``predictions.parquet``, ``choices.parquet`` and ``folds.csv``, all or none of them.
 
-        The folder is made. Raises `InputError` where it cannot be written.
+        The folder is created. Raises `InputError` if it cannot be written.
         """
         with staged(directory) as folder:
             write_table(self.predictions, folder / "predictions.parquet", {"schema": RESULTS_SCHEMA})
@@ -69,7 +69,7 @@ class Compared:
 
 
 def prediction_table(part: FamilyRuns) -> pd.DataFrame:
-    """Row-level predictions of every model and seed."""
+    """Return the predictions of every model and seed, row by row."""
     main = part.main
     mechanism = _mechanisms(main)
     columns = _present(main.frame, "algorithm", "solver", "status", "time_us")
@@ -81,19 +81,19 @@ def prediction_table(part: FamilyRuns) -> pd.DataFrame:
         table = main.frame[columns].assign(mechanism=mechanism, supported=part.supported[seed])
         table.insert(0, "fold", label)
         for name, runs in part.predicted.items():
-            known = np.isfinite(runs[seed])
-            shown = runs[seed] if model_class(name).predicts_time else np.nan
-            parts.append(_named(table.assign(predicted_us=shown)[known], name, seed))
+            is_predicted = np.isfinite(runs[seed])
+            predicted_us = runs[seed] if model_class(name).predicts_time else np.nan
+            parts.append(_with_model(table.assign(predicted_us=predicted_us)[is_predicted], name, seed))
     return pd.concat(parts, ignore_index=True)
 
 
-def _named(table: pd.DataFrame, model: str, seed: int) -> pd.DataFrame:
-    """The table with model and seed in front."""
+def _with_model(table: pd.DataFrame, model: str, seed: int) -> pd.DataFrame:
+    """Return the table with model and seed as first columns."""
     return table.assign(model=model, seed=seed)[["model", "seed", *table.columns]]
 
 
 def _mechanisms(rows: Rows) -> np.ndarray:
-    """(rows,) how each row's candidate works, as its family tells."""
+    """Return the mechanism of each row's candidate, (rows,)."""
     family = rows.family
     out = np.full(len(rows), "", dtype=object)
     names = ("library", *family.setting_names, "algorithm")
@@ -103,7 +103,7 @@ def _mechanisms(rows: Rows) -> np.ndarray:
 
 
 def choice_table(evaluated: EvaluationSet, picks: Mapping[str, Sequence[EvaluatedPicks]]) -> pd.DataFrame:
-    """Problem-level choices of every model and seed."""
+    """Return the choices of every model and seed, problem by problem."""
     frame = evaluated.rows.frame
     names = frame["solver" if "solver" in frame else "algorithm"].to_numpy(dtype=object)
     problems = frame[_present(frame, "networks")].iloc[evaluated.problem_row].reset_index(drop=True)
@@ -115,36 +115,36 @@ def choice_table(evaluated: EvaluationSet, picks: Mapping[str, Sequence[Evaluate
             picked = pd.Series(names[choice.row], dtype=object).where(choice.row >= 0, None)
             figures = {name: getattr(choice, name) for name in ("slowdown", "infeasible", "top2_slowdown")}
             table = problems.assign(picked=picked, **figures)
-            parts.append(_named(table[choice.chosen], model, seed))
+            parts.append(_with_model(table[choice.chosen], model, seed))
     return pd.concat(parts, ignore_index=True)
 
 
 def fold_table(part: FamilyRuns, by: str) -> pd.DataFrame:
-    """Family, seed, fold and the shapes that it holds out; for a split by row, the rows."""
+    """Return family, seed, fold and held-out shapes; for a random split, the held-out rows."""
     main = part.main
     family = part.rows.family
     shapes = pd.Series(main.shape)
     tables = []
     for seed, held_out in enumerate(part.rounds):
         for fold in held_out:
-            held = fold.test if by == "random" else fold.test[~shapes.iloc[fold.test].duplicated().to_numpy()]
-            table = main.frame.iloc[held][list(shape_columns(main.frame, family))].assign(seed=seed, fold=fold.name)
-            tables.append(table.assign(row=held) if by == "random" else table)
+            holdout = fold.test if by == "random" else fold.test[~shapes.iloc[fold.test].duplicated().to_numpy()]
+            table = main.frame.iloc[holdout][list(shape_columns(main.frame, family))].assign(seed=seed, fold=fold.name)
+            tables.append(table.assign(row=holdout) if by == "random" else table)
     return pd.concat(tables, ignore_index=True).assign(family=family.name)
 
 
 def _present(frame: pd.DataFrame, *further: str) -> list[str]:
-    """Those of the key's columns and the ``further`` ones that the table has."""
+    """Return the key's columns and the ``further`` columns that the table has."""
     return [column for column in (*SETTING_COLUMNS, *SIZE_COLUMNS, *further) if column in frame]
 
 
 FOLDS, SEEDS = 5, 3
-"""Folds of a seed, and seeds, by default: a single seed's figure differs from another's by more than models do."""
+"""Default number of folds per seed, and of seeds. The results of two seeds differ by more than those of two models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(KernelOptions):
-    """The options of `compare`, which explains them."""
+    """The options of `compare`; its docstring describes them."""
 
     by: str = "shape"
     folds_count: int = FOLDS
@@ -161,61 +161,74 @@ class CompareOptions(KernelOptions):
 
     @property
     def classes(self) -> list[type[TimeModel]]:
-        """The models to compare. Raises `InputError` for an unknown one."""
+        """The models to compare. Raises `InputError` for an unknown model."""
         names = self.models.split(",") if isinstance(self.models, str) else self.models or ()
         return [model_class(name) for name in dict.fromkeys(map(str.strip, names))] or list(MODELS.values())
 
 
 def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Compared:
-    """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
+    """Fit every model on every fold's training rows, predict the held-out rows, and evaluate times and choices.
 
     Parameters
     ----------
     data
-        A table, the path of one, or a list of them.
+        A table, its path, or a list of them.
     also_train
-        Further tables, whose rows only train.
-    **options
-        ``by``: what is held out (see `surrogate.dataset.splits.folds`). ``folds_count`` folds a seed, ``seeds`` runs
-        with folds of their own. ``models``: names, also as one text with commas (None: all). ``tune``: none (stored
-        settings), light or full (inside the training part). ``candidate``: choose among ``algorithm``s (each with its
-        fastest solver) or ``solver``s. ``device``: where XGBoost grows trees, cpu or cuda. ``progress``: called with
-        the fits begun, all fits, and a text. ``keep``: a folder of finished fits, with which the same call goes on
-        after an interruption. For a table of a user's own kernel, ``kernel`` is its description or the file of one;
-        else ``sizes``, ``parameters`` and ``settings`` name its columns, and ``name`` the kernel.
+        Additional tables, whose rows are only training rows.
+    by : str, default "shape"
+        What is held out (see `surrogate.dataset.splits.folds`).
+    folds_count, seeds : int
+        Number of folds per seed, and number of seeds. Each seed has its own folds.
+    models : str or sequence of str, optional
+        Names of the models, also as a text with commas; None means all.
+    tune : {"none", "light", "full"}
+        Whether to use stored settings, or to search settings inside the training rows.
+    candidate : {"algorithm", "solver"}
+        Whether to choose among algorithms (each with its fastest solver) or among solvers.
+    device : {"cpu", "cuda"}
+        Device on which XGBoost grows trees.
+    progress : callable, optional
+        Called with the started fits, all fits, and a text.
+    keep : Path, optional
+        Folder of finished fits, from which the same call continues after an interruption.
+    kernel, sizes, parameters, settings, name : optional
+        For a table of a user's own kernel. ``kernel`` is its description or the file of one. Otherwise ``sizes``,
+        ``parameters`` and ``settings`` are the names of its columns, and ``name`` is the kernel's name.
 
     Returns
     -------
     Compared
-        A model that the data cannot carry appears with n 0 and the reason.
+        A model that cannot be fitted appears with n 0 and the reason.
 
     Raises
     ------
     InputError
-        If the data cannot carry the comparison.
+        If the data are not enough for a comparison.
     TypeError
-        If an option has another name.
+        If an option is unknown.
     """
     chosen = CompareOptions(**options)
     classes = chosen.classes
     main, *others = (as_dataset(part, chosen.described) for part in (data, *also_train))
     parts, refused = _family_runs(main, others, chosen)
-    workers = 1 if chosen.device != "cpu" else workers_for(max(part.fits for part in parts))  # one GPU serves one fit
+    workers = (
+        1 if chosen.device != "cpu" else workers_for(max(part.fits for part in parts))
+    )  # a GPU runs one fit at a time
     names = [cls.name for cls in classes]
     progress = FitProgress(chosen.progress, parts, names, workers)
     fits = FoldFits(classes, chosen.tune, chosen.device, workers, progress)
     for part in parts:
         fits.run(part, chosen.keep and chosen.keep / _signature(part, chosen))
-    progress.say("judging")
+    progress.say("evaluating")
     return _compared(main, others, parts, refused, chosen, names)
 
 
 def _family_runs(
     main: Dataset, others: Sequence[Dataset], options: CompareOptions
 ) -> tuple[list[FamilyRuns], dict[Family, str]]:
-    """Each family's rows and folds; and the families that cannot be judged, with the reason.
+    """Return each family's rows and folds, and family → reason for those that cannot be evaluated.
 
-    Raises `InputError` where none can.
+    Raises `InputError` if no family can be evaluated.
     """
     frames = [model_frame(part, options.candidate) for part in (main, *others)]
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
@@ -242,7 +255,7 @@ def _family_runs(
 
 
 def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
-    """(count,) which of the first rows choices are judged by. Raises `InputError` where none can be compared."""
+    """Return the rows that evaluate choices, (count,). Raises `InputError` if a choice is possible for no problem."""
     evaluated = evaluation_rows(rows.frame.iloc[:count], rows.family, data.candidates)
     if not evaluated.any() and len(np.unique(rows.problem[:count])) < count:
         hint = "; if it lists only some candidates, say --candidates listed" * (data.candidates != "listed")
@@ -251,7 +264,7 @@ def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
 
 
 def _signature(part: FamilyRuns, options: CompareOptions) -> str:
-    """A name for what all fits of a family depend on."""
+    """Return a name that encodes all inputs of a family's fits."""
     family = part.rows.family
     settings = (options.by, options.tune, options.candidate, options.device)
     words = (RESULTS_SCHEMA, family.name, family.version, *settings, len(part.rounds[0]), part.count)
@@ -260,7 +273,7 @@ def _signature(part: FamilyRuns, options: CompareOptions) -> str:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """One family's part of the results; ``evaluated`` and ``choices`` are None where no choice is judged."""
+    """The results of one family; ``evaluated`` and ``choices`` are None if no choice is evaluated."""
 
     references: dict[str, str]
     time_rows: list[Record]
@@ -271,7 +284,7 @@ class _Verdict:
 
 
 def _verdict(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) -> _Verdict:
-    """Judge the times and, where problems have two candidates, the choices of one family."""
+    """Evaluate the times of one family and, if problems have two candidates, the choices."""
     family = part.rows.family
     tested = np.zeros(part.count, dtype=bool)
     for fold in part.rounds[0]:
@@ -281,7 +294,7 @@ def _verdict(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) ->
     references: dict[str, str] = {kind: name for kind, name in TIME_REFERENCES.items() if name in part.predicted}
     if not len(positions):
         evaluated = choices = None
-        rows = _unjudged(family, models, f"{data.name}: one candidate a problem; a choice needs at least two")
+        rows = _unevaluated(family, models, f"{data.name}: one candidate a problem; a choice needs at least two")
     else:
         evaluated = EvaluationSet.of(part.rows.take(positions), _noise(data))
         picks = _picks(evaluated, part, positions)
@@ -304,10 +317,12 @@ def _compared(
     options: CompareOptions,
     models: Sequence[str],
 ) -> Compared:
-    """Judge all families and put the results together."""
+    """Evaluate all families and return the combined results."""
     verdicts = [_verdict(part, data, options.by, models) for part in parts]
-    unjudged = [
-        {"split": options.by} | row for family, reason in refused.items() for row in _unjudged(family, models, reason)
+    unevaluated = [
+        {"split": options.by} | row
+        for family, reason in refused.items()
+        for row in _unevaluated(family, models, reason)
     ]
     first, names = parts[0], [part.rows.family.name for part in parts]
     choices = [verdict.choices for verdict in verdicts if verdict.choices is not None]
@@ -320,8 +335,8 @@ def _compared(
         "reported": {name: _reported(part) for name, part in zip(names, parts, strict=True)},
         "references": {name: verdict.references for name, verdict in zip(names, verdicts, strict=True)},
         "settings": {name: first.settings.get(name, {}) for name in models},
-        "time_rows": json_value([row for verdict in verdicts for row in verdict.time_rows] + unjudged),
-        "choice_rows": json_value([row for verdict in verdicts for row in verdict.choice_rows] + unjudged),
+        "time_rows": json_value([row for verdict in verdicts for row in verdict.time_rows] + unevaluated),
+        "choice_rows": json_value([row for verdict in verdicts for row in verdict.choice_rows] + unevaluated),
     }
     for kind in ("coverage", "importance", "costs"):
         results[kind] = json_value([record for verdict in verdicts for record in verdict.evidence[kind]])
@@ -334,16 +349,16 @@ def _compared(
 
 
 TIME_REFERENCES = {"seer": scorecard.SEER, "linear": "linear-terms", "trees": TREES}
-"""What time errors are compared with where no choice is judged."""
+"""References of time errors if no choice is evaluated."""
 
 
 def _reported(part: FamilyRuns) -> str | None:
-    """The model that a report answers for: the first of `REPORTED_MODELS` that was fitted, else None."""
+    """Return the reported model: the first fitted one of `REPORTED_MODELS`, or None."""
     return next((name for name in REPORTED_MODELS if name in part.settings), None)
 
 
 def _evidence(part: FamilyRuns) -> dict[str, list[Record]]:
-    """How the intervals of the reported model hold, what the terms are worth to the trees, and what models cost."""
+    """Return the coverage of the reported model, the importance of terms to the trees, and the costs of models."""
     model = _reported(part)
     names = ("tune_s", "fit_s", "predict_us")
     medians = {name: dict(zip(names, np.median(each, axis=0), strict=True)) for name, each in part.costs.items()}
@@ -353,7 +368,10 @@ def _evidence(part: FamilyRuns) -> dict[str, list[Record]]:
 
 
 def _coverage(part: FamilyRuns, model: str) -> list[Record]:
-    """Coverage of the first seed's held-out rows, by widths that saw other shapes alone; empty for a single shape."""
+    """Return the coverage of the first seed's held-out rows; empty for a single shape.
+
+    Half widths come from other shapes only.
+    """
     main, predicted_us = part.main, part.predicted[model][0]
     measured_us = np.where(main.ok, main.time_us, np.nan)
     if not (np.isfinite(predicted_us) & main.ok).any():
@@ -367,20 +385,20 @@ NO_CHOICES = {
     **{name: pd.Series(dtype=str) for name in ("model", "stratum")},
     **{name: pd.Series(dtype=float) for name in ("seed", "slowdown", "infeasible")},
 }
-"""The table of choices where no problem has two candidates."""
+"""The empty table of choices, if no problem has two candidates."""
 
 
 def _noise(data: Dataset) -> float:
     return float(data.metadata.get("noise", 0.0))
 
 
-def _unjudged(family: Family, models: Sequence[str], reason: str) -> list[Record]:
+def _unevaluated(family: Family, models: Sequence[str], reason: str) -> list[Record]:
     blank = dict.fromkeys(("stratum", "gpu", "direction", "dtype", "math"), scorecard.ALL)
     return [{"model": name, "family": family.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
 
 
 def _picks(evaluated: EvaluationSet, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[EvaluatedPicks]]:
-    """Every model's choices, one per seed, then the library's heuristic's and the best."""
+    """Return model → its picks per seed, also of the library's heuristic and the best candidate."""
     picks = {}
     for name, runs in part.predicted.items():
         seeds = zip(runs, part.supported, strict=True)
@@ -391,7 +409,7 @@ def _picks(evaluated: EvaluationSet, part: FamilyRuns, positions: np.ndarray) ->
 
 
 def _time_rows(part: FamilyRuns, tested: np.ndarray, references: Mapping[str, str]) -> list[Record]:
-    """Errors over the held-out ok rows of the newest library version."""
+    """Return the rows of time errors, over held-out ok rows of the newest library version."""
     main = part.main
     measured = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
     rows = main.take(measured)
@@ -406,7 +424,7 @@ def _time_rows(part: FamilyRuns, tested: np.ndarray, references: Mapping[str, st
 
 
 def _common(family: Family, frame: pd.DataFrame) -> dict[str, str]:
-    """direction, dtype and math of the rows, ``all`` where they differ or the family has none."""
+    """Return direction, dtype and math of the rows; ``all`` if they differ or the family lacks the setting."""
     common = dict.fromkeys(("direction", "dtype", "math"), scorecard.ALL)
     names = [name for name in common if name in family.setting_names and frame[name].nunique() == 1]
     return common | {name: str(frame[name].iloc[0]) for name in names}

@@ -1,4 +1,4 @@
-"""Folds × models: every model fitted on the training rows of every fold, and its answers on the rows held out."""
+"""Fit every model on the training rows of every fold, and predict the held-out rows."""
 
 import json
 import threading
@@ -26,15 +26,15 @@ from surrogate.models.stacked import StackedTerms
 from surrogate.uncertainty.domain import distances_to, references_of
 
 STACK_PARTS = (StackedTerms.first, StackedTerms.second)
-"""Names of the models whose fits the stack takes."""
+"""Names of the two models that the stack combines."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One fit's answers: its settings, and times (rows held out,) in µs.
+    """One fit's settings and predicted times of the held-out rows, (held-out rows,) in µs.
 
-    ``tune_s`` seconds of the search for settings, ``fit_s`` of the fit; ``predict_us`` µs a row of the prediction.
-    ``importance``: column → `column_importance`, empty where it was not asked for.
+    ``tune_s`` and ``fit_s`` are the seconds of the search for settings and of the fit. ``predict_us`` is the time of a
+    prediction in µs per row. ``importance``: column → `column_importance`; empty if it was not requested.
     """
 
     settings: dict[str, object]
@@ -45,13 +45,13 @@ class HeldOut:
     importance: dict[str, float] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
-        """Keep the answers for a later run."""
+        """Write the predictions for a later run."""
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps({**vars(self), "predicted_us": self.predicted_us.tolist()}))
 
     @classmethod
     def read(cls, file: Path | None, count: int) -> "HeldOut | None":
-        """The answers on ``count`` rows that an earlier run kept; None without any, or if the file is damaged."""
+        """Return the predictions of ``count`` rows from a file, or None if the file is missing or damaged."""
         if file is None or not file.is_file():
             return None
         try:
@@ -64,14 +64,30 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class FamilyRuns:
-    """One family's rows, folds, and what its fits predicted.
+    """One family's rows and folds, and the predictions of its fits.
 
-    ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
-    ``evaluated`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
-    never held out; ``supported`` one mask (count,) per seed; ``settings`` model → the hyperparameters of its first fit;
-    ``reasons`` model → why it could not be fitted; ``costs`` model → seconds of every search and fit, and µs a row of
-    every prediction; ``importance`` one mapping a fold of the first seed; ``distance`` (count,) to the training data of
-    the first seed's folds.
+    Attributes
+    ----------
+    rows : Rows
+        Rows of all tables. Only the first ``count`` rows are held out.
+    rounds : list
+        Folds of each seed.
+    evaluated : array of bool, (count,)
+        Rows of evaluated problems.
+    predicted : dict
+        Model → one array (count,) per seed, in µs; NaN for a row that was never held out.
+    supported : list of array of bool, (count,)
+        Supported rows, per seed.
+    settings : dict
+        Model → hyperparameters of its first fit.
+    reasons : dict
+        Model → why it could not be fitted.
+    costs : dict
+        Model → seconds of each search and fit, and µs per row of each prediction.
+    importance : list
+        Column → importance, per fold of the first seed.
+    distance : array, (count,)
+        Distance to the training data of the first seed's folds.
     """
 
     rows: Rows
@@ -88,17 +104,17 @@ class FamilyRuns:
 
     @property
     def main(self) -> Rows:
-        """The rows that are held out in turn."""
+        """The rows that are held out, fold by fold."""
         return self.rows.take(np.arange(self.count))
 
     @property
     def fits(self) -> int:
-        """Fits of one model."""
+        """Number of fits of one model."""
         return sum(map(len, self.rounds))
 
 
 class FitProgress:
-    """How far the fits of all families are: how many began, and the time that they still take. Threads share it."""
+    """The progress of the fits of all families: number of started fits, and time left. Threads share it."""
 
     def __init__(self, progress: Progress | None, parts: Sequence[FamilyRuns], models: Sequence[str], workers: int):
         rows_to_fit = sum(len(fold.train) for part in parts for each in part.rounds for fold in each)
@@ -109,14 +125,14 @@ class FitProgress:
         self._lock = threading.Lock()
 
     def say(self, text: str, begun: int = 0) -> None:
-        """Say what goes on; ``begun``: how many fits begin with it."""
+        """Report a step; ``begun`` is the number of fits that start with it."""
         with self._lock:
             if self._progress is not None:
                 self._progress(self._begun, self._total, f"{text}{self._left}")
             self._begun += begun
 
     def took(self, model: str, rows: int, seconds: float | None) -> None:
-        """Count a fit on so many rows; None seconds if an earlier run had done it."""
+        """Count a fit on ``rows`` rows; ``seconds`` is None if an earlier run did it."""
         with self._lock:
             self._left.add(model, rows, seconds)
 
@@ -131,14 +147,14 @@ class _Round(NamedTuple):
 
 
 _Answers = tuple[np.ndarray, np.ndarray, dict[str, HeldOut | str]]
-"""Of a round's held-out rows: which are supported, and their distances; and each model's answers, or the reason."""
+"""Results on a round's held-out rows: supported rows, distances, and each model's predictions or failure."""
 
 
 @dataclass(frozen=True)
 class FoldFits:
-    """Fits of all ``models`` on the folds of a family, ``workers`` folds at a time.
+    """Fits all ``models`` on the folds of a family, ``workers`` folds at a time.
 
-    ``tune`` and ``device`` as of `surrogate.evaluation.tune.tuned`.
+    ``tune`` and ``device`` are parameters of `surrogate.evaluation.tune.tuned`.
     """
 
     models: Sequence[type[TimeModel]]
@@ -148,9 +164,9 @@ class FoldFits:
     progress: FitProgress
 
     def run(self, part: FamilyRuns, folder: Path | None) -> None:
-        """Fit and predict all folds; ``folder`` keeps finished fits.
+        """Fit and predict all folds; ``folder`` holds finished fits.
 
-        A model that the data cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
+        A model that cannot be fitted is left out with its reason. Raises `InputError` if no model can be fitted.
         """
         newest = newest_version(part.main.frame, part.rows.family)
         rounds = [
@@ -183,69 +199,75 @@ class FoldFits:
             raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
 
     def _fit_round(self, rows: Rows, round_: _Round, folder: Path | None, stopped: threading.Event) -> _Answers:
-        """Fit every model on a round's training rows and ask it for the rows held out."""
+        """Fit every model on a round's training rows and predict the held-out rows."""
         seed, number, fold, test = round_
-        train, held = rows.take(fold.train), rows.take(test)
+        train, holdout = rows.take(fold.train), rows.take(test)
         if not train.ok.any():
-            raise InputError(f"fold {fold.name}: nothing is left to train on; use fewer folds or more data")
+            raise InputError(f"fold {fold.name}: no training rows are left; use fewer folds or more data")
         outcomes: dict[str, HeldOut | str] = {}
         fitted: dict[str, TimeModel] = {}
-        # The stack comes last: it takes the fold's fits of its two models.
+        # The stack comes last, because it combines the fold's fits of its two models.
         for cls in sorted(self.models, key=lambda cls: cls is StackedTerms):
             if stopped.is_set():
                 break
-            said = f"{rows.family.name} seed {seed} fold {fold.name} {cls.name}"
-            self.progress.say(said, begun=1)
+            label = f"{rows.family.name} seed {seed} fold {fold.name} {cls.name}"
+            self.progress.say(label, begun=1)
             begun_s = monotonic()
             file = folder and folder / f"{cls.name}-{seed}-{number}.json"
             is_kept = file is not None and file.is_file()
 
-            def on_trial(done: int, of: int, best: str, said: str = said) -> None:
-                if stopped.is_set():  # another fit failed, or the command was interrupted: no search is finished
+            def on_trial(done: int, of: int, best: str, label: str = label) -> None:
+                if stopped.is_set():  # another fit failed, or the command was interrupted: the search ends
                     raise CancelledError
-                self.progress.say(f"{said}, trial {done} of {of} {best}".rstrip())
+                self.progress.say(f"{label}, trial {done} of {of} {best}".rstrip())
 
             try:
-                with one_line_errors(cls.name):  # whatever one model raises, the others are judged
-                    outcome = HeldOut.read(file, len(held))
+                with one_line_errors(cls.name):  # if one model raises, the others are still evaluated
+                    outcome = HeldOut.read(file, len(holdout))
                     if outcome is None:
                         if cls is StackedTerms:
                             _refit_kept(fitted, outcomes, train)
                         model = tuned(cls, train, self.tune, seed=seed, device=self.device, progress=on_trial)
                         explained = terms(rows.family) if (cls.name, seed) == (TREES, 0) else ()
-                        outcome = _fitted(model, train, held, fitted, explained, tune_s=monotonic() - begun_s)
+                        outcome = _fitted(model, train, holdout, fitted, explained, tune_s=monotonic() - begun_s)
                         if file is not None:
                             outcome.write(file)
                     outcomes[cls.name] = outcome
             except InputError as error:
                 outcomes[cls.name] = str(error)
             self.progress.took(cls.name, len(train), None if is_kept else monotonic() - begun_s)
-        distance = np.full(len(held), np.nan) if seed else distances_to(references_of(train), held)
-        return Support.fit(train).supported(held), distance, outcomes
+        distance = np.full(len(holdout), np.nan) if seed else distances_to(references_of(train), holdout)
+        return Support.fit(train).supported(holdout), distance, outcomes
 
 
 def _fitted(
-    model: TimeModel, train: Rows, held: Rows, fitted: dict[str, TimeModel], explained: tuple[str, ...], tune_s: float
+    model: TimeModel,
+    train: Rows,
+    holdout: Rows,
+    fitted: dict[str, TimeModel],
+    explained: tuple[str, ...],
+    tune_s: float,
 ) -> HeldOut:
-    """Fit a model and ask it; ``fitted``: the round's fits of `STACK_PARTS` by name, which this one may join.
+    """Fit a model and predict the held-out rows.
 
-    ``explained``: columns whose importance is computed.
+    ``fitted`` are the round's fits of `STACK_PARTS` by name; a new one is added. ``explained`` are the columns to
+    compute the importance of.
     """
     begun_s = monotonic()
     settings = json_value(model.get_params(deep=False))
     model.fitted_parts = fitted
     model.fit(train)
     fit_s = monotonic() - begun_s
-    predicted_us = model.predict(held)
-    predict_us = 1e6 * (monotonic() - begun_s - fit_s) / max(len(held), 1)
+    predicted_us = model.predict(holdout)
+    predict_us = 1e6 * (monotonic() - begun_s - fit_s) / max(len(holdout), 1)
     if model.name in STACK_PARTS:
         fitted[model.name] = model
-    importance = column_importance(model, held, explained, seed=0) if explained else {}
+    importance = column_importance(model, holdout, explained, seed=0) if explained else {}
     return HeldOut(settings, predicted_us, tune_s, fit_s, predict_us, importance)
 
 
 def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, HeldOut | str], train: Rows) -> None:
-    """Add the parts of a stack whose answers came from files, with the settings of those files."""
+    """Fit the stack's models again if their predictions came from files, with the settings of the files."""
     for name in STACK_PARTS:
         outcome = outcomes.get(name)
         if isinstance(outcome, HeldOut) and name not in fitted:

@@ -1,4 +1,4 @@
-"""A search that processes and machines share: an Optuna study in a storage, its outcome, and the file of its settings.
+"""A hyperparameter search that processes and machines share: an Optuna study, its outcome, and its settings file.
 
 Optuna's storages synchronise the workers.
 """
@@ -21,7 +21,7 @@ from surrogate.evaluation.tune import (
     DEFAULT_OBJECTIVE,
     INNER_FOLDS,
     InnerFolds,
-    Valuing,
+    TrialObjective,
     optimise,
     search_method,
     stored_settings,
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 SCHEMES = ("journal", "sqlite", "postgresql")
-LOCK_WAIT = {"connect_args": {"timeout": 120}}  # seconds in which SQLite waits for another worker's write
+LOCK_WAIT = {"connect_args": {"timeout": 120}}  # seconds that SQLite waits for another worker's write
 FORMS = "a file name, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 HEARTBEAT_S, GRACE_S = 10, 60
-"""In a database a worker notes so often that its trial runs; a trial without a note for the grace period is lost."""
+"""Seconds between a worker's heartbeats in a database, and seconds without one after which its trial is lost."""
 RETRIES = 3
-"""A lost trial is tried again at most so often."""
+"""Maximum number of new tries of a lost trial."""
 OPEN_ATTEMPTS = 4
 MIN_TRIALS_FOR_IMPORTANCE = 10
-"""Completed trials below which shares of the variance are noise."""
+"""Minimum completed trials for the importance of settings. With fewer trials it is noise."""
 IDENTITY = "seer"
-"""User attribute of a study: what it was made for."""
+"""User attribute of a study with its purpose: model, objective, data and so on."""
 DEFAULT_STORAGE = "tune.journal"
 SETTINGS_SCHEMA = 1
 """Version of the settings file. History: 1, the first."""
@@ -52,11 +52,11 @@ MAX_SETTINGS_BYTES = 1 << 20
 
 
 def open_storage(where: str) -> "BaseStorage":
-    """The Optuna storage at a file name (a journal, made if missing) or a URL.
+    """Return the Optuna storage at a file name (a journal, created if missing) or a URL.
 
-    ``journal:///PATH`` is the absolute path /PATH; SQLite's and PostgreSQL's URLs are SQLAlchemy's. A journal serves
-    many processes and, on a shared file system, many machines. In a database, Optuna puts the trial of a worker that
-    died back into the queue, with the same settings. Raises `InputError` for an unknown scheme.
+    ``journal:///PATH`` is the absolute path /PATH. URLs of SQLite and PostgreSQL are SQLAlchemy's. Many processes can
+    share a journal, also on several machines with a shared file system. In a database, Optuna queues the trial of a
+    dead worker again, with the same settings. Raises `InputError` for an unknown scheme.
     """
     from optuna.exceptions import ExperimentalWarning
     from optuna.storages import JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
@@ -68,8 +68,8 @@ def open_storage(where: str) -> "BaseStorage":
         path = Path(rest if separator else where)
         if path.is_dir():
             raise InputError(f"storage {path} is a folder; name a file in it")
-        if path.is_file() and not _is_journal(path):  # nothing else is ever appended to
-            raise InputError(f"storage {path} is no journal of a search; name a new file")
+        if path.is_file() and not _is_journal(path):  # never append to any other file
+            raise InputError(f"storage {path} is not a journal of a search; name a new file")
         return JournalStorage(JournalFileBackend(str(path.absolute())))  # its lock is a link to it
     if scheme.partition("+")[0] not in SCHEMES[1:]:
         raise InputError(f"storage {without_password(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
@@ -84,7 +84,7 @@ def open_storage(where: str) -> "BaseStorage":
                     grace_period=GRACE_S,
                     heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(RETRIES),
                 )
-        except DBAPIError:  # another worker may be making the tables at this moment
+        except DBAPIError:  # another worker may be creating the tables
             if attempt + 1 == OPEN_ATTEMPTS:
                 raise
             time.sleep(0.5)
@@ -97,7 +97,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def without_password(where: str) -> str:
-    """The storage as it may be printed: without a password."""
+    """Return the storage's URL without its password, for messages."""
     scheme, separator, rest = where.partition("://")
     account, at, host = rest.rpartition("@")
     return f"{scheme}{separator}{account.partition(':')[0]}{at}{host}"
@@ -105,9 +105,9 @@ def without_password(where: str) -> str:
 
 @contextmanager
 def opened(where: str) -> Iterator["BaseStorage"]:
-    """`open_storage`; a database's connections are closed at the end.
+    """Open a storage, and close a database's connections at the end.
 
-    A storage that cannot be opened, or fails in the middle of a search, is one line: nothing is lost.
+    Raises `InputError` if the storage cannot be opened or fails during a search; finished trials are kept.
     """
     from optuna.exceptions import StorageInternalError
     from optuna.storages import RDBStorage
@@ -124,7 +124,7 @@ def opened(where: str) -> Iterator["BaseStorage"]:
     except (StorageInternalError, SQLAlchemyError, OSError, json.JSONDecodeError) as error:
         cause = getattr(error, "orig", None) or error.__cause__ or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        remedy = "once it can, the same command goes on"
+        remedy = "run the same command again when it can be used"
         raise InputError(f"storage {without_password(where)}: cannot be used ({reason}); {remedy}") from None
     finally:
         if isinstance(storage, RDBStorage):
@@ -134,7 +134,7 @@ def opened(where: str) -> Iterator["BaseStorage"]:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Hyperparameters of one model and where they come from: ``found`` says by which search, for people to read."""
+    """Hyperparameters of one model; ``found`` describes the search that found them."""
 
     model: str
     params: dict[str, object]
@@ -142,15 +142,15 @@ class Hyperparameters:
 
 
 def write_settings(settings: Hyperparameters, path: str | Path) -> None:
-    """Write the file atomically. Raises `InputError` where it cannot be written."""
+    """Write the settings file atomically. Raises `InputError` if it cannot be written."""
     content = {"schema": SETTINGS_SCHEMA, **asdict(settings)}
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 def read_settings(path: str | Path) -> Hyperparameters:
-    """What `write_settings` wrote, or a hand-written file with at least ``model`` and ``params``.
+    """Return the settings of a file from `write_settings`, or of a file with at least ``model`` and ``params``.
 
-    Raises `InputError` for a missing, unreadable or newer file, an unknown model, and settings that it does not have.
+    Raises `InputError` if the file is missing, unreadable or newer, if the model is unknown, or if it lacks a setting.
     """
     path = Path(path)
     remedy = "write one with `seer tune -o`"
@@ -159,7 +159,7 @@ def read_settings(path: str | Path) -> Hyperparameters:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     except (ValueError, RecursionError):
-        raise InputError(f"{path}: no JSON; {remedy}") from None
+        raise InputError(f"{path}: it is not JSON; {remedy}") from None
     if not isinstance(content, dict) or not isinstance(content.get("params"), dict) or "model" not in content:
         raise InputError(f"{path}: a settings file needs `model` and `params`; {remedy}")
     require_readable(path, content.get("schema", SETTINGS_SCHEMA), SETTINGS_SCHEMA)
@@ -167,27 +167,28 @@ def read_settings(path: str | Path) -> Hyperparameters:
     stored = model_class(model)().get_params()
     for name, value in params.items():
         if name not in stored:
-            known = f"it has {', '.join(stored) or 'none'}{nearest(name, stored)}"
-            raise InputError(f"{path}: {model} has no setting {name!r}; {known}")
-        if not _alike(value, stored[name]):
+            hint = f"it has {', '.join(stored) or 'none'}{nearest(name, stored)}"
+            raise InputError(f"{path}: {model} has no setting {name!r}; {hint}")
+        if not _same_type(value, stored[name]):
             raise InputError(f"{path}: {name} is {value!r}; {model} needs a value like {stored[name]!r}")
     search = content.get("found")
     return Hyperparameters(model, params, search if isinstance(search, dict) else {})
 
 
-def _alike(value: object, stored: object) -> bool:
+def _same_type(value: object, stored: object) -> bool:
     if isinstance(stored, bool) or not isinstance(stored, int | float):
         return isinstance(value, type(stored))
-    whole = isinstance(value, int) or (isinstance(stored, float) and isinstance(value, float))
-    return whole and not isinstance(value, bool)
+    is_number = isinstance(value, int) or (isinstance(stored, float) and isinstance(value, float))
+    return is_number and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
 class TuningOutcome:
-    """The outcome of a study so far: ``params`` the best settings, ``value`` theirs, ``stored_value`` the stored ones'.
+    """The outcome of a study so far.
 
-    ``time_loss``, ``absolute_loss`` and ``choice_loss`` are its parts (see `Loss`); ``trials`` state → count;
-    ``importance`` setting → share of the variance of values that it explains (empty for few trials).
+    ``params`` are the best settings and ``value`` is their objective. ``stored_value`` is the objective of the stored
+    settings. ``time_loss``, ``absolute_loss`` and ``choice_loss`` are the parts of ``value`` (see `Loss`). ``trials``:
+    state → count. ``importance``: setting → share of the objective's variance that it explains; empty for few trials.
     """
 
     model: str
@@ -204,21 +205,35 @@ class TuningOutcome:
     importance: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """Return the outcome as JSON values."""
         return asdict(self)
 
     def settings(self) -> Hyperparameters:
-        """As a settings file holds it."""
+        """Return the best settings in the form of a settings file."""
         search = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
         return Hyperparameters(self.model, self.params, search)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions:
-    """What is searched, and where the study lives. All who give the same options share one study.
+    """The search and the storage of its study. Workers with the same options share one study.
 
-    ``trials`` finished ones of the study in all; ``study`` its name, by default made of model, objective and data;
-    ``timeout_minutes``: no trial begins after this time.
+    Attributes
+    ----------
+    trials : int
+        Number of finished trials of the study in all.
+    model, objective, candidate : str
+        Model to tune, loss to minimise, and whether algorithms or solvers are chosen.
+    seed : int
+        Seed of folds and sampling.
+    device : str
+        Device for XGBoost, cpu or cuda.
+    storage : str
+        File name or URL of the Optuna storage.
+    study : str or None
+        Name of the study; None makes it from model, objective and data.
+    timeout_minutes : float or None
+        No trial starts after this time.
     """
 
     trials: int
@@ -233,10 +248,26 @@ class TuneOptions:
 
 
 def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> TuningOutcome:
-    """Search settings of a model over ``data`` until the study has as many finished trials as the options ask for.
+    """Search settings of a model until the study has the requested number of finished trials.
 
-    Raises `InputError` where the study of that name was made for something else, the storage cannot be used, or the
-    data (of one family) cannot carry the search.
+    Parameters
+    ----------
+    data
+        Measurements of one family: a table, its path, or a list of them.
+    options
+        The search and its storage.
+    progress
+        Called with the finished trials, all trials, and the best value so far as text.
+
+    Returns
+    -------
+    TuningOutcome
+        The best settings and their losses.
+
+    Raises
+    ------
+    InputError
+        If the study of that name has another purpose, if the storage cannot be used, or if the data are not enough.
     """
     import optuna
 
@@ -244,25 +275,28 @@ def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> 
     data = as_dataset(data)
     stored = stored_settings(cls)
     if not stored:
-        raise InputError(f"{options.model} has no settings to tune; tune another model, as {DEFAULT_MODEL}")
+        raise InputError(f"{options.model} has no settings to tune; tune another model, such as {DEFAULT_MODEL}")
     rows = rows_of(model_frame(data, options.candidate), data.own, data.devices)
     folds = InnerFolds.of(rows, options.seed)
     folds.require(options.objective)
     if not folds.can_hold_out:
-        raise InputError(f"{data.name}: measured rows of two shapes or more are needed to hold one out")
+        raise InputError(f"{data.name}: the measured rows have one shape; a search needs two or more")
     identity = {name: getattr(options, name) for name in ("model", "objective", "candidate", "seed")}
     identity |= {"data": fingerprint(rows), "folds": INNER_FOLDS, "features": rows.family.version}
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with opened(options.storage) as held:
-        study = _join(held, options, identity, stored)
-        valuing = Valuing(cls, folds, options.objective, seed=options.seed, device=options.device)
+    with opened(options.storage) as storage:
+        study = _join(storage, options, identity, stored)
+        loss_of = TrialObjective(cls, folds, options.objective, seed=options.seed, device=options.device)
         timeout_s = None if options.timeout_minutes is None else 60.0 * options.timeout_minutes
-        optimise(study, valuing, options.trials, timeout_s=timeout_s, progress=progress)
+        optimise(study, loss_of, options.trials, timeout_s=timeout_s, progress=progress)
         return _outcome(study, options, stored)
 
 
 def _join(storage: "BaseStorage", options: TuneOptions, identity: dict[str, Any], stored: dict[str, Any]) -> "Study":
-    """The study, made if missing. The process that makes it samples with the seed, others without one."""
+    """Return the study, created if missing.
+
+    The process that creates it samples with the seed, others without a seed.
+    """
     import optuna
 
     where, is_new = without_password(options.storage), True
@@ -273,20 +307,20 @@ def _join(storage: "BaseStorage", options: TuneOptions, identity: dict[str, Any]
         is_new = False
         study = optuna.load_study(study_name=name, storage=storage, **search_method(None))
     trials = study.get_trials(deepcopy=False)
-    # read first: its maker says what it is for, then adds trials
+    # the trials are read first, because a new study gets its purpose before its trials
     if IDENTITY not in study.user_attrs:
         if trials:
-            raise InputError(f"study {name!r} in {where} is none of `seer tune`; give another --study name")
+            raise InputError(f"study {name!r} in {where} was not made by `seer tune`; give another --study name")
         study.set_user_attr(IDENTITY, identity)
     stored_identity = study.user_attrs[IDENTITY]
     for key, value in identity.items():
         if stored_identity.get(key) != value:
             differs = f"is for {key} {stored_identity.get(key)}, this run has {value}"
-            remedy = "values would not compare: give another --study name"
+            remedy = "their values cannot be compared: give another --study name"
             raise InputError(f"study {name!r} in {where} {differs}; {remedy}")
     usable = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
-    known = [trial.system_attrs.get("fixed_params", trial.params) for trial in usable]
-    if is_new or (known and stored not in known):  # of a study without trials, its maker is about to add them
+    tried = [trial.system_attrs.get("fixed_params", trial.params) for trial in usable]
+    if is_new or (tried and stored not in tried):  # the creator of a study without trials will add them
         study.enqueue_trial(stored)
     return study
 
@@ -303,7 +337,7 @@ def _outcome(study: "Study", options: TuneOptions, stored: dict[str, Any]) -> Tu
     choice = float(best.user_attrs["choice_loss"])
     importance: dict[str, float] = {}
     if count["complete"] >= MIN_TRIALS_FOR_IMPORTANCE:
-        with suppress(RuntimeError, ValueError):  # all trials of one value
+        with suppress(RuntimeError, ValueError):  # all trials have the same value
             importance = optuna.importance.get_param_importances(study)
     complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
     return TuningOutcome(

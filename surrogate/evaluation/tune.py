@@ -1,8 +1,8 @@
-"""Hyperparameters searched inside the training part, by folds over shapes; held-out rows are never used.
+"""Search hyperparameters with folds by shape inside the training rows; held-out rows are never used.
 
-The splits are nested. Whoever judges (the outer folds of ``seer compare``) hands over training rows only; every trial
-is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in memory, `surrogate.evaluation.study`
-over an Optuna storage that processes and machines share.
+The splits are nested. The outer folds of ``seer compare`` pass only training rows. Each trial is then evaluated on
+`INNER_FOLDS` folds of these rows by shape. `search` works in memory. `surrogate.evaluation.study` uses an Optuna
+storage that processes and machines share.
 """
 
 import signal
@@ -31,11 +31,19 @@ if TYPE_CHECKING:
 OBJECTIVES = ("time", "choice", "both")
 INNER_FOLDS = 3
 TIME_WEIGHT = 0.5
-"""Weight of the mean absolute log error in ``both``: the slowdown alone is too noisy to choose by.
+"""Weight of the mean absolute log error in ``both``. The slowdown without it is too noisy to choose settings.
 
-Ten random settings of boosted-terms, valued inside 1,506 shapes of MIOpen's find-db (MI210) and judged on 4,257 others:
-the rank correlation with the slowdown outside was 0.30 for the slowdown inside, 0.61 for the root mean square error,
-0.81 for the mean absolute error, 0.82 for ``both``; that with the mean absolute error outside −0.04, 0.37, 0.88, 0.75.
+Measured with ten random settings of boosted-terms on MIOpen's find-db (MI210), with the loss on 1,506 inner shapes and
+the result on 4,257 outer shapes. Rank correlations with the outer slowdown and the outer mean absolute error:
+
+==========================  ==============  ==========================
+inner loss                  outer slowdown  outer mean absolute error
+==========================  ==============  ==========================
+slowdown                    0.30            −0.04
+root mean square error      0.61            0.37
+mean absolute error         0.81            0.88
+``both``                    0.82            0.75
+==========================  ==============  ==========================
 """
 
 
@@ -43,8 +51,9 @@ the rank correlation with the slowdown outside was 0.30 for the slowdown inside,
 class Loss:
     """Losses over held-out rows.
 
-    ``time`` root mean square log error; ``absolute`` mean absolute log error; ``choice`` mean log slowdown, averaged
-    within shapes and then over them as the primary figure of `seer compare` is (NaN where nothing could be chosen).
+    ``time`` is the root mean square log error. ``absolute`` is the mean absolute log error. ``choice`` is the mean log
+    slowdown, averaged within shapes and then over shapes, as in the primary figure of `seer compare`. It is NaN if no
+    problem has a choice.
     """
 
     time: float
@@ -52,7 +61,7 @@ class Loss:
     choice: float
 
     def value(self, objective: str) -> float:
-        """The one number to minimise; without a choice ``both`` is its part of the time error alone."""
+        """Return the value to minimise. Without a choice, ``both`` is only its part of the time error."""
         if objective == "both":
             return TIME_WEIGHT * self.absolute + (0.0 if np.isnan(self.choice) else self.choice)
         return self.time if objective == "time" else self.choice
@@ -60,9 +69,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class InnerFolds:
-    """Training rows dealt into folds by shape; ``label`` (rows,) the fold, ``evaluated`` (rows,) rows of a choice.
+    """Training rows in folds by shape.
 
-    A choice is made among the measured candidates of a problem, if at least two are ok at its newest library version.
+    ``label`` (rows,) is each row's fold. ``evaluated`` (rows,) marks the rows of choices. A choice is made among the
+    measured candidates of a problem if at least two are ok at its newest library version.
     """
 
     rows: Rows
@@ -71,34 +81,34 @@ class InnerFolds:
 
     @classmethod
     def of(cls, rows: Rows, seed: int) -> "InnerFolds":
-        """Folds by hashing the shapes with the seed."""
+        """Return folds by a hash of the shapes and the seed."""
         label = fold_labels(shape_names(rows.frame, rows.family), INNER_FOLDS, seed)
         return cls(rows, label, evaluation_rows(rows.frame, rows.family, "listed") & rows.ok)
 
     @property
     def can_hold_out(self) -> bool:
-        """True where the ok rows have two shapes or more."""
+        """Whether the ok rows have two or more shapes."""
         return len(np.unique(self.label[self.rows.ok])) > 1
 
     def require(self, objective: str) -> None:
-        """Raise `InputError` where ``objective`` is unknown or these rows cannot give it."""
+        """Raise `InputError` if ``objective`` is unknown, or if these rows do not determine it."""
         check_choice("objective", objective, OBJECTIVES)
         if objective == "choice" and not self.evaluated.any():
             raise InputError("no problem has two measured candidates to choose from; use objective time")
 
     def losses(self, model: TimeModel) -> Iterator[Loss]:
-        """The loss over the folds so far, after each fold in which something could be trained and held out."""
+        """Yield the loss over the folds so far, after each fold with training rows and held-out rows."""
         errors, slowdowns = [], []
         for fold in range(INNER_FOLDS):
             train = self.rows.take(self.label != fold)
             outside = np.flatnonzero((self.label == fold) & self.rows.ok)
-            held = self.rows.take(outside)
-            if not train.ok.any() or not len(held):
+            holdout = self.rows.take(outside)
+            if not train.ok.any() or not len(holdout):
                 continue
-            predicted = model.fit(train).predict(held)
+            predicted = model.fit(train).predict(holdout)
             applies = np.isfinite(predicted)
-            errors.append(np.log(predicted[applies] / held.time_us[applies]))
-            slowdowns.append(_log_slowdowns(predicted, held, self.evaluated[outside]))
+            errors.append(np.log(predicted[applies] / holdout.time_us[applies]))
+            slowdowns.append(_log_slowdowns(predicted, holdout, self.evaluated[outside]))
             error, slowdown = np.concatenate(errors), np.concatenate(slowdowns)
             yield Loss(
                 float(np.sqrt(np.mean(error**2))) if len(error) else np.inf,
@@ -107,11 +117,11 @@ class InnerFolds:
             )
 
 
-def _log_slowdowns(predicted_us: np.ndarray, held: Rows, evaluated: np.ndarray) -> np.ndarray:
-    """(shapes,) mean log slowdown of the picks over each shape's problems, among the ``evaluated`` rows."""
+def _log_slowdowns(predicted_us: np.ndarray, holdout: Rows, evaluated: np.ndarray) -> np.ndarray:
+    """Return the mean log slowdown of each shape's picks, (shapes,), among the ``evaluated`` rows."""
     if not evaluated.any():
         return np.empty(0)
-    part = EvaluationSet.of(held.take(evaluated))
+    part = EvaluationSet.of(holdout.take(evaluated))
     slowdown = pick_by_times(part, predicted_us[evaluated], part.rows.ok).slowdown
     return np.bincount(part.shape, weights=np.log(slowdown)) / np.bincount(part.shape)
 
@@ -122,7 +132,10 @@ TUNE_TRIALS = {"none": 0, "light": 20, "full": 60}
 
 
 def configured(cls: type[TimeModel], params: Mapping[str, Any], seed: int, device: str = "cpu") -> TimeModel:
-    """An unfitted model with these settings, and with the seed and the device where it has such."""
+    """Return an unfitted model with these settings, the seed and the device.
+
+    A model without the latter ignores them.
+    """
     stored = cls().get_params()
     run = {"random_state": seed, "device": device}
     return cls(**{name: value for name, value in run.items() if name in stored}, **params)
@@ -131,9 +144,9 @@ def configured(cls: type[TimeModel], params: Mapping[str, Any], seed: int, devic
 def tuned(
     cls: type[TimeModel], rows: Rows, tune: str, seed: int, device: str = "cpu", progress: Progress | None = None
 ) -> TimeModel:
-    """An unfitted model with its stored settings, or with the best of a search over ``rows``.
+    """Return an unfitted model with its stored settings, or with the best settings of a search over ``rows``.
 
-    ``progress`` as of `search`.
+    ``progress`` is called as in `search`.
     """
     trials = TUNE_TRIALS[tune]
     found = search(cls, rows, trials, seed, device=device, progress=progress) if trials else {}
@@ -150,10 +163,10 @@ def search(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The best of ``trials`` settings by their loss over inner folds (`InnerFolds`); the stored settings come first.
+    """Return the best of ``trials`` settings by their loss over inner folds (`InnerFolds`).
 
-    ``progress`` is called with (trials finished, trials in all, the best so far). Raises `InputError` where the rows
-    cannot carry the model or the objective.
+    The first trial has the stored settings. ``progress`` is called with the finished trials, all trials, and the best
+    value so far as text. Raises `InputError` if the rows are not enough for the model or the objective.
     """
     import optuna
 
@@ -167,24 +180,26 @@ def search(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(**search_method(seed))
     study.enqueue_trial(stored)
-    optimise(study, Valuing(cls, folds, objective, seed=seed, device=device), trials, progress=progress)
+    optimise(study, TrialObjective(cls, folds, objective, seed=seed, device=device), trials, progress=progress)
     return study.best_params
 
 
 def stored_settings(cls: type[TimeModel]) -> dict[str, Any]:
-    """The stored settings of what a model lets be tuned; empty where that is nothing."""
+    """Return the stored values of a model's tunable settings; empty if it has none."""
     import optuna
 
     return dict(cls.space(optuna.trial.FixedTrial(cls().get_params())))
 
 
 _WARNINGS = threading.Lock()
-"""Held while the process's warnings are changed: searches may run in several threads."""
+"""Lock for changes of the process's warning filters, because searches may run in several threads."""
 
 
 def search_method(seed: int | None) -> dict[str, Any]:
-    """TPE that takes the running trials of others for bad ones; after each fold, a trial above the median of its
-    predecessors at that fold ends, but the first five never do.
+    """Return sampler and pruner of a study.
+
+    The sampler is TPE, which assumes that running trials are bad. After each fold, the pruner ends a trial whose value
+    is above the median of earlier trials at that fold. It never ends the first five trials.
     """
     import optuna
 
@@ -196,11 +211,11 @@ def search_method(seed: int | None) -> dict[str, Any]:
 
 @contextmanager
 def _held_signals() -> Iterator[Callable[[bool], None]]:
-    """Hold back Ctrl-C and the like during a search; call what it yields with True where they may act, else False.
+    """Delay Ctrl-C and other signals during a search; yield a function that allows (True) or delays them (False).
 
-    A trial is closed properly only if the exception comes from within its valuing. Elsewhere it can leave a write half
-    done or Optuna's heartbeat running, or be raised in a finaliser, where Python drops it. The first signal is kept
-    until it may act, or the search is over; a second one acts at once.
+    Optuna closes a trial properly only if the exception comes from inside the objective. Outside, it can interrupt a
+    write, leave Optuna's heartbeat running, or be lost in a finaliser. The first signal is delayed until it is allowed
+    or the search ends. A second signal acts immediately.
     """
     handlers: dict[int, Any] = {}
     caught: list[int] = []
@@ -217,7 +232,7 @@ def _held_signals() -> Iterator[Callable[[bool], None]]:
         if allowed and caught:
             handlers[caught[0]](caught[0], None)
 
-    if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
+    if threading.current_thread() is threading.main_thread():  # handlers are set and run only there
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)
             if number is not None and callable(handler := signal.getsignal(number)):
@@ -232,8 +247,11 @@ def _held_signals() -> Iterator[Callable[[bool], None]]:
 
 
 @dataclass(frozen=True)
-class Valuing:
-    """The loss of a trial's settings: a model is fitted on all folds but one, in turn. ``objective`` is minimised."""
+class TrialObjective:
+    """The objective of a trial: the loss of its settings by cross-validation.
+
+    ``objective`` names the minimised loss.
+    """
 
     cls: type[TimeModel]
     folds: InnerFolds
@@ -250,16 +268,20 @@ class Valuing:
             trial.report(last.value(self.objective), fold)
             if fold + 1 < INNER_FOLDS and trial.should_prune():
                 raise optuna.TrialPruned
-        assert last is not None  # `InnerFolds.can_hold_out` was asked before the study began
+        assert last is not None  # `InnerFolds.can_hold_out` was checked before the study began
         for part, loss in asdict(last).items():
             trial.set_user_attr(f"{part}_loss", loss)
         return last.value(self.objective)
 
 
 def optimise(
-    study: "Study", valuing: Valuing, trials: int, timeout_s: float | None = None, progress: Progress | None = None
+    study: "Study",
+    loss_of: TrialObjective,
+    trials: int,
+    timeout_s: float | None = None,
+    progress: Progress | None = None,
 ) -> None:
-    """Run trials until the study has ``trials`` finished ones, by all its workers, or the time is up."""
+    """Run trials until all workers together have finished ``trials`` trials, or the time is over."""
     from optuna.trial import TrialState
 
     def is_done() -> bool:
@@ -278,7 +300,7 @@ def optimise(
         def value(trial: "Trial") -> float:
             try:
                 allow(True)
-                return valuing(trial)
+                return loss_of(trial)
             finally:
                 allow(False)
 

@@ -152,7 +152,7 @@ def spoilt(name: str, file: str, change: Callable[[Any], Any], folder: Path) -> 
         ("conv/widths.json", lambda c: c["by_key"].update(all=float("nan")), "by_key: Expected `float` >= 0.0"),
         ("conv/widths.json", lambda c: c["distance"]["values"].sort(reverse=True), "distance falls"),
         ("conv/widths.json", lambda c: c["distance"]["values"].pop(), "one value more than edges"),
-        ("conv/widths.json", lambda c: c["time_us"].update(values=[1e5] * 5, edges=[1, 2, 3, 4]), "a half width is above"),
+        ("conv/widths.json", lambda c: c["time_us"].update(values=[1e5] * 5, edges=[1, 2, 3, 4]), "a half width is"),
         ("conv/domain.json", lambda c: c.update(settings=[]), "settings"),
         ("conv/domain.json", lambda c: c["references"]["cudnn|fwd"].update(least=[9] * 3), "lists of finite numbers"),
         (

@@ -324,7 +324,7 @@ def test_models_without_settings_and_tables_of_one_shape_are_refused(refused, da
     with refused("roofline"):
         tuned(data, trials=1, model="roofline", storage=storage)
     one = data.with_frame(data.frame[rows_of(data.frame).shape == 0])
-    with refused("two shapes"):
+    with refused("have one shape"):
         tuned(one, trials=1, model=MODEL, storage=storage)
     assert not Path(storage).exists()
 
