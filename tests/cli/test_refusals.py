@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trace.conftest import whole
+from tests.trace.conftest import trace_json
 
 TEXT = Path(__file__).with_name("refusals.txt").read_text(encoding="utf-8")
 ROWS = [line.split("  =>  ") for line in TEXT.splitlines() if line and not line.startswith("#")]
@@ -16,7 +16,7 @@ ROWS = [line.split("  =>  ") for line in TEXT.splitlines() if line and not line.
 def places(dataset, trained, tmp_path, monkeypatch):
     """Word of a row → the file in its place, in the current folder."""
     monkeypatch.chdir(tmp_path)
-    Path("trace.json").write_text(json.dumps(whole()))
+    Path("trace.json").write_text(json.dumps(trace_json()))
     Path("net.txt").write_text("n1c64h14k64r3p1\n")
     return {"DATA": dataset, "BUNDLE": trained, "TRACE": "trace.json", "NET": "net.txt", "OUT": tmp_path / "out"}
 
