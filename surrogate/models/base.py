@@ -49,6 +49,11 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     ``clone``, ``get_params``, ``cross_val_score`` and ``Pipeline`` work as for any scikit-learn estimator.
     Hyperparameters are the arguments of ``__init__``. Their defaults are the stored, recommended settings. Fitted
     attributes end in an underscore.
+
+    Attributes
+    ----------
+    is_fitted_
+        True after a fit.
     """
 
     name: ClassVar[str]

@@ -44,7 +44,8 @@ else:
 def to_json_types(value: object) -> object:
     """Return JSON types: dataclasses become objects of their fields, arrays become lists, keys become texts."""
     if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {key: to_json_types(getattr(value, name)) for key, name in names}
     if is_dataclass(value):
         return {field.name: to_json_types(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

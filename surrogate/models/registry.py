@@ -91,13 +91,42 @@ def __getattr__(name: str) -> "dict[str, type[TimeModel]]":
 
 
 def model_class(name: str) -> "type[TimeModel]":
-    """Return the class with that name, also of a model on request. Raise `InputError` with the nearest names."""
+    """Return the class of a model.
+
+    Parameters
+    ----------
+    name
+        Name of the model, which may be one on request.
+
+    Returns
+    -------
+    type[TimeModel]
+        The class.
+
+    Raises
+    ------
+    InputError
+        If no model has this name. The message gives the nearest names.
+    """
     check_choice("model", name, DECLARED)
     return DECLARED[name].load()
 
 
 def model_frame(data: "Dataset", candidate: str = "algorithm") -> "pd.DataFrame":
-    """Return the rows of the candidates (`candidate_frame`), with kernel metrics if the dataset has kernels."""
+    """Return the rows of a dataset's candidates, from which models learn.
+
+    Parameters
+    ----------
+    data
+        The dataset.
+    candidate
+        ``algorithm`` or ``solver``: the column of the candidates (see `candidate_frame`).
+
+    Returns
+    -------
+    pd.DataFrame
+        The rows, with kernel metrics if the dataset has kernels.
+    """
     from surrogate.dataset.store import candidate_frame
     from surrogate.models.seer.kernels import with_kernel_metrics
 

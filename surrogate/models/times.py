@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
@@ -373,7 +373,7 @@ class BoostedTimes:
         trees = Trees.from_bytes(files[ARRAYS])
         if trees.feature.max() > len(facts.columns) or len(set(facts.columns)) < len(facts.columns):
             raise InputError(f"the trees split more columns than the {len(facts.columns)} in {FACTS}")
-        return cls(trees, facts.columns, facts.codes, facts.own_weight, call_us=facts.call_us, trend=facts.trend)
+        return cls(trees, facts.columns, facts.codes, facts.algorithm_weight, call_us=facts.call_us, trend=facts.trend)
 
     def check(self, family: Family) -> None:
         """Raise `InputError` if the model needs columns or sizes that the family does not have."""
@@ -389,13 +389,12 @@ class BoostedTimes:
             raise InputError(f"the model's columns, terms, lines or units are not those of {family.name}")
 
 
-@dataclass(frozen=True)
-class _Facts:
+class _Facts(Struct, frozen=True, rename={"algorithm_weight": "own_weight"}):
     """The JSON file of a `BoostedTimes`, besides its trees."""
 
     columns: tuple[str, ...]
     codes: Mapping[str, Count]
-    own_weight: Share
+    algorithm_weight: Share
     call_us: Keyed[CallKey, Microseconds]
     trend: Trend | None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from surrogate.models.json_types import Number
 from surrogate.models.least_squares import relative_fit
@@ -174,16 +175,15 @@ COUNTED_ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "WINOGRA
 GEMM, NONFUSED = "GEMM", "WINOGRAD_NONFUSED"
 
 
-@dataclass(frozen=True, slots=True)
-class AlgorithmFit:
+class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
     """The fits of one algorithm on one device.
 
     Attributes
     ----------
     algorithm
         Name of the algorithm.
-    chooser
-        Predictor of the tile.
+    predictor
+        Predictor of the tile. Bundles store it as ``chooser``.
     variants
         Variant's key → the fit of its main kernel.
     extras
@@ -191,7 +191,7 @@ class AlgorithmFit:
     """
 
     algorithm: str
-    chooser: TilePredictor
+    predictor: TilePredictor
     variants: Mapping[str, VariantFit]
     extras: Mapping[str, FormFit]
 
@@ -261,8 +261,8 @@ class AlgorithmFit:
 
     def _keys(self, sizes: Sizes) -> np.ndarray:
         """Return the variant's key (rows,): the predicted tile, or else the nearest measured tile of that width."""
-        chosen = self.chooser.choose(sizes)
-        tiles = self.chooser.tiles
+        chosen = self.predictor.choose(sizes)
+        tiles = self.predictor.tiles
         keys = np.full(len(chosen), "", dtype=object)
         for position in np.unique(chosen):
             for width in np.unique(sizes.filter_width):
