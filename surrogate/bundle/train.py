@@ -338,9 +338,9 @@ def candidate_keys(rows: Rows) -> frozenset[CandidateKey]:
     """Return the candidates of the rows."""
     values = rows.family.candidate_key[:-1]
     solver = ("solver",) if "solver" in rows.frame else ()
-    named = row_groups(rows.frame, ("library", "algorithm", *solver, *values))
+    distinct = row_groups(rows.frame, ("library", "algorithm", *solver, *values))
     split = 2 + len(solver)
-    return frozenset(CandidateKey(names[0], names[split:], *names[1:split]) for names, _ in named)
+    return frozenset(CandidateKey(names[0], names[split:], *names[1:split]) for names, _ in distinct)
 
 
 def row_counts(rows: Rows) -> dict[ReferenceKey, int]:

@@ -191,7 +191,7 @@ def shape_interval(
 def median_difference(
     errors: np.ndarray, others: np.ndarray, shape: np.ndarray, other_shape: np.ndarray, draws: int = MEDIAN_DRAWS
 ) -> ConfidenceInterval:
-    """Return the median of ``errors`` less that of ``others``, with a 95 % interval by bootstrap over shapes.
+    """Return the median of ``errors`` minus the median of ``others``, with a 95 % interval by bootstrap over shapes.
 
     Parameters
     ----------

@@ -86,9 +86,9 @@ def pick_by_heuristic(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     row, has_pick = np.full(c.count, -1), np.zeros(c.count, dtype=bool)
     chosen = "solver" if "solver" in frame and "heuristic_solver" in frame else "algorithm"
     if f"heuristic_{chosen}" in frame:
-        named = frame[f"heuristic_{chosen}"].notna().to_numpy()
-        has_pick[c.problem[named]] = True
-        hit = np.flatnonzero(named & (frame[f"heuristic_{chosen}"] == frame[chosen]).to_numpy())
+        has_name = frame[f"heuristic_{chosen}"].notna().to_numpy()
+        has_pick[c.problem[has_name]] = True
+        hit = np.flatnonzero(has_name & (frame[f"heuristic_{chosen}"] == frame[chosen]).to_numpy())
         row[c.problem[hit]] = hit
     return judge.choose_rows(c, row, has_pick)
 
@@ -257,8 +257,8 @@ def time_rows(
                 if len(counted):
                     shapes = len(np.unique(rows.shape[counted]))
                     errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
-                    named = {"model": model, "population": population, **where}
-                    record = {**named, "shapes": shapes, **errors}
+                    place = {"model": model, "population": population, **where}
+                    record = {**place, "shapes": shapes, **errors}
                     if population == ALL and where == blank | {"stratum": family.primary}:
                         others = {kind: other for kind, other in paired.items() if references[kind] != model}
                         record |= _median_differences(rows, runs, others, part)

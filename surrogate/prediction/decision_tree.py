@@ -65,7 +65,7 @@ class Slowdown(NamedTuple):
 
 
 class _Split(NamedTuple):
-    """A split between rows whose column is at most ``lower`` and rows whose column is at least ``upper``.
+    """A split of rows: the column is at most ``lower`` on one side, and at least ``upper`` on the other.
 
     ``gain`` is the cost that the split saves.
     """
@@ -122,7 +122,7 @@ def _merged(node: int, splits: dict[int, _Split], leaf_at: dict[int, Leaf]) -> N
 def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _Split:
     """Return the split of the rows with the largest gain.
 
-    A split is valued alone, or by half its gain together with a second split, because an interval needs two splits. If
+    A split counts with its own gain, or with half the gain of it and a second split, because an interval needs two. If
     no split gains anything and no candidate is best for all rows, the middle split is returned with a minimal gain.
     """
     options = list(_splits(columns, finite, rows))
@@ -203,9 +203,9 @@ def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, 
 def complementing(cost: np.ndarray, first: int, count: int) -> list[int]:
     """Return up to ``count`` candidates: ``first``, then one after another the candidate that adds most.
 
-    A candidate adds what it lowers the cost of the best chosen one, over all problems of ``cost`` (problems,
-    candidates). Candidates that add equally much are ordered by their total cost. A candidate that runs for no problem
-    is left out.
+    A candidate adds the cost that it saves over the best chosen candidate, in sum over the problems of ``cost``
+    (problems, candidates). Candidates that add equally much are ordered by their total cost. A candidate that runs for
+    no problem is left out.
     """
     finite = np.where(np.isfinite(cost), cost, FAILURE)
     runs = np.isfinite(cost).any(axis=0)

@@ -33,8 +33,9 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     -------
     list of dict
         One record per family × part (``unseen``, ``seen``) × grouping (``all``, and the family's primary one). It has
-        the time errors over ok rows, the coverage and factors (median of upper / predicted) of the intervals, also per
-        GPU in ``intervals``, the figures of choices, and the stated and actual share of best picks.
+        the time errors over ok rows, the coverage and the factor (median of upper / predicted) of the intervals, and
+        both per GPU in ``intervals``. It also has the figures of choices, and the stated and the actual share of best
+        picks.
 
     Raises
     ------

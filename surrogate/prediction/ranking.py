@@ -173,8 +173,8 @@ class Ranker:
         """Return the answers for the source's ``times``, with intervals, floors and rooflines."""
         time_us, evidence = times.time_us, self.evidence
         source = evidence.source[index]
-        # 1. Half widths: a base, times a factor for the distance (equal for a library's candidates), times a factor for
-        #    the time, plus the extrapolation width of sizes beyond the measured ones.
+        # 1. Half widths: base × factor for the distance × factor for the time + extrapolation width. All candidates of
+        #    a library have the same distance.
         distance, inside, extrapolation = self._distances(sizes)
         library = self.library_of[index]
         factor = self.widths.distance.at(distance)[library, problem] * self.widths.time_us.at(time_us)

@@ -156,8 +156,8 @@ class Resolver:
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
             others = self.bundle.part(question.family, question.gpu, question.values).candidates
-            other_names = {key.solver or key.algorithm for key in others}
-            if not any(name in other_names and not ranker.has(name) for name in question.requested):
+            all_names = {key.solver or key.algorithm for key in others}
+            if not any(name in all_names and not ranker.has(name) for name in question.requested):
                 return ranker
         if question.library_version is not None and question.is_measured_version:
             return self._of_version(question, question.library_version)

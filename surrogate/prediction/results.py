@@ -71,7 +71,7 @@ class Estimate(NamedTuple):
     def around(
         cls, candidate: CandidateSetting, time_us: float, half_width: float, workspace_bytes: int, source: str
     ) -> Self:
-        """Return an estimate whose interval is symmetric in log time."""
+        """Return an estimate with an interval that is symmetric in log time."""
         spread = exp(half_width)
         return cls(candidate, time_us, time_us / spread, time_us * spread, half_width, workspace_bytes, source)
 
@@ -179,8 +179,8 @@ class Selection(TableResult):
         Candidates that are ruled out, with the reasons.
     reason : str or None
         Why the pick is outside the training data; None if it is inside. If there is no pick, it describes the problem.
-    own_share : float
-        Share of a half width that the candidates do not have in common.
+    independent_share : float
+        Share of a half width that is independent between candidates.
     top : int or None
         Number of estimates in ``candidates``; None means all. An estimate that is not listed may still be the fastest.
     source : str

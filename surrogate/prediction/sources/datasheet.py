@@ -61,7 +61,7 @@ class ProductModels(HeldOutErrors):
     matrix_cores: TiledProductModel
 
     def model_of(self, gpu: Gpu) -> TiledProductModel:
-        """Return the model for a GPU; that of matrix cores if no prefix fits its architecture."""
+        """Return the model for a GPU. If no prefix fits its architecture, it is the model of matrix cores."""
         own = (model for start, model in self.boards.items() if gpu.architecture.startswith(start))
         return self.matrix_cores if gpu.fp32_matrix_tflops else next(own, self.matrix_cores)
 
@@ -136,7 +136,7 @@ class Tf32Source(Source):
 
     A candidate with both kinds of kernels takes the shorter time. ``fma`` has the times of multiply-add kernels and
     ``tensor`` the times at TF32's peak. ``has_both`` (candidates,) marks candidates with both kinds of kernels.
-    ``unmeasured`` (candidates,) marks candidates whose library was not measured with TF32.
+    ``unmeasured`` (candidates,) marks candidates of libraries without measurements in TF32.
     """
 
     fma: Source

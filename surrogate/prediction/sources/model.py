@@ -95,8 +95,8 @@ class TreeSource(Source):
     def of(cls, context: Context, times: BoostedTimes, similar: Sequence[str]) -> "TreeSource":
         """Return the model's trees specialised to the setting.
 
-        A candidate that was not measured in the setting on the GPU takes time / base and the call cost of a donor: the
-        first of the ``similar`` GPUs on which it was measured.
+        A candidate without measurements in the setting on the GPU takes time / base and the call cost of a donor. The
+        donor is the first of the ``similar`` GPUs with measurements of the candidate.
         """
         setting, _, candidates, formula, _ = context
         family, gpu, _, _ = setting

@@ -1,4 +1,4 @@
-"""Similar GPUs: the measured GPUs whose data are used for an unmeasured GPU, and the order of candidates there.
+"""Find the measured GPUs that are similar to an unmeasured GPU, and order the candidates by their data.
 
 Kernels are compiled for a compute capability. The ratio of their time to the roofline depends on what bounds them, and
 so on the ratio of peak to bandwidth. The nearest GPU therefore has the same compute capability and the nearest ratio.
@@ -46,8 +46,8 @@ class SimilarGpus(NamedTuple):
     def evidence(self, find: Callable[[frozenset[str]], Iterable[str]], *, each: bool = True) -> set[str]:
         """Return what ``find`` finds for the first group with a result; the GPU itself comes first.
 
-        A calibration's result is added to that of the next group. If ``each``, every GPU of the architecture is its own
-        group.
+        The result of a calibrated GPU is combined with the next group's result. If ``each``, every GPU of the
+        architecture is its own group.
         """
         same = [frozenset({name}) for name in self.architecture] if each else [frozenset(self.architecture)]
         own = set(find(frozenset({self.own})))
