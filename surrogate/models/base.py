@@ -174,7 +174,7 @@ def duplicate(model: TimeModel) -> TimeModel:
     return type(model)(**model.get_params(deep=False))
 
 
-def fitted(model: TimeModel, rows: Rows, on_progress: ProgressCallback) -> TimeModel:
+def fit_with_progress(model: TimeModel, rows: Rows, on_progress: ProgressCallback) -> TimeModel:
     """Fit ``model`` on ``rows`` and return it. ``on_progress`` is called during the fit."""
     model.on_progress = on_progress
     try:
@@ -185,7 +185,7 @@ def fitted(model: TimeModel, rows: Rows, on_progress: ProgressCallback) -> TimeM
     return model
 
 
-def times_of(
+def holdout_times(
     model: TimeModel, train: Rows, holdout: Rows, folder: Path | None, on_progress: ProgressCallback
 ) -> np.ndarray:
     """Fit ``model`` on ``train`` and return its times (rows,) of ``holdout``.
@@ -193,7 +193,7 @@ def times_of(
     If a ``folder`` is given, the times are stored there, and times of interrupted runs are read from there.
     """
     if folder is None:
-        return fitted(model, train, on_progress).predict(holdout)
+        return fit_with_progress(model, train, on_progress).predict(holdout)
     key = (model.name, model.get_params(), train.family.version, fingerprint(train), fingerprint(holdout))
     file = folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}.npy"
     if file.is_file():
@@ -201,7 +201,7 @@ def times_of(
     else:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary, temporary.open("wb") as stream:
-            np.save(stream, fitted(model, train, on_progress).predict(holdout), allow_pickle=False)
+            np.save(stream, fit_with_progress(model, train, on_progress).predict(holdout), allow_pickle=False)
     return np.load(file, allow_pickle=False)
 
 

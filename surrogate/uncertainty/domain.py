@@ -155,7 +155,7 @@ class References:
         """Return the distance of one problem's sizes, in the order of `Family.size_names`."""
         shift, scale = self._scale
         x = np.log2(np.array([*sizes, 2], dtype=np.float64) + shift) * scale
-        batch_excess = -1.0  # for the one at the end
+        batch_excess = -1.0  # removes the extra coordinate's square
         for position, low, high in self._batches:
             batch = float(x[position])
             batch_excess += max(low - batch, batch - high, 0.0) ** 2
@@ -307,7 +307,7 @@ class Domain:
                 f" with {together}" if together else f"; measured: {', '.join(self.gpus)}"
             )
         if library_version is not None and LibraryVersion(key.library, library_version) not in self.versions:
-            measured = ", ".join(sorted(self.versions_of(key.library))).strip() or "a table that names no version"
+            measured = ", ".join(sorted(self.versions_of(key.library))).strip() or "a table without versions"
             return f"{key.library} {library_version} was never measured; measured: {measured}"
         return None
 

@@ -20,7 +20,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
-from surrogate.models.base import ProgressCallback, TimeModel, fitted, times_of
+from surrogate.models.base import ProgressCallback, TimeModel, fit_with_progress, holdout_times
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.intervals import ALL, COVERAGE, HeldOutGpuErrors, StepFunction, UnseenGpu, WidthKey, Widths
@@ -354,8 +354,8 @@ def fit_independent_share(
         likely = [intervals.probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, MIN_LIKELIHOOD)))
 
-    fitted: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
-    return float(np.exp(fitted.x))
+    optimum: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
+    return float(np.exp(optimum.x))
 
 
 Begin = Callable[[str, int], ProgressCallback]
@@ -399,18 +399,18 @@ Answers = tuple[np.ndarray, np.ndarray] | None
 def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = None) -> list[Answers]:
     """Run the fits in parallel, and return the answers of each. A fit without rows to predict leaves its model fitted.
 
-    The number of fits at the same time depends on CPUs and memory. ``keep`` is a folder of finished fits (`times_of`).
+    The number of concurrent fits depends on CPUs and memory. ``keep`` is a folder of finished fits (`holdout_times`).
     """
 
     def run(fit: Fit, stopped: object) -> Answers:
         on_progress = begin(fit.name, len(fit.inside))
         train = rows.take(fit.inside)
         if not len(fit.outside):
-            fitted(fit.model, train, on_progress)
+            fit_with_progress(fit.model, train, on_progress)
         if not (train.ok.any() and len(fit.outside)):
             return None
         holdout = rows.take(fit.outside)
-        return times_of(fit.model, train, holdout, keep, on_progress), distances_to(references_of(train), holdout)
+        return holdout_times(fit.model, train, holdout, keep, on_progress), distances_to(references_of(train), holdout)
 
     largest = max((len(fit.inside) for fit in fits), default=1)
     return in_parallel(run, fits, workers_for(min(len(fits), max(1, MAX_CONCURRENT_ROWS // largest))))
