@@ -1,6 +1,6 @@
 """Which analytical terms carry the result?
 
-Which terms carry the result: `boosted-terms` less one group of columns at a time, on the same held-out rows.
+`boosted-terms` is fitted without one group of columns at a time, and judged on the same held-out rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,27 +35,27 @@ CHOICES = {
     "slowdown_geomean": "slowdown_pooled",
     "slowdown_p95": "slowdown_p95",
 }
-"""Column of `verdicts.choice_verdicts` → what it is called here."""
+"""Column of `verdicts.choice_verdicts` → column of this table."""
 GROUPS: Mapping[str, Sequence[str]] = beside(__file__)
-"""Group → the columns that it takes away."""
+"""Group → the columns that the variant leaves out."""
 
 
 class _OnProblemRoofline(BoostedTerms):
-    """All terms; the base is the problem's roofline alone, the same for every algorithm."""
+    """`boosted-terms` whose base is the problem's roofline, the same for every algorithm."""
 
     def base_us(self, rows: Rows) -> np.ndarray:
         return rows.roofline_us
 
 
 class _OnMicrosecond(BoostedTerms):
-    """All terms; no base: trees on the log of the time itself."""
+    """`boosted-terms` without a base: the trees predict the logarithm of the time."""
 
     def base_us(self, rows: Rows) -> np.ndarray:
         return np.ones(len(rows))
 
 
 def variants(seed: int) -> dict[str, TimeModel]:
-    """Label → model, the whole one first."""
+    """Return label → model. The full model is the first."""
     classes: dict[str, type[TimeModel]] = {
         WHOLE: BoostedTerms,
         **{f"no {group}": without(names) for group, names in GROUPS.items()},
@@ -67,7 +67,7 @@ def variants(seed: int) -> dict[str, TimeModel]:
 
 
 def without(names: Sequence[str]) -> type[BoostedTerms]:
-    """`boosted-terms` that does not see these columns; its base stays."""
+    """Return `boosted-terms` without these columns. The base does not change."""
 
     class BoostedWithout(BoostedTerms):
         def columns(self, family: Family) -> tuple[str, ...]:
@@ -77,7 +77,10 @@ def without(names: Sequence[str]) -> type[BoostedTerms]:
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """By shape on cuDNN (the partial table also trains), a sample of MI210's shapes, and cuDNN by GPU."""
+    """Judge the variants by shape on cuDNN, by shape on a sample of MI210, and by GPU on cuDNN.
+
+    The partial table of cuDNN is used for training, too.
+    """
     parts = []
     for label, rows, rounds, candidates in _tables(sources, effort):
         predictions = predict_rounds(rows, candidates, rounds, variants(effort.seed), effort.tick)
@@ -101,11 +104,11 @@ def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[
 
 
 def variant_verdicts(predictions: Predictions) -> pd.DataFrame:
-    """Per variant, over ungrouped problems: slowdown and time errors with intervals, and both less the first's.
+    """Return slowdown and time errors per variant on ungrouped problems, with intervals and with changes.
 
-    ``slowdown_change_pct`` is 100 times the mean log slowdown less the first variant's (macro over shapes),
-    ``error_change_pct`` the median error less the first's in percentage points; their intervals are paired: both
-    variants are seen on the same draws of shapes.
+    A change is the difference to the first variant. ``slowdown_change_pct`` is 100 times the change of the mean log
+    slowdown (macro over shapes). ``error_change_pct`` is the change of the median error in percentage points. The
+    intervals of changes are paired: both variants use the same bootstrap draws of shapes.
     """
     rows = predictions.rows
     part = rows.family.in_grouping(rows.stratum, rows.family.primary)
@@ -129,7 +132,7 @@ def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
 
 
 def _change(of: str, change: ConfidenceInterval) -> dict[str, float]:
-    """What a table says of a difference to the whole model, in percent or percentage points."""
+    """Return the columns of a difference to the full model, in percent or percentage points."""
     ends = {"pct": change.mid, "low": change.low, "high": change.high}
     return {f"{of}_change_{name}": 100 * value for name, value in ends.items()}
 
@@ -151,7 +154,8 @@ def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
 def median_change(
     predicted: np.ndarray, other: np.ndarray, measured: np.ndarray, shape: np.ndarray
 ) -> ConfidenceInterval:
-    """Median error of ``predicted`` less that of ``other``, with its 95 % interval over shapes; arrays (rows,)."""
+    """Return the difference of two median errors with its 95 % interval by bootstrap over shapes; arrays are
+    (rows,)."""
     errors = [np.abs(time / measured - 1) for time in (predicted, other)]
     draws = [verdicts.median_draws(error, shape) for error in errors]
     low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
@@ -159,7 +163,8 @@ def median_change(
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Per table: the whole model, and the variants that change error or slowdown beyond chance, largest first."""
+    """Return per table the full model and the variants with a significant change of error or slowdown, largest
+    first."""
     sentences = []
     for label, part in table.groupby("data", sort=False):
         part = part.set_index("variant")
@@ -175,7 +180,7 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _significant(part: pd.DataFrame, kind: str) -> list[str]:
-    """The variants whose paired interval excludes zero, the largest change first."""
+    """Return the variants whose paired interval excludes zero, the largest change first."""
     low, high = part[f"{kind}_change_low"], part[f"{kind}_change_high"]
     significant = part[(low > 0) | (high < 0)]
     order = significant[f"{kind}_change_pct"].abs().sort_values(ascending=False).index

@@ -1,7 +1,7 @@
-"""The README's table of a comparison: ``python -m experiments.accuracy_table DIR`` prints it as Markdown.
+"""Print the README's table of a comparison as Markdown: ``python -m experiments.accuracy_table DIR``.
 
-DIR is a folder that ``seer compare`` wrote. Models stand in the order of their slowdown on ungrouped problems; a line
-behind the table tells how far the first one's seeds lie apart, and how few shapes carry its loss.
+DIR is a folder that ``seer compare`` wrote. Models are sorted by their slowdown on ungrouped problems. A line below the
+table gives the range of the first model's seeds, and the share of its loss in the worst shapes.
 """
 
 import argparse
@@ -17,21 +17,21 @@ from surrogate.report.summary import Results, choice_rows, read_results, time_ro
 from surrogate.report.tables import change
 
 FEW = 6
-"""Shapes whose share of the loss is given."""
+"""Number of shapes whose share of the loss is printed."""
 LEFT_OUT = ("oracle",)
-"""Models that the table would say nothing of."""
+"""Models without useful figures in the table."""
 HEADS = ("model", "slowdown [95 %]", "pooled", "p95", "≤ 10 % slower")
 PAIRED = {
     "to SEER's fits [95 %]": "paired_vs_seer",
     "to the best linear model [95 %]": "paired_vs_linear",
     "to the library's own picker [95 %]": "paired_vs_heuristic",
 }
-"""Head → key of a relative difference."""
+"""Heading → key of a relative difference."""
 TIMES = "median / p90 time error, ungrouped"
 
 
 def markdown(results: Results) -> str:
-    """Return the table: choices and time errors on ungrouped problems; a dash where a model has none."""
+    """Return the table of choices and time errors on ungrouped problems, with a dash for a missing figure."""
     choices = [row for row in choice_rows(results, "ungrouped") if row["n"] and row["model"] not in LEFT_OUT]
     errors = {row["model"]: row for row in time_rows(results, "ungrouped") if row["n"]}
     paired = {head: key for head, key in PAIRED.items() if any(row.get(key) for row in choices)}
@@ -52,7 +52,7 @@ def _percent(share: float) -> str:
 
 
 def _change(paired: Sequence[float] | None) -> str:
-    """A relative difference and its interval in percent; a model against itself has none."""
+    """Return a relative difference and its interval in percent; a dash for a model against itself."""
     if not paired or not any(paired):
         return "–"
     low, middle, high = map(change, paired)
@@ -60,7 +60,10 @@ def _change(paired: Sequence[float] | None) -> str:
 
 
 def spread(choices: pd.DataFrame, model: str) -> str:
-    """``model`` on ungrouped problems: slowdowns (macro over shapes) of single seeds, and the worst shapes' share."""
+    """Return the range of single seeds' slowdowns (macro over shapes), and the worst shapes' share of the loss.
+
+    Only the picks of ``model`` on ungrouped problems count.
+    """
     picks = choices[(choices["model"] == model) & (choices["stratum"] != "grouped")]
     picks = picks.assign(loss=np.log(picks["slowdown"]), shape=shape_names(picks, CONV))
     seeds = np.exp(picks.groupby(["seed", "shape"])["loss"].mean().groupby("seed").mean())

@@ -1,7 +1,8 @@
-"""What aiconfigurator answers where its tables lack the judged shapes: its own, and those that it could inherit.
+"""Ask aiconfigurator for problems whose shapes its tables lack. Its answers are interpolated or inherited.
 
-Its SDK runs in an interpreter of the user's choice, on a copy of the family's tables without these shapes of any
-framework or version. Where a framework has several kernels of a problem, its one answer stands for the fastest of them.
+Its SDK runs in an interpreter that the user chooses. Its tables are a copy of the family's tables without these shapes,
+for every framework and version. If a framework has several kernels of a problem, the answer is compared with the
+fastest one.
 """
 
 import subprocess
@@ -21,14 +22,14 @@ from surrogate.formats.aiconfigurator import COLUMNS, ENDING, GPUS, TABLES
 
 FIND = "from importlib.util import find_spec; print(find_spec('aiconfigurator_core').submodule_search_locations[0])"
 KNOWN_ROWS = 200
-"""Trained rows per GPU and framework that tell what an answer holds beside the kernel."""
+"""Training rows per GPU and framework that show the constant time which an answer adds to the kernel."""
 BESIDE = "context"
-"""The kind whose answers hold a further step of constant time, RoPE, which its tables do not time."""
+"""The kind whose answers contain a further step of constant time, RoPE, which its tables do not time."""
 FOLDERS = {name: folder for folder, name in GPUS.items()}
 
 
 def systems_folder(python: str) -> Path:
-    """The tables of the package that this interpreter has. Raises `InputError` where it has none."""
+    """Return the folder of tables of this interpreter's package. Raises `InputError` if the package is missing."""
     try:
         process = subprocess.run([python, "-c", FIND], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -37,9 +38,9 @@ def systems_folder(python: str) -> Path:
 
 
 def asked(python: str, script: str, questions: pd.DataFrame, *words: Path) -> tuple[pd.DataFrame, str]:
-    """What a script beside this one answers to ``questions`` in that interpreter, and what it complained of.
+    """Run a script of this folder in that interpreter; return its answers to ``questions`` and its messages.
 
-    Raises `InputError` where it fails.
+    Raises `InputError` if the script fails.
     """
     with TemporaryDirectory() as folder:
         question, answer = Path(folder) / "questions.parquet", Path(folder) / "answers.parquet"
@@ -52,7 +53,8 @@ def asked(python: str, script: str, questions: pd.DataFrame, *words: Path) -> tu
 
 
 def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[str], held: Collection[str]) -> int:
-    """Copies the family's tables of these GPUs without the rows of the shapes ``held``; the number of rows left out."""
+    """Copy the family's tables of these GPUs without the rows of the shapes ``held``; return the number of dropped
+    rows."""
     to.mkdir(parents=True)
     for path in systems.glob("*.yaml"):
         (to / path.name).write_bytes(path.read_bytes())
@@ -75,7 +77,7 @@ def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[st
 
 
 def queries(frame: pd.DataFrame, kind: Family) -> pd.DataFrame:
-    """What the script is asked about each row: on which GPU, of which framework, and the problem."""
+    """Return the columns that the script needs for each row: GPU, framework and problem."""
     texts = {name: frame[name].astype(str).to_numpy() for name in kind.setting_names}
     return frame[[*kind.size_names]].assign(
         **texts,
@@ -87,10 +89,10 @@ def queries(frame: pd.DataFrame, kind: Family) -> pd.DataFrame:
 
 
 def answers(python: str, trained: pd.DataFrame, wanted: pd.DataFrame, kind: Family) -> tuple[pd.DataFrame, str]:
-    """(rows of ``wanted``) `time_us`, `mode` and `heuristics_us`, and what the script complained of.
+    """Return `time_us`, `mode` and `heuristics_us` for the rows of ``wanted``, and the script's messages.
 
-    No shape of ``wanted`` is left in the tables; ``trained`` are rows that stay there. Raises `InputError` where the
-    package is missing.
+    The tables contain no shape of ``wanted``. The rows of ``trained`` stay in them. Raises `InputError` if the package
+    is missing.
     """
     systems = systems_folder(python)
     known = trained[trained["gpu"].isin(wanted["gpu"].unique()) & trained["time_us"].notna()]

@@ -1,9 +1,12 @@
-"""What aiconfigurator and nvMatmulHeuristics say of problems: ``aiconfigurator_queries.py SYSTEMS QUERIES ANSWERS``.
+"""Ask aiconfigurator and nvMatmulHeuristics for times: ``aiconfigurator_queries.py SYSTEMS QUERIES ANSWERS``.
 
-It imports nothing of the project, so that any interpreter that has one of both packages can run it. ``SYSTEMS`` is a
-folder of aiconfigurator's tables; ``QUERIES``, parquet, has the columns ``system backend version kind dtype`` and the
-sizes by their names in a dataset. ``ANSWERS`` has one row per query: ``time_us``, NaN where it refuses, ``mode``
-(SILICON or HYBRID), and ``heuristics_us``, nvMatmulHeuristics' estimate of a bf16 product.
+The script imports nothing of the project, so any interpreter with one of both packages can run it. ``SYSTEMS`` is a
+folder of aiconfigurator's tables. ``QUERIES`` is parquet with the columns ``system backend version kind dtype`` and the
+sizes by their names in a dataset. ``ANSWERS`` has one row per query:
+
+- ``time_us``, NaN if the package refuses;
+- ``mode``, SILICON or HYBRID;
+- ``heuristics_us``, nvMatmulHeuristics' estimate of a bf16 product.
 """
 
 import logging
@@ -15,13 +18,13 @@ import numpy as np
 import pandas as pd
 
 NAMES = {"bf16": "bfloat16", "int8_sq": "sq"}
-"""Element type of a dataset → of aiconfigurator; others keep their name."""
+"""Element type of a dataset → element type of aiconfigurator. Other types keep their name."""
 MODES = ("SILICON", "HYBRID")
-"""The second is asked where the first refuses."""
+"""The second mode is tried if the first one refuses."""
 
 
 def aiconfigurator(systems: str, queries: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """(queries,) times in µs and the mode that gave each."""
+    """Return the times in µs and the mode of each time, both (queries,)."""
     from aiconfigurator_core.sdk import common, perf_database
 
     logging.disable(logging.WARNING)
@@ -51,7 +54,7 @@ def _each(part: pd.DataFrame) -> Iterator[tuple[int, Any]]:
 
 
 def _operation(query: Any) -> tuple[Any, dict[str, int]]:
-    """The SDK's operation, and the sizes that it is asked with."""
+    """Return the SDK's operation, and the sizes of the query."""
     from aiconfigurator_core.sdk import common
     from aiconfigurator_core.sdk.operations.attention import ContextAttention, GenerationAttention
     from aiconfigurator_core.sdk.operations.gemm import GEMM
@@ -81,7 +84,10 @@ def _operation(query: Any) -> tuple[Any, dict[str, int]]:
 
 
 def heuristics(queries: pd.DataFrame) -> np.ndarray:
-    """(queries,) µs of the kernel that nvMatmulHeuristics ranks first, for bf16 products on GPUs that it knows."""
+    """Return the times in µs (queries,) of the kernels that nvMatmulHeuristics ranks first.
+
+    Only bf16 products on GPUs that it supports have a time.
+    """
     import nvMatmulHeuristics as nv  # noqa: N813
 
     time_us = np.full(len(queries), np.nan)
@@ -115,7 +121,7 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
 
 
 def main(systems: str, queries: str, answers: str) -> None:
-    """Writes the answers; a package that is missing is named on standard error, and its answers are NaN."""
+    """Write the answers. A missing package is named on standard error, and its answers are NaN."""
     questions = pd.read_parquet(queries)
     results = pd.DataFrame({"time_us": np.nan, "mode": "", "heuristics_us": np.nan}, index=questions.index)
     try:

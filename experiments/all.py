@@ -1,4 +1,4 @@
-"""Every experiment, several at a time, each in a process of its own; then the results table of README.md."""
+"""Run every experiment in a process of its own, several at a time, and write the results table of README.md."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ PROJECT = HOME.parent
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How one experiment's process ended: exit status, standard output (the answer), standard error, seconds."""
+    """The result of one experiment's process: exit status, standard output (the answer), standard error, seconds."""
 
     name: str
     status: int
@@ -36,11 +36,11 @@ class Finished:
 def main(
     quick: bool, data: Path, use: tuple[str, ...], only: str, listed: bool, seed: int, jobs: int, out: Path
 ) -> None:
-    """Run the experiments; an experiment whose files are missing is skipped in one line.
+    """Run the experiments. If files are missing, an experiment is skipped with one line.
 
-    Every one runs on one thread, so the same seed gives the same bits whatever --jobs says; `speed` and
-    `large_inputs`, which read clocks, run last and alone. Exit status 0; 1 where one was skipped or failed; 2 for a
-    user's error.
+    Every experiment uses one thread, so a seed gives the same bits for every value of --jobs. `speed` and
+    `large_inputs` measure time, so they run last and alone. Exit status 0; 1 if an experiment was skipped or failed; 2
+    for a user's error.
     """
     with in_one_line("experiments"):
         names, sources = chosen(only), read_sources(data, use)
@@ -71,7 +71,7 @@ def main(
 
 
 def chosen(only: str) -> list[str]:
-    """Names from the text of ``--only``; all for an empty one. Raises `InputError` for an unknown one."""
+    """Return the names in the text of ``--only``, or all for an empty text. Raises `InputError` for an unknown name."""
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     for name in wanted:
         if name not in NAMES:
@@ -80,9 +80,9 @@ def chosen(only: str) -> list[str]:
 
 
 def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
-    """Every experiment's process, ``jobs`` at a time, in the order of ``names``; a bar on a terminal's standard error.
+    """Run ``jobs`` processes at a time; return the results in the order of ``names``. A terminal shows a progress bar.
 
-    Those of `ALONE` wait until the others are done.
+    The experiments of `ALONE` run after the others.
     """
     from tqdm import tqdm
 

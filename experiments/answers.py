@@ -1,9 +1,9 @@
-"""What the shipped bundles answer to a stored sample of questions, and which answers a change of the code moves.
+"""Answers of the shipped bundles to a stored sample of questions. The comparison shows which answers a change moves.
 
-``python -m experiments.answers`` asks every question of ``data/answers.parquet`` again and prints, for each family, how
-many answers differ from the stored ones by more than 0.5 %, and the largest of them: nobody changes predictions
-unawares. Exit status 1 where any does. ``--store`` writes the answers of today in their place, to be committed with the
-change that meant them. Half a minute on 2 cores.
+``python -m experiments.answers`` answers every question of ``data/answers.parquet`` again. It prints, for each family,
+how many answers differ from the stored ones by more than 0.5 %, and the largest difference. So no change of a
+prediction goes unnoticed. The exit status is 1 if an answer differs. ``--store`` replaces the stored answers; commit
+them together with the change that caused them. A run takes half a minute on 2 cores.
 """
 
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ STORED = HOME / "data" / "answers.parquet"
 TOLERANCE = 0.005
 """Relative difference of an answer that is reported."""
 ROUNDING = 1e-9
-"""Relative difference that processors of two kinds may give: their logarithms differ in the last bit."""
+"""Relative difference between two kinds of processors, whose logarithms differ in the last bit."""
 ASKED = beside(__file__)
 
 
 class Answer(NamedTuple):
-    """A question and one of its answers, in µs; NaN where the question is refused."""
+    """A question and one of its answers, in µs; NaN if the question is refused."""
 
     family: str
     gpu: str
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 def answers() -> Iterator[Answer]:
-    """Every question's answers, in a fixed order."""
+    """Yield every question's answers, in a fixed order."""
     for name in ASKED["gpus"]:
         operators = load_operators(name)
         try:
@@ -74,7 +74,7 @@ def answers() -> Iterator[Answer]:
 
 
 def _listed() -> Iterator[tuple[str, dict[str, str]]]:
-    """The problems that are listed, with their settings."""
+    """Yield the listed problems with their settings."""
     for group in ASKED["questions"]:
         names = [name for name in group if name != "problems"]
         for text, *values in product(group["problems"], *(group[name] for name in names)):
@@ -82,7 +82,7 @@ def _listed() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _kinds() -> Iterator[AnyProblem]:
-    """A problem of every operator that the listed sizes describe, so that none is left out."""
+    """Yield a problem of every operator that the listed sizes describe."""
     sizes = ASKED["sizes"]
     for kind, cls in OPERATORS.items():
         if all(size.default is not None or size.name in sizes for size in declared_sizes(cls)):
@@ -110,7 +110,7 @@ def _kernel(asked: tuple[str, str, str, str], problem: AnyProblem, predictor: Pr
 
 
 def _table() -> Iterator[Answer]:
-    """Rows of the shipped table, by the way that answers whole tables."""
+    """Yield the answers for rows of the shipped table, predicted as one table."""
     rows = pd.read_parquet(bundled.DATASET).sample(400, random_state=0)
     predicted = load(bundled.FOLDER / "cudnn7").predict(rows)
     ends = zip(predicted.predicted_us, predicted.lower_us, predicted.upper_us, strict=True)
@@ -143,8 +143,11 @@ def _what_ifs() -> Iterator[Answer]:
 
 
 def moved(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
-    """Answers of either table, joined: columns ``before_us``, ``after_us`` and ``change``, the larger relative
-    difference of time and interval; infinite where only one table answers a question of ``before`` so."""
+    """Join two tables of answers; return the columns ``before_us``, ``after_us`` and ``change``.
+
+    ``change`` is the largest relative difference of time and interval ends. It is infinite if only one table has the
+    answer to a question of ``before``.
+    """
     key = list(Answer._fields[:5])
     after = after.merge(before[key[:4]].drop_duplicates())
     times = list(Answer._fields[5:])
@@ -163,7 +166,7 @@ def moved(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
 @click.option("--exact", is_flag=True, help="Count every difference beyond rounding, which machines do not share.")
 @click.option("--stored", default=STORED, type=click.Path(path_type=Path), help="The stored answers.")
 def main(store: bool, exact: bool, stored: Path) -> None:
-    """Compare the shipped bundles' answers with the stored ones. Exit status 1 where one moved."""
+    """Compare the shipped bundles' answers with the stored ones. Exit status 1 if an answer moved."""
     with in_one_line("answers"):
         now = pd.DataFrame(answers(), columns=list(Answer._fields))
         if store:

@@ -1,4 +1,4 @@
-"""The experiments, and the table of their results between two markers of README.md, which their runs write."""
+"""The experiments, and the table of their results between two markers of README.md."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -32,21 +32,21 @@ NAMES = (
     "speed",
     "large_inputs",
 )
-"""All experiments, in the order in which the table lists them."""
+"""All experiments, in the order of the table."""
 ALONE = ("speed", "large_inputs")
-"""Those that read clocks: nothing runs beside them, and they do not repeat bit for bit."""
+"""Experiments that measure time. They run alone, and their results differ from run to run."""
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEADER = "| question | command | time | table | figure | answer |"
 RULE = "|---|---|---|---|---|---|"
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that module name (one of `NAMES`)."""
+    """Return the experiment of a module name (one of `NAMES`)."""
     return import_module(f"experiments.{name}").EXPERIMENT
 
 
 def table_row(name: str, command: str, seconds: float, figure: bool, answer: str) -> str:
-    """An experiment's line: ``command`` as typed, ``figure`` False where nothing was drawn, ``seconds`` it took."""
+    """Return an experiment's row: ``command`` as typed, ``figure`` False without a figure, ``seconds`` of the run."""
     drawn = f"[{name}.svg](figures/{name}.svg)" if figure else "none"
     took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     cells = (experiment(name).question, f"`{command}`", took, f"[{name}.csv](tables/{name}.csv)", drawn, answer)
@@ -55,9 +55,10 @@ def table_row(name: str, command: str, seconds: float, figure: bool, answer: str
 
 
 def updated(text: str, rows: Mapping[str, str]) -> str:
-    """``text`` with the ``rows`` (name → line) between the markers; other experiments' lines stay, in `NAMES`' order.
+    """Return ``text`` with the ``rows`` (name → line) between the markers. Other experiments' lines stay, in `NAMES`'
+    order.
 
-    Raises `InputError` where the markers are missing or reversed.
+    Raises `InputError` if the markers are missing or reversed.
     """
     before, mark, rest = text.partition(BEGIN)
     old, other, after = rest.partition(END)
@@ -70,7 +71,7 @@ def updated(text: str, rows: Mapping[str, str]) -> str:
 
 
 def update_readme(path: Path, rows: Mapping[str, str]) -> None:
-    """Rewrite the table in the file, whole or not at all; where there is no file yet, one with the table alone."""
+    """Rewrite the table in the file atomically. If there is no file, create one that contains the table only."""
     if rows:
         text = path.read_text(encoding="utf-8") if path.is_file() else f"# Results\n\n{BEGIN}\n{END}\n"
         write_text(path, updated(text, rows))

@@ -1,7 +1,8 @@
 """Do kernels execute the FLOPs that the terms count, and how far do public counters carry SEER's fits?
 
-Counted on a V100 (rai-project/dlperf): the fp32 kernels of the layers of 30 networks at batch 1, and the kernels of
-ResNet-50's convolutions in fp16. Neither names algorithm *and* fp32 kernel, holds DRAM counters, or has usable times.
+The counters were recorded on a V100 (rai-project/dlperf). They cover the fp32 kernels of the layers of 30 networks at
+batch 1, and the kernels of ResNet-50's convolutions in fp16. Neither set names both the algorithm and fp32 kernels, has
+DRAM counters, or has usable times.
 """
 
 from collections.abc import Iterator
@@ -46,20 +47,20 @@ DEVICE, ALGORITHM, MECHANISM = "Tesla V100-SXM2-16GB", "IMPLICIT_GEMM", "implici
 MODELS_SHOWN = ("roofline", "seer-time-only", "boosted-terms")
 FORMULA = "SEER's formula, fitted"
 DEPTH_STEP = 8
-"""Products that the implicit GEMM kernel takes at once: it rounds the length of its sums up to this."""
+"""The implicit GEMM kernel rounds the length of its sums up to a multiple of this."""
 MIN_ROWS = 8
-"""Rows that a class needs for a time form of its own; with fewer it takes the under-utilised form over all rows."""
+"""Minimum rows of a class for a time form of its own. Smaller classes use the under-utilised form over all rows."""
 Record = dict[str, Any]
 LAYER = ["network", "LayerName"]
 FP32, FP16 = "layers, fp32", "ResNet-50, fp16"
 TEXTS = beside(__file__)
 TILE_STEP, IMAGE_STEP = 4, 16
-"""Tiles of a side, and images, that these kernels take at once."""
+"""Steps of a tile's side, and of the number of images, in these kernels."""
 PADDED = "terms with the tile's padding"
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """The table's parts: FLOPs, instructions per block, times, and where each input of seer-paper comes from."""
+    """Return the parts of the table: FLOPs, instructions per block, times, and the origin of seer-paper's inputs."""
     layers = layer_kernels(sources.path("layer_counts"))
     timed = pd.concat([sources.dataset(name).frame.query("n == 1") for name in ("cudnn", "partial")])
     counted, lost = matched(layers, timed)
@@ -82,9 +83,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def layer_kernels(folder: Path) -> pd.DataFrame:
-    """Every counted kernel of every layer: the files' columns, ``network``, ``instructions``, ``main`` of its layer.
+    """Return every counted kernel of every layer: the files' columns, ``network``, ``instructions``, ``main`` of its
+    layer.
 
-    Instructions are fp32 additions, multiplications and multiply-adds; comparisons and the like are not counted.
+    Instructions are fp32 additions, multiplications and multiply-adds. Comparisons and similar ones are not counted.
     """
     files = sorted(folder.glob("*.csv"))
     frame = pd.concat([pd.read_csv(path).assign(network=path.stem) for path in files], ignore_index=True)
@@ -94,11 +96,11 @@ def layer_kernels(folder: Path) -> pd.DataFrame:
 
 
 def matched(layers: pd.DataFrame, timed: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The convolutions' main kernels of known problems, with sizes, ``tile`` and ``blocks``; why the others are not.
+    """Return the convolutions' main kernels with sizes, ``tile`` and ``blocks``, and why the others have no problem.
 
-    A kernel scales each output once, so that its multiplications are the outputs; they and the layer's FLOPs name the
-    problems of its network that it may be. One is taken where it alone has a tile of implicit GEMM whose padding gives
-    exactly the counted multiply-adds; ``tile`` is empty where several tiles do.
+    A kernel scales each output once, so its multiplications are its outputs. The outputs and the layer's FLOPs limit
+    the problems of the network that fit the kernel. A problem is accepted if it is the only one with a tile of implicit
+    GEMM whose padding gives exactly the counted multiply-adds. ``tile`` is empty if several tiles do so.
     """
     problems = timed.assign(network=timed["networks"].fillna("").str.split("[;,] *")).explode("network")
     problems = problems[["network", *SIZE_COLUMNS]].drop_duplicates()
@@ -128,13 +130,13 @@ def matched(layers: pd.DataFrame, timed: pd.DataFrame) -> tuple[pd.DataFrame, st
 
 
 def _row(part: str, source: str, kernels: str, compared: str, note: str = "", **figures: Any) -> Record:
-    """A row of the table; without figures it tells what is missing, or where it comes from."""
+    """Return a row of the table. A row without figures names missing data or the origin of data."""
     texts = {"part": part, "source": source, "kernels": kernels, "compared": compared}
     return {**texts, "n": 0, "shapes": 0, **figures, "note": note}
 
 
 def _ratio(source: str, kernels: str, terms: Any, counted: Any, shapes: int, **texts: str) -> Record:
-    """A row of the table: the terms' FLOPs over the counted ones, median and 5–95 % range."""
+    """Return a row of the table: the terms' FLOPs divided by the counted FLOPs, median and 5–95 % range."""
     low, median, high = np.percentile(np.asarray(terms) / np.asarray(counted), [5, 50, 95])
     figures = {"n": len(counted), "shapes": shapes, "ratio_median": median}
     figures |= {"ratio_p5": low, "ratio_p95": high}
@@ -150,7 +152,7 @@ def _sizes(frame: pd.DataFrame) -> ConvColumns:
 
 
 def convolution_flops(counted: pd.DataFrame, lost: str) -> Iterator[Record]:
-    """The implicit GEMM's terms against its kernels, without and with the tile's padding."""
+    """Yield the ratio of the implicit GEMM's terms to its kernels, without and with the tile's padding."""
     flops = MECHANISM_TERMS[MECHANISM](_sizes(counted), b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
     yield _ratio(FP32, "implicit GEMM", flops, counted["flop_count_sp"], _shapes(counted), note=lost)
     for tile, part in counted[counted["tile"] != ""].groupby("tile"):
@@ -161,7 +163,7 @@ def convolution_flops(counted: pd.DataFrame, lost: str) -> Iterator[Record]:
 
 
 def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
-    """Non-fused Winograd's transforms."""
+    """Yield the ratio for the transforms of non-fused Winograd."""
     counted = profile[profile["flop_count_sp"].notna()]
     for index, (name, as_run) in enumerate(TEXTS["transforms"].items()):
         part = counted[counted["kernel_name"].str.contains(name)]
@@ -179,7 +181,7 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
 
 
 def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record]:
-    """SEER's a·k²·C + b per block with whole shapes held out, and t_m·t_n·k²·C as seer-time-only takes it."""
+    """Yield the errors of SEER's a·k²·C + b per block on held-out shapes, and of t_m·t_n·k²·C as in seer-time-only."""
     distinct = counted[counted["tile"] != ""].drop_duplicates(list(SIZE_COLUMNS))
     for tile, part in distinct.groupby("tile"):
         measured, depth = (part["instructions"] / part["blocks"]).to_numpy(), part["depth"].to_numpy()
@@ -195,15 +197,17 @@ def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record
 
 
 def _instructions(depth: np.ndarray, measured: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """SEER's formula fitted on blocks that sum over ``depth``, for blocks that sum over ``wanted``."""
+    """Fit SEER's formula on blocks that sum over ``depth``; return the instructions of blocks that sum over
+    ``wanted``."""
     fit = FormFit.of(physics.gemm_instruction_terms(depth, 1), measured)
     return fit.predict(physics.gemm_instruction_terms(wanted, 1))
 
 
 def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[Record]:
-    """SEER's time forms with counted instructions, beside other models on the same rows: those of the commonest tile.
+    """Return errors of SEER's time forms with counted instructions, and of other models on the same rows.
 
-    Times are the public table's, of the same problem and GPU by implicit GEMM: the counted runs have none of use.
+    Only rows of the most frequent tile are used. Times come from the public table: the same problem on the same GPU by
+    implicit GEMM. The counted runs have no usable times.
     """
     chosen = (timed["gpu"] == DEVICE) & (timed["algorithm"] == ALGORITHM) & (timed["status"] == "ok")
     newest = timed[chosen & newest_version(timed, CONV)].drop_duplicates(list(SIZE_COLUMNS))
@@ -230,7 +234,7 @@ def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> l
 
 
 def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
-    """Held-out times in µs (rows,) of the paper's forms, instructions by its formula; both fitted in every round."""
+    """Return held-out times in µs (rows,) of the paper's forms. Instructions and times are fitted in every round."""
     tile_m, tile_n = physics.tile_sizes(tile)
     slots = b_max(gpu(DEVICE), MECHANISM)[TILES[MECHANISM].index((tile_m, tile_n))]
     depth, blocks = (rows.frame[name].to_numpy(dtype=float) for name in ("depth", "blocks"))
@@ -257,7 +261,7 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
 
 
 def inputs(layers: pd.DataFrame, counted: pd.DataFrame, profile: pd.DataFrame) -> Iterator[Record]:
-    """Where every input of seer-paper comes from: n kernels of its own algorithms in which it was measured."""
+    """Yield the origin of every input of seer-paper: the n kernels of its own algorithms with a measurement of it."""
     conv = layers[(layers["LayerType"] == "Conv") & layers["main"]]
     counts = {"kernel_name": len(profile), "fp32_instructions": len(conv)}
     for way in ("read", "write"):
@@ -270,7 +274,8 @@ def inputs(layers: pd.DataFrame, counted: pd.DataFrame, profile: pd.DataFrame) -
 
 
 def answer(table: pd.DataFrame) -> str:
-    """FLOPs of the convolutions' kernels, SEER's formula and time forms, and what is missing."""
+    """Return the FLOPs of the convolutions' kernels, the errors of SEER's formula and time forms, and the missing
+    data."""
     kernels = table["kernels"].str.contains("GEMM|winograd") & table["ratio_median"].notna()
     ratios = [
         f"{row['kernels']}{'' if row['compared'] == 'terms' else ', padded,'} {row['ratio_median']:.2f}"

@@ -1,8 +1,8 @@
 """How fast are configurations chosen for shapes never measured, of a kernel that was really measured on a CPU?
 
-A matrix product in OpenCL (`experiments.cpu_kernel` measured its table). Whole shapes are held out: what is chosen for
-one comes from the other folds' shapes alone. Each method is an order in which it would try configurations; counted is
-the best time among the first of them. Times that differ by less than the table's noise count as equal.
+The kernel is a matrix product in OpenCL; `experiments.cpu_kernel` measured its table. Whole shapes are held out: a
+choice for a shape uses only the shapes of the other folds. Each method gives an order of the configurations. Its result
+is the best time among the first of them. Times that differ by less than the table's noise are equal.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,21 @@ from surrogate.report.charts import Axis, curves
 from surrogate.tuning.tuner import Tuner
 
 BUDGETS = (1, 3, 10, 30)
-"""Configurations tried: the pick, the best of three, and what a short search finds."""
+"""Numbers of configurations tried: the pick, the best of three, and short searches."""
 FOLDS, RESAMPLES = 6, 2000
 OURS, SEARCH, AVERAGE, NEAREST = "predicted ranking", "search from it", "best on average", "nearest shape's ranking"
 RIVALS = ("Optuna TPE", "genetic_algorithm", "dual_annealing", "greedy_ils", "bayes_opt")
-"""Searches that know no other shape."""
+"""Searches without data of other shapes."""
 Order = list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A kernel's ``time_us`` (shapes, configurations), inf where failed, of ``shapes`` (n, sizes) and ``values``
-    (configurations, parameters) on one ``gpu``; ``noise`` as in the table's metadata."""
+    """A kernel's measured times on one ``gpu``.
+
+    ``time_us`` is (shapes, configurations), inf for failures. ``shapes`` is (n, sizes), ``values`` is (configurations,
+    parameters), and ``noise`` comes from the table's metadata.
+    """
 
     gpu: str
     sizes: tuple[str, ...]
@@ -49,7 +52,7 @@ class Measured:
 
     @classmethod
     def of(cls, data: Dataset) -> "Measured":
-        """A described kernel's table of one GPU."""
+        """Return the times of a described kernel's table of one GPU."""
         description = data.described
         assert description is not None, "the source is a described kernel's table"
         sizes, names = list(description.sizes), list(description.parameters)
@@ -67,23 +70,26 @@ class Measured:
 
     @property
     def log_slowdown(self) -> np.ndarray:
-        """(shapes, configurations) log(time / the shape's best), 0 within the noise; failures count as the slowest."""
+        """Return log(time / the shape's best), (shapes, configurations).
+
+        Slowdowns within the noise are 0. A failure counts as the slowest configuration.
+        """
         ran = np.isfinite(self.time_us)
         slowest = np.where(ran, self.time_us, 0.0).max(axis=1, keepdims=True)
         log = np.log(np.where(ran, self.time_us, slowest) / self.time_us.min(axis=1, keepdims=True))
         return np.where(log <= np.log1p(self.noise), 0.0, log)
 
     def problem(self, shape: int) -> dict[str, int]:
-        """The sizes of one shape by name."""
+        """Return the sizes of one shape by name."""
         return dict(zip(self.sizes, self.shapes[shape].tolist(), strict=True))
 
     def place(self, configuration: Configuration) -> int:
-        """The number of a configuration."""
+        """Return the index of a configuration."""
         return int(np.flatnonzero((self.values == [configuration[name] for name in self.names]).all(axis=1))[0])
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Every fold's shapes by every method; a quick run judges two folds of the six."""
+    """Judge every method on every fold's shapes. A quick run judges two of the six folds."""
     data = read_dataset(sources.path("cpu_matmul"))
     measured = Measured.of(data)
     found = pd.concat([played(data, measured, fold, effort) for fold in range(2 if effort.quick else FOLDS)])
@@ -95,7 +101,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.DataFrame:
-    """What each method finds on the shapes of one fold."""
+    """Return the results of each method on the shapes of one fold."""
     names = pd.Series(["x".join(map(str, shape)) for shape in measured.shapes.tolist()])
     fold_of = fold_of_names(names, FOLDS, effort.seed)
     held = (names.map(fold_of) == fold).to_numpy()
@@ -117,7 +123,8 @@ def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.D
 def orders(
     bundle: Bundle, measured: Measured, shape: int, taught: np.ndarray, effort: Effort
 ) -> dict[str, Callable[[], Order]]:
-    """Method → the configurations that it would try on ``shape`` in turn, from the ``taught`` shapes (shapes,)."""
+    """Return method → the configurations for ``shape`` in the order of the trials. ``taught`` are the training
+    shapes."""
     target = Target(measured.names, measured.values, measured.time_us[shape], effort.seed, max(BUDGETS))
     known = measured.log_slowdown[taught]
     gaps = np.abs(np.log(measured.shapes[taught] / measured.shapes[shape])).sum(axis=1)
@@ -132,7 +139,7 @@ def orders(
 
 
 def predicted(bundle: Bundle, measured: Measured, shape: int) -> Order:
-    """The first of `select`."""
+    """Return the first candidates of `select`."""
     problem = "".join(f"{name}{size}" for name, size in measured.problem(shape).items())
     selection = Predictor(bundle, gpu=measured.gpu).select(problem, top=max(BUDGETS))
     return [measured.place(ranked.parameters or {}) for ranked in selection.candidates]
@@ -150,7 +157,8 @@ def searched(bundle: Bundle, measured: Measured, shape: int, seed: int) -> Order
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
-    """Per method and number of configurations tried the slowdown's geometric mean over shapes, with its interval."""
+    """Return the geometric mean slowdown over shapes with its interval, per method and number of configurations
+    tried."""
     records = []
     for (method, evaluations), rows in found.groupby(["method", "evaluations"], sort=False):
         log = rows["log_slowdown"].to_numpy()
@@ -172,7 +180,7 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer(table: pd.DataFrame, measured: Measured, shapes: int) -> str:
-    """The pick and the best of three by every method."""
+    """Return the slowdown of the pick and of the best of three for every method."""
     rows = table.set_index(["method", "evaluations"])
     texts = []
     for method in table["method"].unique():

@@ -1,12 +1,12 @@
-"""Measure a matrix product in OpenCL on this CPU in every configuration; `experiments.cpu_choice` judges by it.
+"""Measure a matrix product in OpenCL on this CPU in every configuration. `experiments.cpu_choice` uses the table.
 
-``python -m experiments.cpu_kernel -o FILE.parquet`` makes the table: Kernel Tuner compiles and times every
+``python -m experiments.cpu_kernel -o FILE.parquet`` writes the table. Kernel Tuner compiles and times every
 configuration of cpu_kernel.cl, a matrix product in OpenCL, on PoCL (``pip install pyopencl pocl-binary-distribution
-kernel-tuner``). Nothing else may run beside it.
+kernel-tuner``). Run nothing else at the same time.
 
-Each pass times everything once, in an order of its own, so that a disturbance of the machine hits rows at random and
-the median of the passes leaves it out. Kernels run on one thread: with a thread on each core they would compete with
-the process that waits for them. Finished passes lie in FILE.jsonl, compiled kernels in FILE.pocl.
+Each pass times everything once in its own random order. So a disturbance of the machine affects random rows, and the
+median over passes removes it. Kernels run on one thread. With one thread per core, they would compete with the process
+that waits for them. Finished passes are stored in FILE.jsonl, compiled kernels in FILE.pocl.
 """
 
 import json
@@ -32,11 +32,11 @@ from surrogate.features.errors import InputError
 SOURCE = Path(__file__).with_suffix(".cl")
 KERNEL = read_description(SOURCE.with_suffix(".toml"))
 FUNCTION = "matmul"
-"""Of the source."""
+"""Name of the kernel in the source."""
 POCL = "Portable Computing Language"
 INSTALL = "pip install pyopencl pocl-binary-distribution kernel-tuner"
 LAUNCHES = 3
-"""Of a configuration in a pass, of which the least time counts: the first launch finds other data in the caches."""
+"""Launches per configuration and pass. The minimum counts, because the first launch finds other data in the caches."""
 MIN_SIZE, MAX_SIZE, MIN_WORK, MAX_WORK = 16, 700, 1_500_000, 40_000_000
 """Bounds of m, n and k, and of their product."""
 
@@ -50,11 +50,12 @@ class Shape(NamedTuple):
 
 
 RAGGED = (Shape(17, 19, 23), Shape(131, 150, 77))
-"""Results are checked on them: most tiles are larger than the first, and none divides the second."""
+"""Shapes for checks of the results: most tiles are larger than the first shape, and no tile divides the second."""
 
 
 def drawn_shapes(count: int, seed: int = 0) -> list[Shape]:
-    """Distinct shapes, log-uniform; of three one has multiples of 32, one multiples of 8, one any numbers."""
+    """Return distinct log-uniform shapes: a third multiples of 32, a third multiples of 8, a third arbitrary
+    numbers."""
     random = np.random.default_rng(seed)
     shapes: dict[Shape, None] = {}
     while len(shapes) < count:
@@ -67,22 +68,22 @@ def drawn_shapes(count: int, seed: int = 0) -> list[Shape]:
 
 
 def configurations(description: Description) -> list[Configuration]:
-    """All that the conditions allow."""
+    """Return all configurations that the conditions allow."""
     space = description.space() or {}
     return [dict(zip(space, values, strict=True)) for values in zip(*space.values(), strict=True)]
 
 
 def reason_of(error: Exception) -> str:
-    """Why a configuration failed, in one line: the compiler's first error where there is one."""
+    """Return the reason of a failure in one line: the first error of the compiler if there is one."""
     lines = str(error).splitlines() or [""]
     line = next((line for line in lines if "error:" in line), lines[0])
     return f"{type(error).__name__}: {line}"[:200]
 
 
 class Bench:
-    """Kernel Tuner's device with PoCL under it, and the compiled configurations. Raises `InputError` without PoCL.
+    """Kernel Tuner's device on PoCL, and the compiled configurations. Raises `InputError` without PoCL.
 
-    ``failures`` holds configuration → reason.
+    ``failures`` maps a configuration to its reason.
     """
 
     def __init__(self, space: Sequence[Configuration]) -> None:
@@ -110,7 +111,8 @@ class Bench:
         self.failures: dict[int, str] = {}
 
     def allocate(self, shapes: Sequence[Shape]) -> None:
-        """New matrices for ``shapes``, in the place of all older ones: where they lie in memory changes times."""
+        """Allocate new matrices for ``shapes`` and drop the old ones, because their addresses in memory change
+        times."""
         random = np.random.default_rng(0)
         for shape in shapes:
             a = random.random((shape.m, shape.k), np.float32) - np.float32(0.5)
@@ -138,7 +140,7 @@ class Bench:
             self.failures[number] = reason_of(error)
 
     def time_us(self, number: int, shape: Shape) -> float:
-        """The least time of `LAUNCHES` launches; NaN and a failure where they fail."""
+        """Return the minimum time of `LAUNCHES` launches, or NaN if they fail. The failure is stored."""
         instance = self._instance(number, shape)
         try:
             result: dict[str, Any] = self._device.benchmark(
@@ -156,7 +158,7 @@ class Bench:
         return 1e3 * min(result["times"])
 
     def _instance(self, number: int, shape: Shape) -> Any:
-        """The configuration's source with the grid that the shape needs."""
+        """Return the configuration's source with the grid for the shape."""
         from kernel_tuner.interface import Options
 
         values: dict[str, Any] = {**self.space[number]}
@@ -175,7 +177,10 @@ class Bench:
 
 
 def read_passes(log: Path, header: dict[str, Any], resume: bool) -> list[dict[str, Any]]:
-    """The passes that an earlier run finished. Raises `InputError` where its header differs, or without ``resume``."""
+    """Return the finished passes of an earlier run.
+
+    Raises `InputError` if its header differs, or without ``resume``.
+    """
     if not log.exists():
         log.write_text(json.dumps(header) + "\n")
         return []
@@ -195,7 +200,10 @@ def measure(
     minutes: float = np.inf,
     resume: bool = False,
 ) -> pd.DataFrame:
-    """Measure, and write the table at ``path``. No pass but the first is begun that would end after ``minutes``."""
+    """Measure and write the table at ``path``.
+
+    After the first pass, no pass begins that would end after ``minutes``.
+    """
     require_writable(path)
     start_s = time.monotonic()
     cache = path.with_suffix(".pocl").absolute()
@@ -229,7 +237,7 @@ def measure(
 
 
 def one_pass(bench: Bench, shapes: Sequence[Shape], seed: int) -> np.ndarray:
-    """(shapes, configurations) times in µs, measured in a random order."""
+    """Return times in µs (shapes, configurations), measured in a random order."""
     times = np.full((len(shapes), len(bench.space)), np.nan)
     bench.allocate(shapes)
     order = np.random.default_rng(seed).permutation(times.size)
@@ -243,7 +251,7 @@ def one_pass(bench: Bench, shapes: Sequence[Shape], seed: int) -> np.ndarray:
 def table_of(
     gpu: str, shapes: Sequence[Shape], space: Sequence[Configuration], times: np.ndarray, failures: dict[int, str]
 ) -> pd.DataFrame:
-    """A row for each shape and configuration, from (passes, shapes, configurations) times.
+    """Return one row per shape and configuration from times (passes, shapes, configurations).
 
     A configuration of ``failures`` (its number → reason) failed for every shape.
     """
@@ -262,11 +270,11 @@ def table_of(
 
 
 def noise_of(times: np.ndarray) -> float:
-    """The relative difference below which two times count as equal: the standard deviation of that of equal ones.
+    """Return the relative difference below which two times are equal: the standard deviation between equal times.
 
-    The medians of the odd and of the even passes are two measurements of one time. With half the passes their
-    difference is √2 times that of two medians of all of them; 1.48 × median makes a standard deviation of distances,
-    which single disturbed rows do not move.
+    The medians of the odd and of the even passes are two measurements of the same time. They use half the passes, so
+    their difference is √2 times the difference of two medians of all passes. 1.48 × the median of the distances
+    estimates their standard deviation, and single disturbed rows do not change it.
     """
     if len(times) < 2:
         return 0.0

@@ -1,6 +1,6 @@
-"""An experiment: one question, the files it needs, what a run may spend, and the command line that all share.
+"""An experiment: its question, the files it needs, the effort of a run, and the shared command line.
 
-``python -m experiments.NAME [--quick] [--data DIR] …`` answers with a table, a figure and a sentence.
+``python -m experiments.NAME [--quick] [--data DIR] …`` writes a table and a figure and prints the answer.
 """
 
 import sys
@@ -25,9 +25,10 @@ from surrogate.models import MODELS, TimeModel
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """``seed`` decides folds, samples and fits; ``models`` limits the registry (None: all of it).
+    """The limits of a run.
 
-    ``tick`` is called with a text before every fit; ``only`` names the parts of an experiment that are run (none: all).
+    ``seed`` decides folds, samples and fits. ``models`` limits the registry (None: all models). ``tick`` is called with
+    a text before every fit. ``only`` names the parts of an experiment to run (empty: all).
     """
 
     quick: bool = False
@@ -39,11 +40,11 @@ class Effort:
 
     @property
     def folds(self) -> int:
-        """Folds of a cross-validation."""
+        """Number of folds of a cross-validation."""
         return 3 if self.quick else 10
 
     def named(self, *wanted: str) -> dict[str, TimeModel]:
-        """Name → unfitted model, in the registry's order: those of ``wanted`` that exist, or all of them."""
+        """Return name → unfitted model, in the registry's order: the existing ones of ``wanted``, or all models."""
         return {
             name: seeded(MODELS[name], self.seed)
             for name in MODELS
@@ -51,17 +52,17 @@ class Effort:
         }
 
     def timed(self, *wanted: str) -> dict[str, TimeModel]:
-        """Those of `named` that predict times."""
+        """Return the models of `named` that predict times."""
         return {name: model for name, model in self.named(*wanted).items() if model.predicts_time}
 
     def sample(self, data: Dataset, shapes: int | None = None) -> Dataset:
-        """`sampled` convolutions of a dataset."""
+        """Return a dataset with a sample of its convolutions (`sampled`)."""
         return data.with_frame(self.sampled(data.frame, CONV, shapes))
 
     def sampled(self, frame: pd.DataFrame, kind: Family, shapes: int | None = None) -> pd.DataFrame:
-        """Whole shapes of a family's table, drawn by a seeded hash: at most ``shapes`` of them.
+        """Return a family's table with at most ``shapes`` shapes, drawn by a seeded hash.
 
-        In a quick run also at most ``quick_shapes``; all where neither limits them.
+        A quick run is also limited to ``quick_shapes``. Without a limit all shapes stay.
         """
         limits = [limit for limit in (shapes, self.quick_shapes if self.quick else None) if limit is not None]
         names = shape_names(frame, kind)
@@ -73,18 +74,21 @@ class Effort:
 
 
 def seeded(cls: type[TimeModel], seed: int) -> TimeModel:
-    """An unfitted model of that class with its stored settings; one that draws nothing has no seed."""
+    """Return an unfitted model of a class with its stored settings, and with the seed if it accepts one."""
     model = cls()
     return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
 
 
 HOME = Path(__file__).resolve().parent
-"""Where tables/, figures/ and README.md lie."""
+"""Folder of tables/, figures/ and README.md."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``table`` (plain columns), ``figure`` as SVG text (None: nothing to draw), ``answer`` in one sentence or two."""
+    """The result of an experiment.
+
+    ``table`` has plain columns. ``figure`` is SVG text (None: no figure). ``answer`` is a sentence or two.
+    """
 
     table: pd.DataFrame
     figure: str | None
@@ -93,7 +97,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """``needs`` are source names of `experiments.sources.FILES`, all of them required."""
+    """An experiment. ``needs`` are the required source names of `experiments.sources.FILES`."""
 
     name: str
     question: str
@@ -102,13 +106,13 @@ class Experiment:
 
     @classmethod
     def of(cls, run: Callable[[Sources, Effort], Outcome], needs: tuple[str, ...]) -> "Experiment":
-        """The experiment of the module that defines ``run``; its docstring begins with the question."""
+        """Return the experiment of the module that defines ``run``. The module's docstring begins with the question."""
         module = sys.modules[run.__module__]
         name = Path(str(module.__file__)).stem
         return cls(name, str(module.__doc__).split("\n")[0], needs, run)
 
     def missing(self, sources: Sources) -> str | None:
-        """One line that names the files that are not there, or None where all are."""
+        """Return one line that names the missing files, or None if all exist."""
         absent = sources.missing(self.needs)
         if not absent:
             return None
@@ -116,12 +120,12 @@ class Experiment:
 
 
 def columns_first(table: pd.DataFrame, *first: str) -> pd.DataFrame:
-    """``table`` with these columns before the others, which keep their order."""
+    """Return ``table`` with these columns first. The others keep their order."""
     return table[[*first, *(column for column in table.columns if column not in first)]]
 
 
 def write_outcome(name: str, outcome: Outcome, home: Path = HOME) -> None:
-    """``tables/NAME.csv`` (six significant digits) and ``figures/NAME.svg``, each whole or not at all."""
+    """Write ``tables/NAME.csv`` (six significant digits) and ``figures/NAME.svg``, both atomically."""
     for folder in ("tables", "figures"):
         (home / folder).mkdir(parents=True, exist_ok=True)
     text = outcome.table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
@@ -134,12 +138,12 @@ def write_outcome(name: str, outcome: Outcome, home: Path = HOME) -> None:
 
 
 SKIPPED = 1
-"""Exit status where a file that the experiment needs is missing."""
+"""Exit status if a needed file is missing."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums in one order: inside this everything uses one thread, so that a seed gives the same bits anywhere."""
+    """Limit all libraries to one thread inside this context, so that a seed gives the same bits on every machine."""
     import sklearn.tree  # noqa: F401  loaded first: limits reach only libraries that are there
     import xgboost  # noqa: F401
 
@@ -151,7 +155,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def in_one_line(name: str) -> Iterator[None]:
-    """Inside this a user's error is one line on standard error, and the program ends with exit status 2."""
+    """Print a user's error inside this context as one line on standard error, and exit with status 2."""
     try:
         yield
     except (InputError, OSError) as error:
@@ -160,7 +164,7 @@ def in_one_line(name: str) -> Iterator[None]:
 
 
 def read_sources(folder: Path, use: tuple[str, ...]) -> Sources:
-    """Sources from the command line's ``--data`` and ``--use NAME=FILE``. Raises `InputError` for a malformed one."""
+    """Return the sources of ``--data`` and ``--use NAME=FILE``. Raises `InputError` for a malformed option."""
     others = {}
     for text in use:
         name, equals, path = text.partition("=")
@@ -171,7 +175,7 @@ def read_sources(folder: Path, use: tuple[str, ...]) -> Sources:
 
 
 def shared_options(command: Any) -> Any:
-    """The options of one experiment and of all of them."""
+    """Add the options that one experiment and `experiments.all` share."""
     path = click.Path(path_type=Path)
     for option in (
         click.option("--out", type=path, default=HOME, help="Where README.md, tables/ and figures/ lie."),
@@ -185,9 +189,9 @@ def shared_options(command: Any) -> Any:
 
 
 def run_script(experiment: Experiment, arguments: list[str] | None = None, choices: tuple[str, ...] = ()) -> None:
-    """``main`` of one experiment: the answer on standard output, progress on standard error; ``choices`` are its parts.
+    """Run one experiment as a program: the answer on standard output, progress on standard error.
 
-    Exit status 0, `SKIPPED` where a file is missing, 2 for a user's error.
+    ``choices`` are the experiment's parts. Exit status 0; `SKIPPED` if a file is missing; 2 for a user's error.
     """
 
     @click.command(help=experiment.question, context_settings={"help_option_names": ["-h", "--help"]})
@@ -216,7 +220,7 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
 
 
 def program(run: Callable[[Sources, Effort], Outcome], *needs: str, choices: tuple[str, ...] = ()) -> Experiment:
-    """The experiment of the module that defines ``run``; where that module is the program itself, it is run."""
+    """Return the experiment of the module that defines ``run``. Run it if the module is the main program."""
     experiment = Experiment.of(run, needs)
     if run.__module__ == "__main__":
         run_script(experiment, choices=choices)

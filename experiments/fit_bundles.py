@@ -1,4 +1,4 @@
-"""What ships in the package, made of the public tables: ``python -m experiments.fit_bundles [DATA [OUT]]``."""
+"""Build the package's data from the public tables: ``python -m experiments.fit_bundles [DATA [OUT]]``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ SHIPPED = HOME.parent / "surrogate" / "bundled"
 
 @dataclass(frozen=True)
 class Plan:
-    """One bundle: the names of its ``sources``, filters, ``candidate``, and how many ``shapes`` (None: all).
+    """The plan of one bundle: its ``sources``, filters, ``candidate``, and number of ``shapes`` (None: all).
 
-    A sample keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything. With
-    ``notices`` the sources are tables of operators, which do not tell their licence; with ``family`` the rows are that
-    family's in the installed package aiconfigurator-core.
+    A sample limits fits of half a million rows to minutes, and bundles to megabytes; `seer train` uses all rows. If
+    ``notices`` is set, the sources are tables of operators, which do not state their licence. If ``family`` is set, the
+    rows are that family's in the installed package aiconfigurator-core.
     """
 
     sources: Sequence[str] = ()
@@ -36,7 +36,7 @@ class Plan:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, folder: Path) -> Dataset:
-        """The rows to fit on. Raises `InputError` for a file that is missing or damaged."""
+        """Return the rows to fit on. Raises `InputError` for a missing or damaged file."""
         from experiments.operator_tables import read_operator_tables
         from surrogate.cli.datasets import load_datasets
         from surrogate.formats import aiconfigurator
@@ -57,11 +57,11 @@ class Plan:
 PLANS = {name: Plan(**plan) for name, plan in beside(__file__).items()}
 ALIKE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
 TABLES = {"cudnn_forward": "cudnn", "cudnn_partial": "partial"}
-"""Table that `seer compare` takes by default → its source."""
+"""Default table of `seer compare` → its source."""
 
 
 def write_forward_table(data: Path, source: str, path: Path) -> None:
-    """The forward fp32 rows of a public cuDNN table, with its metadata."""
+    """Write the forward fp32 rows of a public cuDNN table with its metadata."""
     whole = read_dataset(data / FILES[source][0])
     rows = whole.frame[(whole.frame["direction"] == "fwd") & (whole.frame["dtype"] == "fp32")]
     write_dataset(rows, path, candidates=whole.candidates, metadata=whole.metadata)
@@ -73,10 +73,9 @@ def write_forward_table(data: Path, source: str, path: Path) -> None:
 @click.argument("out", type=click.Path(path_type=Path), default=SHIPPED)
 @click.option("--only", type=click.Choice([*TABLES, *PLANS]), multiple=True, help="These alone, not all.")
 def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
-    """Fit every bundle on the public tables in DATA (default: experiments/data) and write it as a folder below OUT.
+    """Fit every bundle on the public tables in DATA (default: experiments/data) and write it as a folder in OUT.
 
-    Beside them go the tables that `seer compare` judges and trains on by default. OUT is by default where the package
-    has them.
+    The default tables of `seer compare` are written, too. OUT defaults to the package's data folders.
     """
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train

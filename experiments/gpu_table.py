@@ -1,8 +1,8 @@
-"""What is known of which GPU: the tables of README.md and the guide. ``python -m experiments.gpu_table`` prints both.
+"""Tables of README.md and the guide: the accuracy per GPU. ``python -m experiments.gpu_table`` prints both.
 
-Factors are what the bundles that ship claim, beside the share of times that they held outside of their fits
-(`experiments.widths`); whole passes are those of `experiments.whole_networks`. ``python -m tests pages`` writes the
-pages.
+Factors are the interval widths of the shipped bundles. The share of held-out times inside the intervals comes from
+`experiments.widths`. The errors of whole passes come from `experiments.whole_networks`. ``python -m tests pages``
+writes the pages.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.prediction.shipped import answering
 
 FAMILIES = {"conv": "convolutions", "gemm": "matrix products", "attention": "attention", "moe": "mixtures of experts"}
-"""Family → its head; the others stand in `seer gpus`."""
+"""Family → its column heading. `seer gpus` lists the other families."""
 PASSES = {
     "transformers": "transformers",
     "torch7": "fp32 image networks",
@@ -26,21 +26,24 @@ PASSES = {
     "small programs, eager": "small programs",
     "llm": "language models",
 }
-"""How the name of a set of whole passes begins → what the table calls it."""
+"""Prefix of the name of a set of whole passes → its label in the table."""
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
 class Known(NamedTuple):
-    """What answers for one family on one board: the factor that nine in ten times are meant to be off by less than."""
+    """The answer of one family on one board: its source, and the factor for nine in ten times."""
 
     factor: float
     measured: bool
     held: float | None
-    """Share of the times that were, on shapes held out (measured), or on GPUs of the line left out; None: no judge."""
+    """Share of held-out times inside the interval: on held-out shapes (measured), or on held-out GPUs of the line.
+
+    None: nothing was held out.
+    """
 
 
 class Evidence(NamedTuple):
-    """What boards of one row have in common: maker, families that were measured, and whether anything was checked."""
+    """The common facts of a row's boards: vendor, measured families, and whether a check exists."""
 
     vendor: str
     measured: tuple[str, ...]
@@ -49,13 +52,13 @@ class Evidence(NamedTuple):
 
 @cache
 def widths() -> pd.DataFrame:
-    """Claimed and held, of every bundle, GPU, family and type."""
+    """Return the claimed width and the coverage of every bundle, GPU, family and type."""
     return pd.read_csv(HOME / "tables" / "widths.csv")
 
 
 @cache
 def passes() -> dict[str, dict[str, float]]:
-    """Board → kind of whole pass → mean error in %, of passes as shipped, over all passes of the kind."""
+    """Return board → kind of whole pass → mean error in % of the shipped bundles, over all passes of the kind."""
     table = pd.read_csv(HOME / "tables" / "whole_networks.csv")
     table = table[(table["predictor"] == "ours") & (table["training"] != LEFT_OUT) & (table["gpu"] != "all")]
     names = {name: gpu(name + "erver" if name.endswith("_S") else name).name for name in set(table["gpu"])}
@@ -70,7 +73,7 @@ def passes() -> dict[str, dict[str, float]]:
 
 @cache
 def known(board: Gpu) -> dict[str, Known]:
-    """Family → what is known of it on the board; a family that nothing answers is missing."""
+    """Return family → the facts on the board. A family without answers is missing."""
     return {
         family: Known(factor, bool(evidence["rows"]), _held(board, family, measured=bool(evidence["rows"])))
         for family, bundle in answering(board).items()
@@ -81,7 +84,8 @@ def known(board: Gpu) -> dict[str, Known]:
 
 
 def _held(board: Gpu, family: str, *, measured: bool) -> float | None:
-    """Of the board's own shapes held out, every row counts once; of GPUs left out, every GPU and type once."""
+    """Return the coverage. Each row of the board's own held-out shapes, or each held-out GPU and type, has the same
+    weight."""
     rows = widths()[widths()["family"] == family]
     if measured:
         own = rows[(rows["part"] == HELD) & (rows["gpu"] == board.name)]
@@ -93,7 +97,7 @@ def _held(board: Gpu, family: str, *, measured: bool) -> float | None:
 
 
 def groups() -> list[tuple[str, list[Gpu]]]:
-    """Boards in the registry's order, those together of which the same is known; what nobody checked comes last."""
+    """Return boards in the registry's order, grouped by equal evidence. Boards without a check come last."""
     together: dict[Evidence, list[Gpu]] = defaultdict(list)
     for board in gpus():
         measured = tuple(family for family, row in known(board).items() if row.measured)
@@ -107,7 +111,7 @@ def _label(key: Evidence, boards: Sequence[Gpu]) -> str:
 
 
 def row(label: str, boards: Sequence[Gpu]) -> list[str]:
-    """The label, a cell for each family, and one of whole passes."""
+    """Return the label, a cell for each family, and a cell of whole passes."""
     cells = [_cell([known(board)[family] for board in boards if family in known(board)]) for family in FAMILIES]
     errors = pd.DataFrame([passes().get(board.name, {}) for board in boards], columns=list(PASSES.values()))
     checked = [f"{kind} {_range(column.dropna(), '.0f')} %" for kind, column in errors.items() if column.notna().any()]
@@ -134,12 +138,12 @@ HEAD = ("GPU", *FAMILIES.values(), "whole passes")
 
 
 def in_short() -> list[list[str]]:
-    """README's rows: boards of which the same is known together."""
+    """Return README's rows: one per group of boards with equal evidence."""
     return [row(label, boards) for label, boards in groups()]
 
 
 def in_full() -> list[list[str]]:
-    """The guide's rows: one for each board of which anything was measured or checked."""
+    """Return the guide's rows: one for each board with a measurement or a check."""
     return [
         row(board.name, [board])
         for board in gpus()

@@ -1,4 +1,4 @@
-"""Predictions of rows that training did not hold, by any models, under any split."""
+"""Predictions of held-out rows by any models, under any split."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +15,18 @@ from surrogate.models.base import duplicate
 
 Tick = Callable[[str], None]
 Round = tuple[np.ndarray, np.ndarray]
-"""Positions of the rows to train on and to test on."""
+"""Positions of the training rows and of the test rows."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Held-out predictions over ``rows``; arrays (rows,).
+    """Held-out predictions of ``rows``; arrays are (rows,).
 
-    ``time_us`` model → µs (ranks for a model that only ranks), NaN where the row was not tested or the model does not
-    apply; ``allowed``: the algorithm is expected to run; ``tested``; ``reasons`` model → why it has no prediction.
+    - ``time_us``: model → µs, or ranks if the model only ranks. NaN if the row was not tested or the model does not
+      apply.
+    - ``allowed``: True if the algorithm is expected to run.
+    - ``tested``: True if the row was in a test set.
+    - ``reasons``: model → why it has no prediction.
     """
 
     rows: Rows
@@ -34,21 +37,24 @@ class Predictions:
     reasons: Mapping[str, str]
 
     def take(self, index: np.ndarray) -> "Predictions":
-        """The predictions of some rows (positions)."""
+        """Return the predictions of the rows at these positions."""
         times = {name: values[index] for name, values in self.time_us.items()}
         rows, allowed, tested = self.rows.take(index), self.allowed[index], self.tested[index]
         return replace(self, rows=rows, time_us=times, allowed=allowed, tested=tested)
 
 
 def candidate_rows(parts: Sequence[Dataset], candidate: str = "algorithm") -> Rows:
-    """The convolutions of several datasets, one after another; of each algorithm its fastest solver."""
+    """Return the convolutions of several datasets, concatenated. Each algorithm has its fastest solver only."""
     frames = [model_frame(part, candidate) for part in parts]
     devices = {name: gpu for part in parts for name, gpu in part.devices.items()}
     return rows_of(pd.concat(frames, ignore_index=True), CONV, devices)
 
 
 def rounds_by(by: str, rows: Rows, count: int, seed: int, main_rows: int | None = None) -> list[Round]:
-    """The rounds of `surrogate.dataset.splits.folds`; rows from position ``main_rows`` on (None: none) only train."""
+    """Return the rounds of `surrogate.dataset.splits.folds`.
+
+    Rows from position ``main_rows`` on (None: no row) are used for training only.
+    """
     also = rows.frame.iloc[len(rows) if main_rows is None else main_rows :]
     rounds = folds(by, rows.family, rows.frame.iloc[:main_rows], also, count, seed)
     return [(fold.train, fold.test) for fold in rounds]
@@ -57,7 +63,7 @@ def rounds_by(by: str, rows: Rows, count: int, seed: int, main_rows: int | None 
 def fit_predict(
     train: Rows, test: Rows, models: Mapping[str, TimeModel], tick: Tick
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Label → predictions of ``test`` (rows,); and for each model that cannot learn from ``train`` the reason."""
+    """Return label → predictions of ``test`` (rows,), and model → reason if it cannot be fitted on ``train``."""
     predicted, reasons = {}, {}
     for label, model in models.items():
         tick(label)
@@ -71,7 +77,8 @@ def fit_predict(
 def predict_rounds(
     rows: Rows, candidates: str, rounds: Sequence[Round], models: Mapping[str, TimeModel], tick: Tick
 ) -> Predictions:
-    """Label → clones of a model, fitted in every round; a row tested twice keeps the later prediction."""
+    """Fit clones of the models in every round and return the predictions. A row tested twice keeps the later
+    prediction."""
     time_us = {label: np.full(len(rows), np.nan) for label in models}
     allowed, tested = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     reasons: dict[str, str] = {}
@@ -101,7 +108,10 @@ def cross_validate(
     candidate: str = "algorithm",
     tick: Tick,
 ) -> Predictions:
-    """Folds as `surrogate.dataset.splits.folds` makes them; ``also`` only trains. Predictions cover ``data`` alone."""
+    """Return the predictions of ``data`` in the folds of `surrogate.dataset.splits.folds`.
+
+    The datasets ``also`` are used for training only.
+    """
     rows = candidate_rows([data, *also], candidate)
     main_rows = len(model_frame(data, candidate))
     rounds = rounds_by(by, rows, count, seed, main_rows)

@@ -1,8 +1,8 @@
 """How far off are whole image networks in half precision on GPUs whose convolutions nobody published?
 
-``python -m experiments.image_networks`` fits the law of `surrogate.features.analytical` to timm's measured
-inference throughputs of half the families of networks, and judges it on the other half. ``rows()`` gives the passes of
-the families held out, by what ships. Needs torch and timm; no GPU.
+``python -m experiments.image_networks`` fits the analytical model of `surrogate.features.analytical` to timm's measured
+inference throughputs of half of the families of networks. It judges the model on the other half. ``rows()`` returns the
+passes of the held-out families, predicted by the shipped bundles. The script needs torch and timm, but no GPU.
 """
 
 import json
@@ -36,21 +36,24 @@ from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.datasheet import FILE, HALVES, datasheet_models
 
 PER_FAMILY = 3
-"""Networks of a family, drawn by a hash of their names."""
+"""Networks per family, drawn by a hash of their names."""
 PASS = ["network", "infer_img_size", "infer_batch_size", "torch"]
 RUN = ["gpu", "layout", "compiled"]
 
 
 def crc(name: object) -> int:
-    """A number that a name has on every machine."""
+    """Return a number for a name that is the same on every machine."""
     return crc32(str(name).encode())
 
 
 @cache
 def measured(training: bool, convolutional: bool = True) -> pd.DataFrame:
-    """Passes of the networks drawn from the half of the families that are fitted, or from the other: `PASS`, `RUN`,
-    ``measured_ms``; the two newest releases, at a network's largest size. ``convolutional`` keeps those whose work is
-    mostly convolutions, else the others, transformers most of them."""
+    """Return the measured passes of the networks drawn from the training half of the families, or from the other half.
+
+    Columns are `PASS`, `RUN` and ``measured_ms``. The passes are those of the two newest releases, at a network's
+    largest size. ``convolutional`` selects networks whose work is mostly convolutions, otherwise the others, mostly
+    transformers.
+    """
     from timm.models._registry import _model_to_module
 
     table = pd.read_parquet(HOME / "data" / "networks_timm.parquet").reset_index(drop=True)
@@ -71,9 +74,9 @@ def measured(training: bool, convolutional: bool = True) -> pd.DataFrame:
 
 @cache
 def read(name: str, size: int, batch: int, torch_release: str) -> Network:
-    """timm's network as PyTorch runs it under autocast to fp16: fake tensors of a GPU that need not be there.
+    """Return timm's network as PyTorch runs it under autocast to fp16, on fake tensors of a GPU.
 
-    timm's last runs merge the branches of reparameterised networks into one convolution.
+    In timm's last runs, the branches of reparameterised networks are merged into one convolution.
     """
     import timm
     import torch
@@ -98,7 +101,7 @@ def network_of(name: str, calls: Iterable[Call]) -> Network:
 
 
 def _is_read(convolutional: bool, *row: Any) -> bool:
-    """Whether a machine without a GPU can read the network, and it is of that kind."""
+    """Return True if a machine without a GPU can read the network, and if it is of that kind."""
     try:
         network = read(*row)
     except RuntimeError:
@@ -109,7 +112,10 @@ def _is_read(convolutional: bool, *row: Any) -> bool:
 
 
 def rows() -> pd.DataFrame:
-    """Passes of the families held out, as what ships predicts them: a row a pass, times in ms, a set a kind and way."""
+    """Return the passes of the held-out families as the shipped bundles predict them.
+
+    There is one row per pass, with times in ms, and one set per kind and runtime.
+    """
     kinds = {"convolutions": measured(training=False), "other image networks": measured(False, convolutional=False)}
     table = pd.concat([part.assign(kind=kind) for kind, part in kinds.items()], ignore_index=True)
     times = [_predictors(str(row.gpu)).time(_as_run(row)) for row in table.itertuples(index=False)]
@@ -139,10 +145,10 @@ class Convolutions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What passes of networks take by a law, by which go the convolutions and half-precision traffic that nobody
-    measured on their GPUs.
+    """Times of networks' passes by an analytical model of convolutions and half-precision traffic without measurements.
 
-    ``others_us`` (passes,) do not; ``full_us`` is the traffic's time at the whole bandwidth, by share.
+    ``others_us`` (passes,) does not depend on the model. ``full_us`` is the time of the traffic at the full bandwidth,
+    by share.
     """
 
     others_us: np.ndarray
@@ -150,14 +156,14 @@ class Passes:
     convolutions: tuple[Convolutions, ...]
 
     def kernels_us(self, model: TensorCoreModel) -> np.ndarray:
-        """(passes,) by the law."""
+        """Return the times (passes,) by the analytical model."""
         streamed = [full_us / getattr(model, share) for share, full_us in self.full_us.items()]
         convolved = [each.counts @ model.convolution_us(each.sizes, each.gpu, each.dtype) for each in self.convolutions]
         return self.others_us + sum([*streamed, *convolved])
 
 
 def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Passes:
-    """Passes of networks, each on the GPU of its predictors."""
+    """Return the passes of networks, each on the GPU of its predictors."""
     others_us = np.zeros(len(networks))
     full_us = {share: np.zeros(len(networks)) for share in STREAMING.values()}
     counts: defaultdict[tuple[Gpu, str], defaultdict[Sized, defaultdict[int, float]]] = defaultdict(
@@ -188,8 +194,10 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
 
 
 class Search(NamedTuple):
-    """Logarithms of a law's shares, where a search for them begins and ends; what ``start`` leaves out stays out, and
-    bandwidths stay below 0.95 of the specification."""
+    """Logarithms of a model's shares: start and bounds of a search.
+
+    A share that ``start`` lacks stays absent. Bandwidths stay below 0.95 of the datasheet peak.
+    """
 
     start: TensorCoreModel
     names: list[str]
@@ -198,18 +206,21 @@ class Search(NamedTuple):
 
     @classmethod
     def from_model(cls, start: TensorCoreModel) -> Self:
-        """A search that begins there."""
+        """Return a search that begins at this model."""
         names = [name for name, value in asdict(start).items() if value]
         upper = np.array([np.log(0.95) if "bandwidth" in name else np.inf for name in names])
         return cls(start, names, np.minimum(np.log([getattr(start, name) for name in names]), upper - 0.01), upper)
 
     def model(self, logarithms: np.ndarray) -> TensorCoreModel:
-        """The law of these logarithms."""
+        """Return the analytical model of these logarithms."""
         return replace(self.start, **dict(zip(self.names, np.exp(logarithms).tolist(), strict=True)))
 
 
 def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreModel) -> TensorCoreModel:
-    """The law of robust least squares in log time over the ``taken`` passes, near ``start`` where nothing decides."""
+    """Return the model of robust least squares in log time over the ``taken`` passes.
+
+    Parameters that no pass determines stay near ``start``.
+    """
     search, log_measured = Search.from_model(start), np.log(1e3 * measured_ms.to_numpy())
 
     def residuals(x: np.ndarray) -> np.ndarray:
@@ -222,12 +233,13 @@ def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: Ten
 
 
 def rounded(model: TensorCoreModel) -> TensorCoreModel:
-    """With four digits of each share, as it ships."""
+    """Return the model with four digits of each share, as it is shipped."""
     return TensorCoreModel(*(float(f"{value:.4g}") for value in astuple(model)))
 
 
 def main() -> None:
-    """Fit on one GPU, judge on both; ship the law fitted on both, with the errors on the GPU and networks held out."""
+    """Fit on one GPU and judge on both. Write the model fitted on both, with the errors on held-out GPU and
+    networks."""
     models = json.loads((bundled.FOLDER / FILE).read_bytes())
     known = models[HALVES]
     start = TensorCoreModel(**known["law"])

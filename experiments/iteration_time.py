@@ -1,6 +1,6 @@
 """How long does a training iteration take, from host overheads and the times of its kernels?
 
-Iteration times of real traces from host overheads and kernel times, measured or predicted (Lin et al.).
+Iteration times of real traces are predicted from host overheads and kernel times, measured or predicted (Lin et al.).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from surrogate.trace.iteration.times import COLLECTIVE_MODEL, collectives
 from surrogate.trace.result import Row
 
 STARTUP = (RESNET, POWER)
-"""Traces whose first iteration holds the program's start (the others' profilers began later)."""
+"""Traces whose first iteration includes the program's start. The profilers of the other traces began later."""
 OWN, OTHERS = "own overheads", "other iterations' overheads"
 OTHER_OVERHEADS, PREDICTED = "other models' and hosts' overheads", "own overheads, predicted kernels"
 OTHER_SIZES = " by the law of other message sizes"
@@ -30,7 +30,7 @@ PUBLISHED_PCT, PUBLISHED_DEVICE_PCT = 7.96, 4.61
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Every trace under every setting that it allows; a row each, over its iterations."""
+    """Judge every trace under every setting that it allows. A row covers the iterations of a trace."""
     models = {name: workers(sources, name) for name in TRACES}
     measured = [measure(name, models, effort) for name in models]
     table = pd.DataFrame([row for rows in measured for row in rows])
@@ -41,7 +41,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[dict[str, object]]:
-    """The rows of one model."""
+    """Return the rows of one model."""
     effort.tick(name)
     traces = models[name]
     overheads = {id(trace): measure_overheads(host_work(trace)) for group in models.values() for trace in group}
@@ -65,7 +65,8 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
 
 
 def by_laws(name: str, messages: Sequence[Row]) -> list[dict[str, object]]:
-    """A row per kind of collective: the law of the other message sizes, against the last rank's time."""
+    """Return one row per kind of collective: the model fitted on the other message sizes, against the last rank's
+    time."""
     rows: list[dict[str, object]] = []
     for kind in sorted({message["collective"] for message in messages if message["source"] == COLLECTIVE_MODEL}):
         times = np.array(
@@ -86,10 +87,10 @@ def by_laws(name: str, messages: Sequence[Row]) -> list[dict[str, object]]:
 
 
 def summed(name: str, setting: str, results: Sequence[IterationTimes], ranks: Sequence[Row] = ()) -> dict[str, object]:
-    """One row: errors in % over the iterations of all results, the start-up left out.
+    """Return one row: errors in % over the iterations of all results, without the start-up.
 
-    ``ranks``: each result's waits in collectives per iteration. The device's time is judged with them (``device_…``),
-    as a profiler counts it, and without (``work_…``).
+    ``ranks`` are each result's waits in collectives per iteration. The device's time is judged with the waits
+    (``device_…``), as a profiler counts it, and without them (``work_…``).
     """
     skip = int(name in STARTUP)
     every: list[IterationTime] = [step for result in results for step in result.iterations[skip:]]
@@ -126,12 +127,12 @@ def summed(name: str, setting: str, results: Sequence[IterationTimes], ranks: Se
 
 
 def geomean(errors: np.ndarray) -> float:
-    """Geometric mean of absolute errors, each at least 0.01 %."""
+    """Return the geometric mean of absolute errors, each at least 0.01 %."""
     return float(np.exp(np.mean(np.log(np.maximum(np.abs(errors), 0.01)))))
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Every trace's errors under each setting, those of the device's time, and of collectives by the others' laws."""
+    """Return every trace's errors under each setting: of the iteration, of the device's time, and of collectives."""
     texts = []
     for setting in (OWN, OTHERS, OTHER_OVERHEADS, PREDICTED):
         part = table[table["setting"] == setting]

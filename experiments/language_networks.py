@@ -1,14 +1,14 @@
-"""Steps of language models, measured whole on eleven GPUs (PIPEWEAVE's runs), beside what published predictors say.
+"""Measured steps of language models on eleven GPUs (PIPEWEAVE's runs), and the errors of published predictors.
 
-The runs are SGLang's one-batch benchmark: all prompts of a workload in one prefill, then one token for each at a time
-by CUDA graphs; its figures are the prefill's time and the median of the decoded tokens'. So the kernels are SGLang's,
-and a decoded token is taken half-way through the output. Measured is the median of five runs; the table that PIPEWEAVE
-publishes takes, for each predictor, the run that suits it best.
+The runs are SGLang's one-batch benchmark. All prompts of a workload are computed in one prefill, then one token at a
+time by CUDA graphs. Its figures are the prefill's time and the median time of the decoded tokens. So the kernels are
+SGLang's, and a decoded token is predicted at the middle of the output. The measured time is the median of five runs.
+PIPEWEAVE's published table uses, for each predictor, the run that suits it best.
 
-Two constants of the product come from these runs: a FLOP's energy at a board's power limit, from prefills, and the gap
-between kernels, from decoded tokens (`tensor_pj_per_flop` of `surrogate.features.gpu`, `GAP_US` of
-`surrogate.network.language_step`). Here each GPU is predicted with those of the others,
-the energy with that of others of its architecture. Nothing else was fitted on any run.
+Two constants of the product are fitted on these runs: the energy of a FLOP at a board's power limit, from prefills, and
+the gap between kernels, from decoded tokens (`tensor_pj_per_flop` of `surrogate.features.gpu`, `GAP_US` of
+`surrogate.network.language_step`). Here, each GPU is predicted with the constants of the other GPUs; the energy comes
+from others of its architecture. Nothing else is fitted on any run.
 """
 
 import json
@@ -27,14 +27,14 @@ from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import Requests, language_network
 
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
-"""Phase → the field of a run that has its time in seconds."""
+"""Phase → the field of a run that contains its time in seconds."""
 ENDS = ["predicted_ms", "lower_ms", "upper_ms"]
 
 
 def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
-    """A row per run and phase: ``network gpu tensor_parallel phase measured_ms predicted_ms lower_ms upper_ms``.
+    """Return a row per run and phase: ``network gpu tensor_parallel phase measured_ms predicted_ms lower_ms upper_ms``.
 
-    Beside them a column in ms for each published predictor, as in ``pipeweave_ms``.
+    Each published predictor has a further column in ms, for example ``pipeweave_ms``.
     """
     steps, rows = list(_steps(folder)), []
     energies: dict[tuple[str, str], list[float]] = {}
@@ -62,9 +62,10 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
 
 
 def grouped(requests: Sequence[tuple[int, int]]) -> list[Requests]:
-    """(new tokens, positions with them) of each request as equal ones, prompts and decoded tokens apart.
+    """Return the (new tokens, positions including them) of requests as groups of equal requests.
 
-    Those of a group need the work of all together: causal pairs grow with the square of a prompt.
+    Prompts and decoded tokens are separate groups. A group has the total work of its requests, because causal pairs
+    grow with the square of a prompt.
     """
     groups = []
     for part in ([r for r in requests if r[0] > 1], [r for r in requests if r[0] == 1]):
@@ -76,7 +77,7 @@ def grouped(requests: Sequence[tuple[int, int]]) -> list[Requests]:
 
 
 def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
-    """What is known of each run and phase, its GPU, and what is computed."""
+    """Yield the fields of each run and phase, its GPU, and the computed network."""
     lengths: Any = pd.read_csv(folder / "pipeweave_lengths.csv", index_col="workload")
     table: Any = pd.read_csv(folder / "pipeweave_end_to_end.csv", dtype=str)
     for (name, ranks, model, workload), predictions in table.groupby(["Hardware", "TP", "Model", "Workload"]):

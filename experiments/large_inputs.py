@@ -1,9 +1,9 @@
 """How long do large inputs take, and how much memory, alone and beside two busy processes?
 
-Every command runs in a process of its own, and so does every peer; seconds are by the clock and memory is the largest
-resident set, both with the start of Python. A table is the shipped one repeated at other batches. A trace is the VGG-13
-step that ships (shapes, Python stacks and memory recorded), repeated until the file has the size, each time later and
-under new ids, written as Kineto writes.
+Every command and every peer runs in a process of its own. Seconds are wall-clock time, and memory is the largest
+resident set; both include the start of Python. A table is the shipped one, repeated at other batches. A trace is the
+shipped VGG-13 step with shapes, Python stacks and memory. It is repeated until the file has the size, each time later
+and with new ids, in Kineto's format.
 """
 
 import gzip
@@ -39,11 +39,11 @@ _IDS = {
 }
 """Arguments of an event that count events, and so differ from step to step."""
 _BREAK_US = 1000
-"""From the end of a step to the next one."""
+"""Time in µs from the end of a step to the next one."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Every command on its inputs, and on traces the peers; a package that is not installed is said in the note."""
+    """Run every command on its inputs, and the peers on traces. A note names a package that is not installed."""
     records: list[dict[str, Any]] = []
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -75,7 +75,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def started(command: str, path: Path, out: Path) -> dict[str, Any]:
-    """What `measured` says of a command of ours on the input at ``path``."""
+    """Return the figures of `measured` for one of our commands on the input at ``path``."""
     return measured([word.format(path=path, out=out, bundle=FOLDER / "cudnn7") for word in PLAN["words"][command]])
 
 
@@ -90,12 +90,14 @@ seconds = time.monotonic() - began
 figures = [seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)]
 os.write(out, json.dumps(figures).encode())
 """
-"""A small process that starts and measures the others: the system counts the memory of the process that starts one as
-the new one's own."""
+"""A small process that starts and measures the others.
+
+The system adds the memory of the starting process to the memory of the new one.
+"""
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Seconds and memory of every command and peer, each with its bar where there is one."""
+    """Return seconds and memory of every command and peer, with the goal if there is one."""
     parts = []
     for (command, unit), rows in table.groupby(["command", "unit"], sort=False):
         runs = []
@@ -110,7 +112,7 @@ def answer(table: pd.DataFrame) -> str:
 
 @contextmanager
 def two_busy_processes() -> Iterator[None]:
-    """Inside this, two other processes compute without a pause."""
+    """Run two other processes that compute without a pause inside this context."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
         yield
@@ -121,7 +123,7 @@ def two_busy_processes() -> Iterator[None]:
 
 
 def write_large_trace(source: Path, path: Path, size: int) -> int:
-    """Repeat the events of a packed Kineto trace until ``path`` has ``size`` bytes; the number of events written."""
+    """Repeat the events of a packed Kineto trace until ``path`` has ``size`` bytes; return the number of events."""
     header = json.loads(gzip.decompress(source.read_bytes()))
     events: list[dict[str, Any]] = header.pop("traceEvents")
     written = 0
@@ -141,7 +143,7 @@ def write_large_trace(source: Path, path: Path, size: int) -> int:
 
 
 def _steps(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The events again and again; names of processes and threads once."""
+    """Yield the events repeatedly. Names of processes and threads are yielded once."""
     timed = [event for event in events if event["ph"] != "M" and event.get("cat") != "Trace"]
     length = max(event["ts"] + event.get("dur", 0) for event in timed) - min(event["ts"] for event in timed)
     numbers = [value for event in events for key, value in event.get("args", {}).items() if key in _IDS and value]
@@ -160,7 +162,7 @@ def _steps(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def measured(words: Sequence[str | Path]) -> dict[str, Any]:
-    """Seconds, CPU seconds and the largest resident set of Python with these words; a note where it fails."""
+    """Run Python with these words; return seconds, CPU seconds and the largest resident set, or a note if it fails."""
     command = [sys.executable, "-S", "-c", _MEASURE, sys.executable, *words]
     seconds, cpu_s, peak_mib, status = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     record = {"seconds": seconds, "cpu_s": cpu_s, "peak_mib": peak_mib}
