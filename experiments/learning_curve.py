@@ -1,6 +1,6 @@
 """How do errors and slowdowns fall with the number of training shapes?
 
-Learning curves: how many training shapes the models need.
+Learning curves show the number of training shapes that the models need.
 """
 
 import numpy as np
@@ -17,13 +17,14 @@ from surrogate.report.charts import Axis, curves
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 STEPS = (0.1, 0.5, 1.0)
-"""The shares that the answer tells."""
+"""Shares of the training shapes in the answer."""
 TEST_FOLDS = 5
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """A fifth of the shapes is held out (every fifth in turn, in a full run); nested shares of the others train."""
+    """Hold out a fifth of the shapes and train on nested shares of the others. A full run holds out every fifth in
+    turn."""
     parts = []
     for source in ("mi210", "cudnn"):
         data = effort.sample(sources.dataset(source))
@@ -41,7 +42,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
-    """(train, test) per fold; a smaller share's training shapes are among a larger one's. At least one shape trains."""
+    """Return (train, test) per fold. Each share contains the training shapes of the smaller ones, and at least one
+    shape."""
     names = shape_names(rows.frame, rows.family)
     fold_of = fold_of_names(names, TEST_FOLDS, seed)
     order = fold_of_names(names, len(fold_of), seed + 1)
@@ -54,7 +56,7 @@ def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Error and slowdown at a tenth, a half and all of the shapes, per table, of the models that answers name."""
+    """Return error and slowdown at a tenth, a half and all of the shapes, per table, of the reported models."""
     sentences = []
     for label, part in table.groupby("data", sort=False):
         last = part[part["share"] == 1.0].sort_values("median_error_pct")

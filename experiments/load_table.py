@@ -1,7 +1,7 @@
-"""A table of any length for load tests: the shipped table's rows again and again, at batches that nobody measured.
+"""Write a table of any length for load tests: the shipped table's rows, repeated at batches without measurements.
 
-``python -m experiments.load_table ROWS PATH`` writes parquet, one row group after the other. Speed and memory may be
-measured on it, accuracy may not: each row bears the time of the row that it repeats, at another batch.
+``python -m experiments.load_table ROWS PATH`` writes parquet, one row group after the other. The table serves for tests
+of speed and memory, not of accuracy. Each row has the time of the row that it repeats, at another batch.
 """
 
 import sys
@@ -20,7 +20,7 @@ GROUP_ROWS = 100_000
 
 
 def write_load_table(rows: int, path: str | Path, group_rows: int = GROUP_ROWS) -> None:
-    """``rows`` rows at ``path``, with distinct keys, in groups of ``group_rows``, of which one is held in memory."""
+    """Write ``rows`` rows with distinct keys to ``path``, one group of ``group_rows`` in memory at a time."""
     table = pq.read_table(DATASET)
     batches, place = np.unique(table["n"].to_numpy(), return_inverse=True)
     table = table.set_column(table.schema.get_field_index("origin"), "origin", pa.array([ORIGIN] * len(table)))
@@ -38,7 +38,7 @@ def write_load_table(rows: int, path: str | Path, group_rows: int = GROUP_ROWS) 
 @click.argument("rows", type=click.IntRange(1))
 @click.argument("path", type=click.Path(path_type=Path))
 def main(rows: int, path: Path) -> None:
-    """The table at ``path``."""
+    """Write the table to ``path``."""
     write_load_table(rows, path)
     click.echo(f"{path}: {rows:,} rows, {ORIGIN}", file=sys.stderr)
 

@@ -1,9 +1,9 @@
-"""What does a training iteration hold at its peak, beside torch's own tracker?
+"""Compare the predicted peak memory of training iterations with torch's own tracker.
 
-``python -m experiments.memory`` runs small networks on fake tensors, as modules in fp32 and under autocast to bf16 and
-as exported programs, with SGD and Adam, and sets the bytes of `surrogate.network.memory` beside those that torch's
-`MemTracker` counts; and what is left for a server's KV cache beside what vLLM's logs say (15 minutes). Needs torch,
-timm and transformers; no GPU.
+``python -m experiments.memory`` runs small networks on fake tensors: as modules in fp32 and under autocast to bf16, and
+as exported programs, with SGD and Adam. It compares the bytes of `surrogate.network.memory` with the bytes that torch's
+`MemTracker` counts. It also compares the memory left for a server's KV cache with vLLM's logs. A run takes 15 minutes.
+It needs torch, timm and transformers, but no GPU.
 """
 
 import json
@@ -37,8 +37,13 @@ if TYPE_CHECKING:
 
 TABLE, SERVED_TABLE = (HOME / "tables" / f"{name}.csv" for name in ("memory", "memory_served"))
 MODULES = beside(__file__)
-"""What is read: timm's models, ``images`` with their batch; transformers' ``language``, by ``model_type`` its class and
-the sizes of a small one; ``perceptrons``, width and batch; and in which ``runs``."""
+"""The networks to read.
+
+- ``images``: timm's models with their batch.
+- ``language``: transformers' classes by ``model_type``, with the sizes of a small model.
+- ``perceptrons``: width and batch.
+- ``runs``: the runs of each network.
+"""
 
 
 def _image(name: str, batch: int) -> "Built":
@@ -67,14 +72,14 @@ def _perceptron(width: int, batch: int) -> "Built":
 
 
 def models() -> dict[str, "Callable[[], Built]"]:
-    """Name → maker of every module."""
+    """Return name → function that builds the module."""
     images = {name: partial(_image, name, batch) for name, batch in MODULES["images"].items()}
     language = {kind: partial(_language, kind) for kind in MODULES["language"]}
     return images | language | {f"mlp {width}": partial(_perceptron, width, n) for width, n in MODULES["perceptrons"]}
 
 
 def tracked_bytes(module: "nn.Module", inputs: tuple[Any, ...], amp: str | None, optimizer: str) -> int:
-    """What torch's tracker counts at the peak of an iteration, gradients and Adam's states (of the first) included."""
+    """Return the bytes at the peak of an iteration by torch's tracker, with gradients, and Adam's states for "adam"."""
     import copy
 
     import torch
@@ -103,7 +108,7 @@ def tracked_bytes(module: "nn.Module", inputs: tuple[Any, ...], amp: str | None,
 
 
 def read(module: "nn.Module", inputs: tuple[Any, ...], source: str, amp: str | None) -> "tuple[Network, nn.Module]":
-    """The network as its source is read, and the module that the source runs."""
+    """Return the network as it is read from its source, and the module that the source runs."""
     import torch
 
     if source == "module":
@@ -116,7 +121,8 @@ def read(module: "nn.Module", inputs: tuple[Any, ...], source: str, amp: str | N
 
 
 def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
-    """A row for each module, source and optimizer: ``predicted_mib tracked_mib error_pct``; all modules, or some."""
+    """Return ``predicted_mib tracked_mib error_pct`` for each module, source and optimizer. ``names`` selects
+    modules."""
     found = []
     for name, build in models().items():
         if names and name not in names:
@@ -146,7 +152,7 @@ def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
 
 
 def served() -> pd.DataFrame:
-    """A row for each of the logs: GiB that are left for the KV cache of a GPU, ours and the log's."""
+    """Return for each log the GiB left for the KV cache of a GPU: predicted and logged."""
     found = []
     for each in MODULES["served"]:
         ranks = each.get("tensor_parallel", 1)
@@ -174,7 +180,7 @@ def served() -> pd.DataFrame:
 
 
 def main() -> None:
-    """Write both tables; print the median and the largest error of peaks by source, and what is left."""
+    """Write both tables. Print the median and the largest error of peaks by source, and the errors of the KV cache."""
     warnings.simplefilter("ignore")
     left = served()
     left.to_csv(SERVED_TABLE, index=False)

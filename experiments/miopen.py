@@ -1,6 +1,7 @@
 """How good are picks on AMD's GPUs, by algorithm and by solver, and on one that training never saw?
 
-MIOpen on four AMD GPUs, by algorithm and by solver, and MI300X from the other three.
+The measurements are MIOpen's on four AMD GPUs, by algorithm and by solver. MI300X is also predicted from the other
+three.
 """
 
 import numpy as np
@@ -19,14 +20,14 @@ GPUS = ("mi210", "mi100", "mi300x", "navi21")
 UNSEEN = "mi300x"
 MODELS_SHOWN = ("always-best-single", "seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
 SHOWN = ("n", "slowdown_macro", "ci_low", "ci_high", "slowdown_p95", "top1", "infeasible_picks")
-"""What the table keeps of the picks."""
+"""Columns of the picks in the table."""
 FOLDS = 5
 BY_SHAPE, KNOWN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
 ENDINGS = {BY_SHAPE: "", KNOWN: ",\nGPU unseen", NEW: ",\nboth unseen"}
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Each GPU by itself, by shape, for both kinds of candidate; then MI300X with none of its rows in training."""
+    """Judge each GPU alone, by shape, for both kinds of candidate. Then judge MI300X without its rows in training."""
     data = {name: effort.sample(sources.dataset(name)) for name in GPUS}
     models = effort.named(*MODELS_SHOWN)
     parts = []
@@ -57,7 +58,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 def _unseen(
     data: dict[str, Dataset], candidate: str, models: dict[str, TimeModel], effort: Effort
 ) -> list[tuple[str, Predictions]]:
-    """MI300X predicted from the others: its shapes that they measured, too, and those that they did not."""
+    """Return predictions of MI300X from the other GPUs, for shapes that they measured and for shapes that they lack."""
     others = [data[name] for name in GPUS if name != UNSEEN]
     rows = candidate_rows([*others, data[UNSEEN]], candidate)
     held = (rows.frame["gpu"] == data[UNSEEN].frame["gpu"].iloc[0]).to_numpy()
@@ -70,7 +71,7 @@ def _unseen(
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Slowdown per GPU for both kinds of candidate, and on the unseen GPU, of the models that answers name."""
+    """Return the slowdown per GPU for both kinds of candidate, and on the unseen GPU, of the reported models."""
     known = table[(table["split"] == BY_SHAPE) & (table["candidate"] == "algorithm")]
     names = named_models(known.groupby("model")["slowdown_macro"].mean().idxmin(), known["model"])
     by_gpu = []

@@ -1,6 +1,7 @@
-"""Public tables of measured operators (matrix products, pooling, normalisation, pointwise) as rows of their families.
+"""Read public tables of measured operators (matrix products, pooling, normalisation, pointwise) as their families'
+rows.
 
-The columns of a file tell which of these it is.
+The columns of a file identify its kind:
 
 - ``dense_ops``: PyTorch's operators on seven GPUs, from sitar-lab/NeuSight.
 - ``cudnn_other_ops``: cuDNN and cuBLAS calls on eight GPUs, from rai-project/dlperf.
@@ -28,13 +29,13 @@ _NAMES = beside(__file__)
 KINDS = {(op, variant): kind for op, kinds in _NAMES["operations"].items() for variant, kind in kinds.items()}
 """(op, variant) of a file → operator and variant of a dataset."""
 POOL: dict[str, str] = _NAMES["pool"]
-"""Size of a pool → the column that holds it in a table of convolutions."""
+"""Size of a pool → its column in a table of convolutions."""
 
 
 def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
-    """The files as rows of one dataset; one that `seer import` wrote is such rows already.
+    """Return the files as rows of one dataset. Files that `seer import` wrote need no conversion.
 
-    Raises `InputError` for a file of other columns.
+    Raises `InputError` for a file with other columns.
     """
     tables = {Path(path).name: read_table(path)[0] for path in paths}
     measured = [table if "family" in table else operator_rows(table, name) for name, table in tables.items()]
@@ -42,9 +43,9 @@ def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
 
 
 def operator_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """What `family_rows` takes of a raw table: its known operators on GPUs of the registry, under the names there.
+    """Return a raw table as input of `family_rows`: its known operators on registered GPUs, with registered names.
 
-    Raises `InputError` where no reader fits its columns, or nothing is left.
+    Raises `InputError` if no reader fits the columns, or if no row is left.
     """
     known = set(frame.columns)
     source = next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
@@ -59,7 +60,7 @@ def operator_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _registered(names: pd.Series, fact: str) -> pd.Series:
-    """(rows,) what the registry says of each GPU; missing where it does not have it."""
+    """Return a fact of each GPU (rows,) from the registry. The fact is missing for an unregistered GPU."""
     facts = {}
     for name in names.unique():
         with suppress(InputError):
@@ -128,14 +129,14 @@ _PAIR = re.compile(r"([a-z_]+(?:\[\d\])?)=(\d+)")
 
 
 def parse_args(text: str) -> dict[str, int] | None:
-    """Key → value of an ``args`` text; None where a part of it is no pair, or a key stands twice."""
+    """Return key → value of an ``args`` text; None if a part is not a pair, or if a key occurs twice."""
     matches = [_PAIR.fullmatch(part) for part in text.split(";")]
     pairs = {match[1]: int(match[2]) for match in matches if match}
     return pairs if len(pairs) == len(matches) else None
 
 
 def sizes_of(kind: str, variant: str, args: dict[str, int]) -> dict[str, int] | None:
-    """Sizes of an operator from parsed arguments; None where some are missing."""
+    """Return an operator's sizes from parsed arguments; None if some are missing."""
     inputs = [args.get(f"input[{i}]") for i in range(4)]
     if kind == "gemm":
         m, n, k = (inputs[0], 1, inputs[1]) if variant == "GEMV" else inputs[:3]
@@ -199,4 +200,4 @@ READERS: tuple[tuple[tuple[str, ...], Callable[[pd.DataFrame], Iterator[pd.DataF
     (("gpu", "tensile_type", "transposes", "time_us"), _tensile, "rocblas"),
     (("device", "precision", "M", "N", "K", "time_ms"), _deepbench, "deepbench"),
 )
-"""(columns that tell the kind of table, its reader, its origin); the first that fits counts."""
+"""(columns that identify the kind of table, its reader, its origin); the first match is used."""

@@ -1,8 +1,8 @@
 """How well are pooling, norms, softmax, pointwise operators and matrix products foretold on shapes never seen?
 
-Operators other than convolutions on shapes never seen, beside published baselines. The paper's own workbooks take part
-after ``seer import seer-xls Other-ops-*.xls --gpu titan-xp -o ops.parquet`` by
-``python -m experiments.operators --use other_ops=ops.parquet``, its convolutions and their gradients among them.
+Predictions of operators other than convolutions are compared with published baselines on held-out shapes. The paper's
+own workbooks can be added: ``seer import seer-xls Other-ops-*.xls --gpu titan-xp -o ops.parquet``, then ``python -m
+experiments.operators --use other_ops=ops.parquet``. They include convolutions and their gradients.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,8 @@ GROUPS = ("library", "operator")
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Each family of operators in folds by shape; every model on the same rows, judged per library and operator."""
+    """Predict each family of operators in folds by shape. Judge all models on the same rows, per library and
+    operator."""
     models = effort.named("roofline", "mlp", DEFAULT_MODEL)
     baselines = (GemmInterpolation(), SeerPolynomials(), GradientRatio(effort.seed))
     models = {**{model.name: model for model in baselines}, **models}
@@ -44,7 +45,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 def held_out(
     sources: Sources, needs: Sequence[str], by: str, models: dict[str, TimeModel], effort: Effort
 ) -> Iterator[Predictions]:
-    """Held-out predictions of every family of operators in the tables; in a quick run of a sample of its shapes."""
+    """Yield held-out predictions of every family of operators in the tables. A quick run uses a sample of the
+    shapes."""
     frame = read_operator_tables([sources.path(name) for name in needs])
     for kind, (_, rows) in rows_by_family(frame).items():
         newest = rows.frame[newest_version(rows.frame, kind)]
@@ -54,7 +56,7 @@ def held_out(
 
 
 def errors(parts: Sequence[Predictions], groups: Sequence[str]) -> pd.DataFrame:
-    """Errors per group (columns of the tables) and model over all families, beside the default's on the same rows.
+    """Return errors per group (columns of the tables) and model over all families, and the default's on the same rows.
 
     ``coverage_pct`` is the share of the group's rows that the model predicts.
     """
@@ -77,7 +79,7 @@ def errors(parts: Sequence[Predictions], groups: Sequence[str]) -> pd.DataFrame:
 
 
 def _long(part: Predictions) -> pd.DataFrame:
-    """The tested ok rows with a column of predictions per model; a shape's name tells its family."""
+    """Return the tested ok rows with a column of predictions per model. A shape's name contains its family."""
     counted = np.flatnonzero(part.tested & part.rows.ok)
     rows = part.rows.take(counted)
     shape = np.char.add(f"{rows.family.name} ", rows.shape.astype(str))
@@ -89,7 +91,7 @@ def _long(part: Predictions) -> pd.DataFrame:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Medians over operators of each library, and where a baseline is ahead on its own rows."""
+    """Return medians over the operators of each library, and the baselines that win on their own rows."""
     overall = table[table["gpu"] == "all"]
     texts = []
     for library, part in overall.groupby("library"):

@@ -1,11 +1,16 @@
 """SEER's fits for operators other than convolutions: `seer-polynomials`, and `gradient-ratio` for their gradients.
 
-Source: SEER (PACT 2021) and its repository. S = n·c·h·w of input or output, M = multiply-adds:
-max pooling a·S_out·k + b·S_in + c·S_out + d; its gradient a·S_out·k + b·S_in + c; layout transform a·S_in + b, here
-also for every other operator that touches each element; 1×1 convolution, here every product, for K ≤ 128 (K rounded up
-to 32) a·S_in + b·S_out + c·M + d, for K > 128 a·M + b. Least squares on the relative residual. A backward pass takes a
-ratio times its forward pass, the ratio from a regression tree: the paper treats the gradients of convolutions so.
-Tables of convolutions are those of one candidate, as the paper's ``Other-ops-*`` workbooks are.
+Source: SEER (PACT 2021) and its repository. S = n·c·h·w of input or output, M = multiply-adds.
+
+- Max pooling: a·S_out·k + b·S_in + c·S_out + d.
+- Gradient of max pooling: a·S_out·k + b·S_in + c.
+- Layout transform: a·S_in + b. Here the form is also used for every other operator that accesses each element.
+- 1×1 convolution with K ≤ 128 (K rounded up to 32): a·S_in + b·S_out + c·M + d. For K > 128: a·M + b. Here the forms
+  are used for every product.
+
+Fits are least squares on the relative residual. The time of a backward pass is a ratio times its forward pass. The
+ratio comes from a regression tree, as in the paper for the gradients of convolutions. A table of convolutions covers
+one candidate, like the paper's ``Other-ops-*`` workbooks.
 """
 
 from collections.abc import Iterator
@@ -29,7 +34,7 @@ from surrogate.models.seer.trees import tuned_tree
 NARROW = 128
 SUFFIX = "_backward"
 EVALUATIONS = 10
-"""Minimum leaf sizes that the tree of ratios tries."""
+"""Number of minimum leaf sizes that are tried for the tree of ratios."""
 RATIO_COLUMNS = (
     "log2_n",
     "log2_c",
@@ -45,7 +50,7 @@ CONV_RATIO_COLUMNS = ("log2_n", "log2_c", "log2_h", "log2_k", "log2_out_h", "log
 
 
 def terms(op: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, coefficients) of the problems' form, and (rows,) which fit a row belongs to."""
+    """Return the terms (rows, coefficients) of the problems, and the fit (rows,) of each row."""
     if isinstance(op, Gemm):
         return _product_terms(op.batch * op.m * op.k, op.batch * op.m, op.n, op.k)
     if isinstance(op, ConvColumns):
@@ -65,7 +70,8 @@ def terms(op: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _product_terms(inputs: Number, m: Number, n: Number, k: Number) -> tuple[np.ndarray, np.ndarray]:
-    """Both forms in one matrix, of ``inputs`` elements and m × n outputs; a wide row lacks the narrow form's terms."""
+    """Return both forms in one matrix, for ``inputs`` elements and m × n outputs. Wide rows have 0 for the narrow
+    form's terms."""
     wide = np.asarray(n > NARROW)
     outputs = m * np.where(wide, n, round_up(n, 32)).astype(np.float64)
     columns = [np.where(wide, 0.0, inputs), np.where(wide, 0.0, outputs), outputs * k, np.ones(len(wide))]
@@ -73,9 +79,9 @@ def _product_terms(inputs: Number, m: Number, n: Number, k: Number) -> tuple[np.
 
 
 class SeerPolynomials(TimeModel):
-    """One fit per GPU, library, operator, variant, dtype and math; NaN where none could be made.
+    """One fit per GPU, library, operator, variant, dtype and math; NaN without a fit.
 
-    A fit needs as many rows as coefficients; where it turns negative, its least training time stands in.
+    A fit needs as many rows as coefficients. A negative prediction is replaced by the minimum training time.
     """
 
     name: ClassVar[str] = "seer-polynomials"
@@ -101,7 +107,7 @@ Key = tuple[str | int, ...]
 
 
 def _forms(rows: Rows) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
-    """(key, terms, positions) of every fit that the rows fall into."""
+    """Yield (key, terms, positions) of every fit that the rows belong to."""
     for key, positions in by_setting(rows.frame, rows.family):
         matrix, which = terms(problems_of(rows.frame.iloc[positions], rows.family, key[2:]))
         for form in np.unique(which):
@@ -109,9 +115,10 @@ def _forms(rows: Rows) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
 
 
 class GradientRatio(TimeModel):
-    """A tree per GPU, library, backward operator and setting; forward times come from `SeerPolynomials`.
+    """A tree per GPU, library, backward operator and setting. Forward times come from `SeerPolynomials`.
 
-    A tree needs both passes of two problems. NaN for operators that are no gradient, and where no tree was grown.
+    A tree needs both passes of two problems. The prediction is NaN for operators without a gradient, and without a
+    tree.
     """
 
     name: ClassVar[str] = "gradient-ratio"
@@ -144,7 +151,8 @@ class GradientRatio(TimeModel):
 
 
 def forward_times(rows: Rows, time_us: np.ndarray) -> np.ndarray:
-    """(rows,) the measured time of each gradient's forward pass, of a forward operator its own; NaN where none was."""
+    """Return the measured time (rows,) of each gradient's forward pass, or a forward operator's own time; NaN without
+    one."""
     time_of = pd.Series(time_us, index=joined(rows.frame, rows.family.row_key)).groupby(level=0).mean()
     return joined(_forward(rows), rows.family.row_key).map(time_of).to_numpy(dtype=np.float64)
 
@@ -154,7 +162,7 @@ def _ratio_columns(rows: Rows) -> tuple[str, ...]:
 
 
 def _is_gradient(rows: Rows) -> np.ndarray:
-    """(rows,) True for gradients whose forward operator belongs to the same family."""
+    """Return True (rows,) for gradients whose forward operator belongs to the same family."""
     if rows.family is CONV:
         return (rows.frame["direction"] != "fwd").to_numpy()
     operator, known = rows.frame["operator"], rows.family.settings["operator"]
@@ -162,7 +170,7 @@ def _is_gradient(rows: Rows) -> np.ndarray:
 
 
 def _forward(rows: Rows) -> pd.DataFrame:
-    """The rows' problems with the forward operator in the place of its gradient."""
+    """Return the rows' problems with the forward operator instead of its gradient."""
     frame = rows.frame
     if rows.family is CONV:
         return frame.assign(direction="fwd")

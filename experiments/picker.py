@@ -1,6 +1,6 @@
 """How often is a pick over 10 % slower than the best, and what does it cost?
 
-The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as right and as wrong.
+Picks are judged by SEER's 10 % rule and by the slowdown, with infeasible picks counted as right and as wrong.
 """
 
 import numpy as np
@@ -14,12 +14,14 @@ from surrogate.evaluation.judge import WITHIN
 from surrogate.report.charts import dots
 
 WHOLE, PAPER = "all problems", "a set like the paper's"
-"""The paper's own is a grid of sizes of which nobody published times; here batch, shape and least time are like it."""
+"""The times of the paper's own grid of sizes are not published. Batch, shape and minimum time of the second set are
+like it."""
 DRAWN = {"infeasible right (SEER)": "wrong_seer_pct", "infeasible wrong": "wrong_pct"}
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """By shape on the cuDNN table; the partial table trains. Judged: all, and a set like the paper's."""
+    """Judge by shape on the cuDNN table, on all problems and on a set like the paper's. The partial table is for
+    training."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
     held = cross_validate(data, effort.named(), count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick)
     picks = problem_picks(held)
@@ -36,7 +38,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
-    """Per chooser: shares of picks over 10 % slower than the best, infeasible ones right (SEER's way) or wrong."""
+    """Return per model the shares of picks over 10 % slower than the best, with infeasible picks as right (SEER) or
+    wrong."""
     slow, infeasible = picks["slowdown"] > WITHIN, picks["infeasible"].astype(bool)
     wrong = {"wrong_seer_pct": slow & ~infeasible, "wrong_pct": slow | infeasible, "infeasible_pct": infeasible}
     percents = pd.DataFrame(wrong).astype(float) * 100
@@ -48,7 +51,7 @@ def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The best model, the default, SEER's and the heuristic by both rules, over all problems."""
+    """Return the figures of the best model, the default, SEER's and the heuristic by both rules, over all problems."""
     whole = table[table["problems_of"] == WHOLE].set_index("model")
     best = whole.drop(index=HEURISTIC, errors="ignore")["slowdown_macro"].idxmin()
     names = [*named_models(best, whole.index), *([HEURISTIC] if HEURISTIC in whole.index else [])]

@@ -1,8 +1,8 @@
-"""Record the ATen calls of KernelBench's programs: what `experiments.small_networks` reads in place of the programs.
+"""Record the ATen calls of KernelBench's programs. `experiments.small_networks` reads them instead of the programs.
 
 ``python -m experiments.program_calls FOLDER`` runs the programs ``FOLDER/old/level1/*.py``, … on fake tensors and
 writes the table. ``old`` is the folder ``KernelBench`` of a checkout from before July 2025, ``new`` the one of a later
-checkout. The programs' code runs. Needs torch, and einops for four programs; no GPU.
+checkout. The programs' code is executed. The script needs torch, and einops for four programs, but no GPU.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ from surrogate.network.torch_module import Arguments, record_calls
 
 
 def program(path: Path) -> Any:
-    """Return the module of a program, whose file name need not be an identifier."""
+    """Return the module of a program. Its file name need not be an identifier."""
     spec = importlib.util.spec_from_file_location("program", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path}: not a Python file")
@@ -35,7 +35,7 @@ def program(path: Path) -> Any:
 def calls_of(path: Path) -> list[Call]:
     """Return the ATen calls of a program's forward pass as its harness runs it: in training mode, without gradients.
 
-    The names of the program's layers are left out. Raises what the program raises.
+    The names of the program's layers are dropped. Raises any exception of the program.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -48,7 +48,7 @@ def calls_of(path: Path) -> list[Call]:
 
 
 def _built(model: Callable[..., Any], arguments: list[Any], fake: Any) -> Any:
-    """A program's model of fake tensors; built for real if its constructor reads values that it computed."""
+    """Return a program's model on fake tensors, or on real ones if its constructor reads computed values."""
     try:
         with fake:
             return model(*arguments)
@@ -57,7 +57,7 @@ def _built(model: Callable[..., Any], arguments: list[Any], fake: Any) -> Any:
 
 
 def call_rows(folder: Path) -> Iterator[tuple[str, ...]]:
-    """Yield `PROGRAM` and a call as JSON, for every call of the measured programs that ``folder`` holds."""
+    """Yield `PROGRAM` and a call as JSON, for every call of the measured programs in ``folder``."""
     for key in sorted(measured()[PROGRAM].drop_duplicates().itertuples(index=False, name=None)):
         path = folder.joinpath(*key)
         if not path.is_file():

@@ -1,6 +1,7 @@
 """Does a trace's dependency graph replay what was measured, and what does each part give?
 
-Where a replay's error comes from: real traces simulated unchanged, whole and with a part replaced.
+Real traces are simulated without a change, complete and with a part replaced. So each part's share of the error is
+visible.
 """
 
 from collections.abc import Callable
@@ -19,24 +20,25 @@ from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, SYNC, pr
 
 
 def _delayed(graph: Graph, gap_us: float, lag_us: float) -> Graph:
-    """Every device task that long behind the previous one of its stream, and behind its launch."""
+    """Return the graph with every device task this long after the previous one of its stream, and after its launch."""
     device = np.isin(graph.kind, DEVICE_KINDS) & (previous_on_resource(graph.resource) >= 0)
     gaps_us = np.where(device, gap_us, graph.gap_us)
     return replace(graph, gap_us=gaps_us, lag_us=np.where(graph.edge_kind == LAUNCH, lag_us, graph.lag_us))
 
 
 def typical_delays(graph: Graph) -> Graph:
-    """Every device task with the trace's typical gap and launch latency in place of its own."""
+    """Return the graph with the trace's typical gap and launch latency for every device task."""
     return _delayed(graph, graph.coverage["dispatch_gap_us"], graph.coverage["launch_latency_us"])
 
 
 def no_delays(graph: Graph) -> Graph:
-    """Device tasks right at the end of their launch call and of their stream's previous task."""
+    """Return the graph with device tasks that start at the end of their launch call and of the stream's previous
+    task."""
     return replace(_delayed(graph, 0.0, 0.0), from_start=graph.from_start & ~(graph.edge_kind == LAUNCH))
 
 
 def without(kind: int) -> Callable[[Graph], Graph]:
-    """The graph less all edges of a kind."""
+    """Return a function that removes all edges of a kind from a graph."""
 
     def change(graph: Graph) -> Graph:
         remaining = graph.edge_kind != kind
@@ -47,9 +49,9 @@ def without(kind: int) -> Callable[[Graph], Graph]:
 
 
 def times_of_other_iterations(graph: Graph) -> Graph | None:
-    """Every device task with the median time that its counterpart took in the other iterations.
+    """Return the graph with each device task's median time in the other iterations.
 
-    None where the iterations differ in their tasks, or there is one.
+    None if the iterations have different tasks, or if there is only one.
     """
     device = np.isin(graph.kind, DEVICE_KINDS)
     places = range(len(graph.iterations))
@@ -74,7 +76,7 @@ VARIANTS: dict[str, Callable[[Graph], Graph | None]] = {
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """A row per trace, worker, iteration and variant."""
+    """Return a row per trace, worker, iteration and variant."""
     rows = []
     for label in TRACES:
         effort.tick(label)
@@ -88,7 +90,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def variants(graph: Graph) -> list[dict[str, object]]:
-    """A row per iteration and variant of one graph."""
+    """Return a row per iteration and variant of one graph."""
     facts = {
         "serialised_pct": serialised_pct(simulate(graph)),
         "attached_pct": graph.coverage["attached_pct"],
@@ -116,7 +118,8 @@ def variants(graph: Graph) -> list[dict[str, object]]:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Largest error of an iteration per variant: of the whole graph on all traces, else on the training steps."""
+    """Return the largest error of an iteration per variant: unchanged on all traces, otherwise on the training
+    steps."""
     size = table["error_pct"].abs()
     worst = size[table["variant"] == "whole graph"].max()
     steps = table["trace"] != POWER

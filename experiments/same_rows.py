@@ -1,6 +1,6 @@
 """Which model predicts and picks best on the same rows, with and without the analytical terms?
 
-Every model of the registry on the same rows, in the paper's own domain and outside it.
+Every registered model is judged on the same rows, in the paper's own domain and outside it.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ PLAIN, TERMS = "boosted-dims", "boosted-terms"
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """By shape on four tables; choices are judged where all candidates were timed, times everywhere."""
+    """Judge by shape on four tables: choices on tables with the times of all candidates, times on all tables."""
     parts = []
     for label, data, also in _tables(sources, effort):
         count = effort.folds if label.startswith(LABELS["cudnn"]) else min(effort.folds, MI210_FOLDS)
@@ -51,7 +51,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def _place(models: pd.Series) -> pd.Series:
-    """Where each stands in the registry; behind all of it where it is no model."""
+    """Return each model's position in the registry; names that are not models come last."""
     return models.map({name: place for place, name in enumerate(MODELS)}).fillna(len(MODELS))
 
 
@@ -66,7 +66,7 @@ def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Dataset, li
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Per table the best models by time and by choice, the default and SEER's beside them; what the terms are worth."""
+    """Return per table the best models by time and by choice, the default and SEER's, and the gain from the terms."""
     sentences = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         times = part.set_index("model")["median_error_pct"]
@@ -88,7 +88,7 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _gains(table: pd.DataFrame) -> str:
-    """What the terms change for boosted trees, per table."""
+    """Return the change by the terms for boosted trees, per table."""
     gains = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         errors = part.set_index("model")["median_error_pct"]

@@ -1,19 +1,22 @@
-"""How far off are predicted servers of language models, with the model's family left out of every constant?
+"""Errors of predicted servers of language models. The model's family is held out of every fitted constant.
 
-Measured servers of vLLM, SGLang and TensorRT-LLM from ai-dynamo/aiconfigurator's sample (in the package
-aiconfigurator-core, with the models' configurations), aggregated ones: prefill and decoding on the same GPUs. Two
-constants a framework are fitted (`surrogate.network.serving`) and judged on each family in turn, which the fit does not
-see. Widths of intervals are those within which the other families' times lie, each with constants of its others; they
-are taken of all frameworks together, since one alone has too few families to show how far a further one may lie off.
-``--store`` writes what all families say.
+The measured servers of vLLM, SGLang and TensorRT-LLM are ai-dynamo/aiconfigurator's sample. It is part of the package
+aiconfigurator-core, with the models' configurations. Only aggregated servers are used: prefill and decoding on the same
+GPUs. Two constants per framework are fitted (`surrogate.network.serving`) and judged on each family in turn, with that
+family held out.
+
+The width of an interval contains the times of the other families, each with constants from its other families. Widths
+are computed over all frameworks together, because one framework has too few families to show the error of a further
+one. ``--store`` writes the constants of all families.
 
 How the sample's rows are read:
 
-- A checkpoint computes in what its own configuration says where the row's type is of the same width: fp8 in blocks or
-  not, mxfp4 experts. TensorRT-LLM's quantised checkpoints keep the cache in fp8, as their maker's configurations do.
-- Where more GPUs are named than a node has, and as many ways of tensor and expert parallelism, the product of both was
-  written in the place of the GPUs: 64 means 8 of which each holds other experts. Likewise with data-parallel attention.
-- A model that does not fit, or cannot be divided so, is not judged.
+- A checkpoint computes in the types of its own configuration if the row's type has the same width: fp8 in blocks or
+  not, mxfp4 experts. TensorRT-LLM's quantised checkpoints keep the cache in fp8, like their publisher's configurations.
+- If a row names more GPUs than a node has, and as many ranks of tensor and expert parallelism, then the product of both
+  was written instead of the number of GPUs. 64 means 8 GPUs with different experts each. The same holds for
+  data-parallel attention.
+- A model that does not fit, or that cannot be divided in this way, is not judged.
 """
 
 import json
@@ -39,12 +42,12 @@ from surrogate.network.serving import FILE, Load, ServerKernels, ServerModel, Se
 
 NAMES = beside(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
-"""What TensorRT-LLM computes mxfp4 experts in where the GPU has fp4 units."""
+"""Arithmetic of TensorRT-LLM's mxfp4 experts on GPUs with fp4 units."""
 TAIL = 0.05
-"""Left out at either side of an interval."""
+"""Share of the errors outside the interval on each side."""
 WORDS = ("ttft", "tpot")
 MIN_GROUP = 5
-"""Configurations whose order is judged."""
+"""Minimum number of configurations whose order is judged."""
 ORIGIN = "github.com/ai-dynamo/aiconfigurator, systems/silicon_sample.csv of aiconfigurator-core 0.12.0, Apache-2.0"
 
 
@@ -59,7 +62,7 @@ class Row(NamedTuple):
 
 
 def read_sample(systems: Path) -> pd.DataFrame:
-    """The aggregated rows: ``model family gpu library precision input output users ttft_ms tpot_ms row``."""
+    """Return the aggregated rows: ``model family gpu library precision input output users ttft_ms tpot_ms row``."""
     table = pd.read_csv(systems / "silicon_sample.csv")
     table = table[table["mode"] == "agg"].reset_index(drop=True)
     stated = table["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
@@ -108,7 +111,7 @@ def _decoder(path: Path) -> Decoder:
 
 
 def _dtype(entry: Any, own: str) -> str | None:
-    """The arithmetic of a row's products; None for the checkpoint's ``own``."""
+    """Return the arithmetic of a row's products; None for the checkpoint's ``own``."""
     stated = entry.gemm_quant_mode
     if not isinstance(stated, str):
         return "bf16" if own != "bf16" else None
@@ -131,7 +134,7 @@ def _deployment(entry: Any, node: int, routes: bool) -> Deployment:
 
 
 def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:
-    """The sample with ``steps`` (None: refused) and ``refused``, why."""
+    """Return the sample with ``steps`` (None if refused) and ``refused``, the reason."""
     steps: dict[Any, ServerSteps | None] = {}
     refused: dict[Any, str] = {}
     kernels = {name: ServerKernels(gpu(name)) for name in sample["gpu"].unique()}
@@ -150,7 +153,7 @@ def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:
 
 
 def fitted(rows: pd.DataFrame) -> ServerModel:
-    """The model, without widths, of one framework's rows, each family with the weight of the root of its rows."""
+    """Return the model of one framework's rows, without widths. A family's weight is the square root of its rows."""
     weights = _weights(rows)
     measured = np.log(rows["ttft_ms"].to_numpy())
     # A first token's time is a line in both constants.
@@ -173,14 +176,14 @@ def _weights(rows: pd.DataFrame) -> np.ndarray:
 
 
 def _predicted(rows: pd.DataFrame, model: ServerModel) -> pd.DataFrame:
-    """The rows with both times by a model: columns as in `Interval`."""
+    """Return the rows with both times by a model, in columns as in `Interval`."""
     times = np.array([steps.intervals(model) for steps in rows["steps"]])
     names = enumerate(("predicted", "low", "high"))
     return rows.assign(**{f"{word}_{name}": times[:, i, j] for j, name in names for i, word in enumerate(WORDS)})
 
 
 def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with both times, each family's by constants of the framework's other ones."""
+    """Return the rows with both times, predicted by constants of the framework's other families."""
     parts = []
     for _, part in rows.groupby("library"):
         for family, own in part.groupby("family"):
@@ -189,7 +192,7 @@ def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _widths(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """How far, in log time, measured times lie below and above those of `_left_out`, but for a tail at either side."""
+    """Return the distances, in log time, of measured times below and above `_left_out`, without a tail on each side."""
     rows, widths = _left_out(rows), {}
     weights = _weights(rows)
     for word in WORDS:
@@ -202,7 +205,7 @@ def _widths(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 def judged(sample: pd.DataFrame) -> pd.DataFrame:
-    """The rows that can be said, each with the times by a model that its family had no part in."""
+    """Return the rows with predictions, each with the times by a model that was fitted without its family."""
     rows = sample[sample["steps"].notna()]
     parts = []
     for family in rows["family"].unique():
@@ -215,7 +218,7 @@ def judged(sample: pd.DataFrame) -> pd.DataFrame:
 
 
 def peer(rows: pd.DataFrame, python: str) -> pd.DataFrame:
-    """aiconfigurator's own times of the same rows, NaN where it refuses: ``ttft_ms tpot_ms``."""
+    """Return aiconfigurator's own times of the same rows, ``ttft_ms tpot_ms``, NaN if it refuses."""
     configs = {name: file.replace("--", "/", 1) for name, (file, _) in NAMES["models"].items()}
     deployments = [row.setup.deployment for row in rows["row"]]
     questions = rows[["system", "gemm", "moe", "batch", "input", "output"]].assign(
@@ -230,7 +233,7 @@ def peer(rows: pd.DataFrame, python: str) -> pd.DataFrame:
 
 
 def beside_peer(rows: pd.DataFrame) -> dict[str, float]:
-    """Median errors of aiconfigurator and of ours on the rows that it answers."""
+    """Return the median errors of aiconfigurator and of this package on the rows that aiconfigurator answers."""
     both = rows[rows["peer_tpot_ms"].notna()]
     errors = {"peer_n": float(len(both))}
     for word in ("tpot", "ttft"):
@@ -241,7 +244,7 @@ def beside_peer(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
-    """Errors of one of both times, how often intervals hold, and the order of configurations."""
+    """Return the errors of one of both times, the coverage of its intervals, and the quality of the order."""
     measured, predicted = rows[f"{word}_ms"], rows[f"{word}_predicted"]
     error = (predicted / measured - 1).abs()
     holds = measured.between(rows[f"{word}_low"], rows[f"{word}_high"])
@@ -260,7 +263,7 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for all, each framework, framework × GPU, and framework × family."""
+    """Return a row for all, each framework, framework × GPU, and framework × family."""
     cuts: list[tuple[str, ...]] = [(), ("library",), ("library", "gpu"), ("library", "family")]
     lines = []
     for cut in cuts:

@@ -1,9 +1,9 @@
-"""What aiconfigurator says of measured servers: ``serving_queries.py QUESTIONS ANSWERS``.
+"""Ask aiconfigurator for the times of measured servers: ``serving_queries.py QUESTIONS ANSWERS``.
 
-It imports nothing of the project, so that any interpreter that has the package can run it. ``QUESTIONS``, parquet, has
-the columns ``system backend model gemm moe`` (the last two the types of products and experts, or "") and ``tensor
-data expert batch input output``. ``ANSWERS`` has one row per question: ``ttft_ms`` and ``tpot_ms``, NaN where it
-refuses. Its steps take one prompt's tokens at a time, and what its tables lack goes by its own estimates (HYBRID).
+The script imports nothing of the project, so any interpreter with the package can run it. ``QUESTIONS`` is parquet with
+the columns ``system backend model gemm moe`` (the last two are the types of products and experts, or "") and ``tensor
+data expert batch input output``. ``ANSWERS`` has one row per question: ``ttft_ms`` and ``tpot_ms``, NaN if the package
+refuses. Its steps process one prompt's tokens at a time. Its own estimates (HYBRID) replace missing table rows.
 """
 
 import logging
@@ -17,7 +17,7 @@ import pandas as pd
 
 @cache
 def database(system: str, backend: str) -> Any:
-    """The newest tables of a framework on a GPU."""
+    """Return the newest tables of a framework on a GPU."""
     from aiconfigurator_core.sdk import common, perf_database
 
     version = perf_database.get_latest_database_version(system, backend)
@@ -28,7 +28,7 @@ def database(system: str, backend: str) -> Any:
 
 @cache
 def model(path: str, backend: str, gemm: str, moe: str, ways: tuple[int, int, int]) -> Any:
-    """A model spread over GPUs; ``ways`` of tensor, data and expert parallelism."""
+    """Return a model spread over GPUs by ``ways`` of tensor, data and expert parallelism."""
     from aiconfigurator_core.sdk.config_builders import build_model_config
     from aiconfigurator_core.sdk.models import get_model
 
@@ -39,7 +39,7 @@ def model(path: str, backend: str, gemm: str, moe: str, ways: tuple[int, int, in
 
 
 def answer(row: Any) -> tuple[float, float]:
-    """Its times to the first token and per further one, in ms."""
+    """Return the time to first token and the time per output token, in ms."""
     from aiconfigurator_core.sdk.backends.factory import get_backend
     from aiconfigurator_core.sdk.config import RuntimeConfig
 

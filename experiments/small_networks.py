@@ -1,9 +1,10 @@
-"""What do TF32's convolutions and the hosts that launch kernels take, by programs of one operator to a small network?
+"""Fit the constants of TF32 convolutions and of launching hosts to programs of one operator up to a small network.
 
-``python -m experiments.small_networks`` fits the law of TF32's convolutions and the constants of
-`surrogate.network.runtime` to KernelBench's times of half the programs on 14 GPUs, judges both on the other half, and
-writes what ships (12 minutes). ``rows()`` gives the passes of the other half, by what ships. It needs neither the
-programs, nor torch, nor a GPU: `experiments.program_calls` recorded what the programs call.
+``python -m experiments.small_networks`` fits the analytical model of TF32's convolutions and the constants of
+`surrogate.network.runtime`. It uses KernelBench's times of half of the programs on 14 GPUs, judges both on the other
+half, and writes the shipped constants (12 minutes). ``rows()`` returns the passes of the other half, predicted by the
+shipped constants. The script needs neither the programs, nor torch, nor a GPU, because `experiments.program_calls`
+recorded the programs' calls.
 """
 
 import json
@@ -36,17 +37,20 @@ ORIGIN = f"{REPOSITORY}, results/timing, MIT"
 LEVELS = ("level1", "level2", "level3")
 PROGRAM = ["sizes", "level", "problem"]
 START = {"start_us": 10.0, "tile_time": 0.5, "gathered_share": 0.25}
-"""Where the fit of what large batches do not tell begins."""
+"""Start values of parameters that large batches do not determine."""
 KINDS = ("fast", "usual", "slow")
 HOST_OF = {folder: kind for kind, folders in NAMES["hosts"].items() for folder in folders}
 FIRST_US, FIRST_HOSTS = (4.0, 4.0, 4.0, 20.0), (2.5, 4.0)
-"""Where the fit of a `LaunchCost` and of the hosts behind the fast one begins."""
+"""Start values of a `LaunchCost`, and of the factors of hosts slower than the fast one."""
 
 
 @cache
 def measured() -> pd.DataFrame:
-    """Mean times of `LEVELS` on one GPU: `PROGRAM`, ``gpu runtime host measured_ms`` and whether the program is one
-    that the constants are fitted to; of several files of a GPU and a host the median."""
+    """Return mean times of `LEVELS` on one GPU: `PROGRAM`, ``gpu runtime host measured_ms``, and True for training
+    programs.
+
+    Several files of a GPU and a host give the median.
+    """
     table = pd.read_parquet(FOLDER / "baselines.parquet")
     folder, file = (table["file"].str.split("/").str[each] for each in (-2, -1))
     sizes = NAMES["sizes"]
@@ -83,7 +87,7 @@ def restored(content: str) -> Call:
 
 
 def _to_plain(value: object) -> object:
-    """A call, a tensor or an argument's value as JSON holds it."""
+    """Return a call, a tensor or an argument's value as a JSON value."""
     if isinstance(value, Call | Tensor):
         named = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
         return {name: _to_plain(inner) for name, (inner, default) in named.items() if inner != default}
@@ -97,7 +101,7 @@ def _to_plain(value: object) -> object:
 
 
 def _from_plain(value: Any) -> Any:
-    """The inverse of `_to_plain` for a tensor or an argument's value."""
+    """Return the tensor or the argument's value that `_to_plain` wrote."""
     if isinstance(value, list):
         return [_from_plain(inner) for inner in value]
     if not isinstance(value, dict):
@@ -110,7 +114,7 @@ def _from_plain(value: Any) -> Any:
 
 @cache
 def recorded() -> dict[tuple[str, ...], list[Call]]:
-    """Program → the ATen calls of its forward pass in order, as `experiments.program_calls` recorded them."""
+    """Return program → the ATen calls of its forward pass in order, as `experiments.program_calls` recorded them."""
     table = pd.read_parquet(FOLDER / CALLS)
     programs = table.groupby(PROGRAM, sort=False)["call"]
     return {tuple(map(str, key)): list(map(restored, calls)) for key, calls in programs}
@@ -120,14 +124,14 @@ def recorded() -> dict[tuple[str, ...], list[Call]]:
 def read(sizes: str, level: str, problem: str) -> Network | None:
     """Return the network of a program's forward pass, in training mode without gradients, as its harness runs it.
 
-    None if the program was not recorded, or if an operator of it is unknown.
+    None if the program was not recorded, or if one of its operators is unknown.
     """
     network = network_of(f"{level}/{problem}", recorded().get((sizes, level, problem), []))
     return network if network.layers and not network.unsupported else None
 
 
 def passes() -> tuple[pd.DataFrame, list[Network]]:
-    """The measured passes of the programs that can be read, and their networks as run."""
+    """Return the measured passes of the readable programs, and their networks."""
     table = measured()
     table = table[[read(*row) is not None for row in table[PROGRAM].to_numpy()]].reset_index(drop=True)
     runs = [(read(*(row[name] for name in PROGRAM)), row["runtime"], row["host"]) for row in table.to_dict("records")]
@@ -138,7 +142,10 @@ _predictors = cache(load_predictors)
 
 
 def rows() -> pd.DataFrame:
-    """Passes of the programs held out, as what ships predicts them: a row a pass, times in ms, a set a runtime."""
+    """Return the passes of the held-out programs as the shipped constants predict them.
+
+    There is one row per pass, with times in ms, and one set per runtime.
+    """
     table, networks = passes()
     held = table[~table["training"]]
     kept = [network for network, trained in zip(networks, table["training"], strict=True) if not trained]
@@ -152,8 +159,11 @@ def rows() -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Passes with all that decides their times: kernels by a law of TF32's convolutions, (passes, 3) launches, and the
-    (passes,) positions of their runtimes and kinds of hosts."""
+    """Passes with all inputs of their times.
+
+    The inputs are the kernels for an analytical model of TF32's convolutions, (passes, 3) launches, and the (passes,)
+    positions of their runtimes and kinds of hosts.
+    """
 
     table: pd.DataFrame
     passes: Passes
@@ -162,10 +172,10 @@ class Timed:
     host: np.ndarray
 
     def time_us(self, model: TensorCoreModel, constants: np.ndarray, hosts: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the (passes,) times, of them the kernels' and the launches'.
+        """Return the times (passes,), and their parts: the kernels' and the launches' times.
 
-        ``constants`` (runtimes, 4) are a `LaunchCost` each; ``hosts`` (3,) how many times longer a kind takes than the
-        fast one.
+        ``constants`` (runtimes, 4) holds a `LaunchCost` per row. ``hosts`` (3,) are the factors of the kinds of hosts
+        to the fast one.
         """
         kernels_us, slower, own = self.passes.kernels_us(model), hosts[self.host], constants[self.runtime]
         launch_us = slower * (own[:, :-1] * self.launches).sum(axis=1)
@@ -173,7 +183,7 @@ class Timed:
 
 
 class Fit(NamedTuple):
-    """What `Timed.time_us` takes."""
+    """The arguments of `Timed.time_us`."""
 
     model: TensorCoreModel
     constants: np.ndarray
@@ -181,9 +191,9 @@ class Fit(NamedTuple):
 
 
 def fit(timed: Timed, taken: np.ndarray, start: TensorCoreModel) -> Fit:
-    """Law and constants together, by robust least squares in log time over the ``taken`` passes.
+    """Fit model and constants together, by robust least squares in log time over the ``taken`` passes.
 
-    Whether kernels or launches bound a pass follows from both, so that neither is fitted to what the other explains.
+    Both decide whether kernels or launches limit a pass, so a joint fit attributes each pass to its cause.
     """
     search, log_measured = Search.from_model(start), np.log(1e3 * timed.table["measured_ms"].to_numpy())
     shares, ends = len(search.names), len(RUNTIMES) * len(FIRST_US)
@@ -207,7 +217,7 @@ def fit(timed: Timed, taken: np.ndarray, start: TensorCoreModel) -> Fit:
 
 
 def main() -> None:
-    """Fit to the training half; a GPU's errors, which widths rest on, are those of a fit to the others."""
+    """Fit to the training half. A GPU's errors, which determine widths, come from a fit to the other GPUs."""
     models = json.loads((bundled.FOLDER / FILE).read_bytes())
     start = TensorCoreModel(**(models[HALVES]["law"] | START))
     table, networks = passes()

@@ -1,6 +1,6 @@
 """Do models trained on the smaller half of the problems hold on the larger half?
 
-Train on small problems, predict large ones: where trees end and physics must carry on.
+Models are trained on small problems and predict large ones. Trees cannot extrapolate there; physical terms can.
 """
 
 from itertools import pairwise
@@ -16,16 +16,16 @@ from surrogate.dataset.rows import Rows
 from surrogate.report.charts import Axis, curves
 
 SMALL_SHARE = 0.5
-"""Share of the problems, by FLOPs, that train."""
+"""Share of the problems, by FLOPs, that are used for training."""
 STEPS = (1.0, 4.0, 16.0, 64.0, np.inf)
-"""Edges of the classes of test problems: FLOPs over the largest that trained."""
+"""Bounds of the classes of test problems: FLOPs divided by the FLOPs of the largest training problem."""
 OUTSIDE, INSIDE = "trained on small problems", "trained on all sizes"
 MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
 FOLDS = 3
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """The same large rows predicted twice: from the small ones alone, and from folds by shape over all sizes."""
+    """Predict the same large rows twice: from the small ones alone, and in folds by shape over all sizes."""
     parts = []
     for source in ("cudnn", "mi210"):
         data = effort.sample(sources.dataset(source))
@@ -53,14 +53,15 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def excess_flops(rows: Rows) -> np.ndarray:
-    """(rows,) FLOPs over those of the largest problem that trains (the `SMALL_SHARE` quantile over problems)."""
+    """Return FLOPs (rows,) divided by those of the largest training problem (the `SMALL_SHARE` quantile over
+    problems)."""
     log2_flops = rows.column("log2_flops").astype(float)
     each = pd.Series(log2_flops).groupby(rows.problem).first()
     return np.exp2(log2_flops - each.quantile(SMALL_SHARE, interpolation="lower"))
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The farthest class of test problems: the best model, and what the default loses by not having seen any."""
+    """Return for the farthest class of test problems the best model, and the default's loss on unseen sizes."""
     sentences = []
     for label, part in table.groupby("data", sort=False):
         far = part[part["flops_over"] == part["flops_over"].iloc[-1]]
