@@ -34,7 +34,7 @@ from surrogate.features.conv import parse
 from surrogate.features.errors import InputError
 
 MIN_CUPTI_SHARE = 0.99
-"""Least share of times that CUPTI must have taken. CUDA events include launch gaps, so a table must not mix them."""
+"""Minimum share of times that must come from CUPTI. CUDA events include launch gaps, so a table must not mix them."""
 
 
 PAGE = Template(Path(__file__).with_suffix(".md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
@@ -61,7 +61,7 @@ def table_faults(table: Dataset) -> list[str]:
         faults.append("no kernel was recorded")
     counted, joined = (int(table.metadata.get(f"counted_kernels{end}", 0)) for end in ("", "_joined"))
     if joined < counted:
-        faults.append(f"{counted - joined} of {counted} counted kernels belong to no measured one")
+        faults.append(f"{counted - joined} of {counted} counted kernels match no measured kernel")
     return faults
 
 
@@ -71,11 +71,11 @@ def publishing_command(gpu: str) -> str:
     return f"hf upload YOUR-NAME/seer-{name} . --repo-type dataset"
 
 
-def verdict(device_name: str, faults: Sequence[str], uncounted: Sequence[str]) -> str:
-    """Return one line that states whether the times can be published, and whether counters are missing."""
+def verdict(device_name: str, faults: Sequence[str], counter_notes: Sequence[str]) -> str:
+    """Return one line that states whether the times can be published, and why counters are missing."""
     if faults:
         return f"not fit to be published: {'; '.join(faults)}"
-    counters = f"; counters are incomplete: {'; '.join(uncounted)}" if uncounted else ""
+    counters = f"; counters are incomplete: {'; '.join(counter_notes)}" if counter_notes else ""
     return f"fit to be published{counters}" if device_name == "cudnn" else f"rehearsed on device {device_name}"
 
 
@@ -103,7 +103,7 @@ def _table_summary(table: Dataset) -> str:
     parts += [f"{share:.1%} timed by {timer}" for timer, share in ok["timer"].value_counts(normalize=True).items()]
     doubted = (ok["timer"] == "cupti") & ok["reason"].notna()
     if doubted.any():
-        parts.append(f"CUPTI's labels miss launches of {doubted.mean():.1%}; cache flushes separate them")
+        parts.append(f"CUPTI's labels miss launches in {doubted.mean():.1%} of the rows; cache flushes separate them")
     if table.kernels is not None and len(table.kernels):
         parts.append(f"{len(table.kernels)} kernels")
         parts.append(f"{table.metadata.get('counted_kernels_joined', 0)} of them counted")
@@ -176,7 +176,11 @@ def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -
 
 @dataclass(slots=True)
 class SliceReport:
-    """The totals of a slice over all calls, and the failure of the last call. ``notes``: why counters are missing."""
+    """The totals of a slice over all calls.
+
+    ``stopped`` and ``failed`` describe the last call: why it ended early, and whether it failed. ``notes`` state why
+    counters are missing.
+    """
 
     number: int
     title: str
@@ -234,12 +238,12 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
         spent = {n: reports[n].seconds for n in waiting}
         began_s = clock()
         seconds = allotted_seconds({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
-        _slice(SLICES[number], campaign, device, seconds, report)
+        _continue_slice(SLICES[number], campaign, device, seconds, report)
         report.seconds += clock() - began_s
         campaign.echo(report.line())
         write_text(out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n")
     faults = [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
-    tables = _tables(out, faults)
+    tables = _write_tables(out, faults)
     faults += [fault for table in tables.values() for fault in table_faults(table)]
     conclusion = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
     write_text(out / "README.md", page(conclusion, [report.line() for report in reports.values()], tables, checks))
@@ -250,9 +254,10 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
 
 
 def allotted_seconds(shares: Mapping[int, float], spent: Mapping[int, float], seconds: float) -> dict[int, float]:
-    """Return slice → its part of ``seconds``, in proportion to the time that its share of the total time still lacks.
+    """Divide ``seconds`` among the slices, and return slice → seconds.
 
-    The total time is ``seconds`` and all ``spent`` time together.
+    The target of a slice is its share of the total time: ``seconds`` plus all ``spent`` time. A slice gets seconds in
+    proportion to the part of its target that it has not spent yet.
     """
     seconds = max(seconds, 0.0)
     share_s = (seconds + sum(spent.values())) / sum(shares.values())
@@ -273,7 +278,7 @@ def _reports(out: Path) -> dict[int, SliceReport]:
     return {number: earlier.get(number, SliceReport(number, slice_.title)) for number, slice_ in SLICES.items()}
 
 
-def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
+def _continue_slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
     """Continue one slice for ``seconds``, and add its results to ``report``."""
     report.stopped, report.failed = "", False
     path = campaign.out / slice_.log_name
@@ -295,7 +300,7 @@ def _slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, re
                 _add_outcome(report, run(plan, device, log, minutes=(end_s - campaign.clock()) / 60.0, **limits))
                 if slice_.counters_share:
                     device.close()
-                    _count(log, seconds * slice_.counters_share, campaign.seed, report)
+                    _take_counters(log, seconds * slice_.counters_share, campaign.seed, report)
     except (InputError, DeviceLostError, OSError) as error:
         report.stopped, report.failed = one_line(error), True
 
@@ -306,7 +311,7 @@ def _add_outcome(report: SliceReport, outcome: Outcome) -> None:
     report.measured = dict(Counter(report.measured) + outcome.statuses)
 
 
-def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
+def _take_counters(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
     """Take counters if this is allowed. Notes of earlier calls stay if those calls took counters."""
     try:
         counted = collect_counters(log, seconds, seed)
@@ -319,7 +324,7 @@ def _count(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
     report.counted += number
 
 
-def _tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
+def _write_tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
     """Write the tables and return file name → table. Reasons for missing tables are added to ``faults``."""
     tables: dict[str, Dataset] = {}
     for name in ("convolutions.parquet", "operators.parquet"):

@@ -37,7 +37,8 @@ from surrogate.formats import ncu
 from surrogate.formats.imported import Imported
 
 MAX_PAIRS = 30_000
-"""Largest number of pairs. A marker's grid holds its pair's number, and larger grids cost more than the pairs."""
+"""Maximum number of pairs. The size of a marker's grid is its pair's number, and a larger grid takes longer than the
+pair."""
 MARKER = "seer_marker"
 """An empty kernel, launched before each pair with grid x = the pair's number + 1."""
 SETTINGS = ("direction", "dtype", "math", "layout")
@@ -76,8 +77,8 @@ def measured_pairs(records: Iterable[Entry]) -> list[Pair]:
 def stratified(pairs: Sequence[Pair], count: int, seed: int = 0) -> list[Pair]:
     """Return up to ``count`` pairs, and at most `MAX_PAIRS`, spread evenly over the strata.
 
-    In each round every stratum gives its next pair, in a random order by ``seed``, until there are enough. So a rare
-    algorithm is counted as often as a common one.
+    Each round takes the next pair of every stratum, in a random order by ``seed``, until there are enough pairs. So a
+    rare algorithm is counted as often as a common one.
     """
     strata: dict[Stratum, list[Pair]] = {}
     for pair in sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed} {pair.key}".encode()).digest()):
@@ -127,8 +128,8 @@ def assign_launches(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
 def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row per kernel with the counters of all passes, and notes. Values of earlier passes take precedence.
 
-    Rows join by `KEY` if their kernel names agree. A pass in which cuDNN ran other kernels, or which was cut, adds
-    nothing for these kernels; the notes state their number.
+    Rows join by `KEY` if their kernel names agree. If cuDNN ran other kernels in a pass, or if the pass was cut, it
+    adds nothing for some kernels; the notes state their number.
     """
     joined = passes[0].set_index([*KEY, "kernel_name"])
     notes: list[str] = []
@@ -163,7 +164,7 @@ def metric_groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
     return {**GROUPS, "A": (*GROUPS["A"], *dram, DRAM_SHARE)}
 
 
-NCU_FROM = 7.0
+MIN_COMPUTE_CAPABILITY = 7.0
 """The lowest compute capability that Nsight Compute supports."""
 PERMISSION_MARKS = ("ERR_NVGPUCTRPERM", "not permitted to count", "permission to access")
 PERMISSION_REMEDY = (
@@ -210,9 +211,10 @@ class NsightCompute:
 
 
 def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> NsightCompute:
-    """Return Nsight Compute. Raises `InputError` if it is missing, or if it does not support so old a GPU."""
-    if compute_capability < NCU_FROM:
-        too_old = f"Nsight Compute needs compute capability {NCU_FROM} or newer, this GPU has {compute_capability}"
+    """Return Nsight Compute. Raises `InputError` if it is missing, or if the GPU is too old for it."""
+    if compute_capability < MIN_COMPUTE_CAPABILITY:
+        needed = f"Nsight Compute needs compute capability {MIN_COMPUTE_CAPABILITY} or newer"
+        too_old = f"{needed}, this GPU has {compute_capability}"
         raise InputError(f"{too_old}; run nvprof yourself, `seer import nvprof --how` explains it")
     path = which("ncu")
     if not path:

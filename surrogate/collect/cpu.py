@@ -1,9 +1,9 @@
 """The CPU device: seven convolution algorithms on NumPy and SciPy, their wall-clock times, and the CPU's datasheet.
 
-The algorithms differ in method as cuDNN's do (fp32, NCHW, forward). They test the path from plan to model on any
-machine; their times do not apply to a GPU. Each takes x (n, c, h, w) and w (k, c/groups, r, s) and returns y
-(n, k, p, q). `surrogate.features.algorithms` lists the problems that each supports. The CPU's datasheet is measured in
-under two seconds, and describes the CPU as the registry describes GPUs.
+The algorithms use the methods of cuDNN's algorithms, in fp32, NCHW and the forward direction. They test the path from
+plan to model on any machine; their times do not apply to a GPU. Each takes x (n, c, h, w) and w (k, c/groups, r, s) and
+returns y (n, k, p, q). `surrogate.features.algorithms` lists the problems that each supports. The CPU's datasheet is
+measured in under two seconds, and describes the CPU as the registry describes GPUs.
 """
 
 import os
@@ -271,8 +271,8 @@ CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 GEMM_SIZE = 1024
 MIN_COPY_BYTES, MAX_COPY_BYTES = 64 * 2**20, 256 * 2**20
-SECONDS = 0.5
-"""Time for each of the two measurements. The copy also needs time to touch its memory first."""
+PEAK_SECONDS = 0.5
+"""Seconds for each of the two measured peaks. The first run of each is a warm-up and is not counted."""
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -289,7 +289,7 @@ class CpuDevice(Device):
     ) -> None:
         """Open the CPU. ``algorithms`` is as `ALGORITHMS`. The default ``datasheet`` is measured in about 2 s."""
         if datasheet is None:
-            steady_threads()
+            limit_blas_threads()
             datasheet = measure_datasheet()
         self._algorithms = algorithms
         self._datasheet = dict(datasheet)
@@ -327,7 +327,7 @@ class CpuDevice(Device):
         return Measurement("ok", "", times_us, times_us, "wall", workspace_bytes, True)
 
     def _times_us(self, algorithm: CpuAlgorithm, conv: Conv, policy: RepeatPolicy) -> tuple[float, ...]:
-        _, x, w = self._placed(conv)
+        x, w = self._operands_of(conv)
 
         def call_us() -> float:
             began_s = self._clock()
@@ -340,12 +340,12 @@ class CpuDevice(Device):
             times.append(call_us())
         return tuple(times)
 
-    def _placed(self, conv: Conv) -> tuple[Conv, np.ndarray, np.ndarray]:
+    def _operands_of(self, conv: Conv) -> tuple[np.ndarray, np.ndarray]:
         """Return random normal x and w, the same for all algorithms of a problem."""
         if self._operands is None or self._operands[0] != conv:
             x, w = (self._random.standard_normal(tensor_shapes(conv)[role], dtype=np.float32) for role in "xw")
             self._operands = conv, x, w
-        return self._operands
+        return self._operands[1:]
 
 
 def measure_datasheet() -> dict[str, object]:
@@ -357,8 +357,8 @@ def measure_datasheet() -> dict[str, object]:
     - ``last_level_cache_bytes``: as the system states it, else 0.
     """
     cache_bytes = last_level_cache_bytes(CACHES)
-    gflops = gemm_gflops(GEMM_SIZE, SECONDS)
-    gbs = copy_gbs(min(max(MIN_COPY_BYTES, 4 * cache_bytes), MAX_COPY_BYTES), SECONDS)
+    gflops = gemm_gflops(GEMM_SIZE, PEAK_SECONDS)
+    gbs = copy_gbs(min(max(MIN_COPY_BYTES, 4 * cache_bytes), MAX_COPY_BYTES), PEAK_SECONDS)
     speeds = {"gemm_gflops": gflops, "copy_gbs": gbs, "last_level_cache_bytes": cache_bytes}
     return {"name": cpu_name(CPUINFO), "threads_used": blas_threads(), **speeds}
 
@@ -392,7 +392,7 @@ def blas_threads() -> int:
     return int(numpy_pools[0]["num_threads"]) if numpy_pools else usable_cores()
 
 
-def steady_threads() -> None:
+def limit_blas_threads() -> None:
     """Limit BLAS to one thread, unless the environment sets a number: with more threads short times vary."""
     if not any(os.environ.get(name) for name in _THREAD_VARIABLES):
         threadpool_limits(1, user_api="blas")

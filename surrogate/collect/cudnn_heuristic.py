@@ -28,7 +28,8 @@ FIRST_VERSION = 90800
 """The first cuDNN version that accepts a described device."""
 MODE = "A"
 MAX_PLANS = 8
-"""Plans of a ranking that are kept. A ranking has up to about 40 plans, mostly one engine with other knobs."""
+"""Number of plans that are kept from a ranking. A ranking has up to about 40 plans; most of them differ only in the
+settings of one engine."""
 DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}
 """Element type → its name in `cudnn.data_type`."""
 SHARED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -76,23 +77,23 @@ class HeuristicDevice:
         if (conv.dtype, conv.math) == ("fp32", "fma"):
             graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
         ranked = list(islice(self._buildable(graph, range(graph.get_execution_plan_count())), MAX_PLANS))
-        workspaces = [int(graph.get_workspace_size_plan_at_index(at)) for at in ranked]
+        workspaces = [int(graph.get_workspace_size_plan_at_index(plan)) for plan in ranked]
         # The frontend does not list the notes of a plan, but it refuses plans that have a deselected note.
         graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
         deterministic = set(self._buildable(graph, ranked))
         return tuple(
-            HeuristicEntry(_engine(graph, at), "ok", workspace_bytes=bytes_, deterministic=at in deterministic)
-            for at, bytes_ in zip(ranked, workspaces, strict=True)
+            HeuristicEntry(_engine(graph, plan), "ok", workspace_bytes=bytes_, deterministic=plan in deterministic)
+            for plan, bytes_ in zip(ranked, workspaces, strict=True)
         )
 
     def _buildable(self, graph: Any, plans: Iterable[int]) -> Iterator[int]:
         """Yield each of ``plans`` that cuDNN can finalise and that has no deselected note."""
-        for at in plans:
+        for plan in plans:
             try:
-                graph.build_plan_at_index(at)
+                graph.build_plan_at_index(plan)
             except self._refusals:
                 continue
-            yield at
+            yield plan
 
     def close(self) -> None:
         """Do nothing: the frontend's objects free themselves."""

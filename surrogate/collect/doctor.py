@@ -71,9 +71,9 @@ def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]
         checks += _parts()
         is_reported = any(str(error) == check.value for check in checks)
         value = "does not open" if is_reported else str(error)
-        checks.append(Check("device", FAILED, value, "mend what failed above first"))
+        checks.append(Check("device", FAILED, value, "first mend the failed checks above"))
     else:
-        checks += [*_board(info), *_software(info), *_measured(device, info), *_sharing(info)]
+        checks += [*_board(info), *_software(info), *_measured(device, info), *_board_settings(info)]
         checks.append(_counters(device, info, quick))
     return [*checks, _disk(folder)]
 
@@ -170,7 +170,7 @@ def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
         mangled = any(name.startswith("_Z") for name in names)
         yield Check.of("names", mangled, ", ".join(name[:60] for name in names), REMEDIES["names"], NOTE)
     wrong = wrong_arithmetic(info.properties.get("relative_errors", {}))
-    value = f"the errors are too large for FMA: {', '.join(wrong)}" if wrong else "fp32 FMA is FMA"
+    value = f"the errors are too large for FMA: {', '.join(wrong)}" if wrong else "math fma in fp32 runs on FMA units"
     yield Check.of("arithmetic", wrong, value, "unset NVIDIA_TF32_OVERRIDE")
     yield _clock(result, info.properties)
 
@@ -185,7 +185,7 @@ def _clock(result: Measurement, properties: Mapping[str, Any]) -> Check:
     return Check.of("clocks", is_throttled or clock < LOW_CLOCK * highest, value, REMEDIES["clocks"], NOTE)
 
 
-def _sharing(info: DeviceInfo) -> Iterator[Check]:
+def _board_settings(info: DeviceInfo) -> Iterator[Check]:
     """Yield checks of the board's settings that change times; a setting that NVML does not report has no check."""
     properties = info.properties
     limit, default = properties.get("power_limit_w"), properties.get("default_power_limit_w")
@@ -218,9 +218,10 @@ def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
 
 
 def counting_denied(parameters: Path = PARAMETERS, status: Path = STATUS) -> bool:
-    """Return True if the driver reserves hardware counters for administrators, and this process is none.
+    """Return True if the driver permits hardware counters only to administrators, and this process has no such right.
 
-    Return False if one of the two is unknown, as in many containers. Then only counting itself shows it.
+    Return False if one of the two is unknown, as in many containers. Then only a trial shows whether counting is
+    permitted.
     """
     try:
         if "RmProfilingAdminOnly: 1" not in parameters.read_text():

@@ -135,7 +135,7 @@ def read_log(path: str | Path) -> Contents:
         records.append(record)
     if not records:
         return Contents(None, (), 0)
-    with damage_as_input_error(path, refusals=True):
+    with damage_as_input_error(path, keep_input_errors=True):
         return Contents(Header.from_dict(records[0], path), tuple(records[1:]), complete_bytes)
 
 
@@ -233,15 +233,15 @@ def _open_locked(path: Path) -> FileIO:
 
 
 @contextmanager
-def damage_as_input_error(name: str | Path, refusals: bool = False) -> Iterator[None]:
+def damage_as_input_error(name: str | Path, keep_input_errors: bool = False) -> Iterator[None]:
     """Turn errors of damaged records (valid JSON, but wrong keys or values) into an `InputError` that names the file.
 
-    An `InputError` inside is wrapped, too, unless ``refusals`` is True: its text then names the file already.
+    An `InputError` inside is wrapped, too, unless ``keep_input_errors`` is True (its text names the file).
     """
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        if refusals and isinstance(error, InputError):
+        if keep_input_errors and isinstance(error, InputError):
             raise
         raise InputError(f"{name}: a record is damaged ({error!r}); leave the file out") from None
 

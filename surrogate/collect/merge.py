@@ -27,7 +27,7 @@ from surrogate.features.families import FAMILY_OF_KIND
 DEVICE_COLUMNS = ("gpu", "library", "library_version")
 
 
-ROW = (*DEVICE_COLUMNS, "problem", "algorithm")
+KEY = (*DEVICE_COLUMNS, "problem", "algorithm")
 """The key of a row: device, problem with settings, algorithm."""
 Records = Mapping[str, Sequence[dict[str, Any]]]
 """Kind → records of all logs in order. Each has the columns of its device, ``run``, ``visit`` (the problem with the
@@ -58,13 +58,13 @@ def _records(runs: Sequence["Log"]) -> Records:
                     row["ranking"] = [entry for entry in record["heuristic"] if entry["status"] == "ok"]
                     row["first"] = next((entry["algorithm"] for entry in row["ranking"]), None)
                 elif kind == "done":
-                    timed = (choice for choice in HeuristicEntry.all_from(record["find"]) if choice.time_us is not None)
-                    row["found"] = [choice for choice in timed if choice.math in (None, math_type)]
+                    timed = (entry for entry in HeuristicEntry.all_from(record["find"]) if entry.time_us is not None)
+                    row["found"] = [entry for entry in timed if entry.math in (None, math_type)]
                 found[kind].append(row)
     return found
 
 
-def _named(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+def _values(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
@@ -104,7 +104,7 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     special = {"rankings without times": _rankings, "operators": _operators}
     merge = special.get(next(iter(kinds), ""), _measured)
     files = ", ".join(map(str, paths)) or "nothing"
-    with log.damage_as_input_error(files, refusals=True):
+    with log.damage_as_input_error(files, keep_input_errors=True):
         merged = merge(_records(logs), {"runs": [header.to_dict() for _, header, _ in logs]})
     if merged.frame.empty:
         raise InputError(f"{files}: no measurement or ranking to merge; collect some first")
@@ -141,7 +141,7 @@ def _measured(found: Records, metadata: dict[str, object]) -> Dataset:
     visits = _visits(found, done)
     metadata |= {"anchors": _anchors(visits), "duplicates_dropped": len(found["measure"]) - len(visits)}
     # The last record counts if a row has counters twice.
-    counters = {_named(row, ROW): row["kernels"] for row in found["counters"]}
+    counters = {_values(row, KEY): row["kernels"] for row in found["counters"]}
     launches = _kernels(visits, counters)
     if counters:
         metadata["counted_kernels"] = sum(map(len, counters.values()))
@@ -158,7 +158,7 @@ def _visits(found: Records, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -
         if values["sm_clock_mhz"] is None:
             after = done.get((row["run"], row["visit"]), {"conditions": {}})["conditions"]
             values |= {name: after.get(name) for name in ("sm_clock_mhz", "throttle_reasons")}
-        rows.append({**{name: row[name] for name in (*ROW, "run", "visit")}, "at_s": row.get("at_s", 0.0), **values})
+        rows.append({**{name: row[name] for name in (*KEY, "run", "visit")}, "at_s": row.get("at_s", 0.0), **values})
     visits = pd.DataFrame(rows).drop_duplicates(["run", "visit", "algorithm"])
     clocks = pd.to_numeric(visits["sm_clock_mhz"])
     clocks = clocks.where(clocks > 0)
@@ -168,30 +168,30 @@ def _visits(found: Records, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -
 
 
 def _rows(visits: pd.DataFrame, found: Records, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
-    """Return a row per `ROW`: medians over its ok visits. Other columns come from the first ok visit, or the first."""
-    row = list(ROW)
+    """Return a row per `KEY`: medians over its ok visits. Other columns come from the first ok visit, or the first."""
+    row = list(KEY)
     ok = visits[visits["status"] == "ok"]
     order = pd.MultiIndex.from_frame(visits[row].drop_duplicates())
     first = pd.concat([ok, visits]).drop_duplicates(row).set_index(row)
     first_values = first[["status", "reason", "workspace_bytes", "deterministic", "timer"]].reindex(order)
-    over: Any = ok.groupby(row)
-    median = over[["time_us", "time_us_mad", "span_us"]].median()
-    extremes = {"time_us_min": over["time_us_min"].min(), "time_us_max": over["time_us_max"].max()}
+    ok_visits: Any = ok.groupby(row)
+    median = ok_visits[["time_us", "time_us_mad", "span_us"]].median()
+    extremes = {"time_us_min": ok_visits["time_us_min"].min(), "time_us_max": ok_visits["time_us_max"].max()}
     stable = ok.dropna(subset="stable").groupby(row)["stable"].all()
-    ever: Any = visits.groupby(row)
-    clocks = ever.agg({"sm_clock_mhz": "median", "slow_clock": "any", "throttled": "any"})
-    table = first_values.join([median, clocks]).assign(**extremes, stable=stable, repeats=over["repeats"].sum())
+    all_visits: Any = visits.groupby(row)
+    clocks = all_visits.agg({"sm_clock_mhz": "median", "slow_clock": "any", "throttled": "any"})
+    table = first_values.join([median, clocks]).assign(**extremes, stable=stable, repeats=ok_visits["repeats"].sum())
     table["repeats"] = table["repeats"].fillna(0)
     times_us: dict[tuple[str, ...], list[float]] = {}
     for after in done.values():
-        for choice in after["found"]:
-            times_us.setdefault((*_named(after, ROW[:-1]), choice.algorithm), []).append(choice.time_us)
+        for entry in after["found"]:
+            times_us.setdefault((*_values(after, KEY[:-1]), entry.algorithm), []).append(entry.time_us)
     planned: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for problem in found["problem"]:
-        planned.setdefault(_named(problem, ROW[:-1]), []).append(problem)
+        planned.setdefault(_values(problem, KEY[:-1]), []).append(problem)
     described = [
         {
-            **_settings(key),
+            **_first_columns(key),
             "find_time_us": statistics.median(times_us[key]) if key in times_us else None,
             **_origin(planned.get(key[:-1], ())),
         }
@@ -210,7 +210,7 @@ def _origin(planned: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
     }
 
 
-def _settings(row: tuple[str, ...]) -> dict[str, object]:
+def _first_columns(row: tuple[str, ...]) -> dict[str, object]:
     """Return the first columns of a row: device, problem, settings, algorithm."""
     *device, problem, algorithm = row
     return {**dict(zip(DEVICE_COLUMNS, device, strict=True)), **conv_of(problem).to_dict(), "algorithm": algorithm}
@@ -222,7 +222,7 @@ def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], list[dict[
     Counters of the same launch, by its position and name, add further columns.
     """
     launches = []
-    for *row, kernels in visits[visits["kernels"].map(bool)].drop_duplicates(list(ROW))[[*ROW, "kernels"]].to_numpy():
+    for *row, kernels in visits[visits["kernels"].map(bool)].drop_duplicates(list(KEY))[[*KEY, "kernels"]].to_numpy():
         counted = counters.get(tuple(row), ())
         for index, kernel in enumerate(kernels):
             launch = {**asdict(kernel), "kernel_name": demangled(kernel.kernel_name)}
@@ -230,7 +230,7 @@ def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], list[dict[
             # Another kernel may have run under the profiler.
             if index < len(counted) and counted[index]["kernel_name"] == launch["kernel_name"]:
                 launch = {**counted[index], "counted_time_us": counted[index].get("time_us", math.nan), **launch}
-            launches.append({**_settings(tuple(row)), "kernel_index": index, **launch})
+            launches.append({**_first_columns(tuple(row)), "kernel_index": index, **launch})
     return launches
 
 
@@ -240,7 +240,7 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
     ``drift`` is slowest / fastest − 1. ``trend`` is last / first − 1 in order of time.
     """
     ok = visits[visits["status"] == "ok"]
-    repeated: Any = ok[ok.duplicated(list(ROW), keep=False)].sort_values("at_s", kind="stable").groupby(list(ROW))
+    repeated: Any = ok[ok.duplicated(list(KEY), keep=False)].sort_values("at_s", kind="stable").groupby(list(KEY))
     return [
         {
             "gpu": row[0],
@@ -256,7 +256,7 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
 
 def _rankings(found: Records, metadata: dict[str, object]) -> Dataset:
     """Return the rankings of all logs. If a problem is ranked twice for a GPU and version, the later file counts."""
-    latest = {_named(row, (*DEVICE_COLUMNS, "visit")): row for row in found["problem"]}
+    latest = {_values(row, (*DEVICE_COLUMNS, "visit")): row for row in found["problem"]}
     rows = [row for problem in latest.values() for row in _ranked(problem)]
     metadata["unranked_problems"] = sum(not problem["ranking"] for problem in latest.values())
     return Dataset(_table(pd.DataFrame(rows), "dataset"), "listed", metadata=metadata)
@@ -268,7 +268,7 @@ def _ranked(problem: Mapping[str, Any]) -> list[dict[str, object]]:
     names = dict.fromkeys(entry["algorithm"] for entry in problem["ranking"])
     return [
         {
-            **_settings((*_named(problem, ROW[:-1]), name)),
+            **_first_columns((*_values(problem, KEY[:-1]), name)),
             "heuristic_rank": rank,
             "workspace_bytes": first[name].get("workspace_bytes"),
             "deterministic": first[name].get("deterministic"),
@@ -284,7 +284,7 @@ def _operators(found: Records, metadata: dict[str, object]) -> Dataset:
     ``kernels`` is the number of launches; ``kernel_name`` is the longest launch. If two logs hold the same problem of
     the same device, the later log counts.
     """
-    latest = {_named(row, ROW[:-1]): row for row in found["operator"]}
+    latest = {_values(row, KEY[:-1]): row for row in found["operator"]}
     return Dataset(pd.DataFrame(map(_operator_row, latest.values())), metadata=metadata)
 
 

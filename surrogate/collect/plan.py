@@ -1,7 +1,7 @@
 """Plans: the problems to measure, their limits, their order, their shards, and the digest that identifies a plan.
 
-Problems are sorted by a hash of (seed, problem). The order is random, so a run that is cut is unbiased. It is the same
-on every machine, and independent of the order in the sources.
+Problems are sorted by a hash of (seed, problem). The order is random, so a run that is cut is an unbiased sample. The
+order is the same on every machine, and independent of the order in the sources.
 """
 
 import hashlib
@@ -100,7 +100,7 @@ class CollectionPlan:
 
     problems: tuple[PlannedProblem, ...]
     description: str
-    """The source of the plan. If the caps left problems out: how many stay, and how many each cap left out."""
+    """The source of the plan, followed by the numbers of problems that each cap left out, if there are any."""
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
     digest: str = ""
@@ -195,7 +195,7 @@ def split_by_caps(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[
 
 
 def _with_anchors(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]) -> list[PlannedProblem]:
-    """Return ``problems`` with the visits of each anchor spread evenly over the plan, and with no further visit."""
+    """Return ``problems`` with each anchor replaced by `ANCHOR_VISITS` visits, spread evenly over the plan."""
     anchored = {anchor.conv for anchor in anchors}
     placed = [(float(i), problem) for i, problem in enumerate(problems) if problem.conv not in anchored]
     for visit in range(ANCHOR_VISITS if anchors else 0):

@@ -171,7 +171,7 @@ MIXTURE = {"sample": 0.45, "grid": 0.25, "network": 0.25}
 def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], list[PlannedProblem]]:
     """Return about ``total`` problems in the shares of `MIXTURE`, and the pool of anchors for the plan.
 
-    If the networks or the grids have fewer problems than their share, sampled problems fill it up.
+    If the networks or the grids have fewer problems than their share, sampled problems replace the missing ones.
     """
     if total < 1:
         raise InputError(f"a sample of {total} problems is empty; give at least 1")
@@ -215,8 +215,8 @@ class PlanSource:
         given = [f"{kind} {source}" for kind, source in sources.items() if source is not None]
         given += ["networks"] if self.networks else []
         if len(given) != 1:
-            came = " and ".join(given) or "none"
-            raise InputError(f"{came} came as the plan; give one of --plan, --grid, --networks, --sample")
+            named = " and ".join(given) or "none"
+            raise InputError(f"a plan has one source, not {named}; give one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": [self.settings], "shard": self.shard}
         return build_plan(problems, description=given[0], anchors=anchors, **shared)

@@ -1,7 +1,7 @@
 """The loop that measures a plan on a device into a log.
 
-It continues where the log ends, keeps its budget of time, and survives single failures. It serves convolutions,
-rankings without times, and other operators. `surrogate.collect.merge` turns the logs into tables.
+It continues where the log ends, stops when its time is up, and continues after a single failure. It serves
+convolutions, rankings without times, and other operators. `surrogate.collect.merge` turns the logs into tables.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ Otherwise = TypeVar("Otherwise")
 TIME_UP = "the time is up"
 MAX_LOST = 5
 """The run stops after this many losses of the device since the last measured kernel."""
-MAX_FALLEN_BACK = 0.01
-"""Largest share of times that CUDA events may have taken in a run whose header states CUPTI as the timer."""
+MAX_FALLBACK_SHARE = 0.01
+"""Maximum share of times by CUDA events without a warning, if the run's header states CUPTI as the timer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +48,24 @@ class Outcome:
     """The reason for an early end; empty if the plan is finished."""
     last_reason: str = ""
     """The reason of the last measurement that was not ok."""
-    fallen_back: float = 0.0
+    fallback_share: float = 0.0
     """Share of the log's times that CUDA events took although the header states CUPTI."""
-    labels_differ: float = 0.0
+    unlabelled_share: float = 0.0
     """Share of the log's times for which CUPTI's labels miss some launches."""
 
     @property
     def timer_warning(self) -> str:
         """Return a warning if too many times fell back from CUPTI to events; else an empty text."""
-        if self.fallen_back <= MAX_FALLEN_BACK:
+        if self.fallback_share <= MAX_FALLBACK_SHARE:
             return ""
-        return f"{self.fallen_back:.0%} of the times fell back from CUPTI to events: {self.last_reason}"
+        return f"{self.fallback_share:.0%} of the times fell back from CUPTI to events: {self.last_reason}"
 
     @property
     def label_warning(self) -> str:
         """Return a warning if CUPTI's labels and the cache flushes disagree; else an empty text."""
-        if not self.labels_differ:
+        if not self.unlabelled_share:
             return ""
-        return f"CUPTI's labels miss launches of {self.labels_differ:.0%} of the times; cache flushes separate them"
+        return f"CUPTI's labels miss launches in {self.unlabelled_share:.0%} of the rows; cache flushes separate them"
 
     @property
     def time_up(self) -> bool:
@@ -100,7 +100,7 @@ class Budget:
     def spent(self) -> bool:
         return self.left_s <= self.longest_s
 
-    def note(self, began_s: float) -> None:
+    def note_length(self, began_s: float) -> None:
         self.longest_s = max(self.longest_s, self.clock() - began_s)
 
 
@@ -118,7 +118,8 @@ class _Work:
     """Statuses of this call's measurements; a measurement that lost the device counts as ``lost``."""
     timers: Counter[str] = field(default_factory=Counter)
     """Instrument → rows; the empty name counts rows without times."""
-    labels_differ: int = 0
+    unlabelled: int = 0
+    """Rows with launches that CUPTI's labels miss."""
     last_reason: str = ""
     losses: int = 0
     """Losses of the device since the last measured kernel."""
@@ -140,7 +141,7 @@ class _Work:
                 else:
                     self.measured.setdefault(key, set()).add(record["algorithm"])
 
-    def through(self, problems: Mapping[str, T], step: Callable[[str, T], str], progress: Progress | None) -> Outcome:
+    def run_each(self, problems: Mapping[str, T], step: Callable[[str, T], str], progress: Progress | None) -> Outcome:
         """Run ``step`` for each problem that is not done. ``step`` returns the reason to stop, or an empty text."""
         before = len(self.done & problems.keys())
         stopped = ""
@@ -212,7 +213,7 @@ class _Work:
     def _count(self, result: Measurement) -> None:
         """Count a row of the log."""
         self.timers[result.timer] += 1
-        self.labels_differ += result.labels_differ
+        self.unlabelled += result.labels_differ
 
     def _measure(self, ask: Callable[[], Measurement]) -> Measurement:
         """Return the measurement of ``ask``. If the device is lost, only this measurement fails; it can be repeated."""
@@ -221,7 +222,7 @@ class _Work:
         if result.status == "ok":
             self.losses = 0
         if not result.lost:  # a hang's timeout is not the length of a measurement
-            self.budget.note(began_s)
+            self.budget.note_length(began_s)
         self._count(result)
         self.statuses["lost" if result.lost else result.status] += 1
         self.last_reason = result.reason or self.last_reason
@@ -247,9 +248,9 @@ class _Work:
         """Return the result of the run."""
         timed = (self.timers.total() - self.timers[""]) or 1
         cupti = self.log.header.device.properties.get("timer") == "cupti"
-        fallen_back = self.timers["events"] / timed if cupti else 0.0
-        labels_differ = self.labels_differ / timed
-        return Outcome(done, total, self.statuses, stopped, self.last_reason, fallen_back, labels_differ)
+        fallback_share = self.timers["events"] / timed if cupti else 0.0
+        unlabelled_share = self.unlabelled / timed
+        return Outcome(done, total, self.statuses, stopped, self.last_reason, fallback_share, unlabelled_share)
 
 
 def header_for(plan: CollectionPlan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
@@ -278,7 +279,7 @@ def run(
     After an interruption (Ctrl-C, SIGTERM, SIGKILL) the same call continues with the log.
     """
     work = _Work(log, policy, Budget(minutes, clock))
-    return work.through(_by_key(plan), partial(work.convolution, device), progress)
+    return work.run_each(_by_key(plan), partial(work.convolution, device), progress)
 
 
 def _by_key(plan: CollectionPlan) -> dict[str, PlannedProblem]:
@@ -301,7 +302,7 @@ def collect_heuristic(
         with RunLog(output, header) as log:
             work = _Work(log, POLICY, Budget(None, time.monotonic))
             work.done = work.begun  # a problem is done once its ranking is in the log
-            work.through(_by_key(plan), partial(work.ranking, device), progress)
+            work.run_each(_by_key(plan), partial(work.ranking, device), progress)
     except DeviceLostError as error:
         raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {HEURISTIC_REMEDY}") from None
     finally:
@@ -328,4 +329,4 @@ def collect_operators(
     header = _header(CollectionPlan((), "operators", digest=digest), device.device_info(), asdict(POLICY))
     with RunLog(path, header) as log:
         work = _Work(log, POLICY, Budget(minutes, clock))
-        return work.through(problems, partial(work.operator, device), progress)
+        return work.run_each(problems, partial(work.operator, device), progress)

@@ -59,7 +59,7 @@ def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
     kernels = pd.read_parquet(tmp_path / "run" / "convolutions.kernels.parquet")
     assert len(kernels) and not kernels["kernel_name"].str.startswith("_Z").any()
     page = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-    assert ("labels miss launches of" in page) is ("LAUNCHES" in variables)
+    assert ("labels miss launches in" in page) is ("LAUNCHES" in variables)
 
 
 Seer = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -43,7 +43,7 @@ def test_clocks_leave_out_what_the_gpu_does_not_tell(chain):
         "temperature_c": 41,
         "throttle_reasons": 4,
     }
-    assert clocks.load() == {"sm_clock_mhz": 1980, "throttle_reasons": 4}
+    assert clocks.under_load() == {"sm_clock_mhz": 1980, "throttle_reasons": 4}
     assert "ecc" not in clocks.facts() and clocks.facts()["other_processes"] == 0
     assert clocks.driver_version() == "575.57.08"
     clocks.close()

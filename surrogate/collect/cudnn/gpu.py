@@ -20,7 +20,8 @@ from surrogate.features.errors import InputError
 FLUSH_BYTES = 256 << 20
 """Bytes written between repeats: more than the L2 cache of any GPU so far."""
 POOL_ELEMENTS = (16 << 20) + 4093
-"""Random values, drawn once per element type and copied over the operands; odd, so equal rows are not aligned."""
+"""Number of random values, drawn once per element type and copied over the operands. It is odd, so that
+repeated values do not line up with the rows of an operand."""
 POOL_BYTES = 16
 """Memory per random value of the pools of all element types: 8 + 4 + 2 + 2 bytes."""
 ALIGNMENT = 256
@@ -158,7 +159,7 @@ class CudaDevice:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Turn a CUDA error into a `GpuFaultError` if it passes, or into a `DeviceLostError` if it is sticky."""
+        """Turn a CUDA error into a `DeviceLostError` if it is sticky, else into a `GpuFaultError`."""
         try:
             yield
         except self._error as error:
@@ -201,8 +202,8 @@ class CudaDevice:
 def synchronize_after_failure(gpu: CudaDevice, code: int | None = None) -> None:
     """Wait for ``gpu`` after a failed call. Raises `DeviceLostError` if the error is sticky.
 
-    ``code`` is the failed cuDNN status. If it shows that nothing was launched, there is no wait. Errors that pass are
-    ignored, because the caller has reported them.
+    ``code`` is the failed cuDNN status. If it shows that nothing was launched, there is no wait. A `GpuFaultError` is
+    ignored, because the caller has reported the failure.
     """
     if code is not None and not may_be_sticky(code):
         return

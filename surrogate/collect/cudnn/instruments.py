@@ -18,7 +18,7 @@ FIRST_WITHOUT_VOLTA = [9, 11]
 """The first cuDNN version without kernels for compute capabilities below 7.5."""
 OLDER_CUDNN = "for this GPU: pip install 'nvidia-cudnn-cu12<9.11'"
 MAX_TRIES = 3
-"""Largest number of measurements of a call while the clock is throttled."""
+"""Maximum number of measurements of a call while the clock is throttled."""
 PAUSE_S = 0.1
 """Seconds between two such measurements."""
 TRIES_AT_FIRST, TRIES_PER_ROW = 20.0, 0.05
@@ -106,7 +106,7 @@ class Stopwatch:
     def time(self, call: Callable[[], None], policy: RepeatPolicy) -> Measurement:
         """Return the times of ``call``, which launches on the GPU's stream. Errors of ``call`` are not caught.
 
-        If the clock was throttled or dropped, the times are taken again, up to `MAX_TRIES` times; the last ones count.
+        If the clock was throttled or dropped, the call is timed again, `MAX_TRIES` times at most; the last times count.
         """
         warm_us = self.warm(call)
         if warm_us > policy.slow_us:  # the first call also loads the kernels' code, so a second call decides
@@ -134,7 +134,7 @@ class Stopwatch:
         """Return the times of ``repeats`` calls, each after a flush of the cache, with no other work on the GPU."""
         if self._activity:
             self._activity.clear()
-        before = self._clocks.load() if self._clocks else {}
+        before = self._clocks.under_load() if self._clocks else {}
         labels, events = [], []
         for _ in range(repeats):
             self._gpu.flush()
@@ -142,7 +142,7 @@ class Stopwatch:
                 start = self._gpu.event()
                 call()
                 events.append((start, self._gpu.event()))
-        load = self._clocks.load() if self._clocks else {}  # before the synchronisation, while the GPU is busy
+        load = self._clocks.under_load() if self._clocks else {}  # before the synchronisation, while the GPU is busy
         self._gpu.synchronize()
         if "throttle_reasons" in load:
             load["throttle_reasons"] |= before.get("throttle_reasons", 0)
@@ -239,13 +239,13 @@ class GpuClocks:
         Keys: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w, throttle_reasons (NVML's bit mask).
         """
         nvml, handle = self._nvml, self._handle
-        return self.load() | self._answers(
+        return self.under_load() | self._answers(
             memory_clock_mhz=lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
             temperature_c=lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             power_w=lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
         )
 
-    def load(self) -> dict[str, Any]:
+    def under_load(self) -> dict[str, Any]:
         """Return the two values that are quick to read and show throttling: sm_clock_mhz, throttle_reasons."""
         nvml, handle = self._nvml, self._handle
         reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
@@ -267,7 +267,7 @@ class GpuClocks:
             ecc=lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0]),
             mig=lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
             mps=lambda: bool(nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)),
-            # One of them is this process. It cannot be found by its number, which is another one inside a container.
+            # One of them is this process. Its id does not identify it, because the id differs inside a container.
             other_processes=lambda: max(len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)) - 1, 0),
         )
 

@@ -228,8 +228,8 @@ CALLS: Mapping[str, Direction] = {
     "bwd_data": Direction("BackwardData", ("w", "y", "x")),
     "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
 }
-ENTRIES = 16
-"""Largest number of entries of a ranking; an algorithm may occur twice, with two math types."""
+MAX_ENTRIES = 16
+"""Maximum number of entries of a ranking; an algorithm may occur twice, with two math types."""
 
 
 class Convolutions:
@@ -299,8 +299,8 @@ class Convolutions:
     def _listed(self, function: str, tensors: Sequence[Handle | int], *workspace: int) -> list[AlgoPerf]:
         """Call a function and return the entries that it fills in."""
         count = ctypes.c_int()
-        perf = (AlgoPerf * ENTRIES)()
-        self._library.check(function, self._handle, *tensors, ENTRIES, ctypes.byref(count), perf, *workspace)
+        perf = (AlgoPerf * MAX_ENTRIES)()
+        self._library.check(function, self._handle, *tensors, MAX_ENTRIES, ctypes.byref(count), perf, *workspace)
         return list(perf[: count.value])
 
     def _described(self) -> tuple[Handle, ...]:

@@ -41,8 +41,8 @@ def test_one_blas_thread_unless_the_environment_says_otherwise(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with threadpool_limits(2, user_api="blas"):
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
-        cpu.steady_threads()
+        cpu.limit_blas_threads()
         assert blas_threads() == {2}
         monkeypatch.delenv("OPENBLAS_NUM_THREADS")
-        cpu.steady_threads()
+        cpu.limit_blas_threads()
         assert blas_threads() == {1}
