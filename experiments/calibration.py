@@ -1,9 +1,10 @@
 """How good are answers on a GPU that training never saw, and what do a few measurements there change?
 
-A GPU is left out of training, and the judged shapes on every GPU. Two orders of the candidates can answer there, the
-model's and their average rank; training chooses one by leaving out further GPUs, unless a GPU of the same architecture
-was measured. `seer calibrate` then corrects the answers by measured problems of other shapes, drawn at random.
-Convolutions of MIOpen's tables, and today's kernels if `experiments.todays_kernels` has imported them to out/.
+A GPU is held out of training, and the judged shapes on every GPU. Two rankings of the candidates are possible for it:
+by the model and by their average rank. Training chooses one by holding out further GPUs, unless a GPU of the same
+architecture was measured. `seer calibrate` then corrects the answers with randomly drawn measured problems of other
+shapes. The data are convolutions of MIOpen's tables, and current kernels if `experiments.todays_kernels` has imported
+them to out/.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,21 +38,21 @@ from surrogate.report.charts import Axis, curves
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
 
 COUNTS = (10, 50, 200)
-"""Problems that are measured on the new GPU."""
+"""Numbers of problems measured on the new GPU."""
 DRAWS = 5
 FOLDS = 6
-"""Of the shapes, one of which is judged."""
+"""Number of folds by shape. One fold is judged."""
 PROBLEMS, QUICK_PROBLEMS = 3000, 600
-"""Of each GPU, the same ones on all as far as they have them."""
+"""Problems per GPU. All GPUs have the same problems if they measured them."""
 SETTINGS = {"rounds": 100, "max_leaves": 64}
 QUICK_SETTINGS = {"rounds": 40, "max_leaves": 32}
 CONVOLUTIONS = {"mi100": "MI100", "mi210": "MI210", "mi300x": "", "navi21": ""}
-"""Source → how the GPU is called that is left out; the others only train."""
+"""Source → name of the held-out GPU. Sources without a name are used for training only."""
 TODAYS = ("gemm", "attention", "moe")
 LEFT_OUT = ("l40s", "rtx-pro-6000-server", "a100-sxm4-80gb", "b300")
-"""Without a sibling in the tables, but the last, which has three."""
+"""Held-out GPUs. Only the last has GPUs of its architecture in the tables; it has three."""
 WORSE = 1.03
-"""A figure over so many times what it was before the calibration is worse."""
+"""A figure is worse if it exceeds this multiple of its value before the calibration."""
 FIGURES = ("median_error_pct", "p90_error_pct", "slowdown")
 ANSWERS, SHAPES_KNOWN, RANDOM = "as answered", "shapes known elsewhere", "random"
 SOURCE_NAMES = {MODEL: "model", AVERAGE_RANK: "average rank"}
@@ -60,10 +61,11 @@ SOURCE_NAMES = {MODEL: "model", AVERAGE_RANK: "average rank"}
 
 @dataclass(frozen=True)
 class NewGpu:
-    """A bundle that knows neither the GPU nor the ``evaluated`` shapes; ``pool`` are the GPU's rows of other shapes.
+    """A bundle fitted without the GPU and without the ``evaluated`` shapes. ``pool`` has the GPU's rows of other
+    shapes.
 
-    ``average_rank`` are the candidates' costs in the training rows (`average_costs`); ``informed`` is a bundle that
-    knows the judged shapes on the other GPUs, None without one of the same architecture among them.
+    ``average_rank`` are the candidates' costs in the training rows (`average_costs`). ``informed`` is a bundle fitted
+    also on the judged shapes of the other GPUs. It is None if none of them has the same architecture.
     """
 
     data: str
@@ -77,7 +79,7 @@ class NewGpu:
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Every GPU left out, with each ranking source, and calibrated."""
+    """Judge every held-out GPU with each ranking source, and with calibrations."""
     records = [record for new in _new_gpus(sources, effort) for record in _records(new, effort)]
     table = pd.DataFrame(records)
     drawn = table[table["measured"] > 0]
@@ -130,7 +132,7 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
 
 
 def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
-    """What answers, what each ranking source would answer, and what calibrations make of it."""
+    """Yield the figures of the answers, of each ranking source, and of calibrations."""
     family = new.pool.family
     cell = {"cell": f"{new.gpu} {new.data}", "data": new.data, "gpu": new.gpu}
     part = new.bundle.parts[family.name]
@@ -161,15 +163,18 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
 
 
 def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """(rows,) the product's times in µs, and whether it expects the candidates to run."""
+    """Return times in µs (rows,) of the bundle, and True for candidates that are expected to run."""
     names = [key.name for key in bundle.part(rows.family).candidates]
     predicted = trained_answers(Resolver(bundle), rows, np.isin(rows.candidate.astype(str), names))
     return predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
 
 
 def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]:
-    """Errors of the times ``among`` these rows (rows,), which had an answer before any calibration; the slowdown of the
-    choice among all that was measured; and the share of rows with an answer."""
+    """Return the errors of the times, the slowdown of the choice, and the share of rows with an answer.
+
+    Errors cover the rows of the mask ``among`` (rows,), which had an answer before any calibration. The slowdown covers
+    all measured candidates.
+    """
     rows = new.evaluated
     times_us, supported = _answers(bundle, rows)
     timed = np.flatnonzero(rows.ok & np.isfinite(times_us) & among)
@@ -185,7 +190,7 @@ def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Which order was best before a measurement, and what calibrations made of the median cell."""
+    """Return the best ranking before a measurement, and the effect of calibrations on the median cell."""
     before = table[table["measured"] == 0]
     unmeasured = before.pivot_table(index="cell", columns="chosen", values="slowdown", sort=False)
     best = unmeasured[[*SOURCE_NAMES.values()]].min(axis=1)

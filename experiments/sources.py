@@ -1,4 +1,4 @@
-"""Where the measurements lie: a folder of parquet files that are read, never copied."""
+"""The measurements: a folder of parquet files, which are read and never copied."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,30 +15,30 @@ from surrogate.features.errors import InputError, nearest
 
 
 def beside(script: str) -> dict[str, Any]:
-    """What the ``.toml`` of a script's own name holds: names, texts and figures that the script works on."""
+    """Return the content of the ``.toml`` with the script's own name: names, texts and figures."""
     return tomllib.loads(Path(script).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
-"""The public measurements that ship with the sources; ``data/README.md`` describes them."""
+"""Folder of the public measurements that are part of the repository; ``data/README.md`` describes them."""
 
 _NAMES = beside(__file__)
 FILES: Mapping[str, Sequence[str]] = _NAMES["files"]
-"""Source → file name or folder, and how the file lists candidates where it does not say."""
+"""Source → file name or folder, and the kind of candidate list if the file does not name it."""
 LABELS: Mapping[str, str] = _NAMES["labels"]
-"""How tables and sentences name a source."""
+"""Source → its label in tables and sentences."""
 TRACES: Mapping[str, str] = _NAMES["traces"]
-"""How they name a trace → its source."""
+"""Label of a trace → its source."""
 
 PAPER_BATCH = 128
 PAPER_MIN_US = 1000.0
 FORWARD = {"direction": "fwd", "dtype": "fp32", "layout": "NCHW"}
-"""The part that SEER is about, and the one with the most shapes in every source."""
+"""The rows that SEER covers; every source has the most shapes there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """``folder`` holds the files of `FILES`; ``others`` puts another dataset in the place of one, by source name.
+    """The datasets of a run. ``folder`` holds the files of `FILES`. ``others`` replaces sources (name → file).
 
     Raises `InputError` for an unknown source name.
     """
@@ -52,17 +52,17 @@ class Sources:
                 raise InputError(f"source {name!r} is unknown; known: {', '.join(FILES)}{nearest(name, FILES)}")
 
     def path(self, name: str) -> Path:
-        """The file of a source."""
+        """Return the file of a source."""
         return Path(self.others.get(name, self.folder / FILES[name][0]))
 
     def missing(self, names: Sequence[str]) -> list[Path]:
-        """The files among ``names`` that are not there."""
+        """Return the missing files among ``names``."""
         return [self.path(name) for name in names if not self.path(name).exists()]
 
     def dataset(self, name: str, where: Mapping[str, str] = FORWARD) -> Dataset:
-        """A checked dataset, only the rows where every column of ``where`` holds its value.
+        """Return a checked dataset, with only the rows whose columns have the values of ``where``.
 
-        Raises `InputError` where the file is missing or damaged, or no row is left.
+        Raises `InputError` if the file is missing or damaged, or if no row is left.
         """
         stated = read_table(self.path(name))[1].get("candidates") if name in self.others else FILES[name][1]
         data = read_dataset(self.path(name), candidates=stated)
@@ -75,16 +75,16 @@ class Sources:
         return data.with_frame(frame)
 
     def winners(self) -> Dataset:
-        """The table of winners as dataset rows: one ok row, that of the fastest algorithm, per problem."""
+        """Return the table of winners as dataset rows: one ok row per problem, of the fastest algorithm."""
         path = self.path("winners")
         frame = winner_rows(read_table(path)[0])
         return Dataset(normalise(frame, str(path)), "listed", path.name)
 
 
 def winner_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Dataset columns for a table that names the winner by kernel: ``algorithm_guess`` and a whole-number version.
+    """Return dataset columns for a table that names winners by kernel: ``algorithm_guess`` and an integer version.
 
-    ``…(implicit_convolve_sgemm)``, a kernel that two algorithms share, counts as IMPLICIT_GEMM; version 8902 is 8.9.2.
+    ``…(implicit_convolve_sgemm)``, a kernel of two algorithms, counts as IMPLICIT_GEMM. Version 8902 is 8.9.2.
     """
     version = frame["library_version"].astype(int)
     texts = {"library": "cudnn", "direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
@@ -97,11 +97,10 @@ def winner_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def paper_domain(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of ``frame`` that the paper would keep (batch 128, over 1 ms, square, ungrouped), and the same problems'
-    refusals.
+    """Return the rows of ``frame`` in the paper's domain: batch 128, over 1 ms, square, ungrouped.
 
-    Rows of 1 ms and less are dropped, so that a problem whose best is that fast is no longer measured whole and cannot
-    be judged: the paper's pick set, too, wants the best above 1 ms.
+    The refusals of these problems are included. Rows of 1 ms and less are dropped. So a problem with a best time of 1
+    ms or less is incomplete and cannot be judged, as in the paper's set of picks.
     """
     square = (frame["h"] == frame["w"]) & (frame["r"] == frame["s"])
     in_domain = (frame["n"] == PAPER_BATCH) & square & (frame["groups"] == 1)

@@ -1,10 +1,10 @@
 """How long does an answer take, beside its bar and what others need in the same run?
 
-Questions that were not asked before (but for the row that says so), features and interval included: the median over
-them on one thread; tables on as many threads as the machine allows, the best of three. Peers get what they need ready
-made: XGBoost and the nearest neighbours the finished columns, aiconfigurator its loaded tables.
+Each question is new (except in the row that says otherwise), and the time includes features and interval. The figure is
+the median over questions on one thread. For tables it is the best of three runs on all allowed threads. Peers get
+prepared input: XGBoost and the nearest neighbours get finished columns, aiconfigurator gets loaded tables.
 
-Clocks do not repeat bit for bit, so nothing runs beside this experiment (`experiments.catalogue.ALONE`).
+Times differ from run to run, so nothing else runs at the same time (`experiments.catalogue.ALONE`).
 """
 
 import logging
@@ -46,12 +46,12 @@ HEURISTIC = "cuDNN's heuristic, deviceless"
 SDK_GPU, SDK_SYSTEM, SDK_WEIGHTS = "h200", ("h200_sxm", "trtllm", "1.3.0rc20"), (4096, 7168)
 PLAN = beside(__file__)
 BARS, COLD = PLAN["bars"], PLAN["cold"]
-"""What is timed → the bar (NaN: none was set); commands that are timed in processes of their own."""
+"""Timed task → its goal (NaN: no goal), and commands that are timed in processes of their own."""
 Figures = dict[str, float]
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Ask every predictor the same questions; the others learn the cuDNN table."""
+    """Ask every predictor the same questions. The other models are fitted on the cuDNN table."""
     data = effort.sample(sources.dataset("cudnn"))
     convs = problems(data, PROBLEMS // (6 if effort.quick else 1), effort.seed)
     served = load(GPU)
@@ -79,7 +79,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
-    """Distinct problems of the table's shapes, at batches that need not be in it."""
+    """Return distinct problems with the table's shapes, at batches that the table may lack."""
     frame = data.frame[list(SIZE_COLUMNS)].drop_duplicates().sample(frac=1, random_state=seed)
     random = np.random.default_rng(seed)
     distinct: dict[Conv, None] = {}
@@ -92,7 +92,7 @@ def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
 
 
 def ours(served: Predictor, convs: Sequence[Conv]) -> Figures:
-    """The predictor's answers."""
+    """Return the times of the predictor's answers."""
     served.select(convs[0])  # what is made ready once per setting
     products, (n, k) = load(SDK_GPU), SDK_WEIGHTS
 
@@ -111,7 +111,8 @@ def ours(served: Predictor, convs: Sequence[Conv]) -> Figures:
 
 
 def described() -> Figures:
-    """All configurations of an invented kernel, on sizes not asked before: by `select`, and as Triton asks."""
+    """Return the times for all configurations of an invented kernel at new sizes: by `select`, and through Triton's
+    hook."""
     figures = {}
     for what, values in PLAN["described"].items():
         bundle = invented(values)
@@ -130,7 +131,10 @@ def described() -> Figures:
 
 
 def invented(values: Sequence[int]) -> Bundle:
-    """A bundle of a kernel with one size and these numbers of values, measured on five problems of one GPU."""
+    """Return a bundle of a kernel with one size and parameters of these numbers of values.
+
+    The bundle is fitted on five problems of one GPU.
+    """
     parameters = {name: tuple(range(1, count + 1)) for name, count in zip("abcd", values, strict=True)}
     kernel = Description("invented", ("m",), parameters, {}, ())
     frame = pd.DataFrame(product((256, 512, 1024, 2048, 4096), *parameters.values()), columns=["m", *parameters])
@@ -140,7 +144,7 @@ def invented(values: Sequence[int]) -> Bundle:
 
 
 def alone(served: Predictor, convs: Sequence[Conv]) -> Figures:
-    """The shipped trees in XGBoost, asked about columns that lie ready."""
+    """Return the times of XGBoost with the shipped trees and finished columns."""
     model, design = finished(served, big_table(convs))
     booster = model.arrays().trees.booster(design.shape[1])
     questions = [design[row : row + 1] for row in range(0, 3000, 10)]
@@ -152,7 +156,7 @@ def alone(served: Predictor, convs: Sequence[Conv]) -> Figures:
 
 
 def neighbours(served: Predictor, convs: Sequence[Conv]) -> Figures:
-    """The nearest of 10,000 rows: what an interval by distance costs at least, without trees."""
+    """Return the time of a search for the nearest of 10,000 rows: the minimum cost of an interval by distance."""
     _, design = finished(served, big_table(convs))
     fitted = NearestNeighbors(n_neighbors=1).fit(np.nan_to_num(design[::20]))
     asked = np.nan_to_num(design[:20_000])
@@ -160,14 +164,14 @@ def neighbours(served: Predictor, convs: Sequence[Conv]) -> Figures:
 
 
 def finished(served: Predictor, frame: pd.DataFrame) -> tuple[BoostedTerms, np.ndarray]:
-    """The shipped model of convolutions and its (rows, columns) input for a table."""
+    """Return the shipped model of convolutions and its input (rows, columns) for a table."""
     model = served.bundle.parts["conv"].model
     assert isinstance(model, BoostedTerms)
     return model, model.design(rows_of(frame, CONV))
 
 
 def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> Figures:
-    """A model by the way it has: a table of one problem."""
+    """Return the times of a model whose interface is a table of one problem."""
 
     def predict(frame: pd.DataFrame) -> np.ndarray:
         return fitted.predict(rows_of(frame, CONV))
@@ -182,7 +186,7 @@ def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> Figures:
 
 
 def heuristic(convs: Sequence[Conv]) -> Figures | str:
-    """cuDNN's graph heuristic on a described GPU, or why it cannot be asked."""
+    """Return the times of cuDNN's graph heuristic on a described GPU, or the reason why it is not available."""
     from surrogate.collect.cudnn_heuristic import HeuristicDevice
 
     try:
@@ -196,7 +200,7 @@ def heuristic(convs: Sequence[Conv]) -> Figures | str:
 
 
 def aiconfigurator() -> Figures | str:
-    """A matrix product by aiconfigurator's SDK from its installed tables, or why it cannot be asked."""
+    """Return the times of aiconfigurator's SDK for a matrix product, or the reason why it is not available."""
     try:
         import aiconfigurator_core
         from aiconfigurator_core.sdk import common, perf_database
@@ -213,7 +217,7 @@ def aiconfigurator() -> Figures | str:
 
 
 def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:
-    """A row per problem and algorithm."""
+    """Return a row per problem and algorithm."""
     names = names or [algorithm.name for algorithm in algorithms("cudnn") if algorithm.implemented]
     frame = pd.DataFrame([conv.to_dict() for conv in convs for _ in names])
     frame["algorithm"] = list(names) * len(convs)
@@ -221,7 +225,7 @@ def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def big_table(convs: Sequence[Conv]) -> pd.DataFrame:
-    """`BATCH_ROWS` rows, every problem at many batches."""
+    """Return `BATCH_ROWS` rows: every problem at many batches."""
     frame = table_of(convs)
     copies = -(-BATCH_ROWS // len(frame))
     parts = [frame.assign(n=1 + (frame["n"] + 7 * copy) % 256) for copy in range(copies)]
@@ -229,7 +233,8 @@ def big_table(convs: Sequence[Conv]) -> pd.DataFrame:
 
 
 def median_us(ask: Callable[[Any], Any], questions: Sequence[Any], before: Callable[[], Any] = lambda: None) -> float:
-    """Median over the questions, each asked once, in µs; ``before`` is called before each, and not timed."""
+    """Return the median time in µs over the questions, each asked once. ``before`` is called before each and not
+    timed."""
     taken = []
     for question in questions:
         before()
@@ -240,13 +245,13 @@ def median_us(ask: Callable[[Any], Any], questions: Sequence[Any], before: Calla
 
 
 def rows_per_second(work: Callable[[], Any], rows: Sequence[Any] | np.ndarray | pd.DataFrame) -> float:
-    """The best of three, after one run that warms up."""
+    """Return the best of three runs, after one run for warm-up."""
     work()
     return len(rows) / min(repeat(work, number=1, repeat=3))
 
 
 def cold_starts() -> Figures:
-    """Milliseconds of two commands in processes of their own, files in the cache: the least of three."""
+    """Return the minimum of three runs, in ms, for two commands in processes of their own with cached files."""
     return {f"{name}, ms": 1e3 * min(repeat(partial(start, words), number=1, repeat=3)) for name, words in COLD.items()}
 
 

@@ -1,8 +1,8 @@
 """Do boosted trees and SEER's fits together predict and choose better than either alone?
 
-Ways to put them together, on few and on many shapes: `stacked-terms` with the weight of one or of all mechanisms, and
-trees that correct SEER's times. The choice of the default rests on MI210's shapes; the cuDNN table confirms it. On that
-table `distilled-terms`, which learns the stack's answers and ships, is judged, too, also on GPUs left out.
+Several combinations are compared on few and on many shapes: `stacked-terms` with one weight or a weight per mechanism,
+and trees that correct SEER's times. The default was chosen on MI210's shapes, and the cuDNN table confirms it. On that
+table, `distilled-terms` is judged, too, also on held-out GPUs. It is fitted to the stack's answers and is shipped.
 """
 
 from collections.abc import Mapping
@@ -27,20 +27,20 @@ from surrogate.report.tables import interval_change
 
 FOLDS = 5
 SHAPES = (200, 500, 1500, None)
-"""Shapes of MI210 that a cross-validation has (None: all)."""
+"""Numbers of MI210's shapes in a cross-validation (None: all)."""
 TREES, SEER, DEFAULT, SHIPPED = "boosted-terms", "seer-time-only", "stacked-terms", "distilled-terms"
 SPLITS = {"shape": "", "gpu": ", GPU left out"}
-"""What is held out of the cuDNN table → how the table's label goes on."""
+"""What is held out of the cuDNN table → suffix of the table's label."""
 LEFT_OUT = (TREES, DEFAULT, SHIPPED)
-"""Models that are judged on GPUs left out."""
+"""Models that are judged on held-out GPUs."""
 ONE_WEIGHT, BY_MECHANISM = "trees + SEER, one weight", "trees + SEER, a weight per mechanism"
 CHANGE = ("change_low_pct", "slowdown_change_pct", "change_high_pct")
 POOLED, APART = 1e9, 0.0
-"""Shapes that count as much as the weight of all rows: one weight, and weights of their own."""
+"""Number of shapes with the weight of all rows: for one common weight, and for separate weights."""
 
 
 def variants(seed: int) -> dict[str, TimeModel]:
-    """Label → model; both parts first."""
+    """Return label → model. The two parts are the first."""
     return {
         TREES: BoostedTerms(random_state=seed),
         SEER: SeerTimeOnly(),
@@ -52,7 +52,7 @@ def variants(seed: int) -> dict[str, TimeModel]:
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Whole shapes held out; a quick run leaves MI210's largest sets out."""
+    """Hold out whole shapes. A quick run skips MI210's largest sets."""
     parts = []
     for shapes in SHAPES[:2] if effort.quick else SHAPES:
         data = effort.sample(sources.dataset("mi210"), shapes)
@@ -121,7 +121,7 @@ def _is_primary(row: Mapping[str, object], primary: str) -> bool:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Errors and slowdowns of the trees, of the stacks, and of what ships, on each set of shapes."""
+    """Return errors and slowdowns of the trees, of the stacks, and of the shipped model, on each set of shapes."""
     sentences = []
     for (data, shapes), part in table.groupby(["data", "shapes"], sort=False):
         rows = part.set_index("model")

@@ -1,9 +1,8 @@
 """Test-set-I: how large are the errors per algorithm, and how much does SEER's 7-of-10 split flatter?
 
-Test-set-I: errors per algorithm under SEER's 7-of-10 split and under ours, which holds out whole shapes. Nobody
-publishes the paper's own rows; whoever has its workbooks judges them by their own sheets, ``train`` and ``test`` of
-each kernel variant, with ``seer import seer-xls *.xls --gpu titan-xp -o titan.parquet`` and
-``python -m experiments.test_set_i --use cudnn=titan.parquet``.
+Errors per algorithm are computed under SEER's 7-of-10 split and under a split by whole shapes. The paper's own rows are
+not published. Owners of its workbooks can use the sheets ``train`` and ``test`` of each kernel variant: ``seer import
+seer-xls *.xls --gpu titan-xp -o titan.parquet``, then ``python -m experiments.test_set_i --use cudnn=titan.parquet``.
 """
 
 from collections.abc import Iterator
@@ -26,20 +25,21 @@ from surrogate.report.charts import dots
 SEER_SPLIT, SHAPE_SPLIT = "SEER's 7 of 10", "by shape"
 ENDINGS = {SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"}
 PAPER_RMSPE_PCT, PAPER_RMSE_MS = 14.71, 7.27
-"""What the paper reports for convolution kernels on a Titan V, from counters; other rows than any here."""
+"""The paper's figures for convolution kernels on a Titan V, from counters; its rows are not the rows here."""
 GEMM_FAMILY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")
 KNOWN = "seer-paper, known launch"
-"""SEER as its authors score Test-set-I: the main kernel's time alone, its variant and its blocks as measured."""
+"""SEER as its authors score Test-set-I: the main kernel's time alone, with measured variant and blocks."""
 PUBLISHED = "seer-paper, published blocks"
 """SEER with the original's blocks of non-fused Winograd."""
 CLASSES = ("compute-bound", "memory-bound", "under-utilised")
 SHAPE_FOLDS = 3
-"""Two thirds train, as near as folds come to SEER's seven tenths: the splits differ in kind, not in size."""
+"""Three folds use two thirds for training, the share closest to SEER's seven tenths. So the splits differ in kind, not
+size."""
 WHOLE, DOMAIN = "all rows", "paper's domain"
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Both splits on cuDNN (the paper's domain, and all rows) and on MI210."""
+    """Judge both splits on cuDNN (the paper's domain, and all rows) and on MI210."""
     parts = []
     for source, population, data in _parts(sources, effort):
         rows = candidate_rows([data])
@@ -73,9 +73,9 @@ def _parts(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Dataset
 
 
 def seer_rounds(rows: Rows) -> list[Round]:
-    """SEER's split, made on each (GPU, library version) by itself, as the paper fits each GPU by itself.
+    """Return SEER's split of each (GPU, library version) alone, because the paper fits each GPU alone.
 
-    Rows of its workbooks bring their split along: the sheet of their variant's workbook that they stood in.
+    Rows of its workbooks have their split already: the sheet of their variant's workbook.
     """
     if "seer_part" in rows.frame:
         part = rows.frame["seer_part"].to_numpy()
@@ -89,11 +89,11 @@ def seer_rounds(rows: Rows) -> list[Round]:
 
 
 def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """SEER's own 70/30 split of one algorithm's ok rows: (train, test) positions.
+    """Return SEER's own 70/30 split of one algorithm's ok rows: (train, test) positions.
 
-    Rows of the GEMM family are sorted by time and the fastest is dropped; the others keep their order. A row trains if
-    its index in that order, counted from 0, is below 7 modulo 10. An interpolation test: neighbours in time lie on both
-    sides. Source: the paper's public repository.
+    Rows of the GEMM family are sorted by time, and the fastest is dropped. The others keep their order. A row is used
+    for training if its index in that order, counted from 0, is below 7 modulo 10. This tests interpolation: rows with
+    similar times are on both sides. Source: the paper's public repository.
     """
     train, test = [], []
     for code in np.unique(algorithm := codes(frame, ("algorithm",))):
@@ -107,8 +107,11 @@ def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def per_algorithm(predictions: Predictions) -> pd.DataFrame:
-    """`time_verdicts` for all algorithms together, for each (where kernels were counted for each of its variants, too),
-    and the models that could not be fitted. `KNOWN` is held against the main kernels, also by their measured class."""
+    """Return `time_verdicts` for all algorithms together and for each, and the models that could not be fitted.
+
+    An algorithm whose variants all have counted kernels has rows per variant, too. `KNOWN` is compared with the main
+    kernels, also by their measured class.
+    """
     frame = predictions.rows.frame
     members = {str(name): (frame["algorithm"] == name).to_numpy() for name in sorted(set(frame["algorithm"]))}
     if "variant" in frame:
@@ -132,7 +135,7 @@ def _each(predictions: Predictions, members: dict[str, np.ndarray]) -> list[pd.D
 
 
 def answer(table: pd.DataFrame) -> str:
-    """How much SEER's split flatters the best model, the default and SEER's, in medians over all algorithms."""
+    """Return the optimism of SEER's split for the best model, the default and SEER's: medians over all algorithms."""
     sentences = []
     for (source, population), part in table[(table["algorithm"] == "all") & (table["n"] > 0)].groupby(
         ["data", "population"], sort=False
@@ -151,7 +154,7 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _paper_sentence(table: pd.DataFrame) -> str:
-    """Every model's RMSPE and RMSE in the paper's domain by either split, beside the figures that the paper reports."""
+    """Return every model's RMSPE and RMSE in the paper's domain by either split, and the paper's figures."""
     overall = table[(table["algorithm"] == "all") & (table["population"] == DOMAIN) & (table["n"] > 0)]
     sentences = []
     for split, part in overall.groupby("split", sort=False):
@@ -164,7 +167,7 @@ def _paper_sentence(table: pd.DataFrame) -> str:
 
 
 def _bounded(value: float, unit: str, digits: int) -> str:
-    """A figure; one that lost all proportion by its bound."""
+    """Return a figure, or its bound if the figure is meaningless."""
     return f"{value:.{digits}f} {unit}" if value < 1000 else f"over 1,000 {unit}"
 
 

@@ -1,6 +1,6 @@
 """Test-set-II: how good are picks and times on the layers of real networks that training never saw?
 
-Test-set-II: the layers of real networks, every shape of the held networks out of training.
+The problems are the layers of real networks. Every shape of a held-out network is excluded from training.
 """
 
 import numpy as np
@@ -18,11 +18,13 @@ from surrogate.report.charts import dots
 QUICK_FOLDS = 4
 EVERY = "all networks"
 ERRORS = ("median_error_pct", "rmspe_pct", "rmse_ms")
-"""Errors of the times of every algorithm; the last two also of a problem's least time, the paper's figures."""
+"""Errors of the times of all algorithms. The last two are also computed for a problem's minimum time, as in the
+paper."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Folds of whole networks of the cuDNN table; the partial table trains where its shapes are not held out."""
+    """Judge folds of whole networks of the cuDNN table. The partial table is used for training, without held-out
+    shapes."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
     predictions = cross_validate(
         data,
@@ -41,7 +43,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def by_network(predictions: Predictions) -> pd.DataFrame:
-    """Per network (and over all) and chooser: slowdown of the picks, errors of times and of the network's sum."""
+    """Return per network (and over all) and model: slowdown of the picks, errors of times and of the network's sum."""
     picks = _with_minimum(predictions, problem_picks(predictions))
     totals = _totals(picks)
     members, row_members = network_names(picks), network_names(predictions.rows.frame)
@@ -73,7 +75,7 @@ def by_network(predictions: Predictions) -> pd.DataFrame:
 
 
 def _with_minimum(predictions: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
-    """``picks`` with ``predicted_us``, the problem's least time by the model; NaN where it has none."""
+    """Return ``picks`` with ``predicted_us``, the problem's minimum predicted time, or NaN without one."""
     problem, parts = predictions.rows.problem, []
     for model, part in picks.groupby("model", sort=False):
         times = model in predictions.time_us and (model not in MODELS or MODELS[str(model)].predicts_time)
@@ -85,9 +87,9 @@ def _with_minimum(predictions: Predictions, picks: pd.DataFrame) -> pd.DataFrame
 
 
 def _totals(picks: pd.DataFrame) -> pd.DataFrame:
-    """Per model, network, GPU and batch: error in percent of the summed least predicted times.
+    """Return per model, network, GPU and batch the error in percent of the summed minimum predicted times.
 
-    Each shape counts once, so a total is that of the distinct layers with a full measurement.
+    Each shape counts once, so a total covers the distinct layers with complete measurements.
     """
     key = ["model", "network", "gpu", "n"]
     members = pd.Series([sorted(names) for names in network_names(picks)], index=picks.index)
@@ -97,7 +99,8 @@ def _totals(picks: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Slowdown, time error and totals of the models that answers name, the heuristic, the first one's worst network."""
+    """Return slowdown, time error and totals of the reported models and the heuristic, and the first one's worst
+    network."""
     overall = table[table["network"] == EVERY].set_index("model")
     names = named_models(answer_model(table), overall.index)
     each = []
@@ -120,7 +123,7 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def answer_model(table: pd.DataFrame) -> str:
-    """The model, other than the heuristic, with the least slowdown over all networks."""
+    """Return the model with the smallest slowdown over all networks, without the heuristic."""
     overall = table[(table["network"] == EVERY) & (table["model"] != HEURISTIC)]
     return str(overall.set_index("model")["slowdown_geomean"].idxmin())
 

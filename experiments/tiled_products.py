@@ -1,9 +1,10 @@
-"""Constants of the law of AMD's matrix products, and how far off it is: ``python -m experiments.tiled_products``.
+"""Fit the analytical model of AMD's matrix products, and print its errors: ``python -m experiments.tiled_products``.
 
-They are fitted to MI60 and Navi 21, each alone, and hold for their kinds: GCN and RDNA. Boards with matrix cores for
-fp32, of which there are no times here, take the geometric mean of both shares and bandwidths, and the latency and start
-of Navi 21, whose kernels are as new as theirs; what a split sum costs is assumed, since their libraries split sums and
-those of the two boards hardly do. Judged are the board that a fit did not see, and two Vega boards of DeepBench.
+The constants are fitted to MI60 and Navi 21, each alone. They are used for boards of the same kind, GCN and RDNA.
+Boards with matrix cores for fp32 have no times here. They use the geometric mean of both shares and bandwidths, and the
+latency and start time of Navi 21, whose kernels are as new as theirs. The cost of a split sum is assumed: libraries of
+boards with matrix cores split sums, those of the two boards rarely do. Errors are computed on the board that was not
+fitted, and on two Vega boards of DeepBench.
 """
 
 import json
@@ -28,21 +29,21 @@ from surrogate.prediction.sources.datasheet import PRODUCTS
 
 FITTED, JUDGED = {"gfx9": "mi60", "gfx1": "rx-6900-xt"}, ("mi25", "vega-fe")
 START = {"latency": 800.0, "bandwidth": 0.8, "split_us": 10.0, "start_us": 5.0}
-"""What the fit is drawn to where the rows do not tell."""
+"""Values that regularise the fit if the rows do not determine a parameter."""
 SHARE = 0.7
 ROWS = 500
-"""Of each type in a fit."""
+"""Rows of each type in a fit."""
 
 
 def type_of(rows: pd.DataFrame) -> pd.Series:
-    """(rows,) the tensile type, which the variant names or the element type."""
+    """Return the tensile type (rows,) of the variant's name or of the element type."""
     named = [next((w for w in text.split() if w not in TRANSPOSES), "") for text in rows["variant"]]
     own = [name or TENSILE_TYPES[dtype] for name, dtype in zip(named, rows["dtype"], strict=True)]
     return pd.Series(own, index=rows.index)
 
 
 def times_us(model: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
-    """(rows,) by the law."""
+    """Return the times (rows,) by the analytical model."""
     out = np.empty(len(rows))
     settings = ["gpu", "dtype", "math", "variant"]
     for (device, *values), positions in row_groups(rows, settings):
@@ -54,7 +55,7 @@ def times_us(model: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
 
 
 def fitted(rows: pd.DataFrame) -> TiledProductModel:
-    """The law of one board's rows, by robust least squares in log time, drawn to `START` a little."""
+    """Return the model of one board's rows by robust least squares in log time, weakly regularised towards `START`."""
     types = sorted(type_of(rows).unique())
     start = np.log([*START.values(), *(SHARE for _ in types)])
     measured = np.log(rows["time_us"].to_numpy())
@@ -71,7 +72,7 @@ def fitted(rows: pd.DataFrame) -> TiledProductModel:
 
 
 def mean(models: list[TiledProductModel]) -> TiledProductModel:
-    """The geometric mean of laws; of a type that some lack, of the others."""
+    """Return the geometric mean of models. A type that some models lack has the mean of the others."""
 
     def middle(values: list[float]) -> float:
         return float(np.exp(np.mean(np.log(values))))
@@ -82,7 +83,7 @@ def mean(models: list[TiledProductModel]) -> TiledProductModel:
 
 
 def errors(model: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarray:
-    """(rows,) log(predicted / measured), printed by type."""
+    """Print the errors by type and return log(predicted / measured), (rows,)."""
     log = np.log(times_us(model, rows) / rows["time_us"].to_numpy())
     for name, part in pd.Series(log).groupby(type_of(rows).to_numpy()):
         ninth = np.exp(part.abs().quantile(0.9))
@@ -92,7 +93,7 @@ def errors(model: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarr
 
 
 def plain(model: TiledProductModel, shares: Mapping[str, float]) -> dict[str, object]:
-    """As JSON, with three digits; ``shares`` stand where the law has none."""
+    """Return the model as JSON with three digits. ``shares`` are used if the model has none."""
     return {
         "shares": {name: float(f"{value:.3g}") for name, value in ({**shares, **model.shares}).items()},
         **{name: float(f"{getattr(model, name):.3g}") for name in START},
@@ -104,7 +105,7 @@ def plain(model: TiledProductModel, shares: Mapping[str, float]) -> dict[str, ob
     "--out", type=click.Path(path_type=Path), default=SHIPPED / PRODUCTS, show_default="where the package has it"
 )
 def main(out: Path) -> None:
-    """Fit, judge and write the law."""
+    """Fit, judge and write the model."""
     with in_one_line("tiled_products"):
         files = [DEFAULT_FOLDER / FILES[name][0] for name in ("tensile", "deepbench")]
         rows = read_operator_tables(files)

@@ -1,9 +1,9 @@
-"""Who foretells today's kernels best: our models, aiconfigurator, or always the best single candidate?
+"""Compare predictions of current kernels: this package, aiconfigurator, and always the best single candidate.
 
-GEMM, attention and mixture-of-experts kernels of TensorRT-LLM, vLLM and SGLang, from aiconfigurator's tables. Whole
-shapes are held out, on every GPU and of every framework and version; ``--leave-out siblings`` holds out the judged GPU
-and those of its generation, too. Beside our models stand aiconfigurator's own answers from tables without the same
-rows, nvMatmulHeuristics where it is installed, and what PIPEWEAVE published.
+The kernels are GEMM, attention and mixture-of-experts kernels of TensorRT-LLM, vLLM and SGLang from aiconfigurator's
+tables. Whole shapes are held out, on every GPU and of every framework and version. ``--leave-out siblings`` also holds
+out the judged GPU and the GPUs of its generation. The comparison includes aiconfigurator's own answers from tables
+without the same rows, nvMatmulHeuristics if it is installed, and PIPEWEAVE's published figures.
 """
 
 import sys
@@ -34,21 +34,22 @@ from surrogate.report.charts import dots
 TABLES = HOME.parent / "out"
 FOLDS = 6
 JUDGED = {"operator": ("gemm", "attention", "moe"), "phase": ("context", "generation")}
-"""Problems that aiconfigurator's SDK answers; others only train."""
+"""Problems that aiconfigurator's SDK answers. The others are used for training only."""
 SIBLINGS = ({"h100-sxm", "h200-sxm"}, {"b200", "b300", "gb200", "gb300"})
 CALIBRATED = (10, 50, 200)
-"""Problems measured on a GPU that training lacks."""
+"""Numbers of problems measured on a GPU that training lacks."""
 HEURISTICS_MIN_US = 50.0
-"""nvMatmulHeuristics leaves the launch out, so it is judged where that hardly counts."""
+"""nvMatmulHeuristics ignores the launch, so it is judged only above this time."""
 PUBLISHED = {"gemm": "median error 4.1 %, mean 8.4 %, fp8 3.9 %", "attention": "error 15.5 %", "moe": "no figure"}
-"""What PIPEWEAVE's authors say of their model, on their own rows."""
+"""Figures of PIPEWEAVE's authors for their model, on their own rows."""
 Scores = dict[str, np.ndarray]
 
 
 def rounds(
     frame: pd.DataFrame, kind: Family, gpus: list[str], judge: list[str], siblings: bool, count: int, seed: int
 ) -> Iterator[Round]:
-    """``count`` of the folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
+    """Yield ``count`` of the folds by shape, each with all judged GPUs, or with one judged GPU and without its
+    siblings."""
     label, boards = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
     is_judged = np.ones(len(frame), dtype=bool)
     for column in set(JUDGED) & set(frame):
@@ -61,10 +62,14 @@ def rounds(
 
 
 def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows, model: InterpolatedTerms) -> Scores:
-    """What stands beside a model on a GPU that training lacks; all but the second know rows that it does not.
+    """Return the scores of reference predictors on a GPU without training rows.
 
-    The best single candidate of this GPU, from its other shapes; that of the nearest GPU; the nearest GPU's time of
-    the same row, scaled by the roofline; the model corrected by problems that were measured here, of other shapes.
+    - The best single candidate of this GPU, from its other shapes.
+    - The best single candidate of the nearest GPU.
+    - The nearest GPU's time of the same row, scaled by the roofline.
+    - The model, corrected by measured problems of other shapes on this GPU.
+
+    All except the second use rows that the model does not have.
     """
     kind, same_gpu = test.family, frame[frame["gpu"].isin(test.frame["gpu"].unique()).to_numpy()]
     same_gpu = same_gpu[~np.isin(shape_names(same_gpu, kind), shape_names(test.frame, kind))]
@@ -88,7 +93,7 @@ def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows, model: Interpolated
 
 
 def nearest(test: Rows, gpus: list[str]) -> tuple[str, Rows]:
-    """The GPU whose rooflines of these rows differ least in log time, and the rows as if they were its own."""
+    """Return the GPU whose rooflines differ least in log time for these rows, and the rows with that GPU."""
     moved = {name: rows_of(test.frame.assign(gpu=name), test.family, test.devices) for name in gpus}
     apart = {name: np.abs(np.log(rows.roofline_us / test.roofline_us)).mean() for name, rows in moved.items()}
     name = min(apart, key=lambda each: apart[each])
@@ -96,7 +101,7 @@ def nearest(test: Rows, gpus: list[str]) -> tuple[str, Rows]:
 
 
 def others(python: str, train: Rows, test: Rows) -> tuple[Scores, str]:
-    """What aiconfigurator and nvMatmulHeuristics say of the tested rows, and what there is to know of it."""
+    """Return the answers of aiconfigurator and nvMatmulHeuristics for the tested rows, and a note on them."""
     try:
         answered, complaint = answers(python, train.frame, test.frame, test.family)
     except InputError as error:
@@ -111,7 +116,7 @@ def others(python: str, train: Rows, test: Rows) -> tuple[Scores, str]:
 
 
 def measured(table: Path, family: str, python: str, judged: list[str]) -> pd.DataFrame:
-    """The family's rows, imported from the package that ``python`` has where the file is missing."""
+    """Return the family's rows. If the file is missing, import them from the package of the interpreter ``python``."""
     if not table.exists():
         table.parent.mkdir(parents=True, exist_ok=True)
         imported = aiconfigurator.read([systems_folder(python)], family=family)
@@ -126,7 +131,7 @@ def measured(table: Path, family: str, python: str, judged: list[str]) -> pd.Dat
 def predicted(
     frame: pd.DataFrame, part: Round, model: InterpolatedTerms, python: str, siblings: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
-    """The tested rows, every predictor's scores of them, and what there is to know of aiconfigurator's."""
+    """Return the tested rows, every predictor's scores of them, and a note on aiconfigurator's answers."""
     train, test = (rows_of(frame.iloc[index].reset_index(drop=True)) for index in part)
     model.fit(train)
     scores = {model.name: model.predict(test), model.terms_.name: model.terms_.predict(test)}
@@ -140,7 +145,7 @@ def predicted(
 
 
 def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) -> Outcome:
-    """The table of all rounds, its figure and its answer."""
+    """Return the table of all rounds, its figure and its answer."""
     frames, scored, reasons = zip(*parts, strict=True)
     scores = pd.concat(scored, ignore_index=True)
     rows = rows_of(pd.concat(frames, ignore_index=True))
@@ -157,7 +162,7 @@ def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) 
 
 
 def answer(table: pd.DataFrame, reasons: list[str]) -> str:
-    """Per judged GPU and population: each predictor's errors and slowdown."""
+    """Return each predictor's errors and slowdown per judged GPU and population."""
     texts = ["Median / p90 time error, slowdown"]
     for (board, population), part in table.groupby(["gpu", "population"], sort=False):
         words = []
@@ -196,7 +201,7 @@ def main(
     seed: int,
     out: Path,
 ) -> None:
-    """The head-to-head on one family of today's kernels."""
+    """Compare the predictors on one family of current kernels."""
     siblings = leave_out == "siblings"
     name = f"todays_{family}{'_siblings' if siblings else ''}"
     judged = judge.split(",")

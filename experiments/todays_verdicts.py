@@ -1,8 +1,8 @@
-"""How predictions of today's kernels are judged: raw, and by the rule of a fair judge of tables as noisy as these.
+"""Errors and slowdowns for current kernels: on all rows, and by a rule for tables with this noise.
 
-The rule: rows that stand out of their line (``spike``) are left out; a choice counts where the second best is far
-enough behind; a pick over 5 % slower than the best is a miss. Floors of a harness are not in an imported table.
-A framework's own predictor has one time per problem: that of the framework's fastest kernel, which it is taken to run.
+The rule drops rows that deviate from their line (``spike``). A choice counts if the second best is slower by a minimum
+margin. A pick over 5 % slower than the best is a miss. An imported table does not contain the floors of its harness. A
+framework's own predictor has one time per problem. It counts as the time of the framework's fastest kernel.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,17 +21,18 @@ NEAREST_HABIT = "best single of the nearest GPU"
 ONLY_RANKS, ONLY_TIMES, PER_FRAMEWORK = (HABIT, NEAREST_HABIT), (HEURISTICS,), (AICONFIGURATOR,)
 """Predictors that rank candidates without a time, that have a time but no choice, and with one time per framework."""
 MARGINS, OTHER_MARGIN = {"gemm": 0.10}, 0.05
-"""By family, how far behind the second best is, at least, where a cleaned choice counts."""
+"""Minimum margin between the best and the second best, by family, for a cleaned choice."""
 MISS = 1.05
 DRAWS = 1000
 FRAMEWORKS = {"all": (), "trtllm + vllm": ("trtllm", "vllm")}
-"""sglang's fp8_block on Blackwell holds the quantisation of activations, so the two others stand apart, too."""
+"""Sets of frameworks. sglang's fp8_block on Blackwell includes the quantisation of activations, so the others are also
+judged alone."""
 
 
 def verdicts(rows: Rows, scores: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """One row per GPU, part (a phase or element type, or all), frameworks, population and predictor.
+    """Return one row per GPU, part (a phase or element type, or all), frameworks, population and predictor.
 
-    ``scores`` (rows,): µs or ranks, NaN where a predictor has none. Errors and missed picks are in percent.
+    ``scores`` (rows,) are µs or ranks, NaN without an answer. Errors and missed picks are in percent.
     """
     records = []
     for labels, members, margin in _parts(rows):
@@ -42,7 +43,7 @@ def verdicts(rows: Rows, scores: Mapping[str, np.ndarray]) -> pd.DataFrame:
 
 
 def _parts(rows: Rows) -> Iterator[tuple[dict[str, str], np.ndarray, float]]:
-    """Labels, a mask of the rows, and the margin of a choice."""
+    """Yield labels, a mask of the rows, and the margin of a choice."""
     column = "phase" if "phase" in rows.family.settings else "dtype"
     gpu, value, library = (rows.frame[name].astype(str).to_numpy() for name in ("gpu", column, "library"))
     clean = ~rows.frame["spike"].to_numpy()
@@ -59,7 +60,8 @@ def _parts(rows: Rows) -> Iterator[tuple[dict[str, str], np.ndarray, float]]:
 
 
 def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> list[dict[str, Any]]:
-    """Per predictor: errors of its times, slowdowns of its choices, and both against the two references."""
+    """Return per predictor the errors of its times, the slowdowns of its choices, and both relative to the two
+    references."""
     problem, every = pd.factorize(rows.problem)[0], np.ones(len(rows), dtype=bool)
     candidates = Candidates(problem, rows.time_us, every, rows.order)
     # 1. Which problems have a choice that counts: two candidates or more, the second best far enough behind.
@@ -112,7 +114,7 @@ def _time_record(predicted_us: np.ndarray, rows: Rows) -> dict[str, Any]:
 
 
 def choice_record(log_slowdown: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
-    """Geometric means over shapes, with their interval, and over problems; the share of misses."""
+    """Return geometric means over shapes with their interval, and over problems, and the share of misses."""
     known = np.isfinite(log_slowdown)
     if not known.any():
         return {}
@@ -125,7 +127,7 @@ def choice_record(log_slowdown: np.ndarray, shape: np.ndarray) -> dict[str, Any]
 
 
 def _interval(name: str, values: np.ndarray, shape: np.ndarray) -> dict[str, float]:
-    """The mean over shapes of the finite values, with its 95 % interval."""
+    """Return the mean over shapes of the finite values with its 95 % interval."""
     known = np.isfinite(values)
     if not known.any():
         return {}

@@ -1,9 +1,9 @@
-"""Passes of BERT, GPT-2 and OPT as layers, from their configurations: what PyTorch's eager mode launches for them.
+"""Passes of BERT, GPT-2 and OPT as layers, from their configurations: the launches of PyTorch's eager mode.
 
-The measured programs are the models of the library transformers with eager attention in fp32: inference without
-gradients, or a forward and a backward pass whose gradients are added to those of the step before; no optimizer. BERT
-infers as a classifier and trains with its pre-training heads. Under ``fused`` (`torch.compile`) a run of pointwise
-operators is one kernel, and is part of a softmax or layer norm that follows it.
+The measured programs are the models of the library transformers with eager attention in fp32. They run inference
+without gradients, or a forward and a backward pass that adds its gradients to the previous step's. They have no
+optimizer. BERT runs inference as a classifier, and is trained with its pre-training heads. With ``fused``
+(`torch.compile`), a sequence of pointwise operators is one kernel. It is part of a following softmax or layer norm.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ STEPS = beside(__file__)
 
 
 def sizes_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """What the configurations of the three models say, under one name each, from a ``config.json``."""
+    """Return the sizes in a ``config.json`` of the three models, under common names."""
     get = lambda *names: next(config[name] for name in names if config.get(name))  # noqa: E731
     hidden = get("n_embd", "hidden_size")
     widths = {"hidden": hidden, "qkv": 3 * hidden, "vocabulary": config["vocab_size"]}
@@ -33,7 +33,7 @@ def sizes_of(config: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass
 class _Pass:
-    """Layers in the order of their launch; ``pending`` pointwise operators wait to be fused."""
+    """Layers in the order of their launch. ``pending`` pointwise operators wait for fusion."""
 
     fused: bool
     tally: Tally = field(default_factory=Tally)
@@ -57,7 +57,7 @@ class _Pass:
 def forward(
     kind: str, sizes: Mapping[str, int], sequence: int, batch: int, *, training: bool, fused: bool = False
 ) -> Tally:
-    """The layers of the forward pass."""
+    """Return the layers of the forward pass."""
     run, rows, groups = _Pass(fused), batch * sequence, batch * sizes["heads"]
     depth = sizes["hidden"] // sizes["heads"]
     # GPT-2 and OPT choose the larger of two scores; masks are shared by the heads, BERT's and GPT-2's by samples, too.
@@ -95,7 +95,7 @@ def forward(
 def transformer(
     name: str, config: Mapping[str, Any], sequence: int, batch: int, *, training: bool, fused: bool = False
 ) -> Network:
-    """One pass of a model on ``batch`` samples of ``sequence`` tokens."""
+    """Return one pass of a model on ``batch`` samples of ``sequence`` tokens."""
     sizes = sizes_of(config)
     tally = forward(config["model_type"], sizes, sequence, batch, training=training, fused=fused)
     if training:

@@ -1,7 +1,7 @@
-"""Stored and tuned settings side by side: ``python -m experiments.tuned_table STORED TUNED`` prints Markdown.
+"""Compare stored and tuned settings: ``python -m experiments.tuned_table STORED TUNED`` prints Markdown.
 
 STORED and TUNED are folders that ``seer compare`` wrote with the same folds, the second one with ``--tune``. The
-difference is paired: both models' choices on the same problems, bootstrap over shapes.
+difference is paired: both models' choices on the same problems, with a bootstrap over shapes.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """How many configurations must be tried on a GPU that was never measured until a fast one is found?
 
-Tuning: brute-forced spaces of real kernels, one GPU left out at a time (twins together), and searches that are told the
-times they ask for. Counted are different configurations, failed ones included.
+The data are brute-forced spaces of real kernels. One GPU is held out at a time, together with its twins. Each search
+receives the times that it requests. The count is the number of different configurations, including failed ones.
 """
 
 import json
@@ -36,17 +36,19 @@ DRAWN = (1, 2, 3, 5, 7, 10, 14, 20, 30, 50, 70, 100, 140, 200)
 SEEDS, WORKERS, RESAMPLES = 5, 2, 2000
 NEAR = 1.05
 TWINS = ({"NVIDIA TITAN RTX", "NVIDIA GeForce RTX 2080 Ti"},)
-"""GPUs of one chip: none of them teaches about another."""
+"""GPUs with the same chip: neither is used in training for the other."""
 NOT_PARAMETERS = {"gpu", "problem_size", "status", "reason", "time_us"}
 KERNEL_TUNER = ("genetic_algorithm", "simulated_annealing", "dual_annealing", "greedy_ils", "greedy_mls", "bayes_opt")
-"""Its strategies by their names there."""
+"""Kernel Tuner's strategies by their names in it."""
 OURS, COLD, RANDOM, TPE = "transfer", "cold start", "random", "Optuna TPE"
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A kernel's configurations ``values`` (configurations, names) and its times (gpus, configurations) in µs, inf
-    where failed, NaN where not measured."""
+    """A kernel's configurations ``values`` (configurations, names) and its times (gpus, configurations) in µs.
+
+    Times are inf for failures, and NaN without a measurement.
+    """
 
     names: tuple[str, ...]
     values: np.ndarray
@@ -55,7 +57,7 @@ class Space:
 
     @classmethod
     def read(cls, path: Path) -> "Space":
-        """The table of one kernel, whose other columns are its parameters."""
+        """Return the table of one kernel. The table's other columns are the kernel's parameters."""
         frame = read_table(path)[0]
         names = [str(name) for name in frame if name not in NOT_PARAMETERS and frame[name].nunique() > 1]
         ran = frame.assign(time_us=frame["time_us"].where(frame["status"] == "ok", np.inf))
@@ -66,7 +68,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kernel on one GPU left out, by one seed, searched by these methods."""
+    """One kernel on one held-out GPU, with one seed, searched by these methods."""
 
     path: Path
     gpu: str
@@ -76,8 +78,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a search is played on: measured configurations ``values`` (n, names) and their times (n,), inf where
-    failed; ``maximum`` of them may be evaluated."""
+    """The measured configurations for a search: ``values`` (n, names) and their times (n,), inf for failures.
+
+    ``maximum`` is the limit of evaluations.
+    """
 
     names: tuple[str, ...]
     values: np.ndarray
@@ -87,7 +91,7 @@ class Target:
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Every kernel × GPU × seed in a process of its own, two at a time."""
+    """Run every kernel × GPU × seed in a process of its own, two at a time."""
     rivals = available((RANDOM, "genetic_algorithm") if effort.quick else (RANDOM, TPE, *KERNEL_TUNER))
     seeds = range(effort.seed, effort.seed + (1 if effort.quick else SEEDS))
     paths = sorted(sources.path("tuning").glob("*.parquet"))
@@ -101,12 +105,12 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def available(rivals: Sequence[str]) -> tuple[str, ...]:
-    """Those of the rivals that this environment has: Kernel Tuner is no dependency."""
+    """Return the installed ones of the rivals, because Kernel Tuner is not a dependency."""
     return tuple(name for name in rivals if name not in KERNEL_TUNER or find_spec("kernel_tuner"))
 
 
 def played(cells: Sequence[Cell], tick: Callable[[str], None]) -> Iterator[pd.DataFrame]:
-    """Of every cell, in order: per method and number of evaluations what was found."""
+    """Yield the results of every cell in order, per method and number of evaluations."""
     with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(play, cell) for cell in cells]
         for future in as_completed(futures):
@@ -115,8 +119,11 @@ def played(cells: Sequence[Cell], tick: Callable[[str], None]) -> Iterator[pd.Da
 
 
 def play(cell: Cell) -> pd.DataFrame:
-    """Every method on one cell: per number of evaluations the best time found over the optimum, and the number of
-    evaluations until it was within 5 % (inf: not within `MOST`)."""
+    """Return the results of every method on one cell.
+
+    Per number of evaluations, the result is the best time divided by the optimum. It also has the number of evaluations
+    until the time is within 5 % (inf: not within `MOST`).
+    """
     space = Space.read(cell.path)
     left_out = space.gpus.index(cell.gpu)
     index = np.flatnonzero(~np.isnan(space.time_us[left_out]))
@@ -136,7 +143,7 @@ def play(cell: Cell) -> pd.DataFrame:
 
 
 def transferred(space: Space, left_out: int, index: np.ndarray, target: Target) -> list[int]:
-    """Our search, with what the GPUs that are no twin of the target teach."""
+    """Return our search's order, with the data of the GPUs that are not twins of the target."""
     twins = next((group for group in TWINS if space.gpus[left_out] in group), {space.gpus[left_out]})
     others = [place for place, name in enumerate(space.gpus) if name not in twins]
     columns = np.array([gpu_columns(name) for name in space.gpus], dtype=np.float32)
@@ -151,7 +158,7 @@ def transferred(space: Space, left_out: int, index: np.ndarray, target: Target) 
 
 
 def gpu_columns(name: str) -> list[float]:
-    """What tells GPUs apart, amounts in log2."""
+    """Return the columns that describe a GPU, with amounts in log2."""
     device = gpu(name)
     amounts = (
         device.sms,
@@ -165,7 +172,7 @@ def gpu_columns(name: str) -> list[float]:
 
 
 def searched(search: Search, target: Target) -> list[int]:
-    """The order in which our search asks, one by one."""
+    """Return the order of our search's requests, one by one."""
     order: list[int] = []
     while len(order) < target.maximum and len(answer := search.ask()):
         index = int(answer[0])
@@ -185,7 +192,10 @@ def proposals(method: str, target: Target) -> list[int]:
 
 
 def optuna_order(target: Target) -> list[int]:
-    """Optuna's TPE on categorical parameters; combinations outside the space count as failed, and cost nothing."""
+    """Return the order of Optuna's TPE on categorical parameters.
+
+    Combinations outside the space count as failed and cost nothing.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -208,7 +218,7 @@ def optuna_order(target: Target) -> list[int]:
 
 
 def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
-    """A strategy of Kernel Tuner in its simulation mode, which reads its cache format."""
+    """Return the order of a Kernel Tuner strategy in its simulation mode, which reads its cache format."""
     from kernel_tuner import tune_kernel
 
     keys = [tuple(values) for values in target.values.tolist()]
@@ -257,7 +267,8 @@ def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
-    """Per method and number of evaluations the geometric mean over kernels × GPUs, with its interval by bootstrap."""
+    """Return the geometric mean over kernels × GPUs with its bootstrap interval, per method and number of
+    evaluations."""
     generator = np.random.default_rng(0)
     records = []
     for method, part in found.groupby("method", sort=False):
@@ -285,7 +296,7 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer(table: pd.DataFrame, rivals: Sequence[str]) -> str:
-    """What ours and the best rival find, and the evaluations until within 5 %."""
+    """Return the results of our search and of the best rival, and the evaluations until within 5 %."""
     values = table.set_index(["method", "evaluations"])["found_over_optimum"]
     near = table.drop_duplicates("method").set_index("method")["median_evaluations_within_5pct"]
     best = str(near[[*rivals]].idxmin())

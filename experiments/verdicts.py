@@ -1,4 +1,4 @@
-"""What predictions are worth: errors of times and slowdowns of picks, with intervals over shapes; and its wording."""
+"""Errors of times and slowdowns of picks, with intervals over shapes, and their text."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,11 +14,11 @@ from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, heuristic
 from surrogate.models import DEFAULT_MODEL, MODELS
 
 NAMED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")
-"""The models that answers name wherever they were judged: the default, SEER's physics, and SEER where counters are."""
+"""The models that every answer reports if they were judged: the default, SEER's physics, and SEER with counters."""
 HEURISTIC = heuristic_name(["cudnn"])
-"""The chooser that stands for cuDNN's own heuristic."""
+"""The name of cuDNN's own heuristic."""
 ERROR_ARMS = ("error_low_pct", "error_high_pct")
-"""The interval of a median error, as tables have it."""
+"""The columns of the interval of a median error."""
 DRAWS = 300
 """Bootstrap draws for the interval of a median error."""
 COLUMNS = (
@@ -36,12 +36,12 @@ COLUMNS = (
     "top1",
     "infeasible_picks",
 )
-"""What a choice table keeps of a row of `results.json`."""
+"""Columns of `results.json` that a table of choices keeps."""
 _TEXTS = COLUMNS[:3]
 
 
 def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:
-    """Per model that predicts times: errors in percent over `counted_rows`."""
+    """Return per model with times the errors in percent over `counted_rows`."""
     rows = predictions.rows
     counted = counted_rows(predictions, part)
     records = []
@@ -54,14 +54,17 @@ def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> p
 
 
 def counted_rows(predictions: Predictions, part: np.ndarray | None = None) -> np.ndarray:
-    """Positions of the tested ok rows of the newest version (and of ``part``, a mask (rows,))."""
+    """Return the positions of the tested ok rows of the newest version (and of ``part``, a mask (rows,))."""
     rows = predictions.rows
     counted = predictions.tested & rows.ok & newest_version(rows.frame, rows.family)
     return np.flatnonzero(counted if part is None else counted & part)
 
 
 def error_record(predicted_us: np.ndarray, measured_us: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
-    """n, shapes; median with its 95 % interval by bootstrap over ``shape`` (codes), p90 and RMSPE in percent; RMSE."""
+    """Return n and shapes, the median error with its interval, p90 and RMSPE in percent, and RMSE.
+
+    The 95 % interval is a bootstrap over ``shape`` (codes).
+    """
     errors = time_errors(predicted_us, measured_us)
     low, high = median_interval(np.abs(predicted_us / measured_us - 1), shape)
     return {
@@ -77,7 +80,7 @@ def error_record(predicted_us: np.ndarray, measured_us: np.ndarray, shape: np.nd
 
 
 def median_interval(error: np.ndarray, shape: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the median of ``error`` (rows,) by bootstrap over shapes; NaN for no rows."""
+    """Return the 95 % interval of the median of ``error`` (rows,) by bootstrap over shapes; NaN without rows."""
     if not len(error):
         return float("nan"), float("nan")
     low, high = np.quantile(median_draws(error, shape), [0.025, 0.975])
@@ -85,9 +88,9 @@ def median_interval(error: np.ndarray, shape: np.ndarray) -> tuple[float, float]
 
 
 def median_draws(error: np.ndarray, shape: np.ndarray, share: float = 0.5) -> np.ndarray:
-    """(draws,) medians of ``error`` (rows,) on bootstrap draws of shapes; the draws depend on the shapes alone.
+    """Return medians (draws,) of ``error`` (rows,) on bootstrap draws of shapes. The draws depend only on the shapes.
 
-    Another ``share`` than a half gives another quantile.
+    ``share`` is the quantile; 0.5 is the median.
     """
     names, code = np.unique(shape, return_inverse=True)
     order = np.argsort(error, kind="stable")
@@ -101,7 +104,8 @@ def median_draws(error: np.ndarray, shape: np.ndarray, share: float = 0.5) -> np
 def judged_picks(
     predictions: Predictions, part: np.ndarray | None = None
 ) -> tuple[EvaluationSet, dict[str, list[EvaluatedPicks]], np.ndarray] | None:
-    """The judged problems among the tested rows, each model's (and the heuristic's) picks, and the rows' positions.
+    """Return the judged problems among the tested rows, the picks of each model and the heuristic, and the rows'
+    positions.
 
     None without problems.
     """
@@ -122,7 +126,7 @@ def judged_picks(
 def choice_verdicts(
     predictions: Predictions, part: np.ndarray | None = None, *, stratum: str = "ungrouped"
 ) -> pd.DataFrame:
-    """Per model: slowdown of its picks with its interval, over one stratum; empty without judged problems."""
+    """Return per model the slowdown of its picks with its interval, over one stratum; empty without judged problems."""
     judged_choices = judged_picks(predictions, part)
     if judged_choices is None:
         return pd.DataFrame({key: pd.Series(dtype=object if key in _TEXTS else float) for key in COLUMNS})
@@ -132,23 +136,25 @@ def choice_verdicts(
 
 
 def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ungrouped") -> pd.DataFrame:
-    """`time_verdicts`, and beside them these columns of `choice_verdicts` and the slowdown with its interval."""
+    """Return `time_verdicts` with these columns of `choice_verdicts` and the slowdown with its interval."""
     shown = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
     picks = choice_verdicts(predictions, stratum=stratum)[shown].rename(columns={"n": "problems"})
     return time_verdicts(predictions).merge(picks, on="model", how="left")
 
 
 def picks_and_times(predictions: Predictions, columns: Sequence[str], part: np.ndarray | None = None) -> pd.DataFrame:
-    """These columns of `choice_verdicts`, and beside them `time_verdicts`; models that have either."""
+    """Return these columns of `choice_verdicts` with `time_verdicts`, for models that have either."""
     names = {"n": "problems", "shapes": "problem_shapes"}
     picks = choice_verdicts(predictions, part)[["model", *columns]].rename(columns=names)
     return picks.merge(time_verdicts(predictions, part), on="model", how="outer")
 
 
 def problem_picks(predictions: Predictions) -> pd.DataFrame:
-    """One row per judged problem and chooser: its first row's columns, stratum, best_us, slowdown, infeasible, row
+    """Return one row per judged problem and model.
 
-    (position among the predictions' rows)."""
+    Columns are the columns of the problem's first row, stratum, best_us, slowdown, infeasible, and row (the position in
+    the predictions' rows).
+    """
     judged_choices = judged_picks(predictions)
     if judged_choices is None:
         return pd.DataFrame(columns=["model", "slowdown", "infeasible", "stratum", "best_us", "shape", "row"])
@@ -170,41 +176,41 @@ def problem_picks(predictions: Predictions) -> pd.DataFrame:
 
 
 def named_models(best: Any, known: Iterable[Any]) -> list[str]:
-    """The models that an answer names: those of `NAMED` among ``known``, and ``best`` before them where it is another.
+    """Return the models that an answer reports: those of `NAMED` in ``known``, after ``best`` if it is another one.
 
-    The default stands there whether it is the best or not: a winner picked after the fact never stands alone.
+    The default is always reported, so a model that was chosen by its result never appears alone.
     """
     names = [name for name in NAMED if name in set(known)]
     return names if best in names else [str(best), *names]
 
 
 def told(figures: pd.Series, text: Callable[[Any], str]) -> list[str]:
-    """``model figure`` of each model that an answer names; ``figures`` by model, the least of which is best."""
+    """Return ``model figure`` of each reported model. ``figures`` are indexed by model; the smallest is the best."""
     return [f"{name} {text(figures[name])}" for name in named_models(figures.idxmin(), figures.index)]
 
 
 def refused(reasons: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row with n 0 and the reason for every model that could not be fitted."""
+    """Return a row with n 0 and the reason for every model that could not be fitted."""
     return [{"model": name, "n": 0, "reason": reason} for name, reason in reasons.items()]
 
 
 def percent(value: Any) -> str:
-    """``12.3 %``; ``no figure`` where there is none. A number may come from any cell of a table."""
+    """Return ``12.3 %``, or ``no figure`` without a value. The number may come from any cell of a table."""
     if not math.isfinite(value):
         return "no figure"
     return f"{value:.1f} %" if abs(value) < 99.95 else f"{value:,.0f} %"
 
 
 def ratio(value: Any) -> str:
-    """``1.034``; ``no figure`` where there is none."""
+    """Return ``1.034``, or ``no figure`` without a value."""
     return f"{value:.3f}" if math.isfinite(value) else "no figure"
 
 
 def interval(low: Any, high: Any) -> str:
-    """``[1.011, 1.034]``."""
+    """Return ``[1.011, 1.034]``."""
     return f"[{ratio(low)}, {ratio(high)}]"
 
 
 def listing(words: list[str]) -> str:
-    """``a, b and c``; ``none`` for no words."""
+    """Return ``a, b and c``, or ``none`` without words."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"

@@ -1,6 +1,6 @@
 """What changed from cuDNN 7.5 to 7.6.4 on V100, and do older versions foretell newer ones?
 
-CuDNN 7.5 → 7.6.4 on V100: what changed, and whether older versions foretell the next.
+The versions 7.5 to 7.6.4 of cuDNN on V100 are compared, and the next version is predicted from older ones.
 """
 
 from itertools import pairwise
@@ -22,11 +22,11 @@ MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")
 OLDER_TIME = "the older version's own measurement"
 QUANTILES = {"p5": 0.05, "median": 0.5, "p95": 0.95}
 CHANGED = 0.05
-"""A row's time changed where it differs by more than this share: ten times the repeats' median spread."""
+"""Minimum relative difference of a changed time: ten times the median spread of repeats."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """For each version the change since the one before, and predictions by models that saw older versions alone."""
+    """Return each version's change since the previous one, and predictions by models fitted on older versions only."""
     data = sources.dataset("cudnn", {**FORWARD, "gpu": GPU})
     rows = candidate_rows([data])
     version = rows.frame["library_version"].to_numpy()
@@ -57,9 +57,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
-    """Per algorithm, and over all, rows measured under both versions: times new over old, and rows gained or lost.
+    """Return per algorithm, and over all, the ratio of new to old times, and the numbers of gained and lost rows.
 
-    ``best_changed_pct``: share of problems, measured alike under both, whose fastest algorithm is another one.
+    Only rows measured under both versions have a ratio. ``best_changed_pct`` is the share of problems, measured with
+    the same algorithms under both, whose fastest algorithm changed.
     """
     key = [*SIZE_COLUMNS, "math", "algorithm"]
     columns = [*key, "status", "time_us"]
@@ -82,7 +83,7 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best_changed(both: pd.DataFrame, problem: list[str]) -> float:
-    """Percent of problems whose fastest algorithm differs; ties go to the first in the alphabet."""
+    """Return the percentage of problems whose fastest algorithm differs. Ties go to the first in the alphabet."""
     ordered = both.sort_values("algorithm", kind="stable")
     best = {}
     for side in ("old", "new"):
@@ -93,7 +94,8 @@ def _best_changed(both: pd.DataFrame, problem: list[str]) -> float:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The step that changed most, and how the models and the older measurement foretell the newest version."""
+    """Return the step with the most changes, and the errors of the models and of the older measurement for the newest
+    version."""
     steps, predictions = (table[table["kind"] == kind] for kind in ("change", "prediction"))
     change = steps[steps["algorithm"] == "all"].reset_index(drop=True)
     largest = change.iloc[change["changed_pct"].argmax()]

@@ -1,6 +1,6 @@
 """What would common optimisations gain on real training steps, and what limits them?
 
-What optimisations would gain on three models' steps, by simulation, beside what was published.
+Gains of optimisations are simulated for three models' steps, and compared with published gains.
 """
 
 from dataclasses import replace
@@ -22,16 +22,16 @@ NETWORK = Interconnect(workers=8, bandwidth_gbs=10.0, latency_us=10.0)
 SWEPT = ("data-parallel", "parameter-server", "p3")
 SWEEP_GBS = (0.25, 0.5, 1.25, 2.5, 5.0, 12.5)
 MACHINES = Interconnect(workers=4, latency_us=10.0)
-"""The sweep's bandwidths (2 to 100 Gbit/s), over four machines of a GPU each."""
+"""The network of the sweep of bandwidths (2 to 100 Gbit/s): four machines with one GPU each."""
 FIGURES = ("baseline_us", "predicted_us", "speedup", "low_us", "high_us")
 PUBLISHED = beside(__file__)
-"""What Daydream (ATC 2020) reports for the same rule, and what an optimisation's own paper does."""
+"""Figures of Daydream (ATC 2020) for the same rule, and of an optimisation's own paper."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """A row per trace and what-if; ``refused`` says why one does not apply.
+    """Return a row per trace and what-if; ``refused`` is the reason if one does not apply.
 
-    The distributed ones follow for each bandwidth of a sweep.
+    The rows of distributed what-ifs follow, one for each bandwidth of a sweep.
     """
     rows = []
     for label in STEPS:
@@ -61,12 +61,12 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def applied(table: pd.DataFrame) -> pd.DataFrame:
-    """The what-ifs that apply, the sweep left out."""
+    """Return the what-ifs that apply, without the sweep."""
     return table[table["device_speedup"].notna()]
 
 
 def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, object]]:
-    """A row per bandwidth and distributed what-if."""
+    """Return a row per bandwidth and distributed what-if."""
     rows: list[dict[str, object]] = []
     for gbs in SWEEP_GBS:
         network = replace(MACHINES, bandwidth_gbs=gbs)
@@ -78,7 +78,8 @@ def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, ob
 
 
 def sweep_answer(table: pd.DataFrame) -> str:
-    """From which bandwidth on communication costs under 5 %, and what P3 gains at most over the parameter server."""
+    """Return the bandwidth above which communication costs under 5 %, and P3's maximum gain over the parameter
+    server."""
     texts = []
     for trace, rows in table.groupby("trace", sort=False):
         us = rows.pivot_table(index="bandwidth_gbs", columns="what_if", values="predicted_us")
@@ -94,12 +95,12 @@ def sweep_answer(table: pd.DataFrame) -> str:
 
 
 def host_share(path_us: dict[str, float]) -> float:
-    """Share of a critical path that is host work and calls, in percent."""
+    """Return the share of a critical path that is host work and calls, in percent."""
     return 100 * (path_us.get("host work", 0.0) + path_us.get("call", 0.0)) / sum(path_us.values())
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The gains of what applies, and what holds them back; then the sweep of bandwidths."""
+    """Return the gains of the what-ifs that apply, and their limits, then the sweep of bandwidths."""
     parts = []
     done = applied(table)
     for trace, rows in done.groupby("trace", sort=False):

@@ -1,9 +1,9 @@
 """How far off are predicted times of whole networks, on GPUs measured and on GPUs left out of all training?
 
-Measured passes of whole networks beside what this package and published predictors say of them. No pass trained a
-model: models see isolated operators alone. But the constants of ``gpus.toml`` that say what boards sustain were chosen
-with the transformers' passes in view, so that the figures are optimistic for other boards. The transformers' GPUs are
-left out of the operators' training one after another, too, and their own operators over 100 µs are judged then.
+Measured passes of whole networks are compared with predictions of this package and with published predictors. No model
+was fitted on a pass; models are fitted on isolated operators. The sustained rates of boards in ``gpus.toml`` were
+chosen with the transformers' passes in view, so the figures are optimistic for other boards. The transformers' GPUs are
+also held out of the operators' training, one after another. Their own operators over 100 µs are then judged.
 """
 
 import json
@@ -35,9 +35,12 @@ from surrogate.report.charts import dots
 
 NAMES = beside(__file__)
 SETS: Mapping[str, str] = NAMES["sets"]
-"""Set of measured networks → ``module:function`` that gives a row for each pass: ``network gpu phase measured_ms
-predicted_ms lower_ms upper_ms``, published predictors' times as further columns in ms, and, where the set holds several
-answers, ``training``. The function takes nothing, or the sources and the effort."""
+"""Set of measured networks → ``module:function`` that returns a row for each pass.
+
+The columns are ``network gpu phase measured_ms predicted_ms lower_ms upper_ms``, and one column in ms for each
+published predictor. A set with several answers has a column ``training``. The function takes nothing, or the sources
+and the effort.
+"""
 KEYS = ("set", "training", "gpu")
 OWN, OURS, ALL = "predicted_ms", "ours", "all"
 OWN_COLUMNS = (OWN, "measured_ms", "lower_ms", "upper_ms")
@@ -50,7 +53,7 @@ FIRST_CUDNN = 5000
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Per set, GPU and predictor: errors over its passes, and how often the intervals hold them."""
+    """Return errors over the passes and coverage of the intervals, per set, GPU and predictor."""
     tables = []
     for name in effort.only or tuple(SETS):
         module, function = SETS[name].split(":")
@@ -71,7 +74,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
-    """Errors and coverage of every predictor per set, training and GPU, and over all GPUs; of each its own rows."""
+    """Return errors and coverage of every predictor per set, training and GPU, and over all GPUs, each on its own
+    rows."""
     frame = frame.assign(training=frame.get("training", SHIPPED))
     others = [name for name in frame if str(name).endswith("_ms") and name not in OWN_COLUMNS]
     records = []
@@ -93,10 +97,10 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
-    """NeuSight's transformers whose configurations are known, on one GPU each: by the bundle that ships, and by its
-    models fitted without the GPU; and the left-out GPU's own operators.
+    """Return the passes of NeuSight's transformers with available configurations, on one GPU each.
 
-    The intervals of a GPU left out are wide by the shipped factor, in whose calibration the GPU was one of several.
+    They are predicted by the shipped bundle, and by its models fitted without the GPU. The held-out GPU's own operators
+    are included. The intervals of a held-out GPU use the shipped factor, whose calibration included the GPU.
     """
     shipped = load(FOLDER / "operators")
     operators = rows_by_family(read_operator_tables([sources.path(name) for name in OPERATORS]))
@@ -133,7 +137,7 @@ def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
 
 
 def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bundle, list[pd.DataFrame]]:
-    """The bundle as if no row of the GPU had been there, and its times of that GPU's operators over `LONG_US`."""
+    """Return the bundle fitted without the GPU's rows, and its times of that GPU's operators over `LONG_US`."""
     parts, errors = {}, []
     for name, rows in tables.items():
         part, on_device = bundle.parts[name], device_names(rows.frame) == device.name
@@ -158,7 +162,8 @@ def _milliseconds(time: NetworkTime) -> dict[str, float]:
 
 
 def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
-    """Torch7 with cuDNN 5 or later, forward and backward, by what ships: fitted on cuDNN 7."""
+    """Return the passes of Torch7 with cuDNN 5 or later, forward and backward, by the shipped bundle, fitted on cuDNN
+    7."""
     frame = pd.read_csv(sources.path("end_to_end"))
     version = pd.to_numeric(frame["cudnn"], errors="coerce")
     frame = frame[(frame["use_cudnn"] == 1) & frame["model"].isin(list(TORCH7)) & (version >= FIRST_CUDNN)]
@@ -177,14 +182,15 @@ def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
 
 
 def _passes(forward: Network) -> dict[str, Network]:
-    """The forward and the backward pass of an iteration, without the optimizer's step."""
+    """Return the forward and the backward pass of an iteration, without the optimizer's step."""
     layers = tuple(layer for layer in training_iteration(forward).layers if layer.operator != OPTIMIZER)
     split, whole = len(forward.layers), replace(forward, training=True)
     return {"forward": replace(whole, layers=layers[:split]), "backward": replace(whole, layers=layers[split:])}
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Per set and training the mean errors of all predictors, our worst GPU's, and how often the intervals hold."""
+    """Return per set and training the mean errors of all predictors, our worst GPU's, and the coverage of the
+    intervals."""
     texts = []
     for key, part in table.groupby(["set", "training"], sort=False):
         whole = part[part["gpu"] == ALL].set_index("predictor")

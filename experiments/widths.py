@@ -1,6 +1,6 @@
 """Do the widths that ship hold, by GPU, kind of kernel and element type, on rows outside their fit?
 
-Claimed against held: the 90 % intervals of every bundle that ships, on shapes and GPUs that their widths never saw.
+The 90 % intervals of every shipped bundle are compared with their coverage on shapes and GPUs outside their fit.
 """
 
 import pandas as pd
@@ -14,11 +14,11 @@ from surrogate.report.charts import dots
 HELD, LEFT_OUT = "shapes held out", "GPU left out"
 GOAL = (0.85, 0.95)
 MIN_SHAPES = 10
-"""Cells of fewer shapes are listed, and say too little to be counted."""
+"""Minimum shapes of a cell that counts. Smaller cells are listed only."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """What training wrote into the model cards: no fit is run, so that seconds suffice."""
+    """Return the figures that training wrote into the model cards. Nothing is fitted, so a run takes seconds."""
     del sources, effort
     cells = []
     for bundle in shipped():
@@ -35,7 +35,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    """The share held by every cell that counts."""
+    """Return the figure of the coverage of every cell that counts."""
     shown = table[table["shapes"] >= MIN_SHAPES]
     share = {name: 100 * shown[name] for name in ("coverage", "coverage_low", "coverage_high")}
     shown = shown.assign(**share, cell=shown["bundle"] + " " + shown["family"])
@@ -43,7 +43,7 @@ def _figure(table: pd.DataFrame) -> str | None:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """How many cells are inside the goal, wider, and narrower, of each part."""
+    """Return the numbers of cells inside the goal, wider, and narrower, for each part."""
     texts = []
     for part in (HELD, LEFT_OUT):
         cells = table[(table["part"] == part) & (table["shapes"] >= MIN_SHAPES)]
