@@ -11,13 +11,13 @@ import lazy_loader
 
 if not (Path(__file__).parent / "features").is_dir():  # a checkout or sdist without symbolic links
     __path__.append(str(Path(__file__).parents[1]))
-_named, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name or a subpackage, imported now: ``import surrogate`` itself imports no pandas and no xgboost."""
+    """Import and return a public name or a subpackage. ``import surrogate`` itself imports no pandas and no xgboost."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("seer-surrogate")
-    return _named(name)
+    return _public_name(name)

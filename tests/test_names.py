@@ -72,7 +72,7 @@ def missing_sections(value: object) -> list[str]:
         return [] if is_error or re.search(r"^(Parameters|Attributes)\n-", text, re.MULTILINE) else ["Attributes"]
     signature = inspect.signature(value)
     needed = ["Parameters"] * bool(signature.parameters)
-    needed += ["Returns|Yields"] * (signature.return_annotation not in (None, "None"))
+    needed += ["Returns|Yields"] * (not re.search(r"^None$|Iterator\[None\]$", str(signature.return_annotation)))
     return [name for name in needed if not re.search(rf"^({name})\n-", text, re.MULTILINE)]
 
 

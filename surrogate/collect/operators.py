@@ -285,7 +285,7 @@ class GpuOperators(Instruments):
         """Place the operands, then time the call. Raises only `DeviceLostError`, after a sticky CUDA error."""
         try:
             with self.gpu.queue:
-                return self.stopwatch.time(self._prepared(operator), policy)
+                return self.stopwatch.time(self._prepare_call(operator), policy)
         except CudnnError as error:
             synchronize_after_failure(self.gpu, error.code)
             return Measurement(error.status, str(error))
@@ -302,7 +302,7 @@ class GpuOperators(Instruments):
         self._cudnn.close()
         super().close()
 
-    def _prepared(self, operator: Operator) -> Callable[[], None]:
+    def _prepare_call(self, operator: Operator) -> Callable[[], None]:
         calls = self._cudnn if operator.kind in CUDNN_KINDS else self._cupy_calls
         return calls.prepare(operator, self._random)
 

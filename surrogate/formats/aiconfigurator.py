@@ -201,10 +201,10 @@ def _listed(counts: Mapping[str, int] | pd.Series) -> str:
 
 def _installed() -> Path:
     """Return the folder of the installed package. The package is not imported: that would load its estimators."""
-    spec = find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
+    module = find_spec(PACKAGE)
+    if module is None or not module.submodule_search_locations:
         raise InputError(f"no PATH given, and aiconfigurator-core is not installed; {REMEDY}")
-    return Path(spec.submodule_search_locations[0])
+    return Path(module.submodule_search_locations[0])
 
 
 def _sources(path: Path) -> tuple[list[SourceTable], str]:

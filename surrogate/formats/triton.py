@@ -57,11 +57,11 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
         values = f"{counts[0]} values before the element types"
         raise InputError(f"{tunings[0].path}: its key has {values}, --keys names {len(names)}; name them all, in order")
     names += [f"dtype_{place}" for place in range(max(len(tuning.key) for tuning in tunings) - len(names))]
-    named = [dict(zip_longest(names, tuning.key, fillvalue="")) for tuning in tunings]
-    sizes = [each for each in names if all(re.fullmatch(r"[0-9]{1,15}", key[each]) for key in named)]
+    named_keys = [dict(zip_longest(names, tuning.key, fillvalue="")) for tuning in tunings]
+    sizes = [each for each in names if all(re.fullmatch(r"[0-9]{1,15}", key[each]) for key in named_keys)]
     # 2. A row for each configuration.
     outcomes: list[Outcome] = []
-    for tuning, key in zip(tunings, named, strict=True):
+    for tuning, key in zip(tunings, named_keys, strict=True):
         problem = {each: int(value) if each in sizes else value or "none" for each, value in key.items()}
         problem |= {"gpu": gpu, "origin": f"{tuning.path.parent.name}/{tuning.path.name}"}
         for configuration, times in tuning.timings:

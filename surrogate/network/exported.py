@@ -86,9 +86,9 @@ def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _user_inputs(graph: Mapping[str, Any], signature: Mapping[str, Any]) -> list[list[Any]]:
     """Return the sizes, as written, of each input tensor that is no weight."""
     names = [
-        spec["user_input"]["arg"]["as_tensor"]["name"]
-        for spec in signature["input_specs"]
-        if "as_tensor" in spec.get("user_input", {}).get("arg", {})
+        entry["user_input"]["arg"]["as_tensor"]["name"]
+        for entry in signature["input_specs"]
+        if "as_tensor" in entry.get("user_input", {}).get("arg", {})
     ]
     return [graph["tensor_values"][name]["sizes"] for name in names]
 
@@ -136,7 +136,7 @@ def _tensors(
 ) -> dict[str, Tensor]:
     """Return each tensor by name, with parameters marked; tied weights share one buffer."""
     weights, buffers = (
-        {spec[kind]["arg"]["name"]: spec[kind] for spec in signature["input_specs"] if spec.get(kind)}
+        {entry[kind]["arg"]["name"]: entry[kind] for entry in signature["input_specs"] if entry.get(kind)}
         for kind in ("parameter", "buffer")
     )
     tensors = {}

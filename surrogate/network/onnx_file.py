@@ -270,7 +270,7 @@ def _set_weights_aside(graph: "GraphProto") -> set[str]:
 
 def _is_too_long(element_type: int, sizes: Iterable[int]) -> bool:
     """Return whether a tensor is a list of more integers than shape inference should walk through."""
-    return element_type in _INTEGER_CODES and len(known := list(sizes)) == 1 and known[0] > MAX_INDICES
+    return element_type in _INTEGER_CODES and len(lengths := list(sizes)) == 1 and lengths[0] > MAX_INDICES
 
 
 def _size_inputs(

@@ -168,8 +168,8 @@ def is_reference(model: str) -> bool:
 def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -> list[Row]:
     """Return the judged rows of ``part`` and the first judged of ``strata``: references last, then by ``key``."""
     rows = [row for row in rows if count(row) and all(label(row, name) == value for name, value in part.items())]
-    evaluated = {label(row, "stratum") for row in rows}
-    stratum = next((name for name in strata if name in evaluated), strata[-1])
+    judged_strata = {label(row, "stratum") for row in rows}
+    stratum = next((name for name in strata if name in judged_strata), strata[-1])
 
     def rank(row: Row) -> tuple[bool, float, str]:
         value = number(row, key)
@@ -181,8 +181,8 @@ def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -
 def reported_model(results: Results) -> str | None:
     """Return the model of the report's answer: the model fixed in advance, or the best learned model, or None."""
     slices = (choice_rows(results), "slowdown_macro"), (time_rows(results), "median_ape")
-    evaluated = [row["model"] for rows, key in slices for row in rows if number(row, key) is not None]
-    learned = [model for model in evaluated if not is_reference(model)]
+    judged_models = [row["model"] for rows, key in slices for row in rows if number(row, key) is not None]
+    learned = [model for model in judged_models if not is_reference(model)]
     fixed = _of_family(results, "reported")
     return fixed if fixed in learned else next(iter(learned), None)
 
@@ -192,8 +192,8 @@ def references(results: Results) -> dict[str, str]:
     rows = choice_rows(results) + time_rows(results)
     pickers = (row["model"] for row in rows if is_heuristic(row["model"]))
     kinds = {"heuristic": next(pickers, ""), **(_of_family(results, "references") or {})}
-    evaluated = {row["model"] for row in rows}
-    return {kind: kinds[kind] for kind in TEXTS["heads"] if kinds.get(kind) in evaluated}
+    judged_models = {row["model"] for row in rows}
+    return {kind: kinds[kind] for kind in TEXTS["heads"] if kinds.get(kind) in judged_models}
 
 
 def drawn_models(results: Results) -> list[str]:
@@ -464,8 +464,10 @@ def _across(
     sliced: Mapping[str, list[Row]], order: list[Row], key: str, title: str, figure: str, form: tables.Format
 ) -> list[Table]:
     """Return a table of ``figure``: a row per slice, a column per model in the ``order`` of other rows."""
-    evaluated = {row["model"] for rows in sliced.values() for row in rows}
-    models = [name for name in dict.fromkeys([row["model"] for row in order] + sorted(evaluated)) if name in evaluated]
+    judged_models = {row["model"] for rows in sliced.values() for row in rows}
+    models = [
+        name for name in dict.fromkeys([row["model"] for row in order] + sorted(judged_models)) if name in judged_models
+    ]
     counted, what = ("shapes", "shapes") if figure == "slowdown_macro" else ("n", "rows")
     records = []
     for part, rows in sliced.items():
@@ -535,19 +537,19 @@ def _sample(rows: list[Row], what: str = "problems") -> str:
 
 def _best(rows: list[Row], key: str) -> str | None:
     """Return the first learned model with a figure among ranked ``rows``, or None."""
-    evaluated = (row["model"] for row in rows if number(row, key) is not None)
-    return next((model for model in evaluated if not is_reference(model)), None)
+    judged_models = (row["model"] for row in rows if number(row, key) is not None)
+    return next((model for model in judged_models if not is_reference(model)), None)
 
 
 def _unjudged(results: Results) -> dict[tuple[str, str], dict[tuple[bool, str], None]]:
     """Return (model, reason) of rows with n 0 → places: whether the model has other judged rows there, and words."""
     rows = [(kind, label(row, "family"), row) for kind in ("choice", "time") for row in results[f"{kind}_rows"]]
-    evaluated = {(kind, family, row["model"]) for kind, family, row in rows if count(row)}
+    judged_keys = {(kind, family, row["model"]) for kind, family, row in rows if count(row)}
     has_several = len({family for _, family, _ in rows}) > 1
     found: dict[tuple[str, str], dict[tuple[bool, str], None]] = {}
     for kind, family, row in rows:
         model, reason = row["model"], row.get("reason") or "no reason was recorded"
-        is_part = (kind, family, model) in evaluated
+        is_part = (kind, family, model) in judged_keys
         words = ("some " if is_part else "") + (f"{family} {kind}s" if has_several else f"{kind}s")
         if not count(row):
             found.setdefault((model, reason.removeprefix(f"{model} ")), {})[is_part, words] = None

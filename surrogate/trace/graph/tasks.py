@@ -37,7 +37,17 @@ Coverage = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource that runs one task at a time: a host ``thread``, device ``stream`` or communication ``channel``."""
+    """A resource that runs one task at a time.
+
+    Attributes
+    ----------
+    kind : str
+        ``thread`` of the host, ``stream`` of a device, or communication ``channel``.
+    label : str
+        Name for people.
+    device : int
+        Number of the device; −1 for a thread.
+    """
 
     kind: str
     label: str
