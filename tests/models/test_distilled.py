@@ -138,5 +138,5 @@ def test_a_family_without_sizes_to_scale_is_refused() -> None:
     products = checked(
         every(gpu=("t4",), m=(16, 64), n=(64, 512), k=(128, 1024)).assign(**fixed, status="ok", time_us=9.0)
     )
-    with pytest.raises(InputError, match="gemm names no sizes to scale; use boosted-terms"):
+    with pytest.raises(InputError, match="gemm has no sizes to scale; use boosted-terms"):
         nearby_rows(products, 1, 1.0, 0)
