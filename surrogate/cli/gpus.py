@@ -17,10 +17,7 @@ NOTE = (
     "×: nine in ten predicted times are within this factor, then the number of measured rows; ~: not measured, see the"
     " last rows"
 )
-ERRORS = (
-    "errors on held-out shapes if the GPU has measured rows (model), otherwise on held-out GPUs (spec: from the"
-    " datasheet)"
-)
+ERRORS = "errors on held-out shapes if the GPU has measured rows (model), otherwise on held-out GPUs (datasheet)"
 NEVER_MEASURED = "~"
 
 
