@@ -51,7 +51,8 @@ def test_an_interrupted_training_goes_on(table: Table, tmp_path: Path) -> None:
         train(rows, progress=stop, **how)
     kept = {path: path.stat().st_mtime_ns for path in how["keep"].iterdir()}
     assert train(rows, **how).card == train(rows, model="linear-terms").card
-    assert len(kept) == 2 and kept.items() <= {path: path.stat().st_mtime_ns for path in how["keep"].iterdir()}.items()
+    finished = {path: path.stat().st_mtime_ns for path in how["keep"].iterdir()}
+    assert 0 < len(kept) < len(finished) and kept.items() <= finished.items()
 
 
 def test_a_table_of_gpu_sizes_algorithm_and_time_trains(seer: Callable[..., Any], table: Table, tmp_path: Path) -> None:
