@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from experiments.experiment import HOME
 from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
-from surrogate.features.analytical import LAUNCH_US, STREAMING, TensorCoreModel
+from surrogate.features.analytical import LAUNCH_US, BANDWIDTH_FIELDS, TensorCoreModel
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import memory_us
 from surrogate.features.terms import Sized, sized
@@ -165,7 +165,7 @@ class Passes:
 def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Passes:
     """Return the passes of networks, each on the GPU of its predictors."""
     others_us = np.zeros(len(networks))
-    full_us = {share: np.zeros(len(networks)) for share in STREAMING.values()}
+    full_us = {share: np.zeros(len(networks)) for share in BANDWIDTH_FIELDS.values()}
     counts: defaultdict[tuple[Gpu, str], defaultdict[Sized, defaultdict[int, float]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(float))
     )
@@ -178,8 +178,8 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
             gpu, count = known.gpu, works[work]
             if isinstance(work, Conv) and answer.source == DATASHEET and datasheet_models(gpu, work.dtype, work.math):
                 counts[gpu, work.dtype][sized(work)][row] += count
-            elif work.kind in STREAMING and work.dtype in HALF:
-                full_us[STREAMING[work.kind]][row] += count * memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)
+            elif work.kind in BANDWIDTH_FIELDS and work.dtype in HALF:
+                full_us[BANDWIDTH_FIELDS[work.kind]][row] += count * memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)
                 others_us[row] += count * LAUNCH_US
             else:
                 others_us[row] += count * answer.time_us

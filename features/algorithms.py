@@ -46,9 +46,9 @@ class Algorithm:
 
 def _rows(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tuple[str, str, str, Any]]:
     """Yield library, direction, algorithm and its row; a table's direction "all" means all three directions."""
-    for library, of_library in table.items():
-        for name_of_direction, rows in of_library.items():
-            for direction in DIRECTIONS if name_of_direction == "all" else (name_of_direction,):
+    for library, by_direction in table.items():
+        for directions, rows in by_direction.items():
+            for direction in DIRECTIONS if directions == "all" else (directions,):
                 yield from ((library, direction, name, row) for name, row in rows.items())
 
 

@@ -25,13 +25,16 @@ from .roofline import compute_us, memory_us, peak_tflops
 from .terms import Sized
 
 CHANNEL_BYTES = 16
-"""Channels of a group are padded to it. Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations."""
-GATHERED_BYTES = 128
-"""In the data gradient of a strided filter, the channels of each tap are padded to it.
+"""Channels of a group are padded to a multiple of this many bytes.
 
-Taps are gathered one by one, so that no step of a tile's depth covers two of them.
+Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations.
 """
-NARROW_PIPE = 1024.0
+GATHERED_BYTES = 128
+"""The data gradient of a strided filter pads the channels of each tap to a multiple of this many bytes.
+
+It gathers the taps one by one, so that a step along the sum never covers two taps.
+"""
+NARROW_PIPE_BYTES = 1024.0
 """Operand bytes that one SM's tensor cores multiply per clock on the GPUs of the half-precision fit: 512 operations.
 
 These GPUs are GeForce boards with fp32 sums.
@@ -42,23 +45,23 @@ WIDE_PIPE_EXPONENT = 0.25
 Large bf16 GEMMs of cuBLAS reach 0.8 of the peaks of RTX PRO 6000 and A100, 0.73 of H100's and 0.7 of B200's
 (aiconfigurator's tables).
 """
-FILTER_GRADIENT = 1.5
+FILTER_GRADIENT_RATIO = 1.5
 """Time of a filter's gradient divided by the time of the forward pass: the minimum of four networks.
 
 c3sr/scope timed cuDNN 7's tensor-core kernels on a V100: ResNet-50 2.8, VGG-16 1.5, Inception 3.2, DenseNet-121 2.9.
 """
-TILE = 128 * 64
+TILE_OUTPUTS = 128 * 64
 """Pixels × channels of the result that a block computes."""
-L2_BYTES = 32.0
+L2_BYTES_PER_CLOCK = 32.0
 """Bytes that an SM reads from L2 per clock.
 
 A100's 5,120 bytes per clock are 47 for each of 108 SMs (NVIDIA's white paper); copies reach two thirds of it.
 """
 LAUNCH_US = 2.0
 """Time in µs from the last block of a kernel to the first block of the next one in a busy stream."""
-STREAMING = {kind: f"{cls.BANDWIDTH}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH} | {
-    "streamed": "streaming_bandwidth"
-}
+BANDWIDTH_FIELDS = {
+    kind: f"{cls.BANDWIDTH_SHARE}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH_SHARE
+} | {"streamed": "streaming_bandwidth"}
 """Kind of a memory-bound operator → the name of its share of the bandwidth."""
 
 
@@ -68,12 +71,12 @@ class TensorCoreModel:
 
     ``peak_share`` is the share of the tensor peak for many channels and a long sum. It falls to half at ``half_width``
     channels and at ``half_depth`` products per sum. ``grouped_share`` is the same share for grouped filters. ``blend``
-    is p. ``transform`` and ``transform_1x1`` are passes over input and output that NCHW adds, for filters of several
-    taps and of one tap. Depthwise filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth.
-    ``start_us`` is a constant time of every dense convolution. ``tile_time`` is the time of one tile, divided by its
-    time at the SM's peak; sums are split among SMs if there are few tiles. The data gradient of a strided filter, which
-    a transposed convolution runs, reaches ``gathered_share`` of the other kernels' peak, because it also multiplies the
-    zeros between the gathered pixels.
+    is the p of the p-norm. ``transform`` and ``transform_1x1`` are passes over input and output that NCHW adds, for
+    filters of several taps and of one tap. Depthwise filters run on the vector units. All ``…bandwidth`` are shares of
+    the DRAM bandwidth. ``start_us`` is a constant time of every dense convolution. ``tile_time`` is the time of one
+    tile, divided by its time at the SM's peak; sums are split among SMs if there are few tiles. The data gradient of a
+    strided filter, which a transposed convolution runs, reaches ``gathered_share`` of the other kernels' peak, because
+    it also multiplies the zeros between the gathered pixels.
     """
 
     peak_share: float
@@ -99,17 +102,17 @@ class TensorCoreModel:
         traffic_us = memory_us(1.0 * z.tensor_bytes, gpu.dram_gbs)
         # 1. Dense and grouped: arithmetic on padded channels. A product's width and depth set the share of the peak.
         peak = peak_tflops(gpu, dtype, uses_tensor_cores=True)
-        pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) * DTYPES[dtype] / NARROW_PIPE
+        pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) * DTYPES[dtype] / NARROW_PIPE_BYTES
         share = where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
         step = CHANNEL_BYTES // DTYPES[dtype]
-        wide = round_up(z.channels_out, step)
+        padded_out = round_up(z.channels_out, step)
         gathers = z.is_bwd_data & (z.stride_h * z.stride_w > 1)
-        deep = round_up(z.channels_in, where(gathers, GATHERED_BYTES // DTYPES[dtype], step))
-        padded = 1.0 * z.flops * wide / z.channels_out * deep / z.channels_in
-        depth = 1.0 * deep * z.r * z.s
+        padded_in = round_up(z.channels_in, where(gathers, GATHERED_BYTES // DTYPES[dtype], step))
+        padded = 1.0 * z.flops * padded_out / z.channels_out * padded_in / z.channels_in
+        sum_length = 1.0 * padded_in * z.r * z.s
         share = share * where(gathers, self.gathered_share, 1.0)
-        share = share * wide / (wide + self.half_width) * depth / (depth + self.half_depth)
-        tile_us = self.tile_time * compute_us(2.0 * TILE * depth, peak / gpu.sms)
+        share = share * padded_out / (padded_out + self.half_width) * sum_length / (sum_length + self.half_depth)
+        tile_us = self.tile_time * compute_us(2.0 * TILE_OUTPUTS * sum_length, peak / gpu.sms)
         arithmetic_us = self._blended(compute_us(padded, peak * share), tile_us)
         dense_us = self._blended(arithmetic_us, traffic_us / self.bandwidth)
         # 2. NCHW: kernels read and write NHWC, so tensors are transformed before and after.
@@ -117,20 +120,20 @@ class TensorCoreModel:
         weights = z.k * z.c_per_group * z.r * z.s * z.itemsize
         images_us = memory_us(z.tensor_bytes - weights, gpu.dram_gbs)
         dense_us = dense_us + where(z.is_nhwc, 0.0, 2.0 * passes) * images_us + self.start_us
-        dense_us = dense_us * where(z.is_bwd_filter, FILTER_GRADIENT, 1.0)
+        dense_us = dense_us * where(z.is_bwd_filter, FILTER_GRADIENT_RATIO, 1.0)
         # 3. Depthwise.
         vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
         bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)
         depthwise_us = self._blended(vector_us, traffic_us / bandwidth)
         # Filter's gradient: the block of each tap reads its channel of both images again.
         read = where(z.is_bwd_filter, 1.0 * z.r * z.s * (z.tensor_bytes - weights), 0.0)
-        depthwise_us = self._blended(depthwise_us, read / (L2_BYTES * gpu.sms * gpu.boost_mhz))
+        depthwise_us = self._blended(depthwise_us, read / (L2_BYTES_PER_CLOCK * gpu.sms * gpu.boost_mhz))
         return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + LAUNCH_US
 
-    def streamed_us(self, work: Operator, gpu: Gpu) -> Number | None:
+    def streamed_us(self, op: Operator, gpu: Gpu) -> Number | None:
         """Return the time in µs of a memory-bound operator; None if the model does not cover it."""
-        share = STREAMING.get(work.kind)
-        return share and memory_us(1.0 * work.dram_bytes, gpu.dram_gbs) / getattr(self, share) + LAUNCH_US
+        share = BANDWIDTH_FIELDS.get(op.kind)
+        return share and memory_us(1.0 * op.dram_bytes, gpu.dram_gbs) / getattr(self, share) + LAUNCH_US
 
     def _blended(self, compute: Number, memory: Number) -> Number:
         """Return (cᵖ + mᵖ)^(1/p)."""
@@ -159,7 +162,7 @@ BLEND = 4.0
 class TiledProductModel:
     """Time of AMD's matrix products. ``shares`` maps a tensile type to the share of the peak that tiles reach.
 
-    In ``shares``, ``matrix`` is for all types on matrix cores, and ``SB`` is for types that were not fitted.
+    The key ``matrix`` holds for all types on matrix cores, and the key ``SB`` for types that were not fitted.
     ``latency`` is in clocks. ``bandwidth`` is a share of the DRAM bandwidth. ``split_us`` is the cost of a split sum,
     besides the traffic of its parts. ``start_us`` is the time without any tile.
     """

@@ -222,13 +222,15 @@ class Conv(InNetwork):
 
         The input's gradient of a transposed convolution (its problem is ``bwd_data``) is the forward pass.
         """
-        of_input = "fwd" if self.is_bwd_data else "bwd_data"
-        direction = of_input if of == INPUT else "bwd_filter"
+        input_direction = "fwd" if self.is_bwd_data else "bwd_data"
+        direction = input_direction if of == INPUT else "bwd_filter"
         return ((direction, replace(self, direction=direction)),)
 
     def seer_class(self, gpu: Gpu, mechanism: str = "direct") -> str:
-        """Return SEER's class under an algorithm's ``mechanism``, by the waves of its middle tile, its FLOPs and its
-        bytes."""
+        """Return SEER's class of a mechanism's kernel (see `roofline.seer_class`).
+
+        The class depends on the waves of the middle tile, the FLOPs and the bytes.
+        """
         terms = MECHANISM_TERMS[mechanism](self, b_max(gpu, mechanism))
         _, middle, _ = terms.launches
         peak = peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
@@ -557,7 +559,7 @@ class ConvFamily(Family[Problem]):
     def refusal(
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Problem, gpu_name: str
     ) -> str | None:
-        """Return the first documented rule that the problem breaks, or None."""
+        """Return the units that the GPU lacks, or the first documented rule that the problem breaks, or None."""
         if library == "cudnn" and gpu_name and (lacks := missing_units(gpu(gpu_name), *setting[1:3])):
             return lacks
         try:
@@ -571,12 +573,12 @@ class ConvFamily(Family[Problem]):
         MIOpen's tables contain times of larger filters, so that rule does not apply to them.
         """
         p = ConvColumns.of([sizes[name] for name in SIZE_COLUMNS])
-        strict = library != "miopen"
+        filter_must_fit = library != "miopen"
         too_large = "the filter (dilation included) exceeds the padded input"
         return [
             ("groups", (p.c % p.groups != 0) | (p.k % p.groups != 0), "it must divide c and k"),
-            ("r", strict & ~fits(p.h, p.r, p.pad_h, p.dilation_h), too_large),
-            ("s", strict & ~fits(p.w, p.s, p.pad_w, p.dilation_w), too_large),
+            ("r", filter_must_fit & ~fits(p.h, p.r, p.pad_h, p.dilation_h), too_large),
+            ("s", filter_must_fit & ~fits(p.w, p.s, p.pad_w, p.dilation_w), too_large),
         ]
 
 

@@ -26,8 +26,8 @@ Configuration = dict[str, Value]
 _TABLE = read_table("description.toml")
 COSTS: Mapping[str, str] = _TABLE["costs"]
 """Cost that a formula may give → its meaning."""
-WITHOUT_SIZES = "size"
-"""The size of a kernel without sizes; it is 1 in the kernel's only problem."""
+UNSIZED = "size"
+"""Name of the only size of a kernel that declares no sizes. Its value is 1 in the kernel's only problem."""
 MAX_FILE_BYTES = 1 << 20
 MAX_CONFIGURATIONS = 2_000_000
 """Maximum configurations of a kernel that are listed and ranked."""
@@ -95,7 +95,7 @@ class Description:
     def codes(self) -> Mapping[str, Mapping[str, float]]:
         """Parameter → text of a value → number for models: the value itself, or its position among texts."""
         return {
-            name: {str(value): float(place if isinstance(value, str) else value) for place, value in enumerate(values)}
+            name: {str(value): float(at if isinstance(value, str) else value) for at, value in enumerate(values)}
             for name, values in self.parameters.items()
         }
 
@@ -112,7 +112,7 @@ class Description:
         return ",".join(f"{name}={configuration[name]}" for name in self.parameters)
 
     def configuration(self, text: str) -> Configuration:
-        """Return the configuration of a text of `text`. Raises `InputError` for another parameter or value."""
+        """Return the configuration from the output of `text`. Raises `InputError` for another parameter or value."""
         pairs = [word.partition("=")[::2] for word in text.split(",")]
         if [name for name, _ in pairs] != [*self.parameters]:
             raise InputError(f"{text!r} is no configuration of {self.name}, which has {', '.join(self.parameters)}")
@@ -122,8 +122,8 @@ class Description:
             raise InputError(f"{self.name}: {name} is {value!r}; known: {', '.join(values[name])}")
         return {name: values[name][value] for name, value in pairs}
 
-    def lists(self, text: str) -> bool:
-        """Return whether a text is a configuration of declared values."""
+    def declares(self, text: str) -> bool:
+        """Return whether a text is a configuration whose values are all declared."""
         words = [word.partition("=")[::2] for word in text.split(",")]
         return [name for name, _ in words] == [*self.parameters] and all(
             value in self._by_text[name] for name, value in words
@@ -139,28 +139,26 @@ class Description:
             return None
         waiting = list(self.conditions)
         # Add one parameter after another. A condition removes combinations as soon as all its names are present.
-        places = np.zeros((1, 0), dtype=np.int32)
+        positions = np.zeros((1, 0), dtype=np.int32)
         numbers: dict[str, Any] = dict(sizes)
         for name, values in self.parameters.items():
-            if len(places) * len(values) > MAX_COMBINATIONS:
+            if len(positions) * len(values) > MAX_COMBINATIONS:
                 raise InputError(f"kernel {self.name}: too many combinations of values; give fewer, or more conditions")
-            added = np.tile(np.arange(len(values), dtype=np.int32), len(places))
-            places = np.column_stack([np.repeat(places, len(values), axis=0), added])
-            repeats = len(values)
-            numbers = {
-                key: np.repeat(column, repeats) if np.ndim(column) else column for key, column in numbers.items()
-            }
+            added = np.tile(np.arange(len(values), dtype=np.int32), len(positions))
+            positions = np.column_stack([np.repeat(positions, len(values), axis=0), added])
+            count = len(values)
+            numbers = {key: np.repeat(column, count) if np.ndim(column) else column for key, column in numbers.items()}
             numbers[name] = np.array([*self.codes[name].values()])[added]
             ready = [condition for condition in waiting if condition.names <= numbers.keys()]
             waiting = [condition for condition in waiting if condition not in ready]
             for condition in ready:
-                keep = np.broadcast_to(np.nan_to_num(condition.value(numbers)) != 0, len(places))
-                places = places[keep]
+                keep = np.broadcast_to(np.nan_to_num(condition.value(numbers)) != 0, len(positions))
+                positions = positions[keep]
                 numbers = {key: column[keep] if np.ndim(column) else column for key, column in numbers.items()}
-        if len(places) > MAX_CONFIGURATIONS:
-            raise InputError(f"kernel {self.name}: {len(places):,} configurations; at most {MAX_CONFIGURATIONS:,}")
+        if len(positions) > MAX_CONFIGURATIONS:
+            raise InputError(f"kernel {self.name}: {len(positions):,} configurations; at most {MAX_CONFIGURATIONS:,}")
         return {
-            name: np.array(values, dtype=object)[places[:, position]]
+            name: np.array(values, dtype=object)[positions[:, position]]
             for position, (name, values) in enumerate(self.parameters.items())
         }
 
@@ -241,9 +239,9 @@ def description_of(content: Mapping[str, Any], where: str) -> Description:
         if key not in COSTS:
             raise InputError(f"{where}: formula {key!r} is unknown; known: {', '.join(COSTS)}{nearest(key, COSTS)}")
         formulas[key] = ElementwiseFormula.parse(str(text), f"{where}: formula {key}", names)
-    used = {each for formula in (*formulas.values(), *(conditions or ())) for each in formula.names}
-    if worded := [each for each in sorted(used & parameters.keys()) if not described.is_numeric(each)]:
-        raise InputError(f"{where}: {worded[0]} holds texts; formulas and conditions need numbers")
+    used = {name for formula in (*formulas.values(), *(conditions or ())) for name in formula.names}
+    if text_parameters := [name for name in sorted(used & parameters.keys()) if not described.is_numeric(name)]:
+        raise InputError(f"{where}: {text_parameters[0]} holds texts; formulas and conditions need numbers")
     return replace(described, conditions=conditions, formulas=formulas)
 
 

@@ -1,9 +1,9 @@
 """Arithmetic on a Python number or a NumPy array: helper functions, a check of integers, and formulas.
 
 A number stays a plain Python number, because a NumPy scalar operation costs twenty times as much. An array stays an
-array. `ElementwiseFormula` is arithmetic over names. It is parsed, never executed. It knows numbers, names, + - * / //
-% **, comparisons, ``and``, ``or``, ``not``, and the functions of `FUNCTIONS`. Formulas are computed in float64; a
-division by 0 gives infinity or NaN.
+array. `ElementwiseFormula` is arithmetic over names. Its text is parsed into NumPy operations, and is never executed as
+Python code. A formula may have numbers, names, + - * / // % **, comparisons, ``and``, ``or``, ``not``, and the
+functions of `FUNCTIONS`. Formulas are computed in float64; a division by 0 gives infinity or NaN.
 """
 
 import ast
@@ -55,7 +55,7 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def log2_for(x: Number) -> Callable[[Any], Any]:
-    """Return the `log2` for numbers or for arrays, as ``x`` is. The check of the type costs more than a logarithm."""
+    """Return NumPy's log2 if ``x`` is an array, else Python's. The check of the type costs more than a logarithm."""
     return np.log2 if isinstance(x, np.ndarray) else math.log2
 
 
@@ -155,7 +155,7 @@ class ElementwiseFormula:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise InputError(f"{where}: {text!r} is not readable; write arithmetic, as in 2 * m * n * k") from None
         names: set[str] = set()
-        compute = _computed(tree, f"{where}: {text!r}", frozenset(available), names)
+        compute = _compiled(tree, f"{where}: {text!r}", frozenset(available), names)
         return cls(text, frozenset(names), compute)
 
     def value(self, values: _Values) -> Number:
@@ -165,14 +165,14 @@ class ElementwiseFormula:
         return np.asarray(result, dtype=np.float64) if np.ndim(result) else float(result)
 
 
-def _computed(node: ast.expr, where: str, available: frozenset[str], names: set[str]) -> _Compute:
+def _compiled(node: ast.expr, where: str, available: frozenset[str], names: set[str]) -> _Compute:
     """Return a function that computes a node from the values of names; the node's names are added to ``names``.
 
     Raises `InputError` for an unknown name and for anything but arithmetic.
     """
 
     def inner(child: ast.expr) -> _Compute:
-        return _computed(child, where, available, names)
+        return _compiled(child, where, available, names)
 
     match node:
         case ast.Constant(value=bool() | int() | float() as number) if abs(number) < 2**63:
@@ -197,12 +197,12 @@ def _computed(node: ast.expr, where: str, available: frozenset[str], names: set[
             compares = [_OPERATIONS[type(each)] for each in node.ops]
             sides = [inner(side) for side in (node.left, *node.comparators)]
 
-            def chain(values: _Values) -> Any:
+            def compare_all(values: _Values) -> Any:
                 numbers = [side(values) for side in sides]
                 pairs = zip(compares, numbers, numbers[1:], strict=False)
                 return reduce(np.logical_and, [compare(a, b) for compare, a, b in pairs])
 
-            return chain
+            return compare_all
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
             function, minimum, maximum = FUNCTIONS[name]
             arguments = [inner(argument) for argument in node.args]

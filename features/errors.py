@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
-LONGEST_MESSAGE = 1000
+MAX_MESSAGE = 1000
 """Maximum characters of a message. Messages repeat names, and a damaged file may hold a name of megabytes."""
-_END = 250
-_LONGEST_NAME, _MAX_NAMES = 200, 2000
+_MESSAGE_END = 250
+_MAX_NAME_LENGTH, _MAX_NAMES = 200, 2000
 """Bounds within which names are compared. A damaged table may have a million columns."""
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
 _PARAMETERS = {
@@ -40,24 +40,24 @@ def as_parameters(text: str) -> str:
 
 
 class InputError(ValueError):
-    """A user's input is wrong. The message says in one line what came, the rule, and the remedy.
+    """A user's input is wrong. The message is one line: the input, the rule, and the remedy.
 
     The command line prints the message and exits with 2. A message names Python's parameters, or the options if the
     command line runs (see `naming_options`). It is one line of printable characters: other characters are escaped, as
-    in ``\\n``. A message longer than `LONGEST_MESSAGE` loses its middle, since its end states the remedy.
+    in ``\\n``. A message longer than `MAX_MESSAGE` loses its middle, since its end states the remedy.
 
     Parameters
     ----------
     message : str
-        One line: what came, the rule, the remedy.
+        One line: the input, the rule, the remedy.
     """
 
     names_options = False
 
     def __init__(self, message: str = "") -> None:
         message = message if self.names_options else as_parameters(message)
-        if len(message) > LONGEST_MESSAGE:
-            message = f"{message[: LONGEST_MESSAGE - _END - 3]} … {message[-_END:]}"
+        if len(message) > MAX_MESSAGE:
+            message = f"{message[: MAX_MESSAGE - _MESSAGE_END - 3]} … {message[-_MESSAGE_END:]}"
         if not message.isprintable():
             message = "".join(c if c.isprintable() or c == " " else ascii(c)[1:-1] for c in message)
         super().__init__(message)
@@ -96,9 +96,10 @@ def naming_options() -> Iterator[None]:
 def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:
     """Return ``; did you mean …?`` with the closest of ``names``, or an empty text.
 
-    ``cutoff`` (0 to 1) is the least similarity. If no name is that similar, names that begin with ``name`` are offered.
+    ``cutoff`` (0 to 1) is the minimum similarity. If no name is that similar, names that begin with ``name`` are
+    suggested.
     """
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME_LENGTH:
         return ""
     by_lower = {candidate.lower(): candidate for candidate in islice(names, _MAX_NAMES)}
     close = difflib.get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)
@@ -171,11 +172,11 @@ def one_line_errors(source: str) -> Iterator[None]:
 
 
 def imported_callable(source: str, contract: str) -> Callable[..., object]:
-    """Return the callable that ``module:callable`` or ``file.py:callable`` names; modules of the current folder count.
+    """Return the callable that ``module:callable`` or ``file.py:callable`` names.
 
-    ``file.py`` without a name means the only public function of the file. The user's module is imported on purpose, as
-    ``python -m`` would do it: its code runs. Raises `InputError`, with ``contract`` as the remedy, if there is no such
-    callable or if the import fails.
+    Modules of the current folder are found, too. ``file.py`` without a name means the only public function of the file.
+    The import runs the code of the user's module, as ``python -m`` does. Raises `InputError`, with ``contract`` as the
+    remedy, if there is no such callable or if the import fails.
     """
     module, _, name = source.partition(":")
     folder = Path.cwd()

@@ -1,4 +1,4 @@
-"""`Family`: the declaration of one kind of kernel. The rest of the project asks a family and names no family itself.
+"""`Family`: the declaration of one kind of kernel. The rest of the project uses families through this interface.
 
 A family declares the sizes and settings of its problems and the columns that a model sees. It also decides which
 candidates support a problem, and which problems have the same shape. Each formula serves numbers as well as arrays.
@@ -108,9 +108,8 @@ class Family(ABC, Generic[P]):
     call_cost_by_gpu: bool = False
     """True if the base of the trees has a call cost for each GPU, not one for all GPUs.
 
-    The reason is the median error of matrix products on held-out GPUs, with 40,000 rows of the public tables. It is
-    15.5 % with a call cost for each GPU and 17.7 % with one for all. The other families do not lose accuracy with one
-    for all.
+    On held-out GPUs, the median error of matrix products is 15.5 % with a call cost for each GPU, and 17.7 % with one
+    for all (40,000 rows of the public tables). The other families do not lose accuracy with one for all.
     """
     tensor_core_mechanism: str = ""
     """The mechanism that `TensorCoreModel` times from a GPU's datasheet; empty if there is none."""
@@ -219,7 +218,7 @@ class Family(ABC, Generic[P]):
         return ()
 
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
-        """Return how a candidate works, in the terms of `Formula.candidate`."""
+        """Return a candidate's mechanism, the second argument of `Formula.candidate`; "" if there is only one."""
         return ""
 
     def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from .errors import InputError, nearest, read_bounded
 
 SCHEMA = 1
-_GREATEST = 1e12
+_MAX_FIGURE = 1e12
 """A limit above any figure of a GPU. Products of figures below it stay finite."""
 MAX_FILE_BYTES = 4 * 2**20
 """Maximum bytes of a GPU file: thousands of GPUs."""
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _GREATEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_FIGURE
 
 
 def _is_text(value: object) -> TypeGuard[str]:
@@ -124,7 +124,7 @@ ENVIRONMENT_VARIABLE = "SEER_GPUS"
 BUNDLED = Path(__file__).with_name("gpus.toml")
 COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
 """The boards that a name means if it fits several boards and one of these."""
-CAPPED = 1.5
+MIN_CAPPED_RATIO = 1.5
 """Minimum ratio of the architecture's fastest tensor rate to a GPU's rate for which the GPU counts as limited by its
 maker. Smaller differences come from clocks and rounding."""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon", "rx"}
@@ -155,7 +155,7 @@ class Gpu:
     fp16_tensor_tflops, bf16_tensor_tflops, tf32_tflops, fp32_matrix_tflops : float
         Peaks of tensor cores, or of AMD's matrix cores, in TFLOP/s.
     fp8_tensor_tflops, fp4_tensor_tflops, int8_tensor_tflops : float
-        Their peaks for 8-bit and 4-bit floats and 8-bit integers.
+        Tensor-core peaks for 8-bit and 4-bit floats and 8-bit integers in TFLOP/s.
     dram_gbs, pcie_gbs : float
         Bandwidths in GB/s; PCIe in one direction.
     l2_bytes, shared_per_sm_bytes, memory_bytes : int
@@ -300,9 +300,9 @@ class Registry:
         exact = self._labels.get(_key(name))
         if exact is not None:
             return exact
-        part = _PART.fullmatch(name)
+        part = _MIG_NAME.fullmatch(name)
         if part:
-            return _part(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
+            return _mig_instance(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
         fitting = self._fitting(name)
         common = [board for board in fitting if board.name in COMMON_BOARDS]
         if len(common) == 1 or len(fitting) == 1:
@@ -320,7 +320,7 @@ class Registry:
         labels = [label for board in self.gpus for label in (board.name, *board.aliases)]
         return [*(board.partition("-")[0] for board in COMMON_BOARDS), *labels]
 
-    def note(self, name: str) -> str | None:
+    def ambiguity_note(self, name: str) -> str | None:
         """Return a note if ``name`` fits several boards and `find` returns the commonest one; else None."""
         board = self.find(name)
         others = [other.name for other in self._fitting(name) if other is not board]
@@ -342,11 +342,11 @@ class Registry:
         return Registry((*(board for board in self.gpus if board.name not in rows), *added), architectures)
 
 
-_PART = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
+_MIG_NAME = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
 """The name of a MIG instance as the driver reports it, as in ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
 
 
-def _part(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
+def _mig_instance(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
     """Return a MIG instance of ``slices`` of a board's seven slices and ``gib`` of its memory.
 
     A slice has an eighth of the SMs, rounded to pairs.
@@ -356,7 +356,7 @@ def _part(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
     compute = {peak: getattr(board, peak) * sms / board.sms for peak in peaks}
     share = min(1.0, gib * 2**30 / board.memory_bytes)
     memory = {figure: round(getattr(board, figure) * share) for figure in ("l2_bytes", "memory_bytes")}
-    source = f"{board.name}'s specification, in its slices' share"
+    source = f"{board.name}'s datasheet, in its slices' share"
     facts = {"name": name, "aliases": (), "sms": sms, "dram_gbs": board.dram_gbs * share, "source": source}
     return replace(board, **facts, checked=False, datasheet={}, **compute, **memory)
 
@@ -410,7 +410,7 @@ def uncapped(board: Gpu) -> Gpu:
     """Return the GPU with the tensor rate per SM and clock of its architecture's fastest GPU.
 
     Makers limit the tensor units of boards for export and for games. The other figures stay the same. The GPU itself is
-    returned if its rate is not limited (see `CAPPED`).
+    returned if its rate is not limited (see `MIN_CAPPED_RATIO`).
     """
 
     def rate(of: Gpu) -> float:
@@ -418,7 +418,7 @@ def uncapped(board: Gpu) -> Gpu:
 
     fastest = max((rate(other) for other in gpus() if other.architecture == board.architecture), default=0.0)
     factor = fastest / (rate(board) or 1.0) if board.vendor == "nvidia" and rate(board) else 1.0
-    if factor < CAPPED:
+    if factor < MIN_CAPPED_RATIO:
         return board
     units = ("fp16_tensor_tflops", "bf16_tensor_tflops", "fp8_tensor_tflops", "tf32_tflops")
     return replace(board, **{unit: factor * getattr(board, unit) for unit in units})
@@ -451,8 +451,8 @@ def _key(label: str) -> str:
 
 def _shortens(name: str, label: str) -> bool:
     """Return True if ``name`` has the first word of ``label`` and no word that ``label`` lacks."""
-    words, of_label = _tokens(name), _tokens(label)
-    return bool(words) and words[0] == of_label[0] and set(words) <= set(of_label)
+    words, label_words = _tokens(name), _tokens(label)
+    return bool(words) and words[0] == label_words[0] and set(words) <= set(label_words)
 
 
 CPU_LANES = 16

@@ -228,7 +228,8 @@ _DECISIVE = ("WINOGRAD_NONFUSED", "WINOGRAD", "FFT_TILING", "FFT", "GEMM", "IMPL
 def identify_call(kernel_names: Iterable[str]) -> str | None:
     """Return the algorithm of a library call from the names of its kernels, or None if no name shows it.
 
-    The rarest algorithm decides: for example, an index kernel makes an implicit GEMM a precomputed one.
+    If the kernels belong to several algorithms, the first of `_DECISIVE` is returned: a call with an index kernel is
+    IMPLICIT_PRECOMP_GEMM, although its main kernel is an implicit GEMM's.
     """
     found = {kernel.algorithm for kernel in map(identify, kernel_names) if kernel}
     return next((algorithm for algorithm in _DECISIVE if algorithm in found), None)
@@ -300,7 +301,7 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
         recorded = [
             launch
             for launch in launches()
-            if _serves(launch, algorithm, tile_m, tile_n)
+            if _matches(launch, algorithm, tile_m, tile_n)
             and any(_RECORDED_ON[name] <= gpu.compute_capability for name in launch.architectures)
         ]
         same_architecture = [launch for launch in recorded if gpu.architecture in launch.architectures]
@@ -314,7 +315,7 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
     return table[min(table, key=lambda tile: (abs(tile[0] * tile[1] - tile_m * tile_n), tile))]
 
 
-def _serves(launch: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> bool:
+def _matches(launch: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> bool:
     """Return True if the launch is an fp32 forward kernel (NCHW) of the algorithm's main step and tile."""
     if launch.tensor or launch.direction != "fwd" or not launch.tile_m or "nhwc" in launch.pattern:
         return False

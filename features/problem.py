@@ -115,13 +115,17 @@ def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:
     declared = [{size.name: size for size in declared_sizes(cls)} for cls in classes]
     sizes = {}
     for name in dict.fromkeys(name for columns in declared for name in columns):
-        several = [columns[name] for columns in declared if name in columns]
-        if len({(size.meaning, size.unit) for size in several}) > 1:
-            raise TypeError(f"size {name} is declared with several meanings: {', '.join(s.meaning for s in several)}")
-        minimum = min(size.minimum for size in several)
-        is_everywhere = len(several) == len(declared)
+        declarations = [columns[name] for columns in declared if name in columns]
+        if len({(size.meaning, size.unit) for size in declarations}) > 1:
+            raise TypeError(
+                f"size {name} is declared with several meanings: {', '.join(s.meaning for s in declarations)}"
+            )
+        minimum = min(size.minimum for size in declarations)
+        is_everywhere = len(declarations) == len(declared)
         sizes[name] = (
-            replace(several[0], minimum=minimum) if is_everywhere else replace(several[0], minimum=0, default=0)
+            replace(declarations[0], minimum=minimum)
+            if is_everywhere
+            else replace(declarations[0], minimum=0, default=0)
         )
     return tuple(sizes.values())
 
@@ -150,21 +154,21 @@ class InNetwork:
     HAS_ALGORITHMS: ClassVar[bool] = False
     """True if a library offers several algorithms, each with its own workspace, and one must be chosen."""
     GRADIENT: ClassVar[tuple[str, ...]] = ()
-    """The kinds of operators, of the same sizes, that compute the input's gradient.
+    """The kinds of operators with the same sizes that compute the input's gradient.
 
     It is empty if the gradient passes through unchanged. `STREAMED` reads the input and the result's gradient and
     writes the input's gradient.
     """
     WEIGHT_GRADIENT: ClassVar[str] = ""
-    """The kind, of the same sizes, that computes the gradient of added weights; empty if the operator adds none."""
+    """The kind with the same sizes that computes the gradient of added weights; empty if the operator adds none."""
     UPDATES_WEIGHTS: ClassVar[bool] = False
     """True if the gradient's kernel updates the weights itself, so that no step of an optimizer follows."""
     IN_TRAINING: ClassVar[str] = ""
-    """The kind, of the same sizes, that replaces the operator in training; empty if the operator runs itself."""
+    """The kind with the same sizes that replaces the operator in training; empty if the operator itself runs."""
 
     @property
     def samples(self) -> int | None:
-        """The size that is the network's batch; None if no size certainly is."""
+        """The size that is the network's batch; None if it is uncertain which size that is."""
         return None
 
     @property
@@ -244,8 +248,7 @@ LAYOUT_ALIASES = {"channels_last": "NHWC", "nhwc": "NHWC", "nchw": "NCHW"}
 
 
 def setting(name: str, value: object) -> str:
-    """Return a setting's value by its name here; aliases such as ``torch.float16``, ``half``, ``channels_last`` are
-    known."""
+    """Return this project's name of a setting's value, from an alias such as ``torch.float16`` or ``channels_last``."""
     text = str(value).removeprefix("torch.")
     aliases = DTYPE_ALIASES if name.endswith("dtype") else LAYOUT_ALIASES if name == "layout" else {}
     return aliases.get(text.lower(), text)

@@ -122,15 +122,15 @@ Machine = namedtuple(
 
 ``peak_tflops`` is the peak of the problem's element type and math; the other figures do not depend on the problem.
 """
-_LOGGED = ("peak_tflops", "fp32_tflops", "dram_gbs", "l2_bytes")
+_LOG2_FIGURES = ("peak_tflops", "fp32_tflops", "dram_gbs", "l2_bytes")
 """Figures that enter as logarithms."""
-MACHINE_NAMES = tuple(f"log2_{name}" if name in _LOGGED else name for name in Machine._fields)
+MACHINE_NAMES = tuple(f"log2_{name}" if name in _LOG2_FIGURES else name for name in Machine._fields)
 """The columns of a machine, in the order of `machine_features`."""
 
 
 def machine_features(m: Machine) -> tuple[Number, ...]:
     """Return the `MACHINE_NAMES` values of a machine."""
-    return tuple(log2(value) if name in _LOGGED else value for name, value in m._asdict().items())
+    return tuple(log2(value) if name in _LOG2_FIGURES else value for name, value in m._asdict().items())
 
 
 @cache

@@ -132,7 +132,7 @@ this file define the other derived sizes.
 """
 _COLUMNS = attrgetter(*ConvColumns._fields)
 _sized = partial(tuple.__new__, Sized)
-"""Return `Sized` of its values in order, in half the time."""
+"""Return `Sized` of its values in order, in half the time of its constructor."""
 
 
 def sized(p: Problem) -> Sized:
@@ -142,12 +142,12 @@ def sized(p: Problem) -> Sized:
     extents = (out_h(p), out_w(p))
     c = p.c // p.groups  # per group
     k = p.k // p.groups
-    back = p.is_bwd_data
+    is_bwd_data = p.is_bwd_data
     produced = gemm_n(p)
     work = flops(p, extents), tensor_bytes(p, extents)
     product = gemm_m(p, extents), produced, gemm_k(p, extents)
-    result = where(back, p.h, extents[0]), where(back, p.w, extents[1])
-    return _sized((*_COLUMNS(p), *extents, *work, *product, c, k, where(back, k, c), produced, *result))
+    result = where(is_bwd_data, p.h, extents[0]), where(is_bwd_data, p.w, extents[1])
+    return _sized((*_COLUMNS(p), *extents, *work, *product, c, k, where(is_bwd_data, k, c), produced, *result))
 
 
 class KernelLaunchTerms(NamedTuple):
@@ -165,7 +165,10 @@ class KernelLaunchTerms(NamedTuple):
 
 
 _launch = partial(tuple.__new__, KernelLaunchTerms)
-"""Return `KernelLaunchTerms` of its four values, in half the time: a prediction makes three for each algorithm."""
+"""Return `KernelLaunchTerms` of its four values, in half the time of its constructor.
+
+A prediction makes three for each algorithm.
+"""
 
 
 class KernelTerms(NamedTuple):
@@ -225,8 +228,8 @@ def _gemm(
     tiles = TILES[mechanism]
     launches = gemm_launches(z.gemm_m, z.gemm_n, tiles, z.groups, b_max)
     operands = launches[1].blocks * sum(tiles[1]) * z.gemm_k * z.itemsize
-    none = 0 * z.n
-    return KernelTerms(z.flops, z.tensor_bytes + 2 * moved, operands, workspace + none, kernels + none, launches)
+    zero = 0 * z.n
+    return KernelTerms(z.flops, z.tensor_bytes + 2 * moved, operands, workspace + zero, kernels + zero, launches)
 
 
 def implicit_gemm(p: Problem, b_max: Slots) -> KernelTerms:
@@ -278,7 +281,7 @@ def direct(p: Problem, b_max: Slots) -> KernelTerms:
     return KernelTerms(z.flops, z.tensor_bytes, operands, 0 * z.n, 1 + 0 * z.n, tuple(launches))
 
 
-TILE = 32
+FFT_TILE = 32
 COMPLEX_ITEMS = 2
 
 
@@ -290,7 +293,7 @@ def transform_size(p: Problem) -> Number:
     return where(extent > 256, extent, size)
 
 
-def _terms(z: Sized, side: Number, tiles_per_image: Number, b_max: Slots, mechanism: str) -> KernelTerms:
+def _fft_terms(z: Sized, side: Number, tiles_per_image: Number, b_max: Slots, mechanism: str) -> KernelTerms:
     """Return the terms of transforms of ``side`` × ``side`` elements, ``tiles_per_image`` per image."""
     # A real transform has side · (side/2 + 1) complex frequencies.
     frequencies = side * (side // 2 + 1)
@@ -311,7 +314,7 @@ def _terms(z: Sized, side: Number, tiles_per_image: Number, b_max: Slots, mechan
 
 def fft(p: Problem, b_max: Slots) -> KernelTerms:
     """Return the terms of one transform per image and channel."""
-    return _terms(sized(p), transform_size(p), 1, b_max, "fft")
+    return _fft_terms(sized(p), transform_size(p), 1, b_max, "fft")
 
 
 def fft_tiling(p: Problem, b_max: Slots) -> KernelTerms:
@@ -321,12 +324,12 @@ def fft_tiling(p: Problem, b_max: Slots) -> KernelTerms:
     A transform computes every output, so P and Q are for stride 1: a strided problem discards most of them.
     """
     # Outputs that only one tile computes: the remainder of a tile overlaps by the filter.
-    fresh_h = maximum(TILE + 1 - p.r, 1)
-    fresh_w = maximum(TILE + 1 - p.s, 1)
+    new_h = maximum(FFT_TILE + 1 - p.r, 1)
+    new_w = maximum(FFT_TILE + 1 - p.s, 1)
     dense_h = where(p.is_bwd_data, p.h, maximum(p.h + 2 * p.pad_h - p.r + 1, 1))
     dense_w = where(p.is_bwd_data, p.w, maximum(p.w + 2 * p.pad_w - p.s + 1, 1))
-    tiles = ceil_div(dense_h, fresh_h) * ceil_div(dense_w, fresh_w)
-    return _terms(sized(p), TILE + 0 * p.n, tiles, b_max, "fft_tiling")
+    tiles = ceil_div(dense_h, new_h) * ceil_div(dense_w, new_w)
+    return _fft_terms(sized(p), FFT_TILE + 0 * p.n, tiles, b_max, "fft_tiling")
 
 
 FUSED_FLOPS = (6, 4, 4)
@@ -373,7 +376,7 @@ def transforms(
     )
 
 
-def _arithmetic(
+def _winograd_flops(
     z: Sized, tiles: Number, out_tile: Number, alpha: Number, vector: tuple[Number, Number, Number]
 ) -> Number:
     """Return the FLOPs of the α²-point products over channels and of the three transforms."""
@@ -387,8 +390,10 @@ def filter_pieces(p: Problem) -> Number:
 
 
 def winograd(p: Problem, b_max: Slots) -> KernelTerms:
-    """Return the terms of fused Winograd F(2×2, 3×3): one small kernel transforms the filter, another does everything
-    else."""
+    """Return the terms of fused Winograd F(2×2, 3×3).
+
+    A small kernel transforms the filter, and the main kernel does everything else.
+    """
     z = sized(p)
     # An output tile has 2 × 2 pixels; a block takes 32 output channels of several tiles.
     tile_rows = ceil_div(z.result_h, 2)
@@ -404,7 +409,7 @@ def winograd(p: Problem, b_max: Slots) -> KernelTerms:
     workspace = 16 * z.channels_in * z.channels_out * z.groups * z.itemsize
     operands = launches[1].blocks * z.channels_in * 16 * (32 + 32) * z.itemsize
     tiles = z.n * (tile_rows * tile_columns) * z.groups
-    arithmetic = _arithmetic(z, tiles, 2, 2 + 3 - 1, FUSED_FLOPS) * filter_pieces(z)
+    arithmetic = _winograd_flops(z, tiles, 2, 2 + 3 - 1, FUSED_FLOPS) * filter_pieces(z)
     return KernelTerms(arithmetic, z.tensor_bytes + 2 * workspace, operands, workspace, 2 + 0 * z.n, tuple(launches))
 
 
@@ -426,7 +431,7 @@ def winograd_nonfused(p: Problem, b_max: Slots) -> KernelTerms:
     workspace = products * elements * z.itemsize
     tile_m, tile_n = TILES["winograd_nonfused"][1]
     operands = launches[1].blocks * (tile_m + tile_n) * z.channels_in * z.itemsize
-    arithmetic = _arithmetic(z, tiles * z.groups, out_tile, alpha, vector_flops(out_tile, alpha, longest))
+    arithmetic = _winograd_flops(z, tiles * z.groups, out_tile, alpha, vector_flops(out_tile, alpha, longest))
     return KernelTerms(arithmetic, z.tensor_bytes + 2 * workspace, operands, workspace, 4 + 0 * z.n, launches)
 
 

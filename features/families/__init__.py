@@ -88,14 +88,14 @@ class Families(dict[str, Family]):
             raise InputError(f"a {type(problem).__name__} is no problem; give a Conv, an operator, or its text")
         return self[self.of_kind[kind]]
 
-    def parse(self, text: str, own: Family | None = None, /, **settings: str) -> AnyProblem:
+    def parse(self, text: str, described: Family | None = None, /, **settings: str) -> AnyProblem:
         """Return the problem that a text describes. `surrogate.features.families.parse_problem` is this method.
 
         Parameters
         ----------
         text : str
-            ``n32c256h14k256r3``, flags as MIOpenDriver has them, or a kind and sizes, as in ``softmax:n32c1000``.
-        own : Family, optional
+            ``n32c256h14k256r3``, flags of MIOpenDriver, or a kind and sizes, as in ``softmax:n32c1000``.
+        described : Family, optional
             The family of a described kernel. The text must then begin with its name.
         **settings : str
             The dtype, the math and other settings of the family, by their names or aliases.
@@ -111,12 +111,13 @@ class Families(dict[str, Family]):
         """
         kind, colon, body = text.strip().partition(":")
         settings = {name: setting(name, value) for name, value in settings.items()}
-        if isinstance(own, DescribedFamily):
-            if kind != own.name:
+        if isinstance(described, DescribedFamily):
+            if kind != described.name:
                 raise InputError(
-                    f"problem {text!r}: the bundle is of the kernel {own.name}; write it as in {own.example}"
+                    f"problem {text!r}: the bundle is of the kernel {described.name}; write it as in"
+                    f" {described.example}"
                 )
-            family: Family[Any] = own
+            family: Family[Any] = described
         else:
             default = self[DEFAULT_FAMILY]
             kind = KIND_ALIASES.get(kind, kind) if colon else kind

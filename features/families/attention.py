@@ -79,7 +79,7 @@ class AttentionOperator(Operator):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """Return the broken rule: a context includes the query's tokens."""
+        """Return where the context is shorter than the query, whose tokens it must include."""
         short = sizes["context_length"] < sizes["query_length"]
         return [("context_length", short, "it counts the query's own tokens, so it is at least query_length")]
 
@@ -159,7 +159,7 @@ class Attention(AttentionOperator):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """Return the broken rules: all groups of heads have the same size."""
+        """Return where the context is shorter than the query, and where groups of heads differ in size."""
         uneven = sizes["heads"] % sizes["kv_heads"] != 0
         return [*AttentionOperator.misfits(sizes), ("kv_heads", uneven, "it divides heads")]
 
@@ -225,7 +225,10 @@ class Mla(AttentionOperator):
 
 
 def pair_columns(op: AttentionOperator, m: Machine) -> tuple[Number, ...]:
-    """Return the columns of the family mla on a machine: one block per SM at a time, all blocks equally long."""
+    """Return the columns of the family mla on a machine.
+
+    The waves assume that each SM runs one block at a time and that all blocks take equally long.
+    """
     kv_bytes = 1.0 * op.kv_bytes
     _, keys, pairs = op.key_counts
     blocks = op.blocks

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..description import WITHOUT_SIZES, Description
+from ..description import UNSIZED, Description
 from ..elementwise import Number, checked_int
 from ..errors import InputError
 from ..family import Family, Formula, ProblemTerms
@@ -75,9 +75,9 @@ class DescribedProblem:
     def __str__(self) -> str:
         """Return the problem's text, as in ``matmul:m64n4096``, or with equals signs if a name has digits."""
         sizes = self.sizes if self.family.description.sizes else {}
-        spelled = any(char.isdigit() for name in sizes for char in name)
-        words = [f"{name}={size}" if spelled else f"{name}{size}" for name, size in sizes.items()]
-        return f"{self.kind}:{(',' if spelled else '').join(words)}" if words else self.kind
+        has_digits = any(char.isdigit() for name in sizes for char in name)
+        words = [f"{name}={size}" if has_digits else f"{name}{size}" for name, size in sizes.items()]
+        return f"{self.kind}:{(',' if has_digits else '').join(words)}" if words else self.kind
 
 
 class DescribedFamily(Family[DescribedProblem]):
@@ -93,7 +93,7 @@ class DescribedFamily(Family[DescribedProblem]):
         self.kinds = {description.name: DescribedProblem}
         minimum = {"minimum": 0, "counts": False}
         self.sizes = tuple(Size(f"a size of {self.name}", name=name, **minimum) for name in description.sizes) or (
-            Size("1: the kernel has one problem", name=WITHOUT_SIZES, default=1, **minimum),
+            Size("1: the kernel has one problem", name=UNSIZED, default=1, **minimum),
         )
         self.settings = dict(description.settings)
         self.setting_defaults = {name: values[0] if values else "" for name, values in description.settings.items()}
@@ -109,7 +109,7 @@ class DescribedFamily(Family[DescribedProblem]):
         self.candidate_names = (*self.parameter_columns, *LAUNCH_TERMS)
         self.own_roofline = "log2_own_roofline"
         sized = {*description.sizes}
-        self._of_problem = {name: f for name, f in description.formulas.items() if f.names <= sized}
+        self._problem_formulas = {name: f for name, f in description.formulas.items() if f.names <= sized}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DescribedFamily) and self.description == other.description
@@ -192,21 +192,22 @@ class DescribedFamily(Family[DescribedProblem]):
         It is 0 if no formula of the sizes gives them, or if the GPU has no datasheet.
         """
         rates = self.rates(problem.dtype, gpu, units) if gpu.vendor else {}
-        times_us = [self._of_problem[name].value(problem.sizes) / rate for name, rate in rates.items()]
+        times_us = [self._problem_formulas[name].value(problem.sizes) / rate for name, rate in rates.items()]
         return reduce(np.maximum, times_us, 0.0)
 
     def rates(self, dtype: str, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> dict[str, float]:
-        """Return the "flops" and "bytes" of a GPU per µs, as far as formulas of the sizes give both or one of them.
+        """Return the rates of a GPU per µs: "flops", "bytes", both or none. A rate needs a formula of the sizes.
 
-        The rates are the bandwidth and the peak of the dtype. For an unknown dtype the largest peak counts, of the
-        ``units`` (keys of `peak_flops_table`) if they are given. The result is empty if the GPU has no figures.
+        The rate of FLOPs is the peak of the dtype, and the rate of bytes is the bandwidth. If the dtype is unknown, the
+        peak is the largest peak of the ``units`` (keys of `peak_flops_table`; by default all). The result is empty if
+        the GPU has no figures.
         """
         if not gpu.sms:
             return {}
         peaks = peak_flops_table(gpu)
         peak = peaks.get((setting_value("dtype", dtype), True)) or max(peaks[unit] for unit in units or peaks)
         rates = {"flops": (peak if gpu.vendor else gpu.fp32_tflops) * 1e6, "bytes": gpu.dram_gbs * 1e3}
-        return {name: rates[name] for name in self._of_problem if name in rates}
+        return {name: rates[name] for name in self._problem_formulas if name in rates}
 
     def refusals(self, problem: DescribedProblem, parameters: np.ndarray, gpu: Gpu) -> dict[str, np.ndarray]:
         """Return reason → (configurations,) True where a configuration cannot run.
@@ -251,7 +252,7 @@ class DescribedFamily(Family[DescribedProblem]):
         registered = bool(gpu.vendor)
         m = machine(gpu) if gpu.sms else None
         figures = tuple(map(float, machine_features(m))) if m and registered else (np.nan,) * len(MACHINE_NAMES)
-        places = [
+        setting_codes = [
             float(self.settings[name].index(value)) if value in self.settings[name] else np.nan
             for name, value in zip(self.setting_names, setting, strict=True)
         ]
@@ -272,7 +273,7 @@ class DescribedFamily(Family[DescribedProblem]):
 
         def problem(sized: DescribedProblem) -> ProblemTerms:
             work = prod(1.0 * np.maximum(value, 1) for value in sized.values)
-            flops, moved, base_us = costs(sized.sizes, self._of_problem, work)
+            flops, moved, base_us = costs(sized.sizes, self._problem_formulas, work)
             logs = tuple(np.log2(np.maximum(value, 1)) for value in sized.values)
             work_logs = tuple(np.log2(value) for value in (flops, moved, base_us, flops / moved))
             return ProblemTerms((*logs, *work_logs), base_us, sized)
@@ -281,15 +282,15 @@ class DescribedFamily(Family[DescribedProblem]):
             columns = tuple(np.asarray(parameters, dtype=np.float64).T)
             values = {**terms.sized.sizes, **dict(zip(self.parameter_names, columns, strict=True))}
             own: Number = 0.0
-            if {"flops", "bytes"} & self.description.formulas.keys() - self._of_problem.keys():
+            if {"flops", "bytes"} & self.description.formulas.keys() - self._problem_formulas.keys():
                 work = prod(1.0 * np.maximum(value, 1) for value in terms.sized.values)
                 own = np.log2(costs(values, self.description.formulas, work)[2] / terms.roofline_us)
             return (*columns, *self._launch(values, gpu if registered else None), own), 0
 
-        return Formula((*places, *figures), problem, candidate)
+        return Formula((*setting_codes, *figures), problem, candidate)
 
     def _launch(self, values: Mapping[str, Number], gpu: Gpu | None) -> tuple[Number, ...]:
-        """Return `LAUNCH_TERMS` without the last, of configurations; NaN if no formula or figure gives them."""
+        """Return all but the last of the `LAUNCH_TERMS` of configurations; NaN if no formula or figure gives them."""
         cost = {
             name: formula.value(values)
             for name, formula in self.description.formulas.items()

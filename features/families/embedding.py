@@ -122,8 +122,8 @@ class EmbeddingBag(MemoryBound):
         draws = self.batch * self.bag
         # Tables share the cache if their samples run at the same time.
         concurrent_tables = ceil_div(rates.sms * self.rows_per_block, self.batch)
-        room = USABLE_L2 * rates.l2_bytes / concurrent_tables / VALUE_BYTES / self.dim // 1
-        cached = minimum(minimum(room, self.rows), draws)
+        cacheable_rows = USABLE_L2 * rates.l2_bytes / concurrent_tables / VALUE_BYTES / self.dim // 1
+        cached = minimum(minimum(cacheable_rows, self.rows), draws)
         unique = self.unique_rows
         fitting = 1 - unique / draws
         exceeding = 1 - (cached + (draws - cached) * (self.rows - cached) / self.rows) / draws
@@ -135,9 +135,9 @@ class EmbeddingBag(MemoryBound):
         row = sectors(self.dim)
         dram_bytes = self.tables * (self.batch * self.sample_bytes + self.batch * (1 - hit) * self.bag * row)
         l2_bytes = self.tables * self.batch * hit * self.bag * row
-        slower = maximum(l2_bytes / rates.l2_gbs, dram_bytes / rates.dram_gbs) / 1e3
+        transfer_us = maximum(l2_bytes / rates.l2_gbs, dram_bytes / rates.dram_gbs) / 1e3
         (narrow, narrow_factor), (middle, middle_factor) = SMALL_DIM_FACTORS
-        return slower * where(self.dim <= narrow, narrow_factor, where(self.dim <= middle, middle_factor, 1.0))
+        return transfer_us * where(self.dim <= narrow, narrow_factor, where(self.dim <= middle, middle_factor, 1.0))
 
     def roofline_us(self, gpu: Gpu) -> Number:
         """Return `model_us` on the GPU."""

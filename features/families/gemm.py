@@ -31,7 +31,7 @@ class Gemm(Operator):
 
     FAMILY: ClassVar[str] = "gemm"
     BATCH: ClassVar[str] = "batch"
-    BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the backward pass it is k
+    BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the weight's gradient the batch is k
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
 
@@ -42,8 +42,10 @@ class Gemm(Operator):
 
     @classmethod
     def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:
-        """Return the peak in TFLOP/s. In fp32 it is the board's sustained rate, on AMD's matrix units if they may
-        run."""
+        """Return the peak in TFLOP/s. In fp32 without TF32 it is the board's sustained rate.
+
+        AMD's matrix units give this rate if ``math`` allows them.
+        """
         peak = roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
         if dtype != "fp32" or (gpu.vendor != "amd" and peak > gpu.fp32_tflops):
             return peak

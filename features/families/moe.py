@@ -32,13 +32,13 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     pairs = tokens * topk
     a = 1.0 - exponent
     low, high = (1.0, max(0.8 * tokens, 1.01)) if pairs > experts else (0.01, 2.0)
-    even = np.random.default_rng(0).random((DRAWS, experts))
-    share = (low**a + even * (high**a - low**a)) ** (1.0 / a)
+    uniform = np.random.default_rng(0).random((DRAWS, experts))
+    share = (low**a + uniform * (high**a - low**a)) ** (1.0 / a)
     loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
     # Correct the sum after rounding: add 1 to each of the largest loads, or subtract the surplus from the largest load.
     order = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
-    left = pairs - loads.sum(axis=1, keepdims=True)
-    loads += (order < left) + (order == 0) * np.minimum(left, 0.0)
+    missing = pairs - loads.sum(axis=1, keepdims=True)
+    loads += (order < missing) + (order == 0) * np.minimum(missing, 0.0)
     # (draws, ranks, experts of a rank): take the rank with most pairs in each draw.
     parts = loads.reshape(DRAWS, ranks, -1)
     busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
@@ -63,8 +63,8 @@ class Moe(Operator):
     ``tokens`` counts the tokens of all ranks. Experts are split over ``expert_parallel`` ranks, and each expert's width
     over ``tensor_parallel``. FLOPs and bytes describe the rank with most work. ``routing`` is deterministic:
 
-    - ``balanced``: all experts get equally many tokens; if there are fewer tokens than experts, each goes to other
-      experts.
+    - ``balanced``: all experts get equally many tokens. If there are fewer (token, expert) pairs than experts, each
+      pair has an expert of its own.
     - ``power_law_A``: loads of the experts are drawn with a density x^−A between 1 and 0.8·tokens (0.01 and 2 if there
       are fewer pairs than experts). They are scaled to the sum tokens·topk and rounded. The collectors of
       ai-dynamo/aiconfigurator do the same. The load is the mean of draws with a fixed seed.
@@ -105,7 +105,7 @@ class Moe(Operator):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """Return the broken rules: there are at least topk experts, and all ranks have equally many."""
+        """Return where ``topk`` exceeds the experts, and where ranks would have different numbers of experts."""
         return [
             ("topk", sizes["topk"] > sizes["experts"], "it is at most experts"),
             ("expert_parallel", sizes["experts"] % sizes["expert_parallel"] != 0, "it divides experts"),

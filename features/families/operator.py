@@ -55,8 +55,9 @@ class KnownAnswer(NamedTuple):
 
 
 class Extents(NamedTuple):
-    """The inputs of the columns of a pass over memory. An extent that an operator lacks is 1; a missing padding is 0.
+    """The sizes from which `memory_columns` are computed.
 
+    An extent that an operator lacks is 1, and a missing padding is 0.
     ``elements`` is the number of elements read. ``outputs`` is the number of elements written, if it differs.
     """
 
@@ -116,13 +117,13 @@ class Operator(InNetwork, ABC):
     """True for products of matrices."""
     FALLBACK_KINDS: ClassVar[tuple[str, ...]] = ()
     """Kinds of the same sizes and the same traffic, nearest first. Their measurements replace missing ones."""
-    BANDWIDTH: ClassVar[str] = ""
+    BANDWIDTH_SHARE: ClassVar[str] = ""
     """The name of its share of the DRAM bandwidth in `TensorCoreModel`: streaming, norm or pool; empty if unknown."""
     APPLIED_BY: ClassVar[str] = ""
     """For a norm: the kind, of the same sizes, that scales and shifts with known statistics."""
 
     MIN_SHARE: ClassVar[float] = 1.0
-    """Its minimum time divided by `roofline_us`. It is below 1 if the roofline includes usual delays of steps."""
+    """Its minimum time divided by `roofline_us`. It is below 1 if `roofline_us` includes usual waits between steps."""
 
     dtype: str = "fp32"
     math: str = "fma"
@@ -142,8 +143,8 @@ class Operator(InNetwork, ABC):
             if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
                 value = np.broadcast_to(getattr(self, name), np.shape(wrong))[wrong].flat[0]
                 raise InputError(f"{self.kind}: {name} {value} does not fit the other sizes; {rule}")
-        is_one = all(type(getattr(self, name)) is int for name in self.size_names())
-        if is_one and max(self.flops, self.dram_bytes) > MAX_WORK:
+        has_numbers = all(type(getattr(self, name)) is int for name in self.size_names())
+        if has_numbers and max(self.flops, self.dram_bytes) > MAX_WORK:
             raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; give smaller sizes")
 
     @classmethod
@@ -178,7 +179,7 @@ class Operator(InNetwork, ABC):
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element, for a type whose values all have one size."""
+        """Bytes per element, for a type of `DTYPES`. In such a type all values have the same size."""
         return DTYPES[self.dtype]
 
     @property
@@ -309,7 +310,7 @@ def register_operator(
     """
     kind = problem.partition(":")[0]
 
-    def enter(cls: DeclaredOperator) -> DeclaredOperator:
+    def register(cls: DeclaredOperator) -> DeclaredOperator:
         if not cls.FAMILY:
             raise TypeError(f"{cls.__name__}: an operator declares the FAMILY that it belongs to")
         if kind in OPERATORS:
@@ -321,18 +322,18 @@ def register_operator(
         OPERATORS[kind] = cls
         return cls
 
-    return enter
+    return register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound(Operator):
     """An operator limited by memory: the columns of its family are computed from its `Extents`."""
 
-    MAX_TRAFFIC: ClassVar[float] = 0.0
+    MAX_TRAFFIC_RATIO: ClassVar[float] = 0.0
     """Maximum time of an unmeasured kernel, divided by the time of its traffic; 0: unknown.
 
-    Source of the values: half of KernelBench's programs, on 12 boards that no bundle was fitted on. The other half
-    judged them.
+    The values were chosen on half of KernelBench's programs, on 12 boards that no bundle was fitted on, and tested on
+    the other half.
     """
 
     SERIAL: ClassVar[tuple[float, ...]] = ()
@@ -441,7 +442,7 @@ OPTIONAL_KEYS = {
     "weight_gradient": "WEIGHT_GRADIENT",
     "in_training": "IN_TRAINING",
     "fallbacks": "FALLBACK_KINDS",
-    "bandwidth": "BANDWIDTH",
+    "bandwidth": "BANDWIDTH_SHARE",
     "applied_by": "APPLIED_BY",
     "serial": "SERIAL",
 }

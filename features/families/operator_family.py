@@ -30,8 +30,8 @@ class FamilyDeclaration:
 
     ``columns`` returns the values of ``column_names`` for a problem on a machine. ``dimension_names`` are the raw sizes
     among them. ``batch``, ``strata`` (default: the operators), ``candidate_key``, ``lines``, ``grid_sizes``,
-    ``tiled_kinds`` and ``call_cost_by_gpu`` are as in `Family`. ``counted`` are the sizes whose product limits the work
-    (empty: all sizes that count).
+    ``tiled_kinds`` and ``call_cost_by_gpu`` are as in `Family`. ``counted`` is `Family.counted_names` (empty: all sizes
+    that count).
     """
 
     name: str
@@ -156,7 +156,7 @@ class OperatorFamily(Family[Operator]):
             return ProblemTerms(self._columns(op, m) + common, base_us, op)
 
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
-            return (), where(terms.roofline_us >= 0, 0, 0)
+            return (), where(terms.roofline_us >= 0, 0, 0)  # workspace: 0, in the shape of the times
 
         return Formula((float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate)
 

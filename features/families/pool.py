@@ -21,8 +21,8 @@ class MaxPool(MemoryBound):
     """
 
     FAMILY: ClassVar[str] = "pool"
-    BANDWIDTH: ClassVar[str] = "pool"
-    MAX_TRAFFIC: ClassVar[float] = 1.5
+    BANDWIDTH_SHARE: ClassVar[str] = "pool"
+    MAX_TRAFFIC_RATIO: ClassVar[float] = 1.5
     GRADIENT: ClassVar[tuple[str, ...]] = ("max_pool_backward",)
     INPUTS: ClassVar[int] = 1
     OUTPUTS: ClassVar[int] = 1
@@ -40,7 +40,7 @@ class MaxPool(MemoryBound):
 
     @classmethod
     def misfits(cls, sizes: Mapping[str, Number]) -> list[Misfit]:
-        """Return the broken rules: a window does not exceed the padded image."""
+        """Return where the window exceeds the padded image."""
         rule = "it exceeds the padded image; give a smaller window or more padding"
         sides = {"window": ("h", "pad"), "window_w": ("w", "pad_w")}
         return [(name, sizes[name] > sizes[side] + 2 * sizes[pad], rule) for name, (side, pad) in sides.items()]
@@ -72,7 +72,7 @@ class MaxPool(MemoryBound):
 
     @property
     def dram_bytes(self) -> Number:
-        """Bytes of the image and of the pooled image, times the kind's numbers of accesses."""
+        """Bytes of the image, accessed `INPUTS` times, and of the pooled image, accessed `OUTPUTS` times."""
         return self.itemsize * (self.INPUTS * self.elements + self.OUTPUTS * self.outputs)
 
     @property
@@ -93,7 +93,7 @@ class MaxPoolBackward(MaxPool):
     """The gradient, added to the largest value of each window: reads x, y and dy, writes dx."""
 
     GRADIENT: ClassVar[tuple[str, ...]] = ()
-    BANDWIDTH: ClassVar[str] = ""
+    BANDWIDTH_SHARE: ClassVar[str] = ""
     INPUTS: ClassVar[int] = 2
     OUTPUTS: ClassVar[int] = 2
 

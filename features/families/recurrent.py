@@ -46,9 +46,12 @@ class Recurrent(Operator):
 
     @property
     def dram_bytes(self) -> Number:
-        """Bytes of weights and inputs, read once; of states, written once; of the gates' inputs, written and read."""
-        of_steps = self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows)
-        return self.itemsize * (self.weights + of_steps)
+        """Bytes of all accesses.
+
+        Weights and inputs are read once, states are written once, and the inputs of gates are written and read.
+        """
+        step_values = self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows)
+        return self.itemsize * (self.weights + step_values)
 
     @property
     def weights(self) -> int:
@@ -69,10 +72,12 @@ class Recurrent(Operator):
         """Return the time in µs of the inputs' product, plus the steps: products with weights from DRAM, at least
         `STEP_US`."""
         peak = self.peak_tflops(gpu, self.dtype, self.math)
-        of_inputs = 2 * self.steps * self.batch * self.rows * self.inputs
-        inputs_us = roofline.roofline_us(of_inputs, self.dram_bytes, peak, gpu.dram_gbs)
-        of_state = self.rows * self.hidden
-        step_us = roofline.roofline_us(2 * self.batch * of_state, self.itemsize * of_state, peak, gpu.dram_gbs)
+        input_flops = 2 * self.steps * self.batch * self.rows * self.inputs
+        inputs_us = roofline.roofline_us(input_flops, self.dram_bytes, peak, gpu.dram_gbs)
+        state_weights = self.rows * self.hidden
+        step_us = roofline.roofline_us(
+            2 * self.batch * state_weights, self.itemsize * state_weights, peak, gpu.dram_gbs
+        )
         return inputs_us + self.steps * maximum(step_us, STEP_US)
 
     def gradients(self, of: str) -> Gradients:
@@ -82,11 +87,11 @@ class Recurrent(Operator):
             return (("backward", self),)
         if of != WEIGHT:
             return ()
-        rows = {"inputs": self.inputs, "state": self.hidden}
+        widths = {"inputs": self.inputs, "state": self.hidden}
         k = self.steps * self.batch
         return tuple(
             (f"grad_{name}", Gemm(m=self.rows, n=width, k=k, dtype=self.dtype, math=self.math))
-            for name, width in rows.items()
+            for name, width in widths.items()
         )
 
 

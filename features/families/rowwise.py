@@ -23,13 +23,13 @@ class Pointwise(Image):
     """A pointwise operator. If the shape does not matter, all elements may be in ``n``."""
 
     FAMILY: ClassVar[str] = "pointwise"
-    MAX_TRAFFIC: ClassVar[float] = 1.25
-    BANDWIDTH: ClassVar[str] = "streaming"
+    MAX_TRAFFIC_RATIO: ClassVar[float] = 1.25
+    BANDWIDTH_SHARE: ClassVar[str] = "streaming"
     GRADIENT: ClassVar[tuple[str, ...]] = (STREAMED,)
 
     @classmethod
     def is_streaming(cls) -> bool:
-        """Return True for few operations. The counted operations of gelu and tanh would blur the slope over bytes."""
+        """Return True for at most `CHEAP_FLOPS` per element. More operations would disturb the fit of time to bytes."""
         return cls.FLOPS <= CHEAP_FLOPS
 
     @property
@@ -56,7 +56,7 @@ class Reduction(Image):
     """A reduction with one thread block per reduced row."""
 
     FAMILY: ClassVar[str] = "rowwise"
-    MAX_TRAFFIC: ClassVar[float] = 1.15
+    MAX_TRAFFIC_RATIO: ClassVar[float] = 1.15
 
     @property
     def rows(self) -> Number:
@@ -70,8 +70,8 @@ class Reduction(Image):
 
     def traffic_us(self, gpu: Gpu) -> Number:
         """Return the time of its traffic in µs. If a tensor exceeds L2, each pass reads its rows from DRAM again."""
-        again = max(self.SERIAL[0] + 1, self.ACCESSES) / self.ACCESSES if self.SERIAL else 1.0
-        return self.roofline_us(gpu) * where(self.itemsize * self.elements > gpu.l2_bytes, again, 1.0)
+        repeats = max(self.SERIAL[0] + 1, self.ACCESSES) / self.ACCESSES if self.SERIAL else 1.0
+        return self.roofline_us(gpu) * where(self.itemsize * self.elements > gpu.l2_bytes, repeats, 1.0)
 
     def serial_us(self, gpu: Gpu) -> Number:
         """Return the minimum time in µs of one row, or of starting all rows.

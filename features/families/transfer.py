@@ -95,7 +95,7 @@ class Memcpy(Transfer):
 class Concat(Transfer):
     """Several tensors, copied into one of ``elements`` values."""
 
-    BANDWIDTH: ClassVar[str] = "streaming"
+    BANDWIDTH_SHARE: ClassVar[str] = "streaming"
     DRAM_SHARE: ClassVar[float] = 0.79
     """Share of the DRAM bandwidth that it reaches. Source: Lin et al. (HiPC 2022)."""
 
@@ -114,7 +114,7 @@ class Concat(Transfer):
         return self.dram_bytes / (self.DRAM_SHARE * gpu.dram_gbs * 1e3)
 
     def gradients(self, of: str) -> Gradients:
-        """Return the copies of the parts of the result's gradient."""
+        """Return one copy of all elements: each input's gradient is a part of the result's gradient."""
         return (("backward", POINTWISE_CLASSES["copy"](n=self.elements, dtype=self.dtype)),) if of == INPUT else ()
 
 

@@ -395,7 +395,7 @@ def board_notes(name: str | None) -> list[str]:
     from surrogate.features.gpu import registry
 
     try:
-        note = registry().note(name) if name else None
+        note = registry().ambiguity_note(name) if name else None
     except InputError:  # the code that needs the GPU raises it again
         return []
     return [note] if note else []

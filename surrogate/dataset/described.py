@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import numbers
-from surrogate.features.description import RESERVED, WITHOUT_SIZES, Description, Value, read_description
+from surrogate.features.description import RESERVED, UNSIZED, Description, Value, read_description
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, nearest, row_number
 from surrogate.features.families import FAMILIES
@@ -154,7 +154,7 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     for name in description.sizes:
         out[name] = checked_int(where, name, numbers(out[name], name, where).to_numpy(), minimum=0)
     if not description.sizes:
-        out[WITHOUT_SIZES] = 1
+        out[UNSIZED] = 1
     out["solver"] = configuration_texts(out, description, where)
     # The time of a failed row is ignored.
     failed = out["status"].eq("failed") if "status" in out else np.full(len(out), False)
@@ -173,7 +173,7 @@ def merge_repeats(frame: pd.DataFrame, description: Description, where: str) -> 
     key = [
         "gpu",
         *description.settings,
-        *(description.sizes or (WITHOUT_SIZES,)),
+        *(description.sizes or (UNSIZED,)),
         "library",
         "library_version",
         "solver",

@@ -21,7 +21,7 @@ from math import exp
 from typing import NamedTuple
 
 from surrogate import bundled
-from surrogate.features.analytical import STREAMING
+from surrogate.features.analytical import BANDWIDTH_FIELDS
 from surrogate.features.errors import check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
@@ -33,8 +33,8 @@ from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
 from surrogate.network.training import with_training
 
-WINDOW_KINDS = {kind for kind, share in STREAMING.items() if share == "pool_bandwidth"}
-FUSED_KINDS = set(STREAMING) - WINDOW_KINDS - {"layout_transform", "concat"}
+WINDOW_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share == "pool_bandwidth"}
+FUSED_KINDS = set(BANDWIDTH_FIELDS) - WINDOW_KINDS - {"layout_transform", "concat"}
 MAX_ROW_ON_CHIP = 32_768
 """Elements of a row that a block keeps on chip while it reduces and normalises them: 128 KiB in fp32."""
 

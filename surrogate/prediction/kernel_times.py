@@ -185,11 +185,11 @@ class KernelTimes:
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
     """Return the shortest and the longest possible time in µs: of single blocks, and of memory with re-read windows."""
     max_us = inf
-    if problem.MAX_TRAFFIC:
+    if problem.MAX_TRAFFIC_RATIO:
         extents = problem.extents
         read = float((extents.outputs or 0) * extents.window * extents.window_w)
         traffic_us = float(problem.traffic_us(device)) + MIN_KERNEL_US
-        max_us = problem.MAX_TRAFFIC * traffic_us + read / (WINDOW_RATE * device.sms * device.boost_mhz)
+        max_us = problem.MAX_TRAFFIC_RATIO * traffic_us + read / (WINDOW_RATE * device.sms * device.boost_mhz)
     return float(problem.serial_us(device)), max_us
 
 

@@ -549,7 +549,7 @@ def _candidates(
             keys = [key for key in keys if key.algorithm in measured | by_name]
     if isinstance(family, DescribedFamily) and any(key.solver for key in keys):
         solvers = {key.solver for key in keys}
-        listed = (*family.description.space_texts, *filter(family.description.lists, question.requested))
+        listed = (*family.description.space_texts, *filter(family.description.declares, question.requested))
         further = (text for text in dict.fromkeys(listed) if text not in solvers)
         keys += [CandidateKey(library, key_values, family.name, text) for text in further]
     if not keys:

@@ -28,9 +28,9 @@ def test_ambiguous_names_list_their_candidates(refused, name: str, candidates: l
 @pytest.mark.parametrize(("name", "board", "other"), KNOWN["family_boards"])
 def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other: str) -> None:
     assert gpu(name).name == board
-    note = registry().note(name)
+    note = registry().ambiguity_note(name)
     assert note and board in note and other in note
-    assert registry().note(board) is None
+    assert registry().ambiguity_note(board) is None
 
 
 @pytest.mark.parametrize("name", ["cpu", "iPhone_7", "", "nvidia"])
