@@ -33,7 +33,9 @@ def systems_folder(python: str) -> Path:
     try:
         process = subprocess.run([python, "-c", FIND], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        raise InputError(f"{python} has no aiconfigurator-core; name one that has by --aiconfigurator-python") from None
+        raise InputError(
+            f"{python} has no aiconfigurator-core; give an interpreter that has it with --aiconfigurator-python"
+        ) from None
     return Path(process.stdout.strip()) / "systems"
 
 
@@ -105,7 +107,7 @@ def answers(python: str, trained: pd.DataFrame, wanted: pd.DataFrame, kind: Fami
         reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(wanted, kind)))
         said, complaint = asked(python, "aiconfigurator_queries.py", distinct, tree)
     answered = both.merge(distinct.join(said), how="left", on=list(both))
-    # A row that is in the tables is answered with its measured time and the constant beside it.
+    # The answer for a row of the tables is its measured time plus the constant.
     further = answered["time_us"].iloc[len(wanted) :] - known["time_us"].to_numpy()
     constant = further.groupby([answered["system"], answered["backend"]]).median()
     of_wanted = answered.iloc[: len(wanted)]

@@ -44,7 +44,7 @@ def aiconfigurator(systems: str, queries: pd.DataFrame) -> tuple[np.ndarray, np.
                     operation, sizes = _operation(query)
                     time_us[row] = 1e3 * float(operation._engine_query(database, **sizes))
                     mode[row] = name
-                except (Exception, SystemExit):  # a refusal has many classes
+                except (Exception, SystemExit):  # refusals raise many classes
                     continue
     return time_us, mode
 
@@ -100,7 +100,7 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
         "gb200": "GB200_NVL",
         "gb300": "GB300_NVL",
     }
-    # Of its targets and flags those that err least here.
+    # This target and these flags have the smallest errors for the queries here.
     tuned = nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING
     library = nv.NvMatmulHeuristicsInterface(nv.NvMatmulHeuristicsTarget.GENERIC, "TST", flags=tuned)
     layout = nv.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
@@ -116,7 +116,7 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
             kernels = library.get_with_mnk(query.m, query.n, query.k, layout, 1, hardware)
             if kernels:
                 time_us[row] = 1e6 * kernels[0]["runtime"]
-    library.handle = None  # version 0.1.0.27 crashes where it destroys its handle
+    library.handle = None  # version 0.1.0.27 crashes when it destroys its handle
     return time_us
 
 

@@ -30,9 +30,9 @@ class Finished:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options
-@click.option("--only", default="", metavar="A,B", help="These experiments alone.")
-@click.option("--list", "listed", is_flag=True, help="Name the experiments and their questions, and run none.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Processes at a time.")
+@click.option("--only", default="", metavar="A,B", help="Run only these experiments.")
+@click.option("--list", "listed", is_flag=True, help="List the experiments and their questions without a run.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Number of parallel processes.")
 def main(
     quick: bool, data: Path, use: tuple[str, ...], only: str, listed: bool, seed: int, jobs: int, out: Path
 ) -> None:
@@ -51,7 +51,7 @@ def main(
         return
     options = [*(["--quick"] if quick else []), *(["--seed", str(seed)] if seed else [])]
     uses = [word for text in use for word in ("--use", text)]
-    # Processes start in the project's folder, so that they are given whole paths.
+    # Processes start in the project's folder, so they need absolute paths.
     places = ["--data", str(data.resolve()), "--out", str(out.resolve())]
     for name, path in sources.others.items():
         places += ["--use", f"{name}={path.resolve()}"]
@@ -75,7 +75,7 @@ def chosen(only: str) -> list[str]:
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     for name in wanted:
         if name not in NAMES:
-            raise InputError(f"experiment {name!r} is unknown; known: {', '.join(NAMES)}{nearest(name, NAMES)}")
+            raise InputError(f"experiment {name!r} is unknown; give one of {', '.join(NAMES)}{nearest(name, NAMES)}")
     return [name for name in NAMES if not wanted or name in wanted]
 
 
@@ -89,7 +89,7 @@ def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
     finished = []
     with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", disable=None) as bar:
         for together in ([name for name in names if name not in ALONE], *([name] for name in names if name in ALONE)):
-            for done in pool.map(_run_one, together, repeat(options)):  # cancels what waits when interrupted
+            for done in pool.map(_run_one, together, repeat(options)):  # an interrupt cancels waiting processes
                 finished.append(done)
                 bar.set_postfix_str(done.name, refresh=False)
                 bar.update()

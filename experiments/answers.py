@@ -162,8 +162,10 @@ def moved(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--store", is_flag=True, help="Write today's answers in the place of the stored ones.")
-@click.option("--exact", is_flag=True, help="Count every difference beyond rounding, which machines do not share.")
+@click.option("--store", is_flag=True, help="Replace the stored answers by the current ones.")
+@click.option(
+    "--exact", is_flag=True, help="Count every difference above rounding errors, which depend on the machine."
+)
 @click.option("--stored", default=STORED, type=click.Path(path_type=Path), help="The stored answers.")
 def main(store: bool, exact: bool, stored: Path) -> None:
     """Compare the shipped bundles' answers with the stored ones. Exit status 1 if an answer moved."""

@@ -100,7 +100,7 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
             continue
         family = FAMILIES[name]
         frame = data.frame
-        # The same problems on all GPUs: those of the least hashes.
+        # All GPUs use the same problems: those with the smallest hashes.
         columns = [*family.setting_names, *family.size_names]
         hashes = pd.util.hash_pandas_object(frame[columns], index=False, hash_key=f"{effort.seed:016d}").to_numpy()
         device = device_names(frame)

@@ -50,7 +50,7 @@ def table_row(name: str, command: str, seconds: float, figure: bool, answer: str
     drawn = f"[{name}.svg](figures/{name}.svg)" if figure else "none"
     took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     cells = (experiment(name).question, f"`{command}`", took, f"[{name}.csv](tables/{name}.csv)", drawn, answer)
-    # pipes and line breaks would end a cell
+    # a pipe or a line break would end a cell
     return "| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in cells) + " |"
 
 
@@ -65,7 +65,7 @@ def updated(text: str, rows: Mapping[str, str]) -> str:
     lines = {name: line for line in old.splitlines() for name in NAMES if f"(tables/{name}.csv)" in line}
     lines.update(rows)
     if not (mark and other):
-        raise InputError(f"README.md lacks the markers {BEGIN} … {END}; put them where the table belongs")
+        raise InputError(f"README.md lacks the markers {BEGIN} … {END}; add them at the place of the table")
     table = [HEADER, RULE, *(lines[name] for name in NAMES if name in lines)]
     return "\n".join([before + BEGIN, "", *table, "", END + after])
 

@@ -173,7 +173,7 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
         terms = transforms(sized(p), p.n * tiles, 4, 6, vector)[index]
         yield _ratio(FP16, name, terms, flop_count, _shapes(part))
         if index:  # filters have no tiles
-            # An input's first pass runs on the padded tiles, its second on the image's own; outputs are scaled, too.
+            # An input's first pass runs on the padded tiles, its second on the image's tiles. Outputs are also scaled.
             run = images * (filled if index == 2 else (tiles + filled) / 2)
             rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if index == 2 else 0
             padded = transforms(sized(p), run, 4, 6, vector)[index] + rest
@@ -240,7 +240,7 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
     depth, blocks = (rows.frame[name].to_numpy(dtype=float) for name in ("depth", "blocks"))
     counted = rows.frame["instructions"].to_numpy() / blocks
     bound = analytical(rows, MECHANISM_CODE[MECHANISM]).bound
-    # Sectors of 8 values that a block reads and writes, as seer-time-only takes them.
+    # Sectors of 8 values that a block reads and writes, as in seer-time-only.
     w, reads, writes = physics.waves(blocks, slots), (tile_m + tile_n) * depth / 8, tile_m * tile_n / 8
     predicted = np.full(len(rows), np.nan)
     for train, test in rounds:

@@ -115,7 +115,7 @@ def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.D
             tried = np.minimum.accumulate(log_slowdown[shape, order()])
             for evaluations in BUDGETS:
                 record = {"shape": names[shape], "method": method, "evaluations": evaluations}
-                # A search that stopped earlier keeps what it has.
+                # A search that stopped early keeps its last result.
                 records.append(record | {"log_slowdown": tried[min(evaluations, len(tried)) - 1]})
     return pd.DataFrame(records)
 

@@ -94,11 +94,11 @@ class Bench:
             raise InputError(f"{error.name} is missing; {INSTALL}") from None
         try:
             platforms = [platform.name for platform in pyopencl.get_platforms()]
-        except pyopencl.Error:  # there are none
+        except pyopencl.Error:  # no platform is installed
             platforms = []
         if POCL not in platforms:
             raise InputError(f"OpenCL has no PoCL; {INSTALL}")
-        # Macros of the parameters alone: Kernel Tuner's own would hold the grid, and every shape be compiled anew.
+        # Only the parameters are macros. Kernel Tuner's own macros include the grid, so each shape needs a compilation.
         self._source = KernelSource(FUNCTION, SOURCE.read_text(), "OpenCL", {name: name for name in KERNEL.parameters})
         self._device = DeviceInterface(self._source, platform=platforms.index(POCL), quiet=True, iterations=LAUNCHES)
         self.space = space
@@ -136,7 +136,7 @@ class Bench:
                     verify=None,
                     verbose=False,
                 )
-        except Exception as error:  # whatever the compiler or the driver raises is the row's reason
+        except Exception as error:  # any error of the compiler or the driver is the row's reason
             self.failures[number] = reason_of(error)
 
     def time_us(self, number: int, shape: Shape) -> float:
@@ -185,10 +185,12 @@ def read_passes(log: Path, header: dict[str, Any], resume: bool) -> list[dict[st
         log.write_text(json.dumps(header) + "\n")
         return []
     if not resume:
-        raise InputError(f"{log}: an earlier run's passes are there; --resume goes on with them, or remove the file")
+        raise InputError(f"{log}: the file has passes of an earlier run; continue with --resume, or remove the file")
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
     if lines[:1] != [header]:
-        raise InputError(f"{log}: it is of another device, kernel or shapes; remove it, or write to another file")
+        raise InputError(
+            f"{log}: the file is for another device, kernel or shapes; remove it, or write to another file"
+        )
     return lines[1:]
 
 
@@ -283,11 +285,11 @@ def noise_of(times: np.ndarray) -> float:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The table, parquet.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The table to write, parquet.")
 @click.option("--shapes", default=48, show_default=True, type=click.IntRange(min=1))
 @click.option("--passes", default=9, show_default=True, type=click.IntRange(min=1))
-@click.option("--minutes", default=np.inf, help="Begin no pass that would end later.")
-@click.option("--resume", is_flag=True, help="Go on with the passes that an earlier run finished.")
+@click.option("--minutes", default=np.inf, help="Begin no pass that would end after this time.")
+@click.option("--resume", is_flag=True, help="Continue after the finished passes of an earlier run.")
 def main(output: Path, shapes: int, passes: int, minutes: float, resume: bool) -> None:
     """Measure a matrix product in OpenCL on this CPU: all configurations on all shapes."""
     space = configurations(KERNEL)

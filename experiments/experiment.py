@@ -132,7 +132,7 @@ def write_outcome(name: str, outcome: Outcome, home: Path = HOME) -> None:
     write_text(home / "tables" / f"{name}.csv", text)
     drawn = home / "figures" / f"{name}.svg"
     if outcome.figure is None:
-        drawn.unlink(missing_ok=True)  # an earlier run's figure must not pass for this one's
+        drawn.unlink(missing_ok=True)  # a figure of an earlier run must not remain
     else:
         write_text(drawn, outcome.figure)
 
@@ -178,11 +178,11 @@ def shared_options(command: Any) -> Any:
     """Add the options that one experiment and `experiments.all` share."""
     path = click.Path(path_type=Path)
     for option in (
-        click.option("--out", type=path, default=HOME, help="Where README.md, tables/ and figures/ lie."),
-        click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits."),
-        click.option("--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source."),
+        click.option("--out", type=path, default=HOME, help="Folder of README.md, tables/ and figures/."),
+        click.option("--seed", default=0, show_default=True, help="Seed of folds, samples and fits."),
+        click.option("--use", multiple=True, metavar="NAME=FILE", help="Replace a source by another dataset."),
         click.option("--data", type=path, default=DEFAULT_FOLDER, help="Folder of the files."),
-        click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes."),
+        click.option("--quick", is_flag=True, help="Use fewer folds and a sample of the shapes."),
     ):
         command = option(command)
     return command
@@ -196,7 +196,7 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
 
     @click.command(help=experiment.question, context_settings={"help_option_names": ["-h", "--help"]})
     @shared_options
-    @click.option("--only", type=click.Choice(choices), multiple=True, hidden=not choices, help="These alone.")
+    @click.option("--only", type=click.Choice(choices), multiple=True, hidden=not choices, help="Run only these parts.")
     def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path, only: tuple[str, ...]) -> None:
         from tqdm import tqdm
 

@@ -71,7 +71,7 @@ def write_forward_table(data: Path, source: str, path: Path) -> None:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER)
 @click.argument("out", type=click.Path(path_type=Path), default=SHIPPED)
-@click.option("--only", type=click.Choice([*TABLES, *PLANS]), multiple=True, help="These alone, not all.")
+@click.option("--only", type=click.Choice([*TABLES, *PLANS]), multiple=True, help="Build only these.")
 def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     """Fit every bundle on the public tables in DATA (default: experiments/data) and write it as a folder in OUT.
 

@@ -92,7 +92,7 @@ def _held(board: Gpu, family: str, *, measured: bool) -> float | None:
         return float((own["coverage"] * own["rows"]).sum() / own["rows"].sum())
     alike = [gpu(str(name)).line == board.line for name in rows["gpu"]]
     others = rows[(rows["part"] == LEFT_OUT) & pd.Series(alike, rows.index)]
-    # A line of which one GPU was measured has had none left out: its width was judged by no other.
+    # If a line has one measured GPU, no GPU of the line was held out, and the width has no check.
     return float(others["coverage"].mean()) if others["gpu"].nunique() > 1 else None
 
 

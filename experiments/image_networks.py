@@ -59,7 +59,7 @@ def measured(training: bool, convolutional: bool = True) -> pd.DataFrame:
     table = pd.read_parquet(HOME / "data" / "networks_timm.parquet").reset_index(drop=True)
     table["network"] = table["model"].str.split(".").str[0]
     family = table["network"].map(_model_to_module)
-    # The older release's compiled passes are its first, and took other batches.
+    # The older release's compiled passes are the first ones published, with other batches.
     is_judged = table["torch"].isin(["pt240", "pt291"]) & ~(table["compiled"] & (table["torch"] == "pt240"))
     is_judged &= family.notna() & ((family.map(crc) % 2 == 0) == training)
     size = table.groupby("network")["infer_img_size"].transform("max")

@@ -29,7 +29,7 @@ def write_load_table(rows: int, path: str | Path, group_rows: int = GROUP_ROWS) 
         for start in range(0, rows, group_rows):
             repeat, row = np.divmod(np.arange(start, min(start + group_rows, rows)), len(table))
             group = table.take(row)
-            # the first repeat takes batches 1, 2, … in the order of the measured ones, the second those that follow
+            # the first repeat has batches 1, 2, … in the order of the measured ones, the second has the next ones
             batch = 1 + len(batches) * repeat + place[row]
             writer.write_table(group.set_column(batch_column, "n", pa.array(batch)), row_group_size=group_rows)
 

@@ -51,11 +51,11 @@ def operator_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     source = next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
     if source is None:
         known = "; or ".join(", ".join(needed) for needed, *_ in READERS)
-        raise InputError(f"{name}: its columns fit no table of operators; needed are {known}")
+        raise InputError(f"{name}: the columns fit no table of operators; give a table with {known}")
     reader, origin = source
     parts = [part.assign(gpu=_registered(part["gpu"], "name")).dropna(subset="gpu") for part in reader(frame)]
     if not sum(map(len, parts)):
-        raise InputError(f"{name}: no row is of a known operator and GPU")
+        raise InputError(f"{name}: no row has a registered operator and GPU")
     return pd.concat(parts, ignore_index=True).assign(origin=origin)
 
 
@@ -68,12 +68,12 @@ def _registered(names: pd.Series, fact: str) -> pd.Series:
     return names.map(facts)
 
 
-# dense_ops: `bmm` and `linear` compute (M × K) = (M × N)·(N × K), as the launched grids show: the reduction is over N.
-# The others work on B × H. A trailing u means that a number takes the place of the second tensor. Times are those of
-# isolated calls and hold the framework's launch overhead, 15 to 100 µs. PyTorch keeps TF32 off; AMD's fp32 matrix cores
-# need no permission, and MI100's times beat its vector peak.
-# On the P4 the linear layers of the table's training part ran at a fifth of the peak, those of its test part, by other
-# kernels, at three quarters: the first are left out, since models would carry them to other GPUs.
+# dense_ops: `bmm` and `linear` compute (M × K) = (M × N)·(N × K). The launched grids show that the reduction is over N.
+# The other operators have sizes B × H. A trailing u means that the second tensor is a number. The times are of isolated
+# calls and include the framework's launch overhead, 15 to 100 µs. TF32 is off in PyTorch. AMD's fp32 matrix cores need
+# no option: MI100 is faster than its vector peak.
+# On the P4, the linear layers of the table's training part ran at a fifth of the peak. The test part has other kernels
+# at three quarters. The training part is dropped, because models would transfer its times to other GPUs.
 
 
 def _dense(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -91,7 +91,7 @@ def _dense(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield part[["gpu", "time_us"]].assign(**named, **sizes)
 
 
-# deepbench_gemm: C (M × N) = A·B over K; the transposes `ta tb` are the variant, NN the plain one.
+# deepbench_gemm: C (M × N) = A·B over K. The variant is the transposes `ta tb`; NN has no transpose.
 def _deepbench(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     part = frame[frame["precision"].isin(_NAMES["precisions"])]
     rows = {
@@ -111,13 +111,13 @@ def _deepbench(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     yield pd.DataFrame(rows, index=part.index)
 
 
-# gemm_tensile: as `seer import tensile` reads the logic files.
+# gemm_tensile: the rows that `seer import tensile` reads from the logic files.
 def _tensile(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     yield settings_of(frame.drop(columns=["gflops", "solution"], errors="ignore"))
 
 
-# cudnn_other_ops: sizes are packed into a text, `key=value;key=value;…`. This grammar was inferred from the rows. Keys
-# are `name` or `name[i]`, values whole numbers.
+# cudnn_other_ops: the sizes are one text, `key=value;key=value;…`. This grammar was inferred from the rows. Keys are
+# `name` or `name[i]`, values are integers.
 # - Activation, batch norm, op tensor: input[0..3] = n, c, h, w (input[0..1] = n, c of a matrix).
 # - Add tensor: the same, with bias[0..3] = 1, c, 1, 1.
 # - Pooling: the same, with filter_height filter_width pad_height pad_width stride_height stride_width.
@@ -167,9 +167,9 @@ def _packed(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     yield pd.concat([pd.DataFrame(rows), columns], axis=1)
 
 
-# cudnn_other_ops_p100_v100: the sizes are those of the convolution that a call belongs to; the operator's tensor is
-# that convolution's *output*, n × k × p × q (times rank with its elements at 0.99, with the input's at 0.6). Pooling
-# has the convolution's filter, padding and stride over that tensor. Softmax in instance mode reduces over c·h·w.
+# cudnn_other_ops_p100_v100: a row has the sizes of the convolution of the call. The operator's tensor is the *output*
+# of that convolution, n × k × p × q: the rank correlation of times with its elements is 0.99, with the input's 0.6.
+# Pooling uses the convolution's filter, padding and stride on that tensor. Softmax in instance mode reduces over c·h·w.
 _SCOPE_VERSION = "7.x(2018-07/08)"
 
 
@@ -186,7 +186,7 @@ def _of_convolutions(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
             c, h, w = c * h * w, 1, 1
         named = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
         rows = part[["gpu", "dtype", "time_us"]].assign(**named, n=part["n"], c=c, h=h, w=w)
-        if "pool" in kind:  # a few windows exceed the image
+        if "pool" in kind:  # some windows exceed the image
             rows = rows.assign(**{size: part[column] for size, column in POOL.items()})
             fits = rows["window"] <= rows["h"] + 2 * rows["pad"]
             rows = rows[fits & (rows["window_w"] <= rows["w"] + 2 * rows["pad_w"])]

@@ -56,7 +56,7 @@ def terms(op: Any) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(op, ConvColumns):
         depth = op.r * op.s * op.c
         matrix, which = _product_terms(op.n * op.c * op.h * op.w, op.n * out_h(op) * out_w(op), op.k, depth)
-        return matrix, which + 2 * np.asarray(depth > op.c)  # larger filters are fitted apart
+        return matrix, which + 2 * np.asarray(depth > op.c)  # larger filters have a fit of their own
     if isinstance(op, MaxPool):
         width = np.sqrt(op.window * op.window_w)  # SEER's windows are square
         columns = [op.outputs * width, op.elements]

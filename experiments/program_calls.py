@@ -65,7 +65,7 @@ def call_rows(folder: Path) -> Iterator[tuple[str, ...]]:
         try:
             calls = calls_of(path)
         except (ImportError, RuntimeError) as error:
-            click.echo(f"{path}: left out, {error}", err=True)
+            click.echo(f"{path}: skipped, {error}", err=True)
             continue
         yield from ((*key, stored(call)) for call in calls)
 

@@ -95,7 +95,7 @@ def _row(entry: Any, configs: Path) -> Row:
     decoder = _decoder(configs / f"{NAMES['models'][entry.model_path][0]}_config.json")
     own = main_dtype(decoder, None)
     dtype = _dtype(entry, own)
-    if own.startswith("w4a16"):  # its attention is not quantised, whatever the row says
+    if own.startswith("w4a16"):  # its attention is not quantised, even if the row says so
         dtype = None
         if entry.backend == "trtllm" and gpu(name).fp4_tensor_tflops:
             decoder = replace(decoder, checkpoint=decoder.checkpoint.with_types({own: FLOAT4}))
@@ -156,7 +156,7 @@ def fitted(rows: pd.DataFrame) -> ServerModel:
     """Return the model of one framework's rows, without widths. A family's weight is the square root of its rows."""
     weights = _weights(rows)
     measured = np.log(rows["ttft_ms"].to_numpy())
-    # A first token's time is a line in both constants.
+    # The time to first token is linear in both constants.
     alone_ms = np.array([steps.ttft_ms(0.0, 0.0) for steps in rows["steps"]])
     others_ms = np.array([steps.ttft_ms(0.0, 1.0) for steps in rows["steps"]]) - alone_ms
 
@@ -248,7 +248,7 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
     measured, predicted = rows[f"{word}_ms"], rows[f"{word}_predicted"]
     error = (predicted / measured - 1).abs()
     holds = measured.between(rows[f"{word}_low"], rows[f"{word}_high"])
-    # Of each workload, so that its length does not make the order.
+    # Each workload is ranked alone, so that its length does not determine the order.
     groups = rows.groupby(["model", "gpu", "library", "precision", "input", "output"])
     columns = [f"{word}_ms", f"{word}_predicted"]
     ranks = [part[columns].rank().corr().to_numpy()[0, 1] for _, part in groups if len(part) >= MIN_GROUP]
@@ -284,7 +284,9 @@ def store(rows: pd.DataFrame) -> None:
 
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")
-@click.option("--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with its package.")
+@click.option(
+    "--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with aiconfigurator's package."
+)
 @click.option("--store", "stores", is_flag=True, help="Write the constants of all families for the product.")
 def main(python: str, stores: bool) -> None:
     """Print and store the table."""
@@ -297,9 +299,9 @@ def main(python: str, stores: bool) -> None:
     table.round(3).to_csv(HOME / "tables" / "serving.csv", index=False)
     click.echo(table.round(3).to_string(index=False))
     refused = sample["refused"].value_counts()
-    click.echo(f"{len(sample)} rows, {len(rows)} of them said; refused: {dict(refused[refused.index != ''])}")
+    click.echo(f"{len(sample)} rows, {len(rows)} with predictions; refused: {dict(refused[refused.index != ''])}")
     sooner = sum(ms < steps.min_tpot_ms for ms, steps in zip(rows["tpot_ms"], rows["steps"], strict=True))
-    click.echo(f"further tokens sooner than peak rates allow: {sooner} rows")
+    click.echo(f"time per output token below the roofline: {sooner} rows")
 
 
 if __name__ == "__main__":

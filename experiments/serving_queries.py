@@ -58,7 +58,7 @@ def main(questions: str, answers: str) -> None:
     for place, row in enumerate(rows.itertuples()):
         try:
             said[place] = answer(row)
-        except (Exception, SystemExit):  # a refusal has many classes
+        except (Exception, SystemExit):  # refusals raise many classes
             continue
     pd.DataFrame(said, columns=["ttft_ms", "tpot_ms"]).to_parquet(answers)
 

@@ -227,7 +227,7 @@ def main() -> None:
         table[name].map(list(values).index).to_numpy() for name, values in (("runtime", RUNTIMES), ("host", KINDS))
     ]
     timed = Timed(table, stack, launches, *kinds)
-    # Convolutions over three axes have the law of those over two, and a factor: nothing is fitted to them.
+    # The time of a convolution over three axes is a factor times the model over two axes. Nothing is fitted to it.
     is_plane = np.array([all(layer.time_factor == 1.0 for layer in network.layers) for network in networks])
     trained = table["training"].to_numpy() & is_plane
     measured_us = 1e3 * table["measured_ms"].to_numpy()

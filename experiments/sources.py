@@ -49,7 +49,7 @@ class Sources:
     def __post_init__(self) -> None:
         for name in self.others:
             if name not in FILES:
-                raise InputError(f"source {name!r} is unknown; known: {', '.join(FILES)}{nearest(name, FILES)}")
+                raise InputError(f"source {name!r} is unknown; give one of {', '.join(FILES)}{nearest(name, FILES)}")
 
     def path(self, name: str) -> Path:
         """Return the file of a source."""
@@ -71,7 +71,7 @@ class Sources:
             frame = frame[frame[column] == value]
         if frame.empty:
             wanted = ", ".join(f"{column}={value}" for column, value in where.items())
-            raise InputError(f"{self.path(name)}: no row has {wanted}; give a table that has some")
+            raise InputError(f"{self.path(name)}: no row has {wanted}; give a table with such rows")
         return data.with_frame(frame)
 
     def winners(self) -> Dataset:

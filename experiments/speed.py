@@ -93,7 +93,7 @@ def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
 
 def ours(served: Predictor, convs: Sequence[Conv]) -> Figures:
     """Return the times of the predictor's answers."""
-    served.select(convs[0])  # what is made ready once per setting
+    served.select(convs[0])  # prepares the setting once
     products, (n, k) = load(SDK_GPU), SDK_WEIGHTS
 
     many = big_table(convs)
@@ -125,7 +125,7 @@ def described() -> Figures:
                 model(m=m, **configuration)
 
         ask = scores if "perf_model" in what else lambda m, ask=predictor.select: ask(f"m{m}")
-        ask(1)  # what is made ready once
+        ask(1)  # prepares the kernel once
         figures[what] = median_us(ask, range(1000, 1020)) / 1e3
     return figures
 

@@ -109,7 +109,7 @@ def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def per_algorithm(predictions: Predictions) -> pd.DataFrame:
     """Return `time_verdicts` for all algorithms together and for each, and the models that could not be fitted.
 
-    An algorithm whose variants all have counted kernels has rows per variant, too. `KNOWN` is compared with the main
+    If kernels were counted, each variant of an algorithm has rows, too. `KNOWN` is compared with the main
     kernels, also by their measured class.
     """
     frame = predictions.rows.frame
@@ -120,7 +120,7 @@ def per_algorithm(predictions: Predictions) -> pd.DataFrame:
     members = {"all": np.ones(len(frame), dtype=bool)} | members
     times = {name: time_us for name, time_us in predictions.time_us.items() if name != KNOWN}
     parts = _each(replace(predictions, time_us=times), members)
-    if KNOWN in predictions.time_us and "main_kernel_us" in frame:  # else no round was long enough to fit any
+    if KNOWN in predictions.time_us and "main_kernel_us" in frame:  # missing if every round was too short for a fit
         main_us = frame["main_kernel_us"].fillna(frame["time_us"]).to_numpy()
         rows = replace(predictions.rows, time_us=main_us)
         bound = {f", {name}": (frame["kernel_class"] == number).to_numpy() for number, name in enumerate(CLASSES)}
@@ -142,7 +142,7 @@ def answer(table: pd.DataFrame) -> str:
     ):
         wide = part.pivot_table(index="model", columns="split", values="median_error_pct")
         if not {SEER_SPLIT, SHAPE_SPLIT} <= set(wide.columns):
-            continue  # too few rows for the other split to test any
+            continue  # too few rows for a test in the other split
         wide = wide.sort_values(SHAPE_SPLIT)
         each = []
         for name in named_models(wide.index[0], wide.index):

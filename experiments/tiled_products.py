@@ -2,9 +2,9 @@
 
 The constants are fitted to MI60 and Navi 21, each alone. They are used for boards of the same kind, GCN and RDNA.
 Boards with matrix cores for fp32 have no times here. They use the geometric mean of both shares and bandwidths, and the
-latency and start time of Navi 21, whose kernels are as new as theirs. The cost of a split sum is assumed: libraries of
-boards with matrix cores split sums, those of the two boards rarely do. Errors are computed on the board that was not
-fitted, and on two Vega boards of DeepBench.
+latency and start time of Navi 21, whose kernels are as new as theirs. The cost of a split sum is assumed.
+Libraries for boards with matrix cores split sums, but libraries for the two boards rarely do. Errors are computed on
+the board that was not fitted, and on two Vega boards of DeepBench.
 """
 
 import json
@@ -123,7 +123,7 @@ def main(out: Path) -> None:
             left_out.append(errors(models[other], rows[rows["gpu"] == board], f"{board}, left out"))
         for board in JUDGED:
             errors(models["gfx9"], rows[rows["gpu"] == board], f"{board}, left out")
-        # Both boards that were left out have the same weight: the interval is to hold for a board of another kind, too.
+        # Both held-out boards have the same weight, so that the interval also holds for a board of another kind.
         draws = np.random.default_rng(0)
         log = np.concatenate([draws.choice(each, 20_000) for each in left_out])
         known = {

@@ -77,7 +77,7 @@ def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows, model: Interpolated
     habit = AlwaysBestSingle().fit(here)
     near, there = nearest(test, sorted(train.frame["gpu"].astype(str).unique()))
     near_habit = AlwaysBestSingle().fit(train.take((train.frame["gpu"] == near).to_numpy()))
-    # The row of any version of the framework.
+    # The framework's version may differ.
     columns = [name for name in kind.row_key if name not in ("gpu", "library_version")]
     rows = frame[(frame["gpu"] == near).to_numpy()]
     times = rows["time_us"].groupby(joined(rows, columns).to_numpy()).median()
@@ -124,7 +124,7 @@ def measured(table: Path, family: str, python: str, judged: list[str]) -> pd.Dat
     frame = read_dataset(table).frame
     known = sorted(frame["gpu"].unique())
     for name in set(judged) - set(known):
-        raise InputError(f"--judge {name}: {table} has no such GPU; those with rows: {', '.join(known)}")
+        raise InputError(f"--judge {name}: {table} has no such GPU; give one of {', '.join(known)}")
     return frame
 
 
@@ -180,15 +180,19 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--family", type=click.Choice(list(PUBLISHED)), required=True)
-@click.option("--table", type=click.Path(path_type=Path), help="Imported table; made where it is missing, in out/.")
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="Imported table; if it is missing, it is written to out/."
+)
 @click.option("--folds", type=click.IntRange(1, FOLDS), help=f"How many of {FOLDS} are judged: 1, of moe all.")
-@click.option("--gpus", default="", metavar="A,B", help="GPUs that train; all of the table by default.")
-@click.option("--judge", default="h100-sxm,b200", metavar="A,B", help="GPUs that are judged; these by default.")
+@click.option("--gpus", default="", metavar="A,B", help="GPUs for training; by default all of the table.")
+@click.option("--judge", default="h100-sxm,b200", metavar="A,B", help="GPUs to judge.")
 @click.option("--leave-out", default="none", type=click.Choice(["none", "siblings"]), show_default=True)
-@click.option("--most-rows", default=InterpolatedTerms().most_rows, help="Rows that fit trees.")
-@click.option("--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with its SDK.")
+@click.option("--most-rows", default=InterpolatedTerms().most_rows, help="Maximum rows for the fit of trees.")
+@click.option(
+    "--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with aiconfigurator's SDK."
+)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie.")
+@click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Folder of tables/ and figures/.")
 def main(
     family: str,
     table: Path | None,

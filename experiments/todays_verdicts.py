@@ -64,13 +64,13 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
     references."""
     problem, every = pd.factorize(rows.problem)[0], np.ones(len(rows), dtype=bool)
     candidates = Candidates(problem, rows.time_us, every, rows.order)
-    # 1. Which problems have a choice that counts: two candidates or more, the second best far enough behind.
+    # 1. A choice counts if the problem has at least two candidates, and the second best is slower by the margin.
     ranked = np.lexsort((rows.time_us, problem))
     first = np.searchsorted(problem[ranked], np.arange(candidates.count))
     second_us = rows.time_us[ranked[np.minimum(first + 1, len(rows) - 1)]]
     judged = (np.bincount(problem) > 1) & (second_us >= (1 + margin) * candidates.best_us())
     shape = rows.shape[ranked[first]]
-    # 2. What every predictor says; of one with a time per framework, about the framework's fastest kernel alone.
+    # 2. Errors and slowdowns per predictor. A time per framework is compared with the framework's fastest kernel only.
     library = rows.frame["library"].astype(str).to_numpy()
     fastest = rows.time_us == pd.Series(rows.time_us).groupby([problem, library]).transform("min").to_numpy()
     times, errors, slowdowns, records = {}, {}, {}, []
@@ -86,7 +86,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
             slowdowns[name] = np.where(judged & choice.chosen, np.log(choice.slowdown), np.nan)
             record |= choice_record(slowdowns[name], shape)
         records.append(record)
-    # 3. Against the references, row by row and problem by problem.
+    # 3. Differences to the references, by row and by problem.
     for record in records:
         for kind, logs, shapes in (("error", errors, rows.shape), ("slowdown", slowdowns, shape)):
             for reference in (AICONFIGURATOR, HABIT):

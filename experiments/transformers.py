@@ -60,7 +60,7 @@ def forward(
     """Return the layers of the forward pass."""
     run, rows, groups = _Pass(fused), batch * sequence, batch * sizes["heads"]
     depth = sizes["hidden"] // sizes["heads"]
-    # GPT-2 and OPT choose the larger of two scores; masks are shared by the heads, BERT's and GPT-2's by samples, too.
+    # GPT-2 and OPT take the larger of two scores. Heads share a mask; in BERT and GPT-2, samples share it, too.
     tensors = {
         "hidden": (rows, sizes["hidden"]),
         "inner": (rows, sizes["inner"]),
@@ -99,7 +99,7 @@ def transformer(
     sizes = sizes_of(config)
     tally = forward(config["model_type"], sizes, sequence, batch, training=training, fused=fused)
     if training:
-        # Gradients of the loss, of every layer, and of the table of words; each is added to the step's before.
+        # Gradients of the loss, of every layer, and of the embedding table. Each is added to the previous gradient.
         layers, loss = list(tally.layers), (batch * sequence, sizes["vocabulary"])
         extra: list[Operator] = [Softmax(n=loss[0], c=loss[1]), elementwise("mul_scalar", loss, "fp32")]
         for layer in reversed(layers):

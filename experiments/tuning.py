@@ -132,7 +132,7 @@ def play(cell: Cell) -> pd.DataFrame:
     records = []
     for method in cell.methods:
         order = transferred(space, left_out, index, target) if method == OURS else proposals(method, target)
-        # Before anything ran, the slowest configuration counts; a search that stopped keeps what it has.
+        # Before the first success, the slowest configuration counts. A search that stopped keeps its last result.
         times = np.minimum.accumulate(np.minimum(target.time_us[order], ran.max())) / ran.min()
         near = np.append(np.flatnonzero(times <= NEAR) + 1.0, np.inf)[0]
         for evaluations in DRAWN:
@@ -245,7 +245,7 @@ def kernel_tuner_order(strategy: str, target: Target) -> list[int]:
     random.seed(target.seed)
     np.random.seed(target.seed)
     with TemporaryDirectory() as folder, redirect_stdout(StringIO()), catch_warnings():
-        simplefilter("ignore")  # of arguments and block sizes, which a kernel that does not run lacks
+        simplefilter("ignore")  # on missing arguments and block sizes: the kernel does not run
         path = Path(folder) / "cache.json"
         path.write_text(json.dumps(content), encoding="utf-8")
         results = tune_kernel(

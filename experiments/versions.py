@@ -32,7 +32,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     version = rows.frame["library_version"].to_numpy()
     known = sorted(set(version), key=version_key)
     if len(known) < 2:
-        raise InputError(f"{data.name}: one library version on {GPU} ({known[0]}); a change needs two")
+        raise InputError(f"{data.name}: the table has one library version on {GPU} ({known[0]}); give a table with two")
     parts = []
     for older, newer in pairwise(known):
         position = known.index(newer)
@@ -59,8 +59,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
     """Return per algorithm, and over all, the ratio of new to old times, and the numbers of gained and lost rows.
 
-    Only rows measured under both versions have a ratio. ``best_changed_pct`` is the share of problems, measured with
-    the same algorithms under both, whose fastest algorithm changed.
+    Only rows measured under both versions have a ratio. ``best_changed_pct`` is the share of problems whose fastest
+    algorithm changed, among the algorithms measured under both.
     """
     key = [*SIZE_COLUMNS, "math", "algorithm"]
     columns = [*key, "status", "time_us"]

@@ -168,7 +168,7 @@ def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     version = pd.to_numeric(frame["cudnn"], errors="coerce")
     frame = frame[(frame["use_cudnn"] == 1) & frame["model"].isin(list(TORCH7)) & (version >= FIRST_CUDNN)]
     if frame.empty:
-        raise InputError("the end-to-end table has no row with cuDNN 5 or later; give one that has")
+        raise InputError("the end-to-end table has no row with cuDNN 5 or later; give a table with such rows")
     predictors = {name: load_predictors(name) for name in sorted(set(frame["gpu"]))}
     records = []
     for (model, batch), part in frame.groupby(["model", "batch"]):

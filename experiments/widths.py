@@ -26,7 +26,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             for part, rows in ((HELD, card["intervals"]), (LEFT_OUT, card["unseen_gpus"])):
                 cells += [{"bundle": bundle.path.name, "family": family, "part": part, **row} for row in rows]
     table = pd.DataFrame(cells).query("gpu != 'all'")
-    # One line for each type; where a GPU has a single one, that of all of them.
+    # There is one row for each type. If a GPU has a single type, its row is the one for all types.
     several = table.duplicated(subset=["bundle", "family", "part", "gpu"], keep=False)
     table = table[~several | (table["dtype"] != "all")].rename(columns={"interval_factor": "claimed_factor"})
     names = ("bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "claimed_factor", "coverage")
