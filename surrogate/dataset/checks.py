@@ -18,7 +18,7 @@ from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu, gpu, unlisted
 
-MAX_WORK = 2.0**58
+MAX_SIZE_PRODUCT = 2.0**58
 """Upper limit of the product of a problem's sizes, so that features computed in int64 cannot overflow."""
 LAUNCH_US = 5.0
 """Time of a call with a tiny problem: 3 to 10 µs on all measured GPUs."""
@@ -75,7 +75,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     for column in [column for column in columns.NUMBER_COLUMNS if column in out]:
         out[column] = columns.numbers(out[column], column, name)
     for column in [column for column in columns.TEXT_COLUMNS if column in out]:
-        out[column] = _each(out[column], str, None)
+        out[column] = _mapped(out[column], str, None)
     if "layout" in out:
         out["layout"] = out["layout"].replace(columns.LAYOUT_ALIASES)
     return out
@@ -104,7 +104,7 @@ def _refuse_undescribed_kernel(table: pd.DataFrame, name: str) -> None:
     )
 
 
-def _each(values: pd.Series, function: Callable[[object], str], absent: str | None) -> pd.Series:
+def _mapped(values: pd.Series, function: Callable[[object], str], absent: str | None) -> pd.Series:
     """Return ``function`` of each value, called once for equal values; ``absent`` for missing values."""
     code, distinct = pd.factorize(values)
     texts = np.array([*map(function, distinct), absent], dtype=object)
@@ -125,7 +125,7 @@ def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: st
 def _fill_facts(out: pd.DataFrame, name: str) -> None:
     """Add missing columns of the measurement: library, its version and status."""
     if "library" not in out:
-        out["library"] = _each(out["gpu"], lambda gpu_name: VENDOR_LIBRARIES[_device(gpu_name, name).vendor], "")
+        out["library"] = _mapped(out["gpu"], lambda gpu_name: VENDOR_LIBRARIES[_device(gpu_name, name).vendor], "")
     if "library_version" not in out:
         out["library_version"] = ""
     if "status" not in out:
@@ -197,7 +197,7 @@ def _rules(frame: pd.DataFrame, own: Family | None) -> Iterator[tuple[str, np.nd
             empty = empty | (frame[column] == "").to_numpy()
         yield column, empty, "a name is needed"
     yield "status", ~frame["status"].isin(columns.STATUSES).to_numpy(), f"known: {', '.join(columns.STATUSES)}"
-    yield from _times(frame)
+    yield from _time_rules(frame)
 
 
 def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np.ndarray, str]]:
@@ -213,8 +213,8 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
             yield column, in_family & ~frame[column].isin(allowed).to_numpy(), f"known: {', '.join(allowed)}"
     with np.errstate(over="ignore"):
         sizes = [np.maximum(frame[name].to_numpy(dtype=float), 1) for name in family.counted_names]
-        large = sane & (np.prod(sizes, axis=0) >= MAX_WORK)
-    yield family.size_names[0], large, f"the product of the sizes must stay below {MAX_WORK:.1e}"
+        large = sane & (np.prod(sizes, axis=0) >= MAX_SIZE_PRODUCT)
+    yield family.size_names[0], large, f"the product of the sizes must stay below {MAX_SIZE_PRODUCT:.1e}"
     arrays = {name: np.where(sane, frame[name].to_numpy(), 1) for name in family.size_names}
     for column, wrong, rule in family.geometry(arrays, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
@@ -223,7 +223,7 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
         yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "an earlier row is equal; one row per key"
 
 
-def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
+def _time_rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
     ok = (frame["status"] == "ok").to_numpy()
     time_us = frame["time_us"].to_numpy()
     with np.errstate(invalid="ignore"):
@@ -248,7 +248,7 @@ def check_formulas(frame: pd.DataFrame, family: DescribedFamily, name: str) -> N
 
     The error begins with ``name``.
     """
-    values = _of_rows(frame, family)
+    values = _formula_inputs(frame, family)
     for cost, formula in family.description.formulas.items():
         numbers = np.broadcast_to(formula.value(values), len(frame))
         wrong = ~np.isfinite(numbers) & np.isfinite(sum(values[each] for each in formula.names))
@@ -262,7 +262,7 @@ def check_formulas(frame: pd.DataFrame, family: DescribedFamily, name: str) -> N
             raise InputError(f"{name}: condition {condition.text!r} holds in no row, so no configuration is left")
 
 
-def _of_rows(frame: pd.DataFrame, family: DescribedFamily) -> dict[str, np.ndarray]:
+def _formula_inputs(frame: pd.DataFrame, family: DescribedFamily) -> dict[str, np.ndarray]:
     """Return the sizes and parameters of a described kernel's rows by name, for its formulas."""
     parameters = family.configurations(frame["solver"].tolist())
     sizes = {name: frame[name].to_numpy(dtype=np.float64) for name in family.size_names}
@@ -294,10 +294,10 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
                 else ("look at flops and bytes, too")
             )
             warnings.append(
-                f"{name}: {below:,} of {len(ratio):,} times are below {FASTEST_US:g} µs or what the GPU's peaks allow,"
-                f" down to {ratio.min():.1g} of it; time_us is in µs, {remedy}"
+                f"{name}: {below:,} of {len(ratio):,} times are below {FASTEST_US:g} µs or the time at the GPU's peaks,"
+                f" down to {ratio.min():.1g} of this limit; time_us is in µs, {remedy}"
             )
-    values = _of_rows(ok, family)
+    values = _formula_inputs(ok, family)
     for condition in family.description.conditions or ():
         out = int((np.nan_to_num(np.broadcast_to(condition.value(values), len(ok))) == 0).sum())
         if out:

@@ -121,7 +121,7 @@ KERNEL_NUMBERS = tuple(_KERNELS[: _KERNELS.index("l2_read_sectors")])
 """Numeric columns of a kernel table, after its key, ``kernel_index`` and ``kernel_name``; more counters may follow."""
 NUMBER_COLUMNS = (*(c.name for c in _DATASET if c.kind == "float64"), "repeats")
 TEXT_COLUMNS = tuple(c.name for c in _DATASET if c.kind == "text")
-"""Columns of a dataset that `normalise` turns into text; those of `NUMBER_COLUMNS` become float64."""
+"""Columns of a dataset that `normalise` turns into text. The columns in `NUMBER_COLUMNS` become float64."""
 
 
 def numbers(values: "pd.Series", column: str, name: str) -> "pd.Series":

@@ -21,8 +21,8 @@ Progress = Callable[[int, int, str], None]
 """Callback of long work: (amount done, total amount, a word on the work or an empty text).
 
 Two threads never call it at once."""
-CLEAR_SECONDS = 2.0
-"""Seconds of work before an estimate of the time left is given."""
+MIN_ESTIMATE_SECONDS = 2.0
+"""Minimum seconds of timed work before an estimate of the time left is given."""
 TRIES = 100
 """Number of tries to replace a folder while other processes replace it, too."""
 
@@ -49,7 +49,7 @@ class TimeLeft:
     def seconds(self) -> float | None:
         """Return the seconds left; None until each kind of remaining work has a timed part."""
         left = [kind for kind, amount in self._left.items() if amount > 0]
-        if sum(self._seconds.values()) < CLEAR_SECONDS or not all(self._done[kind] for kind in left):
+        if sum(self._seconds.values()) < MIN_ESTIMATE_SECONDS or not all(self._done[kind] for kind in left):
             return None
         return sum(self._left[kind] * self._seconds[kind] / self._done[kind] for kind in left) / self._at_once
 

@@ -212,10 +212,18 @@ def read_list(
 
     Parameters
     ----------
-    path : the file.
-    own : the described kernel of texts without a name and of rows without a family.
-    gpu : the GPU for the default math; without a GPU, a convolution without math has fma.
-    settings : settings of rows that do not state them.
+    path : str or Path
+        The file.
+    own : Family, optional
+        The described kernel of texts without a name and of rows without a family.
+    gpu : Gpu, optional
+        The GPU for the default math. Without a GPU, a convolution without math has fma.
+    settings : dict of str to str, optional
+        Settings of rows that do not state them.
+
+    Returns
+    -------
+    list of ListedProblem
 
     Raises
     ------
@@ -400,10 +408,19 @@ def expand_problems(
 
     Parameters
     ----------
-    columns : name → cells, as in a user's table.
-    own : the described kernel of rows without a family.
-    where : the first words of an error.
-    settings : settings of rows that do not state them.
+    columns : mapping
+        Name → cells, as in a user's table.
+    own : Family or None
+        The described kernel of rows without a family.
+    where : str
+        The first words of an error.
+    settings : mapping of str to str
+        Settings of rows that do not state them.
+
+    Returns
+    -------
+    mapping
+        Name → cells.
 
     Raises
     ------

@@ -104,15 +104,15 @@ def candidate_names(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 def strata(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return (rows,) the stratum of each row's problem."""
-    return _of_problems(frame, family, family.stratum)
+    return _by_problem(frame, family, family.stratum)
 
 
 def kernel_groups(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return (rows,) the group of problems that run the same kernels; see `Family.kernel_group`."""
-    return _of_problems(frame, family, family.kernel_group)
+    return _by_problem(frame, family, family.kernel_group)
 
 
-def _of_problems(frame: pd.DataFrame, family: Family, name: Callable[[object], np.ndarray]) -> np.ndarray:
+def _by_problem(frame: pd.DataFrame, family: Family, name: Callable[[object], np.ndarray]) -> np.ndarray:
     """Return (rows,) ``name`` of each row's problem, called once per setting on arrays."""
     out = np.full(len(frame), "", dtype=object)
     for setting, positions in row_groups(frame, family.setting_names):
@@ -165,7 +165,11 @@ def fully_measured(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 
 def evaluation_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.ndarray:
-    """True for rows of judged problems: two candidates ok or more, newest versions; for ``all``, none unmeasured."""
+    """Return (rows,) True for rows of problems that an evaluation uses.
+
+    Only the newest library versions count. Such a problem has at least two candidates with status ok. If ``candidates``
+    is ``all``, it also has a row for every algorithm.
+    """
     # All masks are by row. A property of a problem is repeated for each of its rows.
     newest = newest_version(frame, family)
     problem = pd.Series(problem_codes(frame, family))

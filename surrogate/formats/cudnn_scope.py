@@ -177,9 +177,9 @@ _METRIC = re.compile(r"kernel_metric:(?P<kernel>.*)/current_iter:\d+/metric:(?P<
 
 
 def _kernels(benchmark: dict[str, object], where: str) -> dict[str, dict[str, float]]:
-    """Return kernel → column → the median over iterations of CUPTI's count. The columns are those of nvprof's metrics.
+    """Return kernel → column → the median over iterations of CUPTI's count.
 
-    CUPTI gives a utilisation as a level from 0 to 10.
+    The columns are named as for nvprof's metrics. CUPTI gives a utilisation as a level from 0 to 10.
     """
     values: dict[str, dict[str, list[float]]] = {}
     for key in benchmark:

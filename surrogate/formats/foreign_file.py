@@ -98,7 +98,7 @@ def chunks(
 
 
 def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes: int) -> list[tuple[str, Path]]:
-    """Unpack the regular files of a tar archive, packed or not, whose names end in one of ``endings``.
+    """Unpack the regular files of a tar archive that have one of the ``endings``; the archive may be packed.
 
     Returns (name in the archive, file in ``folder``) for each. The files get new names, because a name in an archive
     may lead to any path. Links are skipped. Raises `InputError` if the archive is damaged, has more than `MAX_MEMBERS`

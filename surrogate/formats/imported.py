@@ -42,7 +42,7 @@ class Imported:
 
     @property
     def table(self) -> str:
-        """``problems`` if the rows name problems, otherwise ``launches``."""
+        """``problems`` if there are rows, otherwise ``launches``."""
         return "problems" if len(self.rows) else "launches"
 
 
@@ -93,15 +93,15 @@ def medians(repeats: pd.DataFrame, key: list[str], **rest: tuple[str, str]) -> p
 
     ``rest`` names the aggregation of other columns. A column that it does not name keeps its first non-null value.
     """
-    hows = {"time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "count"}
-    times = {name: ("time_us", how) for name, how in hows.items()}
+    aggregations = {"time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "count"}
+    times = {name: ("time_us", how) for name, how in aggregations.items()}
     first = {name: (name, "first") for name in repeats if name not in (*key, *times)}
     grouped = repeats.groupby(key, sort=False, dropna=False)
     return grouped.agg(**{**times, **first, **rest}).reset_index()  # type: ignore[arg-type]  # pandas' stubs
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 row``, ``2 rows``, ``2 launches``."""
+    """Return a count with its noun, such as ``1 row``, ``2 rows`` or ``2 launches``."""
     ending = "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{'' if count == 1 else ending}"
 

@@ -83,6 +83,6 @@ def _outcomes(choices: list[dict[str, Any]], problem: dict[str, Any]) -> list[Ou
         key = (library, *((name, choice[name]) for name in names))
         fastest[key] = min(filter(is_time, (choice["time"], fastest.get(key))), default=choice["time"])
     return [
-        outcome({**problem, "library": library, "algorithm": None if its else library}, dict(its), time_ms)
-        for (library, *its), time_ms in fastest.items()
+        outcome({**problem, "library": library, "algorithm": None if items else library}, dict(items), time_ms)
+        for (library, *items), time_ms in fastest.items()
     ]

@@ -60,7 +60,7 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
         message = f"{len(spaces)} T1 files and {len(runs)} others given; give at most one T1 file, and results"
         raise InputError(f"{spaces[-1].path}: {message}")
     space = spaces[0] if spaces else _File(Path(), "", {}, {}, [])
-    # 1. One kernel, whose configurations have the same parameters in all files.
+    # 1. One kernel. Its configurations have the same parameters in all files.
     kernel = one_kernel({run.kernel for run in runs} - {""} or {space.kernel or name or "kernel"}, name, paths[0])
     runs = [run for run in runs if run.kernel in ("", kernel)]
     outcomes = [each for run in runs for each in run.outcomes]
@@ -102,7 +102,10 @@ def _file(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> 
             raise InputError(f"{path}: the file names no GPU; give it with --gpu")
         problem = {"gpu": device, "origin": path.name}
         measured = _results(path, content) if "results" in content else _entries(content)
-        outcomes = [outcome(problem, its, ms, spread_ms=runs, repeats=len(runs) or 1) for its, ms, runs in measured]
+        outcomes = [
+            outcome(problem, configuration, ms, spread_ms=runs, repeats=len(runs) or 1)
+            for configuration, ms, runs in measured
+        ]
         values = {parameter: [*listed] for parameter, listed in content.get("tune_params", {}).items()}
         sizes = _sizes(path, content.get("problem_size"))
         return _File(path, str(content.get("kernel_name", "")), sizes, values, outcomes)

@@ -2,9 +2,12 @@
 
 How to get one: ROCm installs them as ``/opt/rocm/share/miopen/db/gfx*.fdb.txt``. Older releases and the source tree
 ship ``.fdb.txt.bz2`` in src/kernels. A user's own tuning writes ``~/.config/miopen/*.ufdb.txt``. Version 1 names one
-solver per algorithm, version 2 every solver. Other entries than measured 2-D problems are counted and skipped: 3-D
-problems, also under a 2-D layout (gfx906); times of zero; solvers and algorithms that are unknown to MIOpen or to this
-package; sizes, types and layouts that a dataset cannot hold.
+solver per algorithm, version 2 every solver. Some entries are counted and skipped:
+
+- 3-D problems, also under a 2-D layout (gfx906),
+- times of zero,
+- solvers and algorithms that are unknown to MIOpen or to this package,
+- sizes, types and layouts that a dataset cannot hold.
 """
 
 import math

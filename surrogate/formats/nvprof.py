@@ -68,8 +68,8 @@ def read_summary(path: Path) -> list[Record]:
     return _Log(path).read(DEFAULT_MAX_BYTES, None).summary
 
 
-def own_database(path: Path) -> InputError:
-    """Return the error for a SQLite file of ``nvprof -o``."""
+def database_error(path: Path) -> InputError:
+    """Return the error for a SQLite file that ``nvprof -o`` wrote."""
     return InputError(
         f"{path} is nvprof's own database; `nvprof -i {path.name} --csv --log-file FILE` writes the summary for"
         " `seer trace kernels`, and with --print-gpu-trace the launches for `seer import nvprof`"
@@ -126,7 +126,7 @@ class _Log:
             text = line.strip()
             where = f"{self.path}, line {number}"
             if number == 1 and text.startswith("SQLite format 3"):
-                raise own_database(self.path)
+                raise database_error(self.path)
             if text.startswith("=="):
                 _check_message(text, where)
                 if text.endswith(("API calls:", "Profiling result:")):  # nvprof before CUDA 9 names the type here

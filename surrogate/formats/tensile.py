@@ -6,8 +6,8 @@ installs them compiled, as MessagePack: /opt/rocm/lib/rocblas/library/*.dat and 
 Give files or folders; files may be packed as .gz. MessagePack needs `pip install msgpack`. Its reader follows Tensile's
 sources. It was tried on a small file made by hand, not on an installed one.
 
-- A table is in GFLOP/s. If none of its speeds exceeds 100, it is in percent of the board's peak. The clock of the peak
-  is known for Navi 21 (80 CUs at 2.164 GHz). For other boards the datasheet peak is assumed, and a note says so.
+- A table is in GFLOP/s, or in percent of the board's peak if no speed exceeds 100. The clock of the peak is known for
+  Navi 21 (80 CUs at 2.164 GHz). For other boards the datasheet peak is assumed, and a note says so.
 - Percents below 0.05 are rounded too coarsely and are skipped. If a size occurs twice, the fastest kernel counts, as in
   Tensile.
 - The tensile type names the types of inputs, outputs and sums. HHS has fp16 inputs and outputs and fp32 sums, HSS has
@@ -177,7 +177,7 @@ def _unpacked(path: Path, limits: ReadLimits) -> Iterator[TensileTable]:
     except (ValueError, msgpack.UnpackException) as error:
         raise InputError(f"{path} is not MessagePack ({error or type(error).__name__}); fetch it again") from None
     kinds = {each["index"]: _kind(each, path.name) for each in content["solutions"]}
-    for matching, units in _matching(content["library"]):
+    for matching, units in _nested_tables(content["library"]):
         by_kind: dict[tuple[str, str, str], list[tuple[Any, Any, Any]]] = {}
         for row in matching["table"]:
             index = row["value"]["index"] if isinstance(row["value"], dict) else row["value"]
@@ -189,7 +189,7 @@ def _unpacked(path: Path, limits: ReadLimits) -> Iterator[TensileTable]:
             yield TensileTable(_library(path), board, f"{architecture}{units}", *kind, names=names, rows=rows)
 
 
-def _matching(node: Any, units: str = "") -> Iterator[tuple[Mapping[str, Any], str]]:
+def _nested_tables(node: Any, units: str = "") -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yield every table of measured sizes in a nested library, with the compute units in the condition around it."""
     if isinstance(node, dict):
         unit_count = re.search(r"'CUCount', 'value': (\d+)", str(node.get("predicate")))
@@ -198,7 +198,7 @@ def _matching(node: Any, units: str = "") -> Iterator[tuple[Mapping[str, Any], s
         yield node, units
     elif isinstance(node, dict | list):
         for each in node.values() if isinstance(node, dict) else node:
-            yield from _matching(each, units)
+            yield from _nested_tables(each, units)
 
 
 def _kind(solution: Mapping[str, Any], file: str) -> tuple[str, str, str]:

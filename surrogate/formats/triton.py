@@ -7,9 +7,9 @@ Subfolders are searched, too. The files do not name the GPU: keep one folder per
 The key of a file holds the values of the arguments in ``key=``, in their order, then the element types of all tensors.
 ``--keys m,n,k`` names the values; the default names are key_0, key_1 …. Integers become sizes, other values become
 settings. The element types become the settings dtype_0, dtype_1 … unchanged (torch.float16). Parameters are the keyword
-arguments of a configuration, num_warps, num_stages, num_ctas, maxnreg and its other fields. If some values of a
-parameter are None, None is read as 0, or all its values as texts. The time is the median; the minimum and the maximum
-are the 20 % and 80 % quantiles.
+arguments of a configuration, num_warps, num_stages, num_ctas, maxnreg and its other fields. None among the values of a
+parameter is read as 0. If they also include 0, true, false or a text, all values are read as texts. The time is the
+median; the minimum and the maximum are the 20 % and 80 % quantiles.
 """
 
 import json

@@ -29,7 +29,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(see
 
 def test_the_time_left_stands_in_the_lines(seer, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", -1.0)
-    monkeypatch.setattr("surrogate.dataset.files.CLEAR_SECONDS", 0.0)
+    monkeypatch.setattr("surrogate.dataset.files.MIN_ESTIMATE_SECONDS", 0.0)
     monkeypatch.setattr("surrogate.report.figures.draw", lambda *run: ({}, {"slowdowns": "left out"}))
     result = seer("compare", dataset, "--models", "linear-dims,roofline", "--folds", 2, "-o", tmp_path / "out")
     assert result.code == 0, result.err

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from surrogate.features.errors import InputError
-from surrogate.formats.nvprof import own_database
+from surrogate.formats.nvprof import database_error
 from surrogate.trace import events
 from surrogate.trace.events.raw import RawTrace, Row, build_trace, clean_name
 from surrogate.trace.events.tables import Trace, TraceGpu
@@ -63,7 +63,7 @@ class _NsysExport:
     def raw_trace(self) -> RawTrace:
         raw = self.raw
         if "StringTable" in self.tables:  # nvprof's and the visual profiler's; Nsight Systems calls it StringIds
-            raise own_database(Path(raw.source))
+            raise database_error(Path(raw.source))
         if not self.tables & {*_READ, "NVTX_EVENTS", *_LIBRARIES}:
             raise InputError(
                 f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with `nsys export --type sqlite`"
