@@ -11,7 +11,7 @@ import pandas as pd
 from experiments import verdicts
 from experiments.experiment import Effort, Outcome, columns_first, program, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
-from experiments.sources import LABELS, Sources, beside
+from experiments.sources import LABELS, Sources, own_settings
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import ConfidenceInterval, shape_interval
 from surrogate.evaluation.scorecard import is_heuristic
@@ -24,7 +24,7 @@ from surrogate.report.charts import dots
 MI210_SHAPES = 2000
 MI210_FOLDS = 5
 
-WHOLE = "boosted-terms"
+FULL = "boosted-terms"
 CHOICES = {
     "model": "variant",
     "n": "problems",
@@ -36,7 +36,7 @@ CHOICES = {
     "slowdown_p95": "slowdown_p95",
 }
 """Column of `verdicts.choice_verdicts` → column of this table."""
-GROUPS: Mapping[str, Sequence[str]] = beside(__file__)
+GROUPS: Mapping[str, Sequence[str]] = own_settings(__file__)
 """Group → the columns that the variant leaves out."""
 
 
@@ -57,7 +57,7 @@ class _OnMicrosecond(BoostedTerms):
 def variants(seed: int) -> dict[str, TimeModel]:
     """Return label → model. The full model is the first."""
     classes: dict[str, type[TimeModel]] = {
-        WHOLE: BoostedTerms,
+        FULL: BoostedTerms,
         **{f"no {group}": without(names) for group, names in GROUPS.items()},
         "no roofline of the algorithm in the base": _OnProblemRoofline,
         "no roofline in the base": _OnMicrosecond,
@@ -86,8 +86,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         predictions = predict_rounds(rows, candidates, rounds, variants(effort.seed), effort.tick)
         parts.append(variant_verdicts(predictions).assign(data=label))
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "variant")
-    xlabel, arms = f"median error less that of {WHOLE}, percentage points", ("error_change_low", "error_change_high")
-    figure = dots(table[table["variant"] != WHOLE], "variant", "data", "error_change_pct", xlabel, arms=arms)
+    xlabel, arms = f"median error less that of {FULL}, percentage points", ("error_change_low", "error_change_high")
+    figure = dots(table[table["variant"] != FULL], "variant", "data", "error_change_pct", xlabel, arms=arms)
     return Outcome(table, figure, answer(table))
 
 
@@ -143,20 +143,20 @@ def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     first = next(iter(predictions.time_us.values()))[counted]
     records = []
     for label, time in predictions.time_us.items():
-        known = np.flatnonzero(np.isfinite(time[counted]))
-        predicted, whole, truth, of_shape = (values[known] for values in (time[counted], first, measured, shape))
+        answered = np.flatnonzero(np.isfinite(time[counted]))
+        predicted, full, truth, of_shape = (values[answered] for values in (time[counted], first, measured, shape))
         record = verdicts.error_record(predicted, truth, of_shape)
-        change = _change("error", median_change(predicted, whole, truth, of_shape))
+        change = _change("error", median_change(predicted, full, truth, of_shape))
         records.append({"variant": label, **record, **change})
     return pd.DataFrame(records)
 
 
 def median_change(
-    predicted: np.ndarray, other: np.ndarray, measured: np.ndarray, shape: np.ndarray
+    predicted: np.ndarray, reference: np.ndarray, measured: np.ndarray, shape: np.ndarray
 ) -> ConfidenceInterval:
     """Return the difference of two median errors with its 95 % interval by bootstrap over shapes; arrays are
     (rows,)."""
-    errors = [np.abs(time / measured - 1) for time in (predicted, other)]
+    errors = [np.abs(time / measured - 1) for time in (predicted, reference)]
     draws = [verdicts.median_draws(error, shape) for error in errors]
     low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
     return ConfidenceInterval(float(low), float(np.median(errors[0]) - np.median(errors[1])), float(high))
@@ -168,11 +168,11 @@ def answer(table: pd.DataFrame) -> str:
     sentences = []
     for label, part in table.groupby("data", sort=False):
         part = part.set_index("variant")
-        whole = part.loc[WHOLE]
-        sentence = f"{label}: {WHOLE} {verdicts.percent(whole['median_error_pct'])}"
-        if np.isfinite(whole["slowdown_macro"]):
-            within = verdicts.interval(whole["ci_low"], whole["ci_high"])
-            sentence += f", picks at {verdicts.ratio(whole['slowdown_macro'])} {within}"
+        full = part.loc[FULL]
+        sentence = f"{label}: {FULL} {verdicts.percent(full['median_error_pct'])}"
+        if np.isfinite(full["slowdown_macro"]):
+            within = verdicts.interval(full["ci_low"], full["ci_high"])
+            sentence += f", picks at {verdicts.ratio(full['slowdown_macro'])} {within}"
         for kind in ("error", "slowdown"):
             sentence += f"; {kind} changes beyond chance with {verdicts.listing(_significant(part, kind))}"
         sentences.append(sentence)

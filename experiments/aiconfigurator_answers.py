@@ -21,9 +21,9 @@ from surrogate.features.families import Family
 from surrogate.formats.aiconfigurator import COLUMNS, ENDING, GPUS, TABLES
 
 FIND = "from importlib.util import find_spec; print(find_spec('aiconfigurator_core').submodule_search_locations[0])"
-KNOWN_ROWS = 200
+CONSTANT_ROWS = 200
 """Training rows per GPU and framework that show the constant time which an answer adds to the kernel."""
-BESIDE = "context"
+EXTRA_STEP_PHASE = "context"
 """The kind whose answers contain a further step of constant time, RoPE, which its tables do not time."""
 FOLDERS = {name: folder for folder, name in GPUS.items()}
 
@@ -39,7 +39,7 @@ def systems_folder(python: str) -> Path:
     return Path(process.stdout.strip()) / "systems"
 
 
-def asked(python: str, script: str, questions: pd.DataFrame, *words: Path) -> tuple[pd.DataFrame, str]:
+def run_script(python: str, script: str, questions: pd.DataFrame, *words: Path) -> tuple[pd.DataFrame, str]:
     """Run a script of this folder in that interpreter; return its answers to ``questions`` and its messages.
 
     Raises `InputError` if the script fails.
@@ -54,9 +54,8 @@ def asked(python: str, script: str, questions: pd.DataFrame, *words: Path) -> tu
         return pd.read_parquet(answer), " ".join(done.stderr.split())
 
 
-def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[str], held: Collection[str]) -> int:
-    """Copy the family's tables of these GPUs without the rows of the shapes ``held``; return the number of dropped
-    rows."""
+def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[str], holdout: Collection[str]) -> int:
+    """Copy the family's tables of these GPUs without the shapes ``holdout``; return the number of dropped rows."""
     to.mkdir(parents=True)
     for path in systems.glob("*.yaml"):
         (to / path.name).write_bytes(path.read_bytes())
@@ -68,7 +67,7 @@ def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[st
         frame = table.to_pandas().rename(columns=COLUMNS)
         if not set(kind.shape_names) <= set(frame):
             continue
-        is_left = ~np.isin(shape_names(frame, kind), list(held))
+        is_left = ~np.isin(shape_names(frame, kind), list(holdout))
         left_out += int((~is_left).sum())
         target = to / path.relative_to(systems)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,27 +89,28 @@ def queries(frame: pd.DataFrame, kind: Family) -> pd.DataFrame:
     )
 
 
-def answers(python: str, trained: pd.DataFrame, wanted: pd.DataFrame, kind: Family) -> tuple[pd.DataFrame, str]:
-    """Return `time_us`, `mode` and `heuristics_us` for the rows of ``wanted``, and the script's messages.
+def answers(python: str, trained: pd.DataFrame, requested: pd.DataFrame, kind: Family) -> tuple[pd.DataFrame, str]:
+    """Return `time_us`, `mode` and `heuristics_us` for the rows of ``requested``, and the script's messages.
 
-    The tables contain no shape of ``wanted``. The rows of ``trained`` stay in them. Raises `InputError` if the package
-    is missing.
+    The tables contain no shape of ``requested``. The rows of ``trained`` stay in them.
+
+    Raises `InputError` if the package is missing.
     """
     systems = systems_folder(python)
-    known = trained[trained["gpu"].isin(wanted["gpu"].unique()) & trained["time_us"].notna()]
-    known = known[known["phase"] == BESIDE] if "phase" in known else known.iloc[:0]
-    known = known.sample(frac=1.0, random_state=0).groupby(["gpu", "library"], observed=True).head(KNOWN_ROWS)
-    both = queries(pd.concat([wanted, known], ignore_index=True), kind)
+    measured = trained[trained["gpu"].isin(requested["gpu"].unique()) & trained["time_us"].notna()]
+    measured = measured[measured["phase"] == EXTRA_STEP_PHASE] if "phase" in measured else measured.iloc[:0]
+    measured = measured.sample(frac=1.0, random_state=0).groupby(["gpu", "library"], observed=True).head(CONSTANT_ROWS)
+    both = queries(pd.concat([requested, measured], ignore_index=True), kind)
     distinct = both.drop_duplicates().reset_index(drop=True)
     with TemporaryDirectory() as folder:
         tree = Path(folder) / "systems"
-        reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(wanted, kind)))
-        said, complaint = asked(python, "aiconfigurator_queries.py", distinct, tree)
-    answered = both.merge(distinct.join(said), how="left", on=list(both))
+        reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(requested, kind)))
+        answered_queries, complaint = run_script(python, "aiconfigurator_queries.py", distinct, tree)
+    answered = both.merge(distinct.join(answered_queries), how="left", on=list(both))
     # The answer for a row of the tables is its measured time plus the constant.
-    further = answered["time_us"].iloc[len(wanted) :] - known["time_us"].to_numpy()
+    further = answered["time_us"].iloc[len(requested) :] - measured["time_us"].to_numpy()
     constant = further.groupby([answered["system"], answered["backend"]]).median()
-    of_wanted = answered.iloc[: len(wanted)]
-    places = pd.MultiIndex.from_frame(of_wanted[["system", "backend"]])
-    beside = constant.reindex(places).fillna(0.0).to_numpy() * (of_wanted["kind"] == BESIDE)
-    return of_wanted[["mode", "heuristics_us"]].assign(time_us=of_wanted["time_us"] - beside), complaint
+    of_requested = answered.iloc[: len(requested)]
+    places = pd.MultiIndex.from_frame(of_requested[["system", "backend"]])
+    extra_us = constant.reindex(places).fillna(0.0).to_numpy() * (of_requested["kind"] == EXTRA_STEP_PHASE)
+    return of_requested[["mode", "heuristics_us"]].assign(time_us=of_requested["time_us"] - extra_us), complaint

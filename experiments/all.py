@@ -72,11 +72,11 @@ def main(
 
 def chosen(only: str) -> list[str]:
     """Return the names in the text of ``--only``, or all for an empty text. Raises `InputError` for an unknown name."""
-    wanted = [name.strip() for name in only.split(",") if name.strip()]
-    for name in wanted:
+    requested = [name.strip() for name in only.split(",") if name.strip()]
+    for name in requested:
         if name not in NAMES:
             raise InputError(f"experiment {name!r} is unknown; give one of {', '.join(NAMES)}{nearest(name, NAMES)}")
-    return [name for name in NAMES if not wanted or name in wanted]
+    return [name for name in NAMES if not requested or name in requested]
 
 
 def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:

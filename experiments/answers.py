@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.experiment import HOME, in_one_line
-from experiments.sources import beside
+from experiments.sources import own_settings
 from surrogate import InputError, Predictor, bundled, load
 from surrogate import gpu as gpu_by_name
 from surrogate.dataset.files import atomic_path
@@ -35,7 +35,7 @@ TOLERANCE = 0.005
 """Relative difference of an answer that is reported."""
 ROUNDING = 1e-9
 """Relative difference between two kinds of processors, whose logarithms differ in the last bit."""
-ASKED = beside(__file__)
+QUESTIONS = own_settings(__file__)
 
 
 class Answer(NamedTuple):
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 def answers() -> Iterator[Answer]:
     """Yield every question's answers, in a fixed order."""
-    for name in ASKED["gpus"]:
+    for name in QUESTIONS["gpus"]:
         operators = load_operators(name)
         try:
             convolutions = load(name)
@@ -64,10 +64,10 @@ def answers() -> Iterator[Answer]:
             kind = family_of(problem)
             if "math" not in settings:
                 problem = replace(problem, math=kind.default_math(problem.dtype, gpu_by_name(name)))
-            asked = (kind.name, name, text, ",".join(f"{key}={value}" for key, value in settings.items()))
-            yield from _selection(asked, problem, convolutions)
+            question = (kind.name, name, text, ",".join(f"{key}={value}" for key, value in settings.items()))
+            yield from _selection(question, problem, convolutions)
             if ":" in text:
-                yield from _kernel(asked, problem, operators)
+                yield from _kernel(question, problem, operators)
     yield from _table()
     yield from _networks()
     yield from _what_ifs()
@@ -75,7 +75,7 @@ def answers() -> Iterator[Answer]:
 
 def _listed() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the listed problems with their settings."""
-    for group in ASKED["questions"]:
+    for group in QUESTIONS["questions"]:
         names = [name for name in group if name != "problems"]
         for text, *values in product(group["problems"], *(group[name] for name in names)):
             yield text, dict(zip(names, values, strict=True))
@@ -83,30 +83,30 @@ def _listed() -> Iterator[tuple[str, dict[str, str]]]:
 
 def _kinds() -> Iterator[AnyProblem]:
     """Yield a problem of every operator that the listed sizes describe."""
-    sizes = ASKED["sizes"]
+    sizes = QUESTIONS["sizes"]
     for kind, cls in OPERATORS.items():
         if all(size.default is not None or size.name in sizes for size in declared_sizes(cls)):
             yield operator(kind, **{name: sizes[name] for name in cls.size_names() if name in sizes})
 
 
-def _selection(asked: tuple[str, str, str, str], problem: AnyProblem, predictor: Predictor) -> Iterator[Answer]:
+def _selection(question: tuple[str, str, str, str], problem: AnyProblem, predictor: Predictor) -> Iterator[Answer]:
     try:
         selection = predictor.select(problem)
     except InputError:
-        yield Answer(*asked, "refused")
+        yield Answer(*question, "refused")
         return
     for ranked in selection.candidates:
         candidate = " ".join(filter(None, (ranked.library, ranked.algorithm, ranked.solver)))
-        yield Answer(*asked, candidate, ranked.time_us, ranked.lower_us, ranked.upper_us)
+        yield Answer(*question, candidate, ranked.time_us, ranked.lower_us, ranked.upper_us)
 
 
-def _kernel(asked: tuple[str, str, str, str], problem: AnyProblem, predictor: Predictor) -> Iterator[Answer]:
+def _kernel(question: tuple[str, str, str, str], problem: AnyProblem, predictor: Predictor) -> Iterator[Answer]:
     try:
         (time,) = predictor.kernel_times([problem])
     except InputError:
-        yield Answer(*asked, "kernel refused")
+        yield Answer(*question, "kernel refused")
         return
-    yield Answer(*asked, "kernel", time.time_us, time.lower_us, time.upper_us)
+    yield Answer(*question, "kernel", time.time_us, time.lower_us, time.upper_us)
 
 
 def _table() -> Iterator[Answer]:
@@ -119,8 +119,8 @@ def _table() -> Iterator[Answer]:
 
 
 def _networks() -> Iterator[Answer]:
-    networks = {label: read_network(**settings) for label, settings in ASKED["networks"].items()}
-    for name in ASKED["network_gpus"]:
+    networks = {label: read_network(**settings) for label, settings in QUESTIONS["networks"].items()}
+    for name in QUESTIONS["network_gpus"]:
         predictors = load_predictors(name)
         for label, network in networks.items():
             try:
@@ -136,7 +136,8 @@ def _what_ifs() -> Iterator[Answer]:
     graph = graph_of(profiled.trace, profiled.layers)
     for target in (None, "a100", "mi300x"):
         setting = setting_of(profiled, target=target, network=Workers(8, 12.5))
-        for answer in evaluate(graph, [what_if(text) for text in (("gpu",) if target else ASKED["what_ifs"])], setting):
+        texts = ("gpu",) if target else QUESTIONS["what_ifs"]
+        for answer in evaluate(graph, [what_if(text) for text in texts], setting):
             row = answer.to_dict()
             ends = (np.nan if row[end] is None else row[end] for end in ("low_us", "high_us"))
             yield Answer("what-if", target or "h100", "vgg13_h100", "", row["name"], row["predicted_us"], *ends)

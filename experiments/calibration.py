@@ -110,24 +110,24 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
             maximum = of_gpu[min(QUICK_PROBLEMS if effort.quick else PROBLEMS, len(of_gpu)) - 1]
             drawn |= (device == gpu) & (hashes <= maximum)
         frame, device = frame[drawn].reset_index(drop=True), device[drawn]
-        held = fold_labels(shape_names(frame, family), FOLDS, effort.seed) == 0
+        holdout = fold_labels(shape_names(frame, family), FOLDS, effort.seed) == 0
         for gpu in gpus:
             effort.tick(f"{name} without {gpu}")
             left = device == gpu
             model = "interpolated-terms" if family.lines else "boosted-terms"
             fit = partial(train, model=model, params=QUICK_SETTINGS if effort.quick else SETTINGS, seed=effort.seed)
-            known = data.with_frame(frame[~left & ~held].reset_index(drop=True))
+            without_both = data.with_frame(frame[~left & ~holdout].reset_index(drop=True))
             other_gpus = data.with_frame(frame[~left].reset_index(drop=True))
-            alike = {gpu_by_name(name).architecture for name in np.unique(device[~left])}
+            architectures = {gpu_by_name(name).architecture for name in np.unique(device[~left])}
             yield NewGpu(
                 name,
                 gpu,
-                bundle=fit(known),
-                informed=fit(other_gpus) if gpu_by_name(gpu).architecture in alike else None,
+                bundle=fit(without_both),
+                informed=fit(other_gpus) if gpu_by_name(gpu).architecture in architectures else None,
                 candidates=data.candidates,
-                average_rank=average_costs(rows_of(known.frame, family)),
-                evaluated=rows_of(frame[left & held].reset_index(drop=True), family),
-                pool=rows_of(frame[left & ~held].reset_index(drop=True), family),
+                average_rank=average_costs(rows_of(without_both.frame, family)),
+                evaluated=rows_of(frame[left & holdout].reset_index(drop=True), family),
+                pool=rows_of(frame[left & ~holdout].reset_index(drop=True), family),
             )
 
 
@@ -202,21 +202,23 @@ def answer(table: pd.DataFrame) -> str:
         f" within {WORSE - 1:.0%} of the better of model and average rank{worse and f'; else {worse}'}"
     ]
     if SHAPES_KNOWN in unmeasured:
-        known = table[table["chosen"] == SHAPES_KNOWN]
-        figures = "; ".join(f"{row['cell']} {_figures(row)}" for row in known.to_dict("records"))
+        without_both = table[table["chosen"] == SHAPES_KNOWN]
+        figures = "; ".join(f"{row['cell']} {_figures(row)}" for row in without_both.to_dict("records"))
         sentences.append(f"If GPUs of the same architecture were measured in the judged shapes: {figures}")
     rows = table[(table["chosen"] == ANSWERS) | (table["measured"] > 0)]
     medians = rows.groupby(["measured", "chosen"], sort=False)[[*FIGURES]].median().reset_index()
     steps = (f"{row['measured'] or ''} {row['chosen']} {_figures(row)}".strip() for row in medians.to_dict("records"))
     sentences.append(f"Median / p90 error and slowdown in the median cell: {'; '.join(steps)}")
     drawn = table[table["measured"] > 0]
-    named = [
+    worse_cells = [
         f"{row['cell']} {row['measured']} {row['chosen']} ({row['worse']})"
         for row in drawn[drawn["worse"].fillna("") != ""].to_dict("records")
     ]
-    count = sum(text.count(",") + 1 for text in named)
+    count = sum(text.count(",") + 1 for text in worse_cells)
     of = f"{count} of {len(drawn) * len(FIGURES)} figures"
-    sentences.append(f"Worse than before by more than {WORSE - 1:.0%}: {of}{': ' if named else ''}{'; '.join(named)}")
+    sentences.append(
+        f"Worse than before by more than {WORSE - 1:.0%}: {of}{': ' * bool(worse_cells)}{'; '.join(cells)}"
+    )
     return ". ".join(sentences) + "."
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
-from experiments.sources import Sources, beside
+from experiments.sources import Sources, own_settings
 from experiments.verdicts import error_record, listing, percent
 from surrogate import Dataset, gpu
 from surrogate.dataset.problems import newest_version
@@ -53,7 +53,7 @@ MIN_ROWS = 8
 Record = dict[str, Any]
 LAYER = ["network", "LayerName"]
 FP32, FP16 = "layers, fp32", "ResNet-50, fp16"
-TEXTS = beside(__file__)
+TEXTS = own_settings(__file__)
 TILE_STEP, IMAGE_STEP = 4, 16
 """Steps of a tile's side, and of the number of images, in these kernels."""
 PADDED = "terms with the tile's padding"
@@ -76,9 +76,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = pd.DataFrame(records)
     table["n"] = table["n"].astype(int)
     padded = np.where(table["compared"] == "terms", "", ", padded")
-    shown = table.assign(kernel=table["kernels"] + padded)[table["part"] == "FLOPs"]
+    drawn = table.assign(kernel=table["kernels"] + padded)[table["part"] == "FLOPs"]
     xlabel, arms = "FLOPs of the terms over counted FLOPs", ("ratio_p5", "ratio_p95")
-    figure = dots(shown, "kernel", "source", "ratio_median", xlabel, arms=arms, log=True)
+    figure = dots(drawn, "kernel", "source", "ratio_median", xlabel, arms=arms, log=True)
     return Outcome(table, figure, answer(table))
 
 
@@ -121,10 +121,10 @@ def matched(layers: pd.DataFrame, timed: pd.DataFrame) -> tuple[pd.DataFrame, st
     is_unique = by_layer[list(SIZE_COLUMNS)].transform("nunique").max(axis=1) == 1
     fitting["tile"] = fitting["tile"].where(by_layer["tile"].transform("nunique") == 1, "")
     single = fitting[is_unique].drop_duplicates(LAYER).reset_index(drop=True)
-    named, exact = len(both.drop_duplicates(LAYER)), by_layer.ngroups
+    matched_count, exact = len(both.drop_duplicates(LAYER)), by_layer.ngroups
     lost = (
-        f"without a match: {len(kernels) - named} of no ungrouped problem in the tables of times,"
-        f" {exact - len(single)} of several, {named - exact} that no tile explains"
+        f"without a match: {len(kernels) - matched_count} of no ungrouped problem in the tables of times,"
+        f" {exact - len(single)} of several, {matched_count - exact} that no tile explains"
     )
     return single, lost
 
@@ -158,8 +158,8 @@ def convolution_flops(counted: pd.DataFrame, lost: str) -> Iterator[Record]:
     for tile, part in counted[counted["tile"] != ""].groupby("tile"):
         padded = 2 * part["blocks"] * np.prod(physics.tile_sizes(str(tile))) * part["depth"]
         note = f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top"
-        named = {"note": note, "compared": PADDED}
-        yield _ratio(FP32, f"implicit GEMM {tile}", padded, part["flop_count_sp"], _shapes(part), **named)
+        matched_count = {"note": note, "compared": PADDED}
+        yield _ratio(FP32, f"implicit GEMM {tile}", padded, part["flop_count_sp"], _shapes(part), **matched_count)
 
 
 def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
@@ -196,11 +196,11 @@ def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record
             yield _row("instructions per block", FP32, f"implicit GEMM {tile}", compared, **record)
 
 
-def _instructions(depth: np.ndarray, measured: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _instructions(depth: np.ndarray, measured: np.ndarray, depths: np.ndarray) -> np.ndarray:
     """Fit SEER's formula on blocks that sum over ``depth``; return the instructions of blocks that sum over
-    ``wanted``."""
+    ``depths``."""
     fit = FormFit.of(physics.gemm_instruction_terms(depth, 1), measured)
-    return fit.predict(physics.gemm_instruction_terms(wanted, 1))
+    return fit.predict(physics.gemm_instruction_terms(depths, 1))
 
 
 def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[Record]:
@@ -217,9 +217,9 @@ def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> l
     tile = str(both["tile"].mode()[0])
     rows = candidate_rows([Dataset(both[both["tile"] == tile])])
     rounds = rounds_by("shape", rows, effort.folds, effort.seed)
-    held = predict_rounds(rows, "listed", rounds, effort.timed(*MODELS_SHOWN), effort.tick)
+    holdout = predict_rounds(rows, "listed", rounds, effort.timed(*MODELS_SHOWN), effort.tick)
     note = "DRAM transactions and classes analytical; the tile known, as the paper's Test-set-I has it"
-    times = {"SEER's forms": seer_times(rows, tile, rounds), **held.time_us}
+    times = {"SEER's forms": seer_times(rows, tile, rounds), **holdout.time_us}
     return [
         _row(
             "time",
@@ -251,12 +251,12 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
             physics.under_utilised_terms(w, slots, per_block, reads, writes),
         )
         for code in np.unique(bound[test]):
-            held, learn, form = test[bound[test] == code], train[bound[train] == code], int(code)
+            holdout, learn, form = test[bound[test] == code], train[bound[train] == code], int(code)
             if len(learn) < MIN_ROWS:
                 learn, form = train, physics.UNDER_UTILISED
             matrix = physics.term_matrix(forms[form])
             fit = FormFit.of(tuple(matrix[learn].T), rows.time_us[learn])
-            predicted[held] = fit.predict(tuple(matrix[held].T))
+            predicted[holdout] = fit.predict(tuple(matrix[holdout].T))
     return predicted
 
 

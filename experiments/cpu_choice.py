@@ -56,8 +56,8 @@ class Measured:
         description = data.described
         assert description is not None, "the source is a described kernel's table"
         sizes, names = list(description.sizes), list(description.parameters)
-        plain = data.frame.assign(time_us=np.where(data.frame["status"] == "ok", data.frame["time_us"], np.inf))
-        table = plain.pivot(index=sizes, columns=names, values="time_us")
+        finite = data.frame.assign(time_us=np.where(data.frame["status"] == "ok", data.frame["time_us"], np.inf))
+        table = finite.pivot(index=sizes, columns=names, values="time_us")
         return cls(
             str(data.frame["gpu"].iloc[0]),
             tuple(sizes),
@@ -104,13 +104,13 @@ def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.D
     """Return the results of each method on the shapes of one fold."""
     names = pd.Series(["x".join(map(str, shape)) for shape in measured.shapes.tolist()])
     fold_of = fold_of_names(names, FOLDS, effort.seed)
-    held = (names.map(fold_of) == fold).to_numpy()
+    holdout = (names.map(fold_of) == fold).to_numpy()
     fold_of_row = data.frame[list(measured.sizes)].astype(str).agg("x".join, axis=1).map(fold_of)
     bundle = train(data.with_frame(data.frame[fold_of_row != fold]), seed=effort.seed)
     log_slowdown = measured.log_slowdown
     records = []
-    for shape in np.flatnonzero(held).tolist():
-        for method, order in orders(bundle, measured, shape, ~held, effort).items():
+    for shape in np.flatnonzero(holdout).tolist():
+        for method, order in orders(bundle, measured, shape, ~holdout, effort).items():
             effort.tick(f"{names[shape]} {method}")
             tried = np.minimum.accumulate(log_slowdown[shape, order()])
             for evaluations in BUDGETS:
@@ -121,19 +121,19 @@ def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.D
 
 
 def orders(
-    bundle: Bundle, measured: Measured, shape: int, taught: np.ndarray, effort: Effort
+    bundle: Bundle, measured: Measured, shape: int, training_shapes: np.ndarray, effort: Effort
 ) -> dict[str, Callable[[], Order]]:
-    """Return method → the configurations for ``shape`` in the order of the trials. ``taught`` are the training
+    """Return method → the configurations for ``shape`` in the order of the trials. ``training_shapes`` are the training
     shapes."""
     target = Target(measured.names, measured.values, measured.time_us[shape], effort.seed, max(BUDGETS))
-    known = measured.log_slowdown[taught]
-    gaps = np.abs(np.log(measured.shapes[taught] / measured.shapes[shape])).sum(axis=1)
+    training_slowdowns = measured.log_slowdown[training_shapes]
+    gaps = np.abs(np.log(measured.shapes[training_shapes] / measured.shapes[shape])).sum(axis=1)
     rivals = available((RANDOM, "genetic_algorithm") if effort.quick else (RANDOM, *RIVALS))
     return {
         OURS: lambda: predicted(bundle, measured, shape),
         SEARCH: lambda: searched(bundle, measured, shape, effort.seed),
-        AVERAGE: lambda: np.argsort(known.mean(axis=0), kind="stable").tolist(),
-        NEAREST: lambda: np.argsort(known[np.argmin(gaps)], kind="stable").tolist(),
+        AVERAGE: lambda: np.argsort(training_slowdowns.mean(axis=0), kind="stable").tolist(),
+        NEAREST: lambda: np.argsort(training_slowdowns[np.argmin(gaps)], kind="stable").tolist(),
         **{rival: lambda rival=rival: proposals(rival, target) for rival in rivals},
     }
 

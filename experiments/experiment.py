@@ -43,17 +43,17 @@ class Effort:
         """Number of folds of a cross-validation."""
         return 3 if self.quick else 10
 
-    def named(self, *wanted: str) -> dict[str, TimeModel]:
-        """Return name → unfitted model, in the registry's order: the existing ones of ``wanted``, or all models."""
+    def by_name(self, *requested: str) -> dict[str, TimeModel]:
+        """Return name → unfitted model, in the registry's order: the existing ones of ``requested``, or all models."""
         return {
             name: seeded(MODELS[name], self.seed)
             for name in MODELS
-            if (not wanted or name in wanted) and (self.models is None or name in self.models)
+            if (not requested or name in requested) and (self.models is None or name in self.models)
         }
 
-    def timed(self, *wanted: str) -> dict[str, TimeModel]:
-        """Return the models of `named` that predict times."""
-        return {name: model for name, model in self.named(*wanted).items() if model.predicts_time}
+    def timed(self, *requested: str) -> dict[str, TimeModel]:
+        """Return the models of `by_name` that predict times."""
+        return {name: model for name, model in self.by_name(*requested).items() if model.predicts_time}
 
     def sample(self, data: Dataset, shapes: int | None = None) -> Dataset:
         """Return a dataset with a sample of its convolutions (`sampled`)."""

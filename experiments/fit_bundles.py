@@ -9,7 +9,7 @@ import click
 import pandas as pd
 
 from experiments.experiment import HOME, Effort, in_one_line
-from experiments.sources import DEFAULT_FOLDER, FILES, beside
+from experiments.sources import DEFAULT_FOLDER, FILES, own_settings
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
 from surrogate.models import DEFAULT_MODEL
@@ -43,9 +43,9 @@ class Plan:
 
         if self.family:
             table = aiconfigurator.read([], family=self.family)
-            like = table.rows[(table.rows["dtype"] == "fp16") & (self.family == "transfer")]
-            rows = pd.concat([table.rows, like.assign(dtype="bf16")])
-            metadata = {**table.metadata, "where": [ALIKE] * (len(like) > 0)}
+            fp16_rows = table.rows[(table.rows["dtype"] == "fp16") & (self.family == "transfer")]
+            rows = pd.concat([table.rows, fp16_rows.assign(dtype="bf16")])
+            metadata = {**table.metadata, "where": [BF16_NOTE] * (len(fp16_rows) > 0)}
             return Dataset(normalise(rows, self.family), table.candidates, self.family, metadata)
         paths = [folder / FILES[name][0] for name in self.sources]
         if self.notices:
@@ -54,17 +54,17 @@ class Plan:
         return Effort().sample(load_datasets(paths, None, self.where), self.shapes)
 
 
-PLANS = {name: Plan(**plan) for name, plan in beside(__file__).items()}
-ALIKE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
+PLANS = {name: Plan(**plan) for name, plan in own_settings(__file__).items()}
+BF16_NOTE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
 TABLES = {"cudnn_forward": "cudnn", "cudnn_partial": "partial"}
 """Default table of `seer compare` → its source."""
 
 
 def write_forward_table(data: Path, source: str, path: Path) -> None:
     """Write the forward fp32 rows of a public cuDNN table with its metadata."""
-    whole = read_dataset(data / FILES[source][0])
-    rows = whole.frame[(whole.frame["direction"] == "fwd") & (whole.frame["dtype"] == "fp32")]
-    write_dataset(rows, path, candidates=whole.candidates, metadata=whole.metadata)
+    full_table = read_dataset(data / FILES[source][0])
+    rows = full_table.frame[(full_table.frame["direction"] == "fwd") & (full_table.frame["dtype"] == "fp32")]
+    write_dataset(rows, path, candidates=full_table.candidates, metadata=full_table.metadata)
     click.echo(f"{path}: {len(rows)} rows, {path.stat().st_size / 1e6:.2f} MB")
 
 

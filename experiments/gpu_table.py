@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from experiments.experiment import HOME
-from experiments.widths import HELD, LEFT_OUT
+from experiments.widths import HOLDOUT_SHAPES, LEFT_OUT
 from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.prediction.shipped import answering
 
@@ -30,12 +30,12 @@ PASSES = {
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
-class Known(NamedTuple):
+class Accuracy(NamedTuple):
     """The answer of one family on one board: its source, and the factor for nine in ten times."""
 
     factor: float
     measured: bool
-    held: float | None
+    coverage: float | None
     """Share of held-out times inside the interval: on held-out shapes (measured), or on held-out GPUs of the line.
 
     None: nothing was held out.
@@ -72,10 +72,10 @@ def passes() -> dict[str, dict[str, float]]:
 
 
 @cache
-def known(board: Gpu) -> dict[str, Known]:
+def accuracies(board: Gpu) -> dict[str, Accuracy]:
     """Return family → the facts on the board. A family without answers is missing."""
     return {
-        family: Known(factor, bool(evidence["rows"]), _held(board, family, measured=bool(evidence["rows"])))
+        family: Accuracy(factor, bool(evidence["rows"]), _coverage(board, family, measured=bool(evidence["rows"])))
         for family, bundle in answering(board).items()
         if family in FAMILIES
         for evidence in [bundle.evidence(family, board.name)]
@@ -83,15 +83,15 @@ def known(board: Gpu) -> dict[str, Known]:
     }
 
 
-def _held(board: Gpu, family: str, *, measured: bool) -> float | None:
+def _coverage(board: Gpu, family: str, *, measured: bool) -> float | None:
     """Return the coverage. Each row of the board's own held-out shapes, or each held-out GPU and type, has the same
     weight."""
     rows = widths()[widths()["family"] == family]
     if measured:
-        own = rows[(rows["part"] == HELD) & (rows["gpu"] == board.name)]
+        own = rows[(rows["part"] == HOLDOUT_SHAPES) & (rows["gpu"] == board.name)]
         return float((own["coverage"] * own["rows"]).sum() / own["rows"].sum())
-    alike = [gpu(str(name)).line == board.line for name in rows["gpu"]]
-    others = rows[(rows["part"] == LEFT_OUT) & pd.Series(alike, rows.index)]
+    same_line = [gpu(str(name)).line == board.line for name in rows["gpu"]]
+    others = rows[(rows["part"] == LEFT_OUT) & pd.Series(same_line, rows.index)]
     # If a line has one measured GPU, no GPU of the line was held out, and the width has no check.
     return float(others["coverage"].mean()) if others["gpu"].nunique() > 1 else None
 
@@ -100,7 +100,7 @@ def groups() -> list[tuple[str, list[Gpu]]]:
     """Return boards in the registry's order, grouped by equal evidence. Boards without a check come last."""
     together: dict[Evidence, list[Gpu]] = defaultdict(list)
     for board in gpus():
-        measured = tuple(family for family, row in known(board).items() if row.measured)
+        measured = tuple(family for family, row in accuracies(board).items() if row.measured)
         together[Evidence(board.vendor, measured, bool(measured) or board.name in passes())].append(board)
     order = sorted(together, key=lambda key: (list(MAKERS).index(key.vendor), -len(key.measured), not key.checked))
     return [(_label(key, together[key]), together[key]) for key in order]
@@ -112,18 +112,20 @@ def _label(key: Evidence, boards: Sequence[Gpu]) -> str:
 
 def row(label: str, boards: Sequence[Gpu]) -> list[str]:
     """Return the label, a cell for each family, and a cell of whole passes."""
-    cells = [_cell([known(board)[family] for board in boards if family in known(board)]) for family in FAMILIES]
+    cells = [
+        _cell([accuracies(board)[family] for board in boards if family in accuracies(board)]) for family in FAMILIES
+    ]
     errors = pd.DataFrame([passes().get(board.name, {}) for board in boards], columns=list(PASSES.values()))
     checked = [f"{kind} {_range(column.dropna(), '.0f')} %" for kind, column in errors.items() if column.notna().any()]
     return [label, *cells, ", ".join(checked) or "–"]
 
 
-def _cell(rows: Sequence[Known]) -> str:
+def _cell(rows: Sequence[Accuracy]) -> str:
     texts = []
     for measured in (True, False):
         part = [row for row in rows if row.measured == measured]
-        held = [row.held for row in part if row.held is not None]
-        share = f" ({_range([100 * each for each in held], '.0f')} %)" if held else ""
+        coverage = [row.coverage for row in part if row.coverage is not None]
+        share = f" ({_range([100 * each for each in coverage], '.0f')} %)" if coverage else ""
         texts += [f"{'' if measured else '~'}×{_range([row.factor for row in part], '.1f')}{share}"] if part else []
     return ", others ".join(texts) or "none"
 
@@ -137,20 +139,20 @@ def _range(values: Iterable[float], form: str) -> str:
 HEAD = ("GPU", *FAMILIES.values(), "whole passes")
 
 
-def in_short() -> list[list[str]]:
+def readme_rows() -> list[list[str]]:
     """Return README's rows: one per group of boards with equal evidence."""
     return [row(label, boards) for label, boards in groups()]
 
 
-def in_full() -> list[list[str]]:
+def guide_rows() -> list[list[str]]:
     """Return the guide's rows: one for each board with a measurement or a check."""
     return [
         row(board.name, [board])
         for board in gpus()
-        if board.name in passes() or any(each.measured for each in known(board).values())
+        if board.name in passes() or any(each.measured for each in accuracies(board).values())
     ]
 
 
 if __name__ == "__main__":
-    for table in (in_short(), in_full()):
+    for table in (readme_rows(), guide_rows()):
         print(*(" | ".join(line) for line in (HEAD, *table)), sep="\n", end="\n\n")

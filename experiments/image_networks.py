@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from experiments.experiment import HOME
 from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
-from surrogate.features.analytical import LAUNCH_US, BANDWIDTH_FIELDS, TensorCoreModel
+from surrogate.features.analytical import BANDWIDTH_FIELDS, LAUNCH_US, TensorCoreModel
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import memory_us
 from surrogate.features.terms import Sized, sized
@@ -169,13 +169,13 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
     counts: defaultdict[tuple[Gpu, str], defaultdict[Sized, defaultdict[int, float]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(float))
     )
-    for row, (network, known) in enumerate(zip(networks, predictors, strict=True)):
+    for row, (network, predictor) in enumerate(zip(networks, predictors, strict=True)):
         works: defaultdict[Any, float] = defaultdict(float)
         for layer in network.layers:
-            works[with_default_math(layer.problem, known.gpu)] += layer.time_factor
-        answers = known.answers(works, known.selections(works))
+            works[with_default_math(layer.problem, predictor.gpu)] += layer.time_factor
+        answers = predictor.answers(works, predictor.selections(works))
         for work, answer in answers.items():
-            gpu, count = known.gpu, works[work]
+            gpu, count = predictor.gpu, works[work]
             if isinstance(work, Conv) and answer.source == DATASHEET and datasheet_models(gpu, work.dtype, work.math):
                 counts[gpu, work.dtype][sized(work)][row] += count
             elif work.kind in BANDWIDTH_FIELDS and work.dtype in HALF:
@@ -241,24 +241,26 @@ def main() -> None:
     """Fit on one GPU and judge on both. Write the model fitted on both, with the errors on held-out GPU and
     networks."""
     models = json.loads((bundled.FOLDER / FILE).read_bytes())
-    known = models[HALVES]
-    start = TensorCoreModel(**known["law"])
+    stored = models[HALVES]
+    start = TensorCoreModel(**stored["law"])
     table = pd.concat([measured(training).assign(training=training) for training in (True, False)], ignore_index=True)
     rows = list(table.itertuples(index=False))
     passes = stacked([_as_run(row) for row in rows], [_predictors(str(row.gpu)) for row in rows])
     trained, log_measured = table["training"].to_numpy(), np.log(1e3 * table["measured_ms"])
     judged = []
-    for name in known["fitted_on"]:
+    for name in stored["fitted_on"]:
         model = fitted(passes, trained & (table["gpu"] == name).to_numpy(), table["measured_ms"], start)
         error = np.abs(np.log(passes.kernels_us(model)) - log_measured)
         judged.append(table.assign(fitted_on=name, error=error)[~trained])
-    held = pd.concat(judged)
-    median, half_width = held.loc[held["fitted_on"] != held["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
-    across = {"gpus": len(known["fitted_on"]), "median_ape": median, "half_width": half_width}
+    holdout = pd.concat(judged)
+    median, half_width = (
+        holdout.loc[holdout["fitted_on"] != holdout["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
+    )
+    across = {"gpus": len(stored["fitted_on"]), "median_ape": median, "half_width": half_width}
     model = asdict(fitted(passes, trained, table["measured_ms"], start))
-    models[HALVES] = known | {"law": model, "by_kind": {"": across}}
+    models[HALVES] = stored | {"law": model, "by_kind": {"": across}}
     write_text(bundled.FOLDER / FILE, json.dumps(models, indent=1) + "\n")
-    groups = held.groupby(["fitted_on", *RUN, "torch"])["error"]
+    groups = holdout.groupby(["fitted_on", *RUN, "torch"])["error"]
     print(
         np.expm1(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]]).assign(n=groups.size()).round(3).to_string()
     )

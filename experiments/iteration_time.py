@@ -145,8 +145,8 @@ def answer(table: pd.DataFrame) -> str:
     predicted = table[table["setting"] == PREDICTED]
     active = []
     columns = ("trace", "work_geomean_pct", "device_geomean_pct", "coverage_pct")
-    for trace, work, whole, share in zip(*(predicted[column] for column in columns), strict=True):
-        waits = f", {percent(whole)} with waits for other ranks" if whole != work else ""
+    for trace, work, with_waits, share in zip(*(predicted[column] for column in columns), strict=True):
+        waits = f", {percent(with_waits)} with waits for other ranks" if with_waits != work else ""
         active.append(f"{trace} {percent(work)}{waits} ({percent(share)} of it predicted)")
     laws = [
         f"{row.setting} {percent(row.error_median_pct)} in the median and {percent(row.error_max_pct)} at most"

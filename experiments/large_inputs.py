@@ -23,10 +23,10 @@ import pandas as pd
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.load_table import write_load_table
-from experiments.sources import Sources, beside
+from experiments.sources import Sources, own_settings
 from surrogate.bundled import FOLDER
 
-PLAN = beside(__file__)
+PLAN = own_settings(__file__)
 _IDS = {
     "External id",
     "external id",
@@ -47,10 +47,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     records: list[dict[str, Any]] = []
     with TemporaryDirectory() as name:
         folder = Path(name)
-        for given in PLAN["inputs"]:
-            if effort.quick and "quick" not in given:
+        for plan in PLAN["inputs"]:
+            if effort.quick and "quick" not in plan:
                 continue
-            command, size = given["command"], given["size"]
+            command, size = plan["command"], plan["size"]
             record = {"command": command, "size": size, "unit": "MB" if "trace" in command else "rows"}
             effort.tick(f"{command}, {size:,} {record['unit']}")
             path = folder / ("trace.json" if record["unit"] == "MB" else "table.parquet")
@@ -60,9 +60,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                 write_load_table(size, path)
             begin = partial(started, command, path)
             own = begin(folder / f"out{len(records)}")
-            bars = {bar: given.get(bar, math.nan) for bar in ("bar_s", "bar_mib")}
+            bars = {bar: plan.get(bar, math.nan) for bar in ("bar_s", "bar_mib")}
             records.append({**record, **bars, **own})
-            if "busy" in given:
+            if "busy" in plan:
                 with two_busy_processes():
                     again = begin(folder / f"out{len(records)}")
                 records.append({**record, "bar_s": 3 * own["seconds"], **again, "beside": "two busy processes"})
@@ -102,10 +102,10 @@ def answer(table: pd.DataFrame) -> str:
     for (command, unit), rows in table.groupby(["command", "unit"], sort=False):
         runs = []
         for row in rows.to_dict("records"):
-            beside = f" beside {row['beside']}" if isinstance(row.get("beside"), str) else ""
+            load = f" beside {row['beside']}" if isinstance(row.get("beside"), str) else ""
             bars = [f"{row['bar_s']:.0f} s"] * (row["bar_s"] > 0) + [f"{row['bar_mib']:.0f} MiB"] * (row["bar_mib"] > 0)
             bar = f" (bar {', '.join(bars)})" if bars else ""
-            runs.append(f"{row['size']:,} {unit}{beside} {row['seconds']:.1f} s and {row['peak_mib']:,.0f} MiB{bar}")
+            runs.append(f"{row['size']:,} {unit}{load} {row['seconds']:.1f} s and {row['peak_mib']:,.0f} MiB{bar}")
         parts.append(f"{command}: {', '.join(runs)}.")
     return " ".join(parts)
 

@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Round, candidate_rows, predict_rounds
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import named_models, percent, ratio, times_and_picks
+from experiments.verdicts import percent, ratio, reported_models, times_and_picks
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_of_names
@@ -62,7 +62,7 @@ def answer(table: pd.DataFrame) -> str:
         last = part[part["share"] == 1.0].sort_values("median_error_pct")
         shapes = " → ".join(f"{int(part.loc[part['share'] == share, 'training_shapes'].iloc[0]):,}" for share in STEPS)
         each = []
-        for name in named_models(last["model"].iloc[0], last["model"]):
+        for name in reported_models(last["model"].iloc[0], last["model"]):
             model_rows = part[part["model"] == name].set_index("share")
             errors, slowdowns = model_rows["median_error_pct"], model_rows["slowdown_macro"]
             each.append(

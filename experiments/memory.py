@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from experiments.experiment import HOME
-from experiments.sources import beside
+from experiments.sources import own_settings
 from surrogate.bundled import NETWORKS
 from surrogate.features.gpu import gpu
 from surrogate.network.exported import read_exported
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Built = tuple[nn.Module, tuple[Any, ...]]
 
 TABLE, SERVED_TABLE = (HOME / "tables" / f"{name}.csv" for name in ("memory", "memory_served"))
-MODULES = beside(__file__)
+MODULES = own_settings(__file__)
 """The networks to read.
 
 - ``images``: timm's models with their batch.
@@ -162,8 +162,8 @@ def served() -> pd.DataFrame:
             source = NETWORKS[each["network"]] if "network" in each else path
             spread = Deployment(dtype=each.get("dtype"), tensor_parallel=ranks)
             step = read_language(source, decode=1, deployment=spread)
-        held = memory(step, 0, gpu(each["gpu"]))
-        left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(held.values()) + step.state_bytes
+        holdout = memory(step, 0, gpu(each["gpu"]))
+        left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(holdout.values()) + step.state_bytes
         logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)
         found.append(
             {

@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import interval, named_models, percent, picks_and_times, ratio
+from experiments.verdicts import interval, percent, picks_and_times, ratio, reported_models
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.store import Dataset
 from surrogate.models import TimeModel
@@ -19,17 +19,17 @@ from surrogate.report.charts import dots
 GPUS = ("mi210", "mi100", "mi300x", "navi21")
 UNSEEN = "mi300x"
 MODELS_SHOWN = ("always-best-single", "seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
-SHOWN = ("n", "slowdown_macro", "ci_low", "ci_high", "slowdown_p95", "top1", "infeasible_picks")
+PICK_COLUMNS = ("n", "slowdown_macro", "ci_low", "ci_high", "slowdown_p95", "top1", "infeasible_picks")
 """Columns of the picks in the table."""
 FOLDS = 5
-BY_SHAPE, KNOWN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
-ENDINGS = {BY_SHAPE: "", KNOWN: ",\nGPU unseen", NEW: ",\nboth unseen"}
+BY_SHAPE, SEEN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
+ENDINGS = {BY_SHAPE: "", SEEN: ",\nGPU unseen", NEW: ",\nboth unseen"}
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Judge each GPU alone, by shape, for both kinds of candidate. Then judge MI300X without its rows in training."""
     data = {name: effort.sample(sources.dataset(name)) for name in GPUS}
-    models = effort.named(*MODELS_SHOWN)
+    models = effort.by_name(*MODELS_SHOWN)
     parts = []
     for candidate in ("algorithm", "solver"):
         for name in GPUS:
@@ -41,17 +41,17 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                 candidate=candidate,
                 tick=effort.tick,
             )
-            both = picks_and_times(predictions, SHOWN)
+            both = picks_and_times(predictions, PICK_COLUMNS)
             parts.append(both.assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
         for split, predictions in _unseen(data, candidate, models, effort):
-            both = picks_and_times(predictions, SHOWN)
+            both = picks_and_times(predictions, PICK_COLUMNS)
             parts.append(both.assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu", "candidate", "split", "model")
-    shown = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
-    shown = shown.assign(place=shown["gpu"] + shown["split"].map(ENDINGS))
-    loss = {name: np.maximum(100 * (shown[name] - 1), 0.01) for name in ("slowdown_macro", "ci_low", "ci_high")}
+    picks = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
+    picks = picks.assign(place=picks["gpu"] + picks["split"].map(ENDINGS))
+    loss = {name: np.maximum(100 * (picks[name] - 1), 0.01) for name in ("slowdown_macro", "ci_low", "ci_high")}
     xlabel, arms = "slowdown over the best algorithm, %", ("ci_low", "ci_high")
-    figure = dots(shown.assign(**loss), "place", "model", "slowdown_macro", xlabel, arms=arms, log=True)
+    figure = dots(picks.assign(**loss), "place", "model", "slowdown_macro", xlabel, arms=arms, log=True)
     return Outcome(table, figure, answer(table))
 
 
@@ -61,19 +61,19 @@ def _unseen(
     """Return predictions of MI300X from the other GPUs, for shapes that they measured and for shapes that they lack."""
     others = [data[name] for name in GPUS if name != UNSEEN]
     rows = candidate_rows([*others, data[UNSEEN]], candidate)
-    held = (rows.frame["gpu"] == data[UNSEEN].frame["gpu"].iloc[0]).to_numpy()
-    inside, outside = np.flatnonzero(~held), np.flatnonzero(held)
+    holdout = (rows.frame["gpu"] == data[UNSEEN].frame["gpu"].iloc[0]).to_numpy()
+    inside, outside = np.flatnonzero(~holdout), np.flatnonzero(holdout)
     predictions = predict_rounds(rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.tick)
     names = shape_names(rows.frame, rows.family)
     seen = np.isin(names[outside], np.unique(names[inside]))
-    parts = ((KNOWN, seen), (NEW, ~seen))
+    parts = ((SEEN, seen), (NEW, ~seen))
     return [(label, predictions.take(outside[mask])) for label, mask in parts if mask.any()]
 
 
 def answer(table: pd.DataFrame) -> str:
     """Return the slowdown per GPU for both kinds of candidate, and on the unseen GPU, of the reported models."""
-    known = table[(table["split"] == BY_SHAPE) & (table["candidate"] == "algorithm")]
-    names = named_models(known.groupby("model")["slowdown_macro"].mean().idxmin(), known["model"])
+    by_algorithm = table[(table["split"] == BY_SHAPE) & (table["candidate"] == "algorithm")]
+    names = reported_models(by_algorithm.groupby("model")["slowdown_macro"].mean().idxmin(), by_algorithm["model"])
     by_gpu = []
     for gpu, part in table[table["split"] == BY_SHAPE].groupby("gpu", sort=False):
         rows = {(row["candidate"], row["model"]): row for _, row in part.iterrows()}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.sources import beside
+from experiments.sources import own_settings
 from surrogate import InputError, gpu
 from surrogate.dataset.tables import read_table
 from surrogate.features.problem import DTYPES
@@ -25,7 +25,7 @@ from surrogate.features.terms import output_size
 from surrogate.formats.imported import family_rows
 from surrogate.formats.tensile import settings_of
 
-_NAMES = beside(__file__)
+_NAMES = own_settings(__file__)
 KINDS = {(op, variant): kind for op, kinds in _NAMES["operations"].items() for variant, kind in kinds.items()}
 """(op, variant) of a file → operator and variant of a dataset."""
 POOL: dict[str, str] = _NAMES["pool"]
@@ -47,11 +47,11 @@ def operator_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
     Raises `InputError` if no reader fits the columns, or if no row is left.
     """
-    known = set(frame.columns)
-    source = next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
+    present = set(frame.columns)
+    source = next(((reader, origin) for needed, reader, origin in READERS if present.issuperset(needed)), None)
     if source is None:
-        known = "; or ".join(", ".join(needed) for needed, *_ in READERS)
-        raise InputError(f"{name}: the columns fit no table of operators; give a table with {known}")
+        required = "; or ".join(", ".join(needed) for needed, *_ in READERS)
+        raise InputError(f"{name}: the columns fit no table of operators; give a table with {required}")
     reader, origin = source
     parts = [part.assign(gpu=_registered(part["gpu"], "name")).dropna(subset="gpu") for part in reader(frame)]
     if not sum(map(len, parts)):
@@ -87,8 +87,8 @@ def _dense(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
             sizes = {"n": part["B"], "c": part["H"], "h": 1, "w": 1}
         version = part["Torch Version"].str.removeprefix("p") if "Torch Version" in part else None
         math = _registered(part["gpu"], "vendor").eq("amd").map({True: "default", False: "fma"})
-        named = {"operator": _NAMES["dense"][op], "library": "torch", "library_version": version, "math": math}
-        yield part[["gpu", "time_us"]].assign(**named, **sizes)
+        labels = {"operator": _NAMES["dense"][op], "library": "torch", "library_version": version, "math": math}
+        yield part[["gpu", "time_us"]].assign(**labels, **sizes)
 
 
 # deepbench_gemm: C (M × N) = A·B over K. The variant is the transposes `ta tb`; NN has no transpose.
@@ -147,8 +147,8 @@ def sizes_of(kind: str, variant: str, args: dict[str, int]) -> dict[str, int] | 
             sizes |= {size: args.get(argument) for size, argument in _NAMES["pool_arguments"].items()}
         elif inputs[2:] == [None, None]:
             sizes |= {"h": 1, "w": 1}
-    known = {name: size for name, size in sizes.items() if size is not None}
-    return known if len(known) == len(sizes) else None
+    complete = {name: size for name, size in sizes.items() if size is not None}
+    return complete if len(complete) == len(sizes) else None
 
 
 def _packed(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -184,8 +184,8 @@ def _of_convolutions(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         w = output_size(part["w"], part["s"], part["pad_w"], part["stride_w"], 1)
         if str(key[1]).endswith("SOFTMAX_MODE_INSTANCE"):
             c, h, w = c * h * w, 1, 1
-        named = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
-        rows = part[["gpu", "dtype", "time_us"]].assign(**named, n=part["n"], c=c, h=h, w=w)
+        labels = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
+        rows = part[["gpu", "dtype", "time_us"]].assign(**labels, n=part["n"], c=c, h=h, w=w)
         if "pool" in kind:  # some windows exceed the image
             rows = rows.assign(**{size: part[column] for size, column in POOL.items()})
             fits = rows["window"] <= rows["h"] + 2 * rows["pad"]

@@ -30,15 +30,15 @@ GROUPS = ("library", "operator")
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Predict each family of operators in folds by shape. Judge all models on the same rows, per library and
     operator."""
-    models = effort.named("roofline", "mlp", DEFAULT_MODEL)
+    models = effort.by_name("roofline", "mlp", DEFAULT_MODEL)
     baselines = (GemmInterpolation(), SeerPolynomials(), GradientRatio(effort.seed))
     models = {**{model.name: model for model in baselines}, **models}
     parts = list(held_out(sources, NEEDS, "shape", models, effort))
     overall = errors(parts, GROUPS).assign(gpu="all")
     table = pd.concat([overall, errors(parts, (*GROUPS, "gpu"))], ignore_index=True)
-    named = overall.assign(name=overall["library"] + " " + overall["operator"])
+    labels = overall.assign(name=overall["library"] + " " + overall["operator"])
     xlabel = "median error of times on unseen shapes, %"
-    figure = dots(named, "name", "model", "median_error_pct", xlabel, log=True)
+    figure = dots(labels, "name", "model", "median_error_pct", xlabel, log=True)
     return Outcome(table, figure, answer(table))
 
 
@@ -64,17 +64,17 @@ def errors(parts: Sequence[Predictions], groups: Sequence[str]) -> pd.DataFrame:
     models = list(dict.fromkeys(name for part in parts for name in part.time_us))
     records = []
     for key, part in rows.groupby(list(groups) or (lambda _: "all"), sort=True):
-        named = dict(zip(groups, key if isinstance(key, tuple) else (key,), strict=bool(groups)))
+        labels = dict(zip(groups, key if isinstance(key, tuple) else (key,), strict=bool(groups)))
         measured, shape = part["time_us"].to_numpy(), part["shape"].to_numpy()
         for model in models:
-            known = np.isfinite(part[model].to_numpy())
-            record = {"model": model, "n": 0, "shapes": 0, "coverage_pct": 100 * known.mean()}
-            if known.any():
-                each = (part[model].to_numpy()[known], measured[known], shape[known])
+            has_time = np.isfinite(part[model].to_numpy())
+            record = {"model": model, "n": 0, "shapes": 0, "coverage_pct": 100 * has_time.mean()}
+            if has_time.any():
+                each = (part[model].to_numpy()[has_time], measured[has_time], shape[has_time])
                 record |= error_record(*each)
-                same = error_record(part[DEFAULT_MODEL].to_numpy()[known], *each[1:])
+                same = error_record(part[DEFAULT_MODEL].to_numpy()[has_time], *each[1:])
                 record["default_same_rows_pct"] = same["median_error_pct"]
-            records.append({**named, **record})
+            records.append({**labels, **record})
     return pd.DataFrame(records)
 
 
@@ -84,10 +84,10 @@ def _long(part: Predictions) -> pd.DataFrame:
     rows = part.rows.take(counted)
     shape = np.char.add(f"{rows.family.name} ", rows.shape.astype(str))
     times = {name: values[counted] for name, values in part.time_us.items()}
-    named = rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True)
+    labels = rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True)
     if "direction" in rows.family.settings:
-        named["operator"] += " " + rows.frame["direction"].reset_index(drop=True)
-    return named.assign(time_us=rows.time_us, shape=shape, **times)
+        labels["operator"] += " " + rows.frame["direction"].reset_index(drop=True)
+    return labels.assign(time_us=rows.time_us, shape=shape, **times)
 
 
 def answer(table: pd.DataFrame) -> str:

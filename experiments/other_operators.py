@@ -165,8 +165,8 @@ def _is_gradient(rows: Rows) -> np.ndarray:
     """Return True (rows,) for gradients whose forward operator belongs to the same family."""
     if rows.family is CONV:
         return (rows.frame["direction"] != "fwd").to_numpy()
-    operator, known = rows.frame["operator"], rows.family.settings["operator"]
-    return (operator.str.endswith(SUFFIX) & operator.str.removesuffix(SUFFIX).isin(known)).to_numpy()
+    operator, operators = rows.frame["operator"], rows.family.settings["operator"]
+    return (operator.str.endswith(SUFFIX) & operator.str.removesuffix(SUFFIX).isin(operators)).to_numpy()
 
 
 def _forward(rows: Rows) -> pd.DataFrame:

@@ -9,11 +9,11 @@ import pandas as pd
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_MIN_US, Sources
-from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, problem_picks, ratio
+from experiments.verdicts import HEURISTIC, choice_verdicts, interval, percent, problem_picks, ratio, reported_models
 from surrogate.evaluation.judge import WITHIN
 from surrogate.report.charts import dots
 
-WHOLE, PAPER = "all problems", "a set like the paper's"
+ALL, PAPER = "all problems", "a set like the paper's"
 """The times of the paper's own grid of sizes are not published. Batch, shape and minimum time of the second set are
 like it."""
 DRAWN = {"infeasible right (SEER)": "wrong_seer_pct", "infeasible wrong": "wrong_pct"}
@@ -23,16 +23,20 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     """Judge by shape on the cuDNN table, on all problems and on a set like the paper's. The partial table is for
     training."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
-    held = cross_validate(data, effort.named(), count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick)
-    picks = problem_picks(held)
+    holdout = cross_validate(
+        data, effort.by_name(), count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick
+    )
+    picks = problem_picks(holdout)
     square = (picks["h"] == picks["w"]) & (picks["groups"] == 1)
     paper = square & (picks["n"] == PAPER_BATCH) & (picks["best_us"] > PAPER_MIN_US)
-    verdicts = choice_verdicts(held, stratum="all").set_index("model")
-    whole = error_rates(picks).assign(problems_of=WHOLE)
-    whole = whole.join(verdicts[["slowdown_macro", "ci_low", "ci_high"]], on="model")
-    drawn = pd.concat([whole.assign(series=label, share=whole[column]) for label, column in DRAWN.items()])
+    verdicts = choice_verdicts(holdout, stratum="all").set_index("model")
+    all_problems = error_rates(picks).assign(problems_of=ALL)
+    all_problems = all_problems.join(verdicts[["slowdown_macro", "ci_low", "ci_high"]], on="model")
+    drawn = pd.concat(
+        [all_problems.assign(series=label, share=all_problems[column]) for label, column in DRAWN.items()]
+    )
     figure = dots(drawn, "model", "series", "share", "picks over 10 % slower than the best, %")
-    table = pd.concat([whole, error_rates(picks[paper]).assign(problems_of=PAPER)], ignore_index=True)
+    table = pd.concat([all_problems, error_rates(picks[paper]).assign(problems_of=PAPER)], ignore_index=True)
     table = columns_first(table, "problems_of")
     return Outcome(table, figure, answer(table))
 
@@ -52,12 +56,12 @@ def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
 
 def answer(table: pd.DataFrame) -> str:
     """Return the figures of the best model, the default, SEER's and the heuristic by both rules, over all problems."""
-    whole = table[table["problems_of"] == WHOLE].set_index("model")
-    best = whole.drop(index=HEURISTIC, errors="ignore")["slowdown_macro"].idxmin()
-    names = [*named_models(best, whole.index), *([HEURISTIC] if HEURISTIC in whole.index else [])]
+    all_problems = table[table["problems_of"] == ALL].set_index("model")
+    best = all_problems.drop(index=HEURISTIC, errors="ignore")["slowdown_macro"].idxmin()
+    names = [*reported_models(best, all_problems.index), *([HEURISTIC] if HEURISTIC in all_problems.index else [])]
     each = []
     for name in names:
-        row = whole.loc[name]
+        row = all_problems.loc[name]
         each.append(
             f"{name} wrong in {percent(row['wrong_seer_pct'])} by SEER's rule, {percent(row['wrong_pct'])} with"
             f" infeasible picks counted, slowdown {ratio(row['slowdown_macro'])}"

@@ -84,8 +84,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             rows += [{"trace": label, "worker": worker, **row} for row in variants(graph_of(trace))]
     table = pd.DataFrame(rows)
     worst = table.assign(error=table["error_pct"].abs())
-    shown = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
-    figure = dots(shown, "trace", "variant", "error", "median error of an iteration, %")
+    drawn = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
+    figure = dots(drawn, "trace", "variant", "error", "median error of an iteration, %")
     return Outcome(table, figure, answer(table))
 
 

@@ -16,12 +16,12 @@ from experiments.verdicts import (
     ERROR_ARMS,
     HEURISTIC,
     interval,
-    named_models,
+    model_figures,
     percent,
     picks_and_times,
     ratio,
     refused,
-    told,
+    reported_models,
 )
 from surrogate.dataset.store import Dataset
 from surrogate.models import MODELS
@@ -29,7 +29,7 @@ from surrogate.report.charts import dots
 
 DOMAIN = "cuDNN 7, paper's domain"
 MI210_FOLDS = 5
-PLAIN, TERMS = "boosted-dims", "boosted-terms"
+DIMS, TERMS = "boosted-dims", "boosted-terms"
 """The same trees without and with the analytical terms."""
 
 
@@ -38,7 +38,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = []
     for label, data, also in _tables(sources, effort):
         count = effort.folds if label.startswith(LABELS["cudnn"]) else min(effort.folds, MI210_FOLDS)
-        predictions = cross_validate(data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick)
+        predictions = cross_validate(data, effort.by_name(), count=count, seed=effort.seed, also=also, tick=effort.tick)
         rows = [picks_and_times(predictions, COLUMNS[3:]), pd.DataFrame(refused(predictions.reasons))]
         rows = pd.concat(rows, ignore_index=True).sort_values("model", key=_place, kind="stable")
         parts.append(rows.assign(data=label))
@@ -70,12 +70,12 @@ def answer(table: pd.DataFrame) -> str:
     sentences = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         times = part.set_index("model")["median_error_pct"]
-        sentence = f"{label}: {', '.join(told(times, percent))}"
+        sentence = f"{label}: {', '.join(model_figures(times, percent))}"
         chosen = part[part["model"] != HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
         if len(chosen):
             picks = [
                 f"{name} {ratio(row['slowdown_macro'])} {interval(row['ci_low'], row['ci_high'])}"
-                for name in named_models(chosen["slowdown_macro"].idxmin(), chosen.index)
+                for name in reported_models(chosen["slowdown_macro"].idxmin(), chosen.index)
                 for row in [chosen.loc[name]]
             ]
             sentence += f"; picks {', '.join(picks)}"
@@ -92,9 +92,9 @@ def _gains(table: pd.DataFrame) -> str:
     gains = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         errors = part.set_index("model")["median_error_pct"]
-        if {PLAIN, TERMS} <= set(errors.index):
-            gains.append(f"{label} {percent(errors[PLAIN])} → {percent(errors[TERMS])}")
-    return f" Terms in the place of raw dimensions ({PLAIN} → {TERMS}): {', '.join(gains)}." if gains else ""
+        if {DIMS, TERMS} <= set(errors.index):
+            gains.append(f"{label} {percent(errors[DIMS])} → {percent(errors[TERMS])}")
+    return f" Terms in the place of raw dimensions ({DIMS} → {TERMS}): {', '.join(gains)}." if gains else ""
 
 
 EXPERIMENT = program(run, "cudnn", "partial", "mi210", "winners")

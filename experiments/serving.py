@@ -31,16 +31,16 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from experiments.aiconfigurator_answers import asked, systems_folder
+from experiments.aiconfigurator_answers import run_script, systems_folder
 from experiments.experiment import HOME
-from experiments.sources import beside
+from experiments.sources import own_settings
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.json_types import to_json_types
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment, main_dtype, read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
 
-NAMES = beside(__file__)
+NAMES = own_settings(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
 """Arithmetic of TensorRT-LLM's mxfp4 experts on GPUs with fp4 units."""
 TAIL = 0.05
@@ -228,8 +228,8 @@ def peer(rows: pd.DataFrame, python: str) -> pd.DataFrame:
         data=[each.data_parallel for each in deployments],
         expert=[each.expert_parallel for each in deployments],
     )
-    said, _ = asked(python, "serving_queries.py", questions.astype({"batch": int}))
-    return said.set_index(rows.index)
+    answers, _ = run_script(python, "serving_queries.py", questions.astype({"batch": int}))
+    return answers.set_index(rows.index)
 
 
 def beside_peer(rows: pd.DataFrame) -> dict[str, float]:
@@ -268,10 +268,10 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for cut in cuts:
         for key, part in rows.groupby(list(cut)) if cut else [((), rows)]:
-            named = {"library": "all", "gpu": "all", "family": "all"} | dict(zip(cut, key, strict=True))
+            labels = {"library": "all", "gpu": "all", "family": "all"} | dict(zip(cut, key, strict=True))
             floors = float(np.mean([bool(steps.floors) for steps in part["steps"]]))
             errors = {**scores(part, "tpot"), **scores(part, "ttft"), "floors": floors, **beside_peer(part)}
-            lines.append({**named, "n": len(part), **errors})
+            lines.append({**labels, "n": len(part), **errors})
     return pd.DataFrame(lines)
 
 

@@ -46,21 +46,21 @@ def answer(row: Any) -> tuple[float, float]:
     load = RuntimeConfig(batch_size=row.batch, isl=row.input, osl=row.output)
     spread = model(row.model, row.backend, row.gemm, row.moe, (row.tensor, row.data, row.expert))
     tables = database(row.system, row.backend)
-    said = get_backend(row.backend).run_agg(spread, tables, load, ctx_tokens=row.input).get_summary_df().iloc[0]
-    return float(said["ttft"]), float(said["tpot"])
+    figures = get_backend(row.backend).run_agg(spread, tables, load, ctx_tokens=row.input).get_summary_df().iloc[0]
+    return float(figures["ttft"]), float(figures["tpot"])
 
 
 def main(questions: str, answers: str) -> None:
     """Answer every row."""
     logging.disable(logging.ERROR)
     rows = pd.read_parquet(questions)
-    said = np.full((len(rows), 2), np.nan)
+    figures = np.full((len(rows), 2), np.nan)
     for place, row in enumerate(rows.itertuples()):
         try:
-            said[place] = answer(row)
+            figures[place] = answer(row)
         except (Exception, SystemExit):  # refusals raise many classes
             continue
-    pd.DataFrame(said, columns=["ttft_ms", "tpot_ms"]).to_parquet(answers)
+    pd.DataFrame(figures, columns=["ttft_ms", "tpot_ms"]).to_parquet(answers)
 
 
 if __name__ == "__main__":

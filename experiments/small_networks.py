@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 
 from experiments.experiment import HOME
 from experiments.image_networks import Passes, Search, crc, network_of, rounded, stacked
-from experiments.sources import beside
+from experiments.sources import own_settings
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.features.analytical import TensorCoreModel
@@ -31,7 +31,7 @@ from surrogate.prediction.sources.datasheet import FILE, HALVES, TF32
 
 FOLDER = HOME / "data" / "kernelbench"
 CALLS = "calls.parquet"
-NAMES = beside(__file__)
+NAMES = own_settings(__file__)
 REPOSITORY = "github.com/ScalingIntelligence/KernelBench"
 ORIGIN = f"{REPOSITORY}, results/timing, MIT"
 LEVELS = ("level1", "level2", "level3")
@@ -64,8 +64,8 @@ def measured() -> pd.DataFrame:
         sizes=np.where(grown, "new", "old"),
         training=(table["level"] + "/" + table["problem"]).map(crc) % 2 == 0,
     )
-    known = table["hardware"].notna() & table["level"].isin(LEVELS) & runtime.notna() & (folder != "old")
-    table = table[known & ~table["commit"].isin(sizes["mixed_commits"])]
+    is_usable = table["hardware"].notna() & table["level"].isin(LEVELS) & runtime.notna() & (folder != "old")
+    table = table[is_usable & ~table["commit"].isin(sizes["mixed_commits"])]
     table = table.assign(gpu=table["hardware"].map({name: gpu(name).name for name in table["hardware"].unique()}))
     keys = [*PROGRAM, "gpu", "runtime", "host", "training"]
     return table.groupby(keys)["mean_ms"].median().rename("measured_ms").reset_index()
@@ -76,34 +76,34 @@ def stored(call: Call) -> str:
 
     A tensor becomes an object of its fields. torch's element types and devices, which no rule reads, become texts.
     """
-    return json.dumps(_to_plain(call), separators=(",", ":"))
+    return json.dumps(_to_json(call), separators=(",", ":"))
 
 
 def restored(content: str) -> Call:
     """Return the call that `stored` wrote."""
     call = json.loads(content)
-    arguments = {name: _from_plain(value) for name, value in call["arguments"].items()}
-    return Call(call["op"], arguments, tuple(map(_from_plain, call.get("outputs", ()))), call.get("name", ""))
+    arguments = {name: _from_json(value) for name, value in call["arguments"].items()}
+    return Call(call["op"], arguments, tuple(map(_from_json, call.get("outputs", ()))), call.get("name", ""))
 
 
-def _to_plain(value: object) -> object:
+def _to_json(value: object) -> object:
     """Return a call, a tensor or an argument's value as a JSON value."""
     if isinstance(value, Call | Tensor):
         named = {each.name: (getattr(value, each.name), each.default) for each in fields(value)}
-        return {name: _to_plain(inner) for name, (inner, default) in named.items() if inner != default}
+        return {name: _to_json(inner) for name, (inner, default) in named.items() if inner != default}
     if isinstance(value, Mapping):
-        return {name: _to_plain(inner) for name, inner in value.items()}
+        return {name: _to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_plain(inner) for inner in value]
+        return [_to_json(inner) for inner in value]
     if value is UNKNOWN:
         return {UNKNOWN.value: True}
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _from_plain(value: Any) -> Any:
-    """Return the tensor or the argument's value that `_to_plain` wrote."""
+def _from_json(value: Any) -> Any:
+    """Return the tensor or the argument's value that `_to_json` wrote."""
     if isinstance(value, list):
-        return [_from_plain(inner) for inner in value]
+        return [_from_json(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     if UNKNOWN.value in value:
@@ -147,10 +147,10 @@ def rows() -> pd.DataFrame:
     There is one row per pass, with times in ms, and one set per runtime.
     """
     table, networks = passes()
-    held = table[~table["training"]]
+    holdout = table[~table["training"]]
     kept = [network for network, trained in zip(networks, table["training"], strict=True) if not trained]
-    times = [_predictors(name).time(network) for name, network in zip(held["gpu"], kept, strict=True)]
-    table = held.assign(phase="inference", set="small programs, " + held["runtime"] + ", " + held["level"])
+    times = [_predictors(name).time(network) for name, network in zip(holdout["gpu"], kept, strict=True)]
+    table = holdout.assign(phase="inference", set="small programs, " + holdout["runtime"] + ", " + holdout["level"])
     table = table.rename(columns={"problem": "network"}).drop(columns="training")
     for name in ("total", "lower", "upper", "kernels"):
         table[f"{'predicted' if name == 'total' else name}_ms"] = [getattr(time, f"{name}_us") / 1e3 for time in times]
@@ -255,8 +255,8 @@ def main() -> None:
         },
     }
     write_text(bundled.FOLDER / HOSTS_FILE, json.dumps(shipped, indent=1) + "\n")
-    held = table.assign(error=np.abs(timed.time_us(*best)[0] / measured_us - 1))[~table["training"]]
-    groups = held.groupby(["runtime", "level"])["error"]
+    holdout = table.assign(error=np.abs(timed.time_us(*best)[0] / measured_us - 1))[~table["training"]]
+    groups = holdout.groupby(["runtime", "level"])["error"]
     print(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]].assign(n=groups.size()).round(3).to_string())
 
 

@@ -45,9 +45,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                     named = {"data": LABELS[source], "training": training, "flops_over": span, "_at": low}
                     parts.append(both.assign(**named))
     table = pd.concat(parts, ignore_index=True)
-    shown, xlabel = table.assign(panel=table["data"] + ", " + table["training"]), "FLOPs over the largest small problem"
+    drawn, xlabel = table.assign(panel=table["data"] + ", " + table["training"]), "FLOPs over the largest small problem"
     x, y = Axis("_at", f"{xlabel}, at least", log=True), Axis("median_error_pct", "median error, %", log=True)
-    figure = curves(shown, x, y, "model", "panel")
+    figure = curves(drawn, x, y, "model", "panel")
     table = columns_first(table.drop(columns="_at"), "data", "training", "flops_over", "model")
     return Outcome(table, figure, answer(table))
 

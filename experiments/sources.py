@@ -14,7 +14,7 @@ from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError, nearest
 
 
-def beside(script: str) -> dict[str, Any]:
+def own_settings(script: str) -> dict[str, Any]:
     """Return the content of the ``.toml`` with the script's own name: names, texts and figures."""
     return tomllib.loads(Path(script).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -22,7 +22,7 @@ def beside(script: str) -> dict[str, Any]:
 DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
 """Folder of the public measurements that are part of the repository; ``data/README.md`` describes them."""
 
-_NAMES = beside(__file__)
+_NAMES = own_settings(__file__)
 FILES: Mapping[str, Sequence[str]] = _NAMES["files"]
 """Source → file name or folder, and the kind of candidate list if the file does not name it."""
 LABELS: Mapping[str, str] = _NAMES["labels"]
@@ -70,8 +70,8 @@ class Sources:
         for column, value in where.items():
             frame = frame[frame[column] == value]
         if frame.empty:
-            wanted = ", ".join(f"{column}={value}" for column, value in where.items())
-            raise InputError(f"{self.path(name)}: no row has {wanted}; give a table with such rows")
+            condition = ", ".join(f"{column}={value}" for column, value in where.items())
+            raise InputError(f"{self.path(name)}: no row has {condition}; give a table with such rows")
         return data.with_frame(frame)
 
     def winners(self) -> Dataset:

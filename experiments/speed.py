@@ -25,7 +25,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import candidate_rows
-from experiments.sources import Sources, beside
+from experiments.sources import Sources, own_settings
 from surrogate import Bundle, Conv, Dataset, InputError, Predictor, gpu, load, train
 from surrogate.collect.plan_source import networks
 from surrogate.dataset.rows import rows_of
@@ -44,7 +44,7 @@ NETWORK = "ResNet-50"
 PROBLEMS, BATCH_ROWS = 300, 200_000
 HEURISTIC = "cuDNN's heuristic, deviceless"
 SDK_GPU, SDK_SYSTEM, SDK_WEIGHTS = "h200", ("h200_sxm", "trtllm", "1.3.0rc20"), (4096, 7168)
-PLAN = beside(__file__)
+PLAN = own_settings(__file__)
 BARS, COLD = PLAN["bars"], PLAN["cold"]
 """Timed task → its goal (NaN: no goal), and commands that are timed in processes of their own."""
 Figures = dict[str, float]
@@ -60,7 +60,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     rows = candidate_rows([data])
     for label, name in PLAN["models"].items():
         effort.tick(label)
-        peers[label] = by_table(effort.named(name)[name].fit(rows), convs)
+        peers[label] = by_table(effort.by_name(name)[name].fit(rows), convs)
     effort.tick(HEURISTIC)
     peers[HEURISTIC] = heuristic(convs[:100])
     peers["aiconfigurator's SDK"] = aiconfigurator()
@@ -72,9 +72,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         record = {"what": what, "bar": bar, "ours": figures[what]}
         records += [{**record, "peer": peer, "theirs": value} for peer, value in others.items()] or [record]
     table = pd.DataFrame(records)
-    refused = [f"{peer}: {said}." for peer, said in peers.items() if isinstance(said, str)]
-    said = [f"{what} {figures[what]:,.0f}" + (f" ({bar:,.0f})" if bar == bar else "") for what, bar in BARS.items()]
-    answer = f"Ours, with the bar in parentheses: {', '.join(said)}."
+    refused = [f"{peer}: {reason}." for peer, reason in peers.items() if isinstance(reason, str)]
+    sentences = [
+        f"{what} {figures[what]:,.0f}" + (f" ({bar:,.0f})" if bar == bar else "") for what, bar in BARS.items()
+    ]
+    answer = f"Ours, with the bar in parentheses: {', '.join(sentences)}."
     return Outcome(table, None, " ".join([answer, *refused]))
 
 
@@ -159,8 +161,8 @@ def neighbours(served: Predictor, convs: Sequence[Conv]) -> Figures:
     """Return the time of a search for the nearest of 10,000 rows: the minimum cost of an interval by distance."""
     _, design = finished(served, big_table(convs))
     fitted = NearestNeighbors(n_neighbors=1).fit(np.nan_to_num(design[::20]))
-    asked = np.nan_to_num(design[:20_000])
-    return {"rows per second, one thread": rows_per_second(lambda: fitted.kneighbors(asked), asked)}
+    queries = np.nan_to_num(design[:20_000])
+    return {"rows per second, one thread": rows_per_second(lambda: fitted.kneighbors(queries), queries)}
 
 
 def finished(served: Predictor, frame: pd.DataFrame) -> tuple[BoostedTerms, np.ndarray]:

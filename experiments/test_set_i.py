@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import ERROR_ARMS, named_models, percent, refused, time_verdicts
+from experiments.verdicts import ERROR_ARMS, percent, refused, reported_models, time_verdicts
 from surrogate.dataset.problems import codes
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.store import Dataset
@@ -27,7 +27,7 @@ ENDINGS = {SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"}
 PAPER_RMSPE_PCT, PAPER_RMSE_MS = 14.71, 7.27
 """The paper's figures for convolution kernels on a Titan V, from counters; its rows are not the rows here."""
 GEMM_FAMILY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")
-KNOWN = "seer-paper, known launch"
+KNOWN_LAUNCH = "seer-paper, known launch"
 """SEER as its authors score Test-set-I: the main kernel's time alone, with measured variant and blocks."""
 PUBLISHED = "seer-paper, published blocks"
 """SEER with the original's blocks of non-fused Winograd."""
@@ -35,7 +35,7 @@ CLASSES = ("compute-bound", "memory-bound", "under-utilised")
 SHAPE_FOLDS = 3
 """Three folds use two thirds for training, the share closest to SEER's seven tenths. So the splits differ in kind, not
 size."""
-WHOLE, DOMAIN = "all rows", "paper's domain"
+ALL_ROWS, DOMAIN = "all rows", "paper's domain"
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -47,29 +47,29 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for label, rounds in ((SEER_SPLIT, seer_rounds(rows)), (SHAPE_SPLIT, by_shape)):
             models = {
                 **effort.timed(),
-                KNOWN: SeerPaper(random_state=effort.seed, known_launch=True),
+                KNOWN_LAUNCH: SeerPaper(random_state=effort.seed, known_launch=True),
                 PUBLISHED: SeerPaper(random_state=effort.seed, published_blocks=True),
             }
             predictions = predict_rounds(rows, data.candidates, rounds, models, effort.tick)
             parts.append(per_algorithm(predictions).assign(data=source, population=population, split=label))
     table = pd.concat(parts, ignore_index=True)
     table = columns_first(table, "data", "population", "algorithm", "model", "split")
-    whole = table[(table["data"] == LABELS["cudnn"]) & (table["population"] == WHOLE) & (table["n"] > 0)]
-    overall = whole[(whole["algorithm"] == "all") & (whole["split"] == SHAPE_SPLIT)].set_index("model")
-    shown = whole[whole["model"].isin([overall["median_error_pct"].idxmin(), "seer-time-only"])]
-    shown = shown.assign(series=shown["model"] + shown["split"].map(ENDINGS))
+    all_rows = table[(table["data"] == LABELS["cudnn"]) & (table["population"] == ALL_ROWS) & (table["n"] > 0)]
+    overall = all_rows[(all_rows["algorithm"] == "all") & (all_rows["split"] == SHAPE_SPLIT)].set_index("model")
+    reported = all_rows[all_rows["model"].isin([overall["median_error_pct"].idxmin(), "seer-time-only"])]
+    reported = reported.assign(series=reported["model"] + reported["split"].map(ENDINGS))
     xlabel = "median error of the time, %"
-    figure = dots(shown, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
+    figure = dots(reported, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
     return Outcome(table, figure, answer(table))
 
 
 def _parts(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Dataset]]:
     cudnn = sources.dataset("cudnn")
-    yield LABELS["cudnn"], WHOLE, effort.sample(cudnn)
+    yield LABELS["cudnn"], ALL_ROWS, effort.sample(cudnn)
     domain = paper_domain(cudnn.frame)
     if len(domain):
         yield LABELS["cudnn"], DOMAIN, cudnn.with_frame(domain)
-    yield LABELS["mi210"], WHOLE, effort.sample(sources.dataset("mi210"))
+    yield LABELS["mi210"], ALL_ROWS, effort.sample(sources.dataset("mi210"))
 
 
 def seer_rounds(rows: Rows) -> list[Round]:
@@ -109,7 +109,7 @@ def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def per_algorithm(predictions: Predictions) -> pd.DataFrame:
     """Return `time_verdicts` for all algorithms together and for each, and the models that could not be fitted.
 
-    If kernels were counted, each variant of an algorithm has rows, too. `KNOWN` is compared with the main
+    If kernels were counted, each variant of an algorithm has rows, too. `KNOWN_LAUNCH` is compared with the main
     kernels, also by their measured class.
     """
     frame = predictions.rows.frame
@@ -118,14 +118,15 @@ def per_algorithm(predictions: Predictions) -> pd.DataFrame:
         variants = (frame["algorithm"] + " " + frame["variant"].fillna("")).str.strip()
         members |= {name: (variants == name).to_numpy() for name in sorted(set(variants) - set(members))}
     members = {"all": np.ones(len(frame), dtype=bool)} | members
-    times = {name: time_us for name, time_us in predictions.time_us.items() if name != KNOWN}
+    times = {name: time_us for name, time_us in predictions.time_us.items() if name != KNOWN_LAUNCH}
     parts = _each(replace(predictions, time_us=times), members)
-    if KNOWN in predictions.time_us and "main_kernel_us" in frame:  # missing if every round was too short for a fit
+    if KNOWN_LAUNCH in predictions.time_us and "main_kernel_us" in frame:  # missing if no round allows a fit
         main_us = frame["main_kernel_us"].fillna(frame["time_us"]).to_numpy()
         rows = replace(predictions.rows, time_us=main_us)
         bound = {f", {name}": (frame["kernel_class"] == number).to_numpy() for number, name in enumerate(CLASSES)}
         members |= {part + name: members[part] & bound[name] for part, name in product(members, bound)}
-        parts += _each(replace(predictions, rows=rows, time_us={KNOWN: predictions.time_us[KNOWN]}), members)
+        times = {KNOWN_LAUNCH: predictions.time_us[KNOWN_LAUNCH]}
+        parts += _each(replace(predictions, rows=rows, time_us=times), members)
     parts.append(pd.DataFrame(refused(predictions.reasons)).assign(algorithm="all"))
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
@@ -145,7 +146,7 @@ def answer(table: pd.DataFrame) -> str:
             continue  # too few rows for a test in the other split
         wide = wide.sort_values(SHAPE_SPLIT)
         each = []
-        for name in named_models(wide.index[0], wide.index):
+        for name in reported_models(wide.index[0], wide.index):
             seer, shape = float(wide[SEER_SPLIT][name]), float(wide[SHAPE_SPLIT][name])
             by_shape = f"{percent(shape)} by shape ({shape / seer:.1f}×)"
             each.append(f"{name} {percent(seer)} by SEER's split, {by_shape}")

@@ -10,7 +10,7 @@ from experiments import verdicts
 from experiments.experiment import Effort, Outcome, program
 from experiments.held_out import Predictions, cross_validate
 from experiments.sources import Sources
-from experiments.verdicts import HEURISTIC, NAMED, named_models, percent, problem_picks, ratio, time_verdicts
+from experiments.verdicts import HEURISTIC, REPORTED, percent, problem_picks, ratio, reported_models, time_verdicts
 from surrogate.dataset.splits import network_names
 from surrogate.models import MODELS
 from surrogate.report.charts import dots
@@ -28,7 +28,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
     predictions = cross_validate(
         data,
-        effort.named(),
+        effort.by_name(),
         by="network",
         count=QUICK_FOLDS if effort.quick else 10,
         seed=effort.seed,
@@ -36,9 +36,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         tick=effort.tick,
     )
     table = by_network(predictions)
-    shown = table[table["model"].isin([*named_models(answer_model(table), table["model"]), HEURISTIC])]
-    shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
-    figure = dots(shown, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
+    reported = table[table["model"].isin([*reported_models(answer_model(table), table["model"]), HEURISTIC])]
+    reported = reported.assign(loss_pct=np.maximum(100 * (reported["slowdown_geomean"] - 1), 0.01))
+    figure = dots(reported, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
     return Outcome(table, figure, answer(table))
 
 
@@ -102,15 +102,15 @@ def answer(table: pd.DataFrame) -> str:
     """Return slowdown, time error and totals of the reported models and the heuristic, and the first one's worst
     network."""
     overall = table[table["network"] == EVERY].set_index("model")
-    names = named_models(answer_model(table), overall.index)
+    names = reported_models(answer_model(table), overall.index)
     each = []
     for name in names:
         row = overall.loc[name]
         errors = f"{percent(row['median_error_pct'])} and {percent(row['total_error_pct'])}"
         squares = f"RMSPE {percent(row['rmspe_pct'])}, of least times {percent(row['minimum_rmspe_pct'])}"
         each.append(f"{name} {ratio(row['slowdown_geomean'])}, {errors} ({squares} or {row['minimum_rmse_ms']:.2f} ms)")
-    shown = next((name for name in names if name in NAMED), names[0])
-    single = table[(table["model"] == shown) & (table["network"] != EVERY)].sort_values("slowdown_geomean")
+    reported = next((name for name in names if name in REPORTED), names[0])
+    single = table[(table["model"] == reported) & (table["network"] != EVERY)].sort_values("slowdown_geomean")
     worst = single.iloc[-1]
     against = ""
     if HEURISTIC in overall.index:
@@ -118,7 +118,7 @@ def answer(table: pd.DataFrame) -> str:
     return (
         f"With whole networks held out ({len(single)} of them, {overall['problems'].max():,.0f} problems),"
         f" slowdown, median error of the times and of the sum of a network's distinct layers: {'; '.join(each)}."
-        f"{against} The worst network of {shown} is {worst['network']} ({ratio(worst['slowdown_geomean'])})."
+        f"{against} The worst network of {reported} is {worst['network']} ({ratio(worst['slowdown_geomean'])})."
     )
 
 

@@ -92,7 +92,7 @@ def errors(model: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarr
     return log
 
 
-def plain(model: TiledProductModel, shares: Mapping[str, float]) -> dict[str, object]:
+def to_json(model: TiledProductModel, shares: Mapping[str, float]) -> dict[str, object]:
     """Return the model as JSON with three digits. ``shares`` are used if the model has none."""
     return {
         "shares": {name: float(f"{value:.3g}") for name, value in ({**shares, **model.shares}).items()},
@@ -126,7 +126,7 @@ def main(out: Path) -> None:
         # Both held-out boards have the same weight, so that the interval also holds for a board of another kind.
         draws = np.random.default_rng(0)
         log = np.concatenate([draws.choice(each, 20_000) for each in left_out])
-        known = {
+        summary = {
             "gpus": len(left_out),
             "median_ape": round(float(np.median(np.abs(np.exp(log) - 1))), 3),
             "half_width": round(float(np.quantile(np.abs(log), 0.9)), 2),
@@ -134,14 +134,14 @@ def main(out: Path) -> None:
         matrix = {"matrix": both.shares["HB"]}
         newer = {"shares": both.shares, "bandwidth": both.bandwidth, "split_us": START["split_us"]}
         content = {
-            "laws": {name: plain(model, {**both.shares, **matrix}) for name, model in models.items()},
-            "matrix_cores": plain(replace(models["gfx1"], **newer), matrix),
+            "laws": {name: to_json(model, {**both.shares, **matrix}) for name, model in models.items()},
+            "matrix_cores": to_json(replace(models["gfx1"], **newer), matrix),
             "origin": "github.com/ROCm/rocBLAS, b520bc83f, MIT",
             "fitted_on": [*FITTED.values()],
-            "by_kind": {"": known},
+            "by_kind": {"": summary},
         }
         out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        click.echo(f"{out}: {known['median_ape']:.1%} in the median, half width {known['half_width']}")
+        click.echo(f"{out}: {summary['median_ape']:.1%} in the median, half width {summary['half_width']}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pandas as pd
 from experiments.aiconfigurator_answers import answers, systems_folder
 from experiments.experiment import HOME, Outcome, in_one_line, write_outcome
 from experiments.held_out import Round
-from experiments.todays_verdicts import AICONFIGURATOR, HABIT, HEURISTICS, NEAREST_HABIT, verdicts
+from experiments.todays_verdicts import AICONFIGURATOR, BEST_SINGLE, HEURISTICS, NEAREST_BEST_SINGLE, verdicts
 from experiments.verdicts import interval, percent, ratio
 from surrogate import InputError, read_dataset, write_dataset
 from surrogate.dataset.problems import joined, shape_names
@@ -73,20 +73,20 @@ def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows, model: Interpolated
     """
     kind, same_gpu = test.family, frame[frame["gpu"].isin(test.frame["gpu"].unique()).to_numpy()]
     same_gpu = same_gpu[~np.isin(shape_names(same_gpu, kind), shape_names(test.frame, kind))]
-    here = rows_of(same_gpu.reset_index(drop=True), kind)
-    habit = AlwaysBestSingle().fit(here)
-    near, there = nearest(test, sorted(train.frame["gpu"].astype(str).unique()))
-    near_habit = AlwaysBestSingle().fit(train.take((train.frame["gpu"] == near).to_numpy()))
+    own_rows = rows_of(same_gpu.reset_index(drop=True), kind)
+    best_single = AlwaysBestSingle().fit(own_rows)
+    near, on_nearest = nearest(test, sorted(train.frame["gpu"].astype(str).unique()))
+    near_best_single = AlwaysBestSingle().fit(train.take((train.frame["gpu"] == near).to_numpy()))
     # The framework's version may differ.
     columns = [name for name in kind.row_key if name not in ("gpu", "library_version")]
     rows = frame[(frame["gpu"] == near).to_numpy()]
     times = rows["time_us"].groupby(joined(rows, columns).to_numpy()).median()
-    copied = times.reindex(joined(test.frame, columns)).to_numpy() * test.roofline_us / there.roofline_us
-    ranks = {HABIT: habit.predict(test), NEAREST_HABIT: near_habit.predict(there)}
-    problems = np.random.default_rng(0).permutation(np.unique(here.problem))
+    copied = times.reindex(joined(test.frame, columns)).to_numpy() * test.roofline_us / on_nearest.roofline_us
+    ranks = {BEST_SINGLE: best_single.predict(test), NEAREST_BEST_SINGLE: near_best_single.predict(on_nearest)}
+    problems = np.random.default_rng(0).permutation(np.unique(own_rows.problem))
     base_us, x = model.predict(test), test.columns(correction_columns(kind))
     for count in (count for count in CALIBRATED if count <= len(problems)):
-        part = here.take(np.isin(here.problem, problems[:count]))
+        part = own_rows.take(np.isin(own_rows.problem, problems[:count]))
         factor = fit_correction(part, model.predict(part))[0].log_factor(x, test.candidate, base_us)
         ranks[f"calibrated by {count} problems"] = base_us * np.exp(factor)
     return {**ranks, "copy of the nearest GPU": copied}
@@ -122,9 +122,9 @@ def measured(table: Path, family: str, python: str, judged: list[str]) -> pd.Dat
         imported = aiconfigurator.read([systems_folder(python)], family=family)
         write_dataset(imported.rows, table, candidates=imported.candidates, metadata=imported.metadata)
     frame = read_dataset(table).frame
-    known = sorted(frame["gpu"].unique())
-    for name in set(judged) - set(known):
-        raise InputError(f"--judge {name}: {table} has no such GPU; give one of {', '.join(known)}")
+    available = sorted(frame["gpu"].unique())
+    for name in set(judged) - set(available):
+        raise InputError(f"--judge {name}: {table} has no such GPU; give one of {', '.join(available)}")
     return frame
 
 
@@ -139,7 +139,7 @@ def predicted(
         further = unseen_gpu(frame, train, test, model)
         reason = "aiconfigurator has no table of a GPU that is left out"
     else:
-        scores[HABIT] = AlwaysBestSingle().fit(train).predict(test)
+        scores[BEST_SINGLE] = AlwaysBestSingle().fit(train).predict(test)
         further, reason = others(python, train, test)
     return test.frame, pd.DataFrame(scores | further), reason
 
@@ -150,15 +150,15 @@ def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) 
     scores = pd.concat(scored, ignore_index=True)
     rows = rows_of(pd.concat(frames, ignore_index=True))
     table = verdicts(rows, {name: scores[name].to_numpy() for name in scores})
-    whole = table[(table["part"] == "all") & (table["frameworks"] == "all")]
-    shown = whole[whole["population"] == "raw"]
+    all_rows = table[(table["part"] == "all") & (table["frameworks"] == "all")]
+    raw = all_rows[all_rows["population"] == "raw"]
     arms = ("median_low", "median_high")
-    figure = dots(shown, "gpu", "model", "median_error_pct", "median error, %", arms=arms)
+    figure = dots(raw, "gpu", "model", "median_error_pct", "median error, %", arms=arms)
     if AICONFIGURATOR not in scores:
         absent = pd.DataFrame([{"model": AICONFIGURATOR, "n": 0, "reason": reasons[0]}])
         table = pd.concat([table, absent], ignore_index=True)
     published = f"PIPEWEAVE, as published: {PUBLISHED[family]}"
-    return Outcome(table, figure, answer(whole, [*dict.fromkeys(reasons), published]))
+    return Outcome(table, figure, answer(all_rows, [*dict.fromkeys(reasons), published]))
 
 
 def answer(table: pd.DataFrame, reasons: list[str]) -> str:

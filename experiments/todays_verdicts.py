@@ -16,9 +16,9 @@ from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import Candidates, choose, shape_interval, time_errors
 from surrogate.models.baselines import AlwaysBestSingle
 
-AICONFIGURATOR, HEURISTICS, HABIT = "aiconfigurator", "nvMatmulHeuristics", AlwaysBestSingle.name
-NEAREST_HABIT = "best single of the nearest GPU"
-ONLY_RANKS, ONLY_TIMES, PER_FRAMEWORK = (HABIT, NEAREST_HABIT), (HEURISTICS,), (AICONFIGURATOR,)
+AICONFIGURATOR, HEURISTICS, BEST_SINGLE = "aiconfigurator", "nvMatmulHeuristics", AlwaysBestSingle.name
+NEAREST_BEST_SINGLE = "best single of the nearest GPU"
+ONLY_RANKS, ONLY_TIMES, PER_FRAMEWORK = (BEST_SINGLE, NEAREST_BEST_SINGLE), (HEURISTICS,), (AICONFIGURATOR,)
 """Predictors that rank candidates without a time, that have a time but no choice, and with one time per framework."""
 MARGINS, OTHER_MARGIN = {"gemm": 0.10}, 0.05
 """Minimum margin between the best and the second best, by family, for a cleaned choice."""
@@ -50,9 +50,9 @@ def _parts(rows: Rows) -> Iterator[tuple[dict[str, str], np.ndarray, float]]:
     margin = MARGINS.get(rows.family.name, OTHER_MARGIN)
     for name in sorted(set(gpu)):
         for part in ("all", *sorted(set(value[gpu == name]))):
-            for frameworks, wanted in FRAMEWORKS.items():
+            for frameworks, libraries in FRAMEWORKS.items():
                 members = (gpu == name) & ((part == "all") | (value == part))
-                members &= np.isin(library, wanted) if wanted else True
+                members &= np.isin(library, libraries) if libraries else True
                 for population, chosen, minimum in (("raw", members, 0.0), ("cleaned", members & clean, margin)):
                     labels = {"gpu": name, "part": part, "frameworks": frameworks, "population": population}
                     if chosen.any():
@@ -89,7 +89,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
     # 3. Differences to the references, by row and by problem.
     for record in records:
         for kind, logs, shapes in (("error", errors, rows.shape), ("slowdown", slowdowns, shape)):
-            for reference in (AICONFIGURATOR, HABIT):
+            for reference in (AICONFIGURATOR, BEST_SINGLE):
                 if {record["model"], reference} <= set(logs):
                     difference = logs[record["model"]] - logs[reference]
                     record |= _interval(f"log_{kind}_vs_{reference}", difference, shapes)
@@ -101,11 +101,11 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
 
 
 def _time_record(predicted_us: np.ndarray, rows: Rows) -> dict[str, Any]:
-    known = np.isfinite(predicted_us)
-    if not known.any():
+    has_value = np.isfinite(predicted_us)
+    if not has_value.any():
         return {}
-    errors = time_errors(predicted_us[known], rows.time_us[known])
-    error, shape = np.abs(predicted_us[known] / rows.time_us[known] - 1), rows.shape[known]
+    errors = time_errors(predicted_us[has_value], rows.time_us[has_value])
+    error, shape = np.abs(predicted_us[has_value] / rows.time_us[has_value] - 1), rows.shape[has_value]
     record: dict[str, Any] = {"n": errors.n, "mean_error_pct": 100 * errors.mape}
     for name, share, middle in (("median", 0.5, errors.median_ape), ("p90", 0.9, errors.p90_ape)):
         low, high = np.quantile(median_draws(error, shape, share), [0.025, 0.975])
@@ -115,21 +115,21 @@ def _time_record(predicted_us: np.ndarray, rows: Rows) -> dict[str, Any]:
 
 def choice_record(log_slowdown: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
     """Return geometric means over shapes with their interval, and over problems, and the share of misses."""
-    known = np.isfinite(log_slowdown)
-    if not known.any():
+    has_value = np.isfinite(log_slowdown)
+    if not has_value.any():
         return {}
     return {
-        "problems": int(known.sum()),
+        "problems": int(has_value.sum()),
         **{name: float(np.exp(value)) for name, value in _interval("slowdown", log_slowdown, shape).items()},
-        "slowdown_pooled": float(np.exp(log_slowdown[known].mean())),
-        "missed_pct": 100 * float((log_slowdown[known] > np.log(MISS)).mean()),
+        "slowdown_pooled": float(np.exp(log_slowdown[has_value].mean())),
+        "missed_pct": 100 * float((log_slowdown[has_value] > np.log(MISS)).mean()),
     }
 
 
 def _interval(name: str, values: np.ndarray, shape: np.ndarray) -> dict[str, float]:
     """Return the mean over shapes of the finite values with its 95 % interval."""
-    known = np.isfinite(values)
-    if not known.any():
+    has_value = np.isfinite(values)
+    if not has_value.any():
         return {}
-    interval = shape_interval(values[known], shape[known], macro=True, draws=DRAWS, seed=0)
+    interval = shape_interval(values[has_value], shape[has_value], macro=True, draws=DRAWS, seed=0)
     return {name: interval.mid, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.sources import beside
+from experiments.sources import own_settings
 from surrogate.features.families import Operator
 from surrogate.features.families.gemm import Bmm, Linear
 from surrogate.features.families.rowwise import BiasBackward, LayerNorm, Pointwise, Softmax
@@ -19,7 +19,7 @@ from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.operators import Streamed, elementwise, pointwise
 from surrogate.network.training import backward
 
-STEPS = beside(__file__)
+STEPS = own_settings(__file__)
 
 
 def sizes_of(config: Mapping[str, Any]) -> dict[str, int]:

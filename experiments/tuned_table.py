@@ -70,5 +70,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print stored and tuned settings side by side.")
     parser.add_argument("stored", type=Path, help="folder of `seer compare`")
     parser.add_argument("tuned", type=Path, help="folder of `seer compare --tune light`")
-    given = parser.parse_args()
-    print(markdown(given.stored, given.tuned), settings(read_results(given.tuned)), sep="\n\n")
+    arguments = parser.parse_args()
+    print(markdown(arguments.stored, arguments.tuned), settings(read_results(arguments.tuned)), sep="\n\n")

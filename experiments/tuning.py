@@ -29,7 +29,7 @@ from surrogate.models.transfer import TransferState
 from surrogate.report.charts import Axis, curves
 from surrogate.tuning.search import Search
 
-MOST = 200
+MAX_EVALUATIONS = 200
 BUDGETS = (1, 10, 20, 50, 100, 200)
 DRAWN = (1, 2, 3, 5, 7, 10, 14, 20, 30, 50, 70, 100, 140, 200)
 """Numbers of evaluations in the table and in the figure."""
@@ -87,7 +87,7 @@ class Target:
     values: np.ndarray
     time_us: np.ndarray
     seed: int
-    maximum: int = MOST
+    maximum: int = MAX_EVALUATIONS
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -122,7 +122,7 @@ def play(cell: Cell) -> pd.DataFrame:
     """Return the results of every method on one cell.
 
     Per number of evaluations, the result is the best time divided by the optimum. It also has the number of evaluations
-    until the time is within 5 % (inf: not within `MOST`).
+    until the time is within 5 % (inf: not within `MAX_EVALUATIONS`).
     """
     space = Space.read(cell.path)
     left_out = space.gpus.index(cell.gpu)

@@ -13,7 +13,7 @@ from surrogate.evaluation.judge import EvaluatedPicks, resample_weights, time_er
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, heuristic_name, pick_by_heuristic, pick_by_times
 from surrogate.models import DEFAULT_MODEL, MODELS
 
-NAMED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")
+REPORTED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")
 """The models that every answer reports if they were judged: the default, SEER's physics, and SEER with counters."""
 HEURISTIC = heuristic_name(["cudnn"])
 """The name of cuDNN's own heuristic."""
@@ -47,8 +47,8 @@ def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> p
     records = []
     for name, predicted in predictions.time_us.items():
         if name not in MODELS or MODELS[name].predicts_time:
-            known = counted[np.isfinite(predicted[counted])]
-            record = error_record(predicted[known], rows.time_us[known], rows.shape[known])
+            available = counted[np.isfinite(predicted[counted])]
+            record = error_record(predicted[available], rows.time_us[available], rows.shape[available])
             records.append({"model": name, **record})
     return pd.DataFrame(records)
 
@@ -131,14 +131,14 @@ def choice_verdicts(
     if judged_choices is None:
         return pd.DataFrame({key: pd.Series(dtype=object if key in _TEXTS else float) for key in COLUMNS})
     rows = choice_rows(judged_choices[0], judged_choices[1], {})
-    wanted = [row for row in rows if row["n"] and row["gpu"] == "all" and row["stratum"] == stratum]
-    return pd.DataFrame(wanted, columns=list(COLUMNS))
+    selected = [row for row in rows if row["n"] and row["gpu"] == "all" and row["stratum"] == stratum]
+    return pd.DataFrame(selected, columns=list(COLUMNS))
 
 
 def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ungrouped") -> pd.DataFrame:
     """Return `time_verdicts` with these columns of `choice_verdicts` and the slowdown with its interval."""
-    shown = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
-    picks = choice_verdicts(predictions, stratum=stratum)[shown].rename(columns={"n": "problems"})
+    reported = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
+    picks = choice_verdicts(predictions, stratum=stratum)[reported].rename(columns={"n": "problems"})
     return time_verdicts(predictions).merge(picks, on="model", how="left")
 
 
@@ -175,18 +175,18 @@ def problem_picks(predictions: Predictions) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def named_models(best: Any, known: Iterable[Any]) -> list[str]:
-    """Return the models that an answer reports: those of `NAMED` in ``known``, after ``best`` if it is another one.
+def reported_models(best: Any, available: Iterable[Any]) -> list[str]:
+    """Return the models that an answer reports: `REPORTED` ones in ``available``, after ``best`` if it is another one.
 
     The default is always reported, so a model that was chosen by its result never appears alone.
     """
-    names = [name for name in NAMED if name in set(known)]
+    names = [name for name in REPORTED if name in set(available)]
     return names if best in names else [str(best), *names]
 
 
-def told(figures: pd.Series, text: Callable[[Any], str]) -> list[str]:
+def model_figures(figures: pd.Series, text: Callable[[Any], str]) -> list[str]:
     """Return ``model figure`` of each reported model. ``figures`` are indexed by model; the smallest is the best."""
-    return [f"{name} {text(figures[name])}" for name in named_models(figures.idxmin(), figures.index)]
+    return [f"{name} {text(figures[name])}" for name in reported_models(figures.idxmin(), figures.index)]
 
 
 def refused(reasons: Mapping[str, str]) -> list[dict[str, Any]]:

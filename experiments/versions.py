@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.experiment import Effort, Outcome, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.sources import FORWARD, Sources
-from experiments.verdicts import named_models, percent, ratio, times_and_picks
+from experiments.verdicts import percent, ratio, reported_models, times_and_picks
 from surrogate.features.algorithms import version_key
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
@@ -30,13 +30,15 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     data = sources.dataset("cudnn", {**FORWARD, "gpu": GPU})
     rows = candidate_rows([data])
     version = rows.frame["library_version"].to_numpy()
-    known = sorted(set(version), key=version_key)
-    if len(known) < 2:
-        raise InputError(f"{data.name}: the table has one library version on {GPU} ({known[0]}); give a table with two")
+    ordered = sorted(set(version), key=version_key)
+    if len(ordered) < 2:
+        raise InputError(
+            f"{data.name}: the table has one library version on {GPU} ({ordered[0]}); give a table with two"
+        )
     parts = []
-    for older, newer in pairwise(known):
-        position = known.index(newer)
-        train = np.flatnonzero(np.isin(version, known[:position]))
+    for older, newer in pairwise(ordered):
+        position = ordered.index(newer)
+        train = np.flatnonzero(np.isin(version, ordered[:position]))
         test = np.flatnonzero(version == newer)
         models = effort.timed(*MODELS_SHOWN)
         predictions = predict_rounds(rows, data.candidates, [(train, test)], models, effort.tick).take(test)
@@ -51,8 +53,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     steps = steps.assign(step=steps["older"] + " → " + steps["newer"])
     largest = steps.groupby("step", sort=False)["changed_pct"].max().sort_values(ascending=False).index[:3]
     xlabel = "time under the newer version over the older's (median, 5–95 %)"
-    shown, arms = steps[steps["step"].isin(list(largest))], ("ratio_p5", "ratio_p95")
-    figure = dots(shown, "algorithm", "step", "ratio_median", xlabel, arms=arms, log=True)
+    drawn, arms = steps[steps["step"].isin(list(largest))], ("ratio_p5", "ratio_p95")
+    figure = dots(drawn, "algorithm", "step", "ratio_median", xlabel, arms=arms, log=True)
     return Outcome(table, figure, answer(table))
 
 
@@ -105,7 +107,7 @@ def answer(table: pd.DataFrame) -> str:
     learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
     foretold = [
         f"{name} {percent(learned.loc[name, 'median_error_pct'])} and {ratio(learned.loc[name, 'slowdown_macro'])}"
-        for name in named_models(learned.index[0], learned.index)
+        for name in reported_models(learned.index[0], learned.index)
     ]
     return (
         f"The largest step is {largest['older']} → {largest['newer']}: {percent(largest['changed_pct'])} of times moved"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from experiments.experiment import Effort, Outcome, program
-from experiments.sources import Sources, beside
+from experiments.sources import Sources, own_settings
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from surrogate.features.errors import InputError
 from surrogate.report.charts import dots
@@ -24,7 +24,7 @@ SWEEP_GBS = (0.25, 0.5, 1.25, 2.5, 5.0, 12.5)
 MACHINES = Interconnect(workers=4, latency_us=10.0)
 """The network of the sweep of bandwidths (2 to 100 Gbit/s): four machines with one GPU each."""
 FIGURES = ("baseline_us", "predicted_us", "speedup", "low_us", "high_us")
-PUBLISHED = beside(__file__)
+PUBLISHED = own_settings(__file__)
 """Figures of Daydream (ATC 2020) for the same rule, and of an optimisation's own paper."""
 
 
@@ -38,13 +38,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         trace = workers(sources, label)[0]  # the workers of one step run the same program
         profiled = profile(trace)
         graph = graph_of(trace, profiled.layers)
-        plain = setting_of(profiled, network=NETWORK)
+        networked = setting_of(profiled, network=NETWORK)
         other = setting_of(profiled, target=TARGET, network=NETWORK)
         for name in MODELS:
             effort.tick(f"{name} on {label}")
             row = {"trace": label, "what_if": name, "published": PUBLISHED.get(name, "")}
             try:
-                result = evaluate(graph, [what_if(name)], other if name == "gpu" else plain)[0].to_dict()
+                result = evaluate(graph, [what_if(name)], other if name == "gpu" else networked)[0].to_dict()
             except InputError as error:
                 rows.append({**row, "refused": str(error)})
                 continue
@@ -54,7 +54,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             row["host_share_after_pct"] = host_share(result["critical_path_after"])
             rows.append({**row, "refused": ""})
         effort.tick(f"bandwidths on {label}")
-        rows += swept(label, graph, plain)
+        rows += swept(label, graph, networked)
     table = pd.DataFrame(rows).astype({"low_us": float, "high_us": float})
     figure = dots(applied(table), "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
     return Outcome(table, figure, answer(table))

@@ -17,7 +17,7 @@ import pandas as pd
 
 from experiments.experiment import Effort, Outcome, program
 from experiments.operator_tables import read_operator_tables
-from experiments.sources import Sources, beside
+from experiments.sources import Sources, own_settings
 from experiments.transformers import transformer
 from experiments.verdicts import percent
 from surrogate import Bundle, Gpu, InputError, Predictor, gpu
@@ -33,7 +33,7 @@ from surrogate.network.onnx_file import read_onnx
 from surrogate.network.training import training_iteration
 from surrogate.report.charts import dots
 
-NAMES = beside(__file__)
+NAMES = own_settings(__file__)
 SETS: Mapping[str, str] = NAMES["sets"]
 """Set of measured networks → ``module:function`` that returns a row for each pass.
 
@@ -67,9 +67,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             continue
         tables.append(judged(frame.assign(set=frame.get("set", name))))
     table = pd.concat(tables, ignore_index=True)
-    shown = table[table["gpu"] != ALL]
-    shown = shown.assign(name=shown["set"] + ", " + shown["training"] + ": " + shown["gpu"])
-    figure = dots(shown, "name", "predictor", "mean_error_pct", "mean error of whole passes, %", log=True)
+    drawn = table[table["gpu"] != ALL]
+    drawn = drawn.assign(name=drawn["set"] + ", " + drawn["training"] + ": " + drawn["gpu"])
+    figure = dots(drawn, "name", "predictor", "mean_error_pct", "mean error of whole passes, %", log=True)
     return Outcome(table, figure, answer(table))
 
 
@@ -106,13 +106,13 @@ def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     operators = rows_by_family(read_operator_tables([sources.path(name) for name in OPERATORS]))
     tables = {kind.name: rows_of(effort.sampled(rows.frame, kind), kind) for kind, (_, rows) in operators.items()}
     frame, folder = pd.read_parquet(sources.path("transformers")), sources.path("configs")
-    known = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    configurations = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     one_gpu = frame["variant"].isna() | (frame["variant"] == "fusion")
-    frame = frame[frame["model"].isin(list(known)) & one_gpu]
+    frame = frame[frame["model"].isin(list(configurations)) & one_gpu]
     networks = {
         row["config"]: transformer(
             row["config"],
-            known[row["model"]],
+            configurations[row["model"]],
             int(row["sequence"]),
             int(row["batch"]),
             training=row["mode"] == "train",

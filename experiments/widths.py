@@ -11,7 +11,7 @@ from experiments.verdicts import percent
 from surrogate.prediction.shipped import shipped
 from surrogate.report.charts import dots
 
-HELD, LEFT_OUT = "shapes held out", "GPU left out"
+HOLDOUT_SHAPES, LEFT_OUT = "shapes held out", "GPU left out"
 GOAL = (0.85, 0.95)
 MIN_SHAPES = 10
 """Minimum shapes of a cell that counts. Smaller cells are listed only."""
@@ -23,7 +23,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     cells = []
     for bundle in shipped():
         for family, card in bundle.held_out.items():
-            for part, rows in ((HELD, card["intervals"]), (LEFT_OUT, card["unseen_gpus"])):
+            for part, rows in ((HOLDOUT_SHAPES, card["intervals"]), (LEFT_OUT, card["unseen_gpus"])):
                 cells += [{"bundle": bundle.path.name, "family": family, "part": part, **row} for row in rows]
     table = pd.DataFrame(cells).query("gpu != 'all'")
     # There is one row for each type. If a GPU has a single type, its row is the one for all types.
@@ -36,16 +36,16 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 def _figure(table: pd.DataFrame) -> str | None:
     """Return the figure of the coverage of every cell that counts."""
-    shown = table[table["shapes"] >= MIN_SHAPES]
-    share = {name: 100 * shown[name] for name in ("coverage", "coverage_low", "coverage_high")}
-    shown = shown.assign(**share, cell=shown["bundle"] + " " + shown["family"])
-    return dots(shown, "cell", "part", "coverage", "rows inside their 90 % interval, %")
+    drawn = table[table["shapes"] >= MIN_SHAPES]
+    share = {name: 100 * drawn[name] for name in ("coverage", "coverage_low", "coverage_high")}
+    drawn = drawn.assign(**share, cell=drawn["bundle"] + " " + drawn["family"])
+    return dots(drawn, "cell", "part", "coverage", "rows inside their 90 % interval, %")
 
 
 def answer(table: pd.DataFrame) -> str:
     """Return the numbers of cells inside the goal, wider, and narrower, for each part."""
     texts = []
-    for part in (HELD, LEFT_OUT):
+    for part in (HOLDOUT_SHAPES, LEFT_OUT):
         cells = table[(table["part"] == part) & (table["shapes"] >= MIN_SHAPES)]
         inside, wider = cells["coverage"].between(*GOAL).sum(), (cells["coverage"] > GOAL[1]).sum()
         worst = cells.sort_values("coverage").iloc[0]

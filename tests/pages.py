@@ -115,12 +115,12 @@ def formats() -> str:
 
 def gpus_in_short() -> str:
     """A row for the boards of which the same is known."""
-    return table(gpu_table.HEAD, gpu_table.in_short())
+    return table(gpu_table.HEAD, gpu_table.readme_rows())
 
 
 def each_gpu() -> str:
     """A row for each board of which anything was measured or checked."""
-    return table(gpu_table.HEAD, gpu_table.in_full())
+    return table(gpu_table.HEAD, gpu_table.guide_rows())
 
 
 PARTS = (

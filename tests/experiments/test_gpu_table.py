@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from experiments.experiment import HOME
-from experiments.gpu_table import FAMILIES, groups, in_short, known, passes
+from experiments.gpu_table import FAMILIES, accuracies, groups, passes, readme_rows
 from surrogate.features.gpu import gpu, gpus
 from surrogate.prediction.shipped import answering
 
@@ -12,22 +12,22 @@ from surrogate.prediction.shipped import answering
 def test_every_board_stands_in_one_of_at_most_twelve_rows() -> None:
     rows = groups()
     assert sorted(board.name for _, boards in rows for board in boards) == sorted(board.name for board in gpus())
-    assert len(in_short()) == len(rows) <= 12
+    assert len(readme_rows()) == len(rows) <= 12
 
 
 @pytest.mark.parametrize(("name", "family"), [("t4", "conv"), ("h100-sxm", "gemm"), ("rtx-3090", "attention")])
 def test_a_factor_is_what_the_bundle_claims(name: str, family: str) -> None:
     evidence = answering(gpu(name))[family].evidence(family, name)
-    assert known(gpu(name))[family][:2] == (evidence["factor_90"], bool(evidence["rows"]))
+    assert accuracies(gpu(name))[family][:2] == (evidence["factor_90"], bool(evidence["rows"]))
 
 
 def test_a_share_is_of_all_rows_held_out_or_of_the_line_left_out() -> None:
     """Known answers: 604 rows of T4 in fp16 and 2,718 in fp32; RDNA has one measured board, so that none judged it."""
-    held = known(gpu("t4"))["conv"].held
-    assert held == pytest.approx((604 * 0.915563 + 2718 * 0.900662) / (604 + 2718))
+    coverage = accuracies(gpu("t4"))["conv"].coverage
+    assert coverage == pytest.approx((604 * 0.915563 + 2718 * 0.900662) / (604 + 2718))
     widths = pd.read_csv(HOME / "tables" / "widths.csv").query("part == 'GPU left out' and family == 'moe'")
-    assert known(gpu("rtx-3090"))["moe"].held == pytest.approx(widths["coverage"].mean())
-    assert known(gpu("rx-6900-xt"))["conv"].held is None
+    assert accuracies(gpu("rtx-3090"))["moe"].coverage == pytest.approx(widths["coverage"].mean())
+    assert accuracies(gpu("rx-6900-xt"))["conv"].coverage is None
 
 
 def test_errors_of_whole_passes_weigh_every_pass_alike() -> None:
@@ -36,4 +36,4 @@ def test_errors_of_whole_passes_weigh_every_pass_alike() -> None:
     assert passes()["l4"]["small programs"] == pytest.approx(
         (rows["mean_error_pct"] * rows["n"]).sum() / rows["n"].sum()
     )
-    assert set(FAMILIES) <= set(known(gpu("t4")))
+    assert set(FAMILIES) <= set(accuracies(gpu("t4")))

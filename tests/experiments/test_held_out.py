@@ -88,7 +88,7 @@ def test_share_rounds_are_nested_and_hold_shapes_out(table) -> None:
 def test_cross_validation_covers_the_data_and_not_the_rest(table) -> None:
     """Rows of ``also`` train and are not predicted; a model that cannot learn is named with its reason."""
     data, also = Dataset(table(6)), Dataset(table(4, gpus=("Tesla K80",)))
-    models = Effort().named("roofline", "seer-paper")
+    models = Effort().by_name("roofline", "seer-paper")
     held = cross_validate(data, models, count=3, seed=0, also=[also], tick=lambda text: None)
     assert len(held.rows) == len(data) and held.tested.all()
     assert np.isfinite(held.time_us["roofline"]).all()

@@ -42,7 +42,7 @@ def test_infeasible_picks_count_as_right_only_by_seer_s_rule() -> None:
 def test_an_oracle_s_times_give_no_slowdown(table) -> None:
     """Times without noise follow from the terms' order, so predictions equal to them pick the best everywhere."""
     data = Dataset(table(8, noise=0.0))
-    held = cross_validate(data, Effort().named("roofline"), count=3, seed=0, tick=lambda text: None)
+    held = cross_validate(data, Effort().by_name("roofline"), count=3, seed=0, tick=lambda text: None)
     held.time_us["roofline"][:] = np.nan_to_num(held.rows.time_us, nan=np.inf)
     verdicts = choice_verdicts(held).set_index("model")["slowdown_macro"]
     assert verdicts["roofline"] == 1.0 < verdicts[HEURISTIC]
@@ -115,7 +115,7 @@ def test_the_first_variant_is_compared_with_itself(sources: Sources) -> None:
 
 def test_operators_are_judged_beside_the_default_on_the_same_rows(sources: Sources, effort: Effort) -> None:
     """Every family of the table; the default against itself is no different, and covers every row."""
-    parts = list(held_out(sources, ("dense",), "shape", effort.named("roofline", "boosted-terms"), effort))
+    parts = list(held_out(sources, ("dense",), "shape", effort.by_name("roofline", "boosted-terms"), effort))
     table = errors(parts, ("operator",))
     assert set(table["operator"]) == {"bmm", "layer_norm"} and len(table) == 4
     own = table[table["model"] == "boosted-terms"]

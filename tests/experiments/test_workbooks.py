@@ -69,7 +69,7 @@ def test_the_sheets_of_the_workbooks_are_test_set_i(titan, sources, monkeypatch)
     outcome = test_set_i.EXPERIMENT.run(own, Effort(quick=True, models=("roofline", "seer-paper")))
     table = outcome.table.set_index("algorithm")
     table = table[(table["population"] == test_set_i.DOMAIN) & (table["split"] == test_set_i.SEER_SPLIT)]
-    known = table[table["model"] == test_set_i.KNOWN]
+    known = table[table["model"] == test_set_i.KNOWN_LAUNCH]
     whole = ["all", "IMPLICIT_GEMM", "IMPLICIT_GEMM 128x128", "IMPLICIT_GEMM 32x32"]
     bound = [f"{name}, {kind}" for name in whole for kind in ("compute-bound", "under-utilised")]
     assert known.index.tolist() == [*whole, *bound]
@@ -117,7 +117,7 @@ def test_other_operators_are_judged_by_the_papers_fits(sources: Sources, tmp_pat
     paths = [write(tmp_path / f"Other-ops-{name}.xls", {"new": rows}, header) for name, rows in books.items()]
     table = tmp_path / "ops.parquet"
     run_seer("import", "seer-xls", *paths, "--gpu", "titan-xp", "-o", table)
-    models = {model.name: model for model in (SeerPolynomials(), GradientRatio())} | effort.named("boosted-terms")
+    models = {model.name: model for model in (SeerPolynomials(), GradientRatio())} | effort.by_name("boosted-terms")
     parts = list(held_out(Sources(sources.folder, {"other_ops": table}), ["other_ops"], "shape", models, effort))
     found = errors(parts, ["operator"]).set_index(["operator", "model"])["median_error_pct"]
     assert found["conv fwd", "seer-polynomials"] < 1e-6
