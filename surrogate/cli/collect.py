@@ -75,11 +75,11 @@ COUNTERS_SHARE = 0.45
     " other operators, and counters if they are allowed.",
     is_flag=True,
 )
-@option("--counters", "Then take hardware counters of a part of the problems, by ncu.", is_flag=True)
-@option("--math", "Repeat for several. [fma]", CHOICES["math"], multiple=True)
+@option("--counters", "After the times, take hardware counters of a part of the problems, by ncu.", is_flag=True)
+@option("--math", "Math type; repeat for several. [fma]", CHOICES["math"], multiple=True)
 @option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
-@option("--direction", "The same. [fwd]", CHOICES["direction"], multiple=True)
-@option("--layout", "The same. [NCHW]", CHOICES["layout"], multiple=True)
+@option("--direction", "Pass of a convolution; repeat for several. [fwd]", CHOICES["direction"], multiple=True)
+@option("--layout", "Memory layout; repeat for several. [NCHW]", CHOICES["layout"], multiple=True)
 @option("--recording", "The run for --device replay; it is also the plan if none is given.", metavar="RUN.jsonl")
 @option("--heuristic-only", "Measure nothing: record cuDNN's own ranking for any --gpu.", is_flag=True)
 @option("--gpu", "The GPU for --heuristic-only.", GPU)
@@ -143,22 +143,22 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     opened = open_device(name, recording=options["recording"], max_tensor_bytes=caps.max_tensor_bytes)
     with closing(opened) as device:
         header = header_for(plan, device)
-        _doubts(name, device, options["output"])
-        left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
-        measure = left and left * (1.0 - COUNTERS_SHARE * options["counters"])
+        _check_quickly(name, device, options["output"])
+        minutes_left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
+        measuring_minutes = minutes_left and minutes_left * (1.0 - COUNTERS_SHARE * options["counters"])
         with RunLog(options["output"], header) as log, _progress() as progress:
-            outcome = run(plan, device, log, minutes=measure, progress=progress)
-            counted, status = _count(log, device, left, options) if options["counters"] else ("", 0)
+            outcome = run(plan, device, log, minutes=measuring_minutes, progress=progress)
+            counted, status = _take_counters(log, device, minutes_left, options) if options["counters"] else ("", 0)
     return "; ".join(filter(None, (_summary(options["output"], outcome), counted))), _exit_status(outcome) or status
 
 
 def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str, int]:
-    """Run the campaign, unless the machine's times could not be trusted."""
+    """Run the campaign if no check of the measuring chain failed. Return the line to print and the exit status."""
     from surrogate.collect.campaign import Campaign, run_campaign
     from surrogate.collect.doctor import FAILED
 
     out = Path(options["output"])
-    checks = _doubts(name, device, out)
+    checks = _check_quickly(name, device, out)
     failed = [check.name for check in checks if check.status == FAILED]
     if failed:
         return f"{out}: nothing was measured, the times could not be trusted ({', '.join(failed)}); see seer doctor", 1
@@ -169,7 +169,7 @@ def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str
     return f"{out}: {verdict}; README.md has the report, the same command continues", int(not fit)
 
 
-def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:
+def _check_quickly(name: str, device: "Device", output: str | Path) -> list["Check"]:
     """Check a GPU's measuring chain quickly, and print the notes and failures on standard error."""
     if name != "cudnn":
         return []
@@ -182,8 +182,8 @@ def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:
     return checks
 
 
-def _count(log: "RunLog", device: "Device", minutes: float | None, options: dict[str, Any]) -> tuple[str, int]:
-    """Take the counters. Return the line to print, and 1 if nothing could be counted."""
+def _take_counters(log: "RunLog", device: "Device", minutes: float | None, options: dict[str, Any]) -> tuple[str, int]:
+    """Take hardware counters. Return the line to print, and 1 if nothing could be counted."""
     from surrogate.collect.counting import collect_counters
 
     device.close()  # the profiled program needs its memory
@@ -201,9 +201,12 @@ def _progress() -> AbstractContextManager[Callable[..., None]]:
 
 
 def _device_name(options: dict[str, Any]) -> str:
-    """Return the requested device. Raises `InputError` for options that contradict each other."""
+    """Check all options together, and return the requested device.
+
+    Raises `InputError` for options that contradict each other.
+    """
     device = options["device"]
-    ranks = options["heuristic_only"]
+    heuristic_only = options["heuristic_only"]
     campaign = options["campaign"]
     settings = ("dtype", "math", "layout", "direction")
     planned = ("file", "grid", "networks", "max_gflop", "max_tensor", *settings, "recording", "heuristic_only")
@@ -215,13 +218,22 @@ def _device_name(options: dict[str, Any]) -> str:
         (options["output"] == "-", "-o is a log that the same command continues; give a file"),
         (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
         (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
-        (options["counters"] and (ranks or device != "cudnn"), "--counters counts on a GPU; give --device cudnn"),
+        (
+            options["counters"] and (heuristic_only or device != "cudnn"),
+            "--counters counts on a GPU; give --device cudnn",
+        ),
         (table, "-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` turns into a dataset"),
-        (ranks and timing, f"--{(*timing, '')[0]} goes with measuring, not with --heuristic-only; leave it out"),
-        (ranks and device not in (None, "cudnn"), f"--heuristic-only uses cuDNN only; leave --device {device} out"),
-        (ranks and not options["gpu"], "--heuristic-only needs --gpu G; `seer gpus` lists the GPUs"),
-        (options["gpu"] and not ranks, "--gpu goes with --heuristic-only; a device measures its own GPU"),
-        (not device and not ranks, "no device is given; give --device cudnn, --device cpu or --device replay"),
+        (
+            heuristic_only and timing,
+            f"--{(*timing, '')[0]} goes with measuring, not with --heuristic-only; leave it out",
+        ),
+        (
+            heuristic_only and device not in (None, "cudnn"),
+            f"--heuristic-only uses cuDNN only; leave --device {device} out",
+        ),
+        (heuristic_only and not options["gpu"], "--heuristic-only needs --gpu G; `seer gpus` lists the GPUs"),
+        (options["gpu"] and not heuristic_only, "--gpu goes with --heuristic-only; a device measures its own GPU"),
+        (not device and not heuristic_only, "no device is given; give --device cudnn, --device cpu or --device replay"),
         (options["recording"] and device != "replay", "--recording goes with --device replay"),
     )
     for wrong, message in rules:

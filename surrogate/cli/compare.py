@@ -97,11 +97,11 @@ def require_report_folder(folder: Path) -> None:
     if not folder.is_dir():
         return
     names = {path.name for path in folder.iterdir()} - {FITS}
-    strangers = sorted(names - REPORT_FILES) or (sorted(names) if "results.json" not in names else [])
-    if strangers:
+    other_files = sorted(names - REPORT_FILES) or (sorted(names) if "results.json" not in names else [])
+    if other_files:
         raise InputError(
-            f"{folder} holds {', '.join(strangers[:3])}{', …' * (len(strangers) > 3)}, not a report of seer compare;"
-            " choose another folder, or give --force to write into this one"
+            f"{folder} holds {', '.join(other_files[:3])}{', …' * (len(other_files) > 3)}, not a report of seer"
+            " compare; choose another folder, or give --force to write into this one"
         )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from surrogate.features.description import Description
 
 WIDTH = 79
-"""Largest number of characters of a line of text."""
+"""Maximum characters of a line of text."""
 INDENT = "    "
 """Indent of all lines of a text after the first."""
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)

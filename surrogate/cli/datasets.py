@@ -20,7 +20,7 @@ from surrogate.features.gpu import canonical
 LINE_SECONDS = 10.0
 """Seconds between progress lines if standard error is no terminal."""
 MAX_LISTED = 12
-"""Largest number of values of a column in a message."""
+"""Maximum number of a column's values in a message."""
 
 
 def load_dataset(
@@ -50,7 +50,7 @@ def print_warnings(path: Path, data: Dataset) -> None:
 def load_datasets(
     paths: Sequence[Path], candidates: str | None, where: Sequence[str], kernel: Kernel | None = None
 ) -> Dataset:
-    """Return several datasets as one. Different kinds of candidate lists may train together; the first kind counts."""
+    """Return several datasets as one. The kind of candidate list is the first dataset's."""
     parts = [load_dataset(path, candidates, where, kernel) for path in paths]
     if not parts:
         raise InputError("no dataset is given; give at least one file")

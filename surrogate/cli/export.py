@@ -104,7 +104,7 @@ def _summary(output: Path, picks: "Picks", left_out: int, size: str) -> str:
 
 
 def _predictor(bundle: str, options: Options) -> "Predictor":
-    """Return the predictor. If BUNDLE is the name of a GPU, it is the GPU unless --gpu names another."""
+    """Return the predictor. If BUNDLE is a GPU's name and --gpu is not given, the predictor is for that GPU."""
     from surrogate.prediction.shipped import bundle_path, is_path, load
 
     gpu, library = options["gpu"], options["library"]
@@ -114,7 +114,7 @@ def _predictor(bundle: str, options: Options) -> "Predictor":
 
 
 def _origin(bundle: str, listed: "list[ListedProblem]") -> "tuple[Bundle, str]":
-    """Return the bundle (of convolutions, if any are listed) and its name. The file quotes its card."""
+    """Return the bundle whose card the file quotes, and its name. It is of convolutions if any are listed."""
     from surrogate.bundle.bundle import load
     from surrogate.features.families import DEFAULT_FAMILY, family_of
     from surrogate.prediction.shipped import bundle_path

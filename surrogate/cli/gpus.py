@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from surrogate.features.gpu import Gpu
 
 NOTE = (
-    "×: nine in ten predicted times are within this factor, then the number of measured rows; ~: not measured, see the"
-    " last rows"
+    "×: 90 % of the predicted times are within this factor; the next number is the number of measured rows. ~: not"
+    " measured; the last rows have the factors"
 )
 ERRORS = "errors on held-out shapes if the GPU has measured rows (model), otherwise on held-out GPUs (datasheet)"
 NEVER_MEASURED = "~"

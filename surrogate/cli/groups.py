@@ -78,7 +78,10 @@ class Grouped(click.Command):
 
 
 def section(title: str) -> Callable[[Function], Function]:
-    """Begin a section in the help of a `Grouped` command: the options below, up to the next section."""
+    """Return a decorator that begins a section in the help of a `Grouped` command.
+
+    The section has the options below, up to the next section.
+    """
 
     def begin(function: Function) -> Function:
         for each in getattr(function, "__click_params__", ()):

@@ -30,7 +30,7 @@ _OPTIONS = {name: each for chosen in FORMATS.values() for name, each in chosen.o
 _TYPES = {"text": None, "file": PATH, "count": COUNT}
 
 
-def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_reader_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add every option that a reader declares."""
     for name, each in reversed(_OPTIONS.items()):
         kind = each.choices or _TYPES[each.takes]
@@ -49,7 +49,7 @@ def _readers_options(function: Callable[..., Any]) -> Callable[..., Any]:
     multiple=True,
     metavar="G",
 )
-@_readers_options
+@_with_reader_options
 @option("--quiet", "No progress bar and no notes on standard error.", is_flag=True)
 def command(
     format_name: str,

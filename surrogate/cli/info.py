@@ -46,7 +46,7 @@ def command(bundle: str, form: Form) -> None:
 
     BUNDLE is a folder, or the name of a GPU for its shipped bundle. Errors, slowdowns and the coverage of the 90 %
     intervals are on held-out shapes. The table has one row per family of kernels, and one per GPU if there is a single
-    family; --csv always has them. --json prints the whole index.
+    family; --csv always has a row per GPU. --json prints the whole index.
 
     Examples:
       seer info bundle

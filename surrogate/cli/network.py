@@ -133,10 +133,10 @@ def command(
     backward pass.
 
     Layers run one after another, as single kernels without gaps; a language model's kernels have the gaps of a CUDA
-    graph. If PyTorch launches the kernels, a pass takes the longer of its kernels and its launches, but at least a
-    floor. --runtime compiled fuses the operators between convolutions and products. Unsupported operators are named and
-    counted, but not included in sums. --json and --csv also have every layer's interval, workspace, FLOPs, bytes and
-    source.
+    graph. If PyTorch launches the kernels, a pass takes as long as its kernels or its launches, whichever take longer,
+    and at least a minimum time. --runtime compiled fuses the operators between convolutions and products. Unsupported
+    operators are named and counted, but not included in sums. --json and --csv also have every layer's interval,
+    workspace, FLOPs, bytes and source.
 
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type
@@ -172,12 +172,12 @@ def command(
         at_batch = read(largest_batch(read, predictors, **limits)) if choices["max_batch"] else network
         return predictors, predictors.time(at_batch, **limits)
 
-    answers, refused = _each("gpu", names, predict)
+    answers, refused = _try_each("gpu", names, predict)
     if refused and not (compare_gpus and answers):
         raise InputError(refused[0]["refused"])
     predictors, time = next(iter(answers.values()))
     with progress_bar("network", "batch size") as step:
-        sweep, not_swept = _each("batch", sweep_batch, lambda size: predictors.time(read(size), **limits), step)
+        sweep, not_swept = _try_each("batch", sweep_batch, lambda size: predictors.time(read(size), **limits), step)
     if sweep_batch and choices["max_batch"] and time.batch is not None:
         sweep = dict(sorted({**sweep, time.batch: time}.items()))
     batches = [*comparison_records("batch", sweep), *not_swept]
@@ -203,7 +203,7 @@ def _predictors(network: "Network", name: str, is_step: bool, choices: Mapping[s
     return replace(load_predictors(name, choices["bundle"], library), utilization=share)
 
 
-def _each(
+def _try_each(
     kind: str, keys: Sequence[Key], answer: Callable[[Key], Answer], step: Callable[..., None] | None = None
 ) -> tuple[dict[Key, Answer], list[dict[str, Any]]]:
     """Return key → answer, and a record for each key that raises an error; call ``step`` after each key."""
@@ -233,10 +233,10 @@ def _print_report(
     time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
 ) -> None:
     """Print layers or types, classes, savings, batches, GPUs, and unsupported operators."""
-    each = f"each of {shared_by} GPUs runs these layers; samples/s are for the whole replica of {shared_by} GPUs"
-    for line in filter(None, (time.headline(), time.breakdown(), each if shared_by > 1 else "")):
+    replica = f"each of {shared_by} GPUs runs these layers; samples/s are for the whole replica of {shared_by} GPUs"
+    for line in filter(None, (time.headline(), time.breakdown(), replica if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
-    _section("per GPU", [_totals(time)])
+    _section("per GPU", [_totals_row(time)])
     memory = {name: _gib(size) for name, size in time.memory.items() if size}
     _section("memory per GPU, GiB", [memory] if memory else [])
     if layers:
@@ -248,8 +248,8 @@ def _print_report(
             click.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
         sources = Counter(layer.source for layer in time.layers)
         click.echo(f"source of the times: {_counts(dict(sources.most_common()))}")
-    _section("by type", [_type(row) for row in time.by_type()])
-    _section("algorithms", [_type(row) for row in time.by_algorithm()])
+    _section("by type", [_type_row(row) for row in time.by_type()])
+    _section("algorithms", [_type_row(row) for row in time.by_algorithm()])
     classes = [
         {"class": name} | {f"{word} %": round(100 * share, 1) for word, share in shares.items()}
         for name, shares in time.classes().items()
@@ -259,12 +259,12 @@ def _print_report(
         share = 100 * heuristic["saved_us"] / heuristic["time_us"] if heuristic["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {heuristic['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} for {heuristic['convs']} convolutions; {heuristic['unknown']} are unknown")
-    each = " per GPU" if time.gpus > 1 else ""
+    per_gpu = " per GPU" if time.gpus > 1 else ""
     all_gpus = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
-    _section(f"batches{each}{all_gpus}", [_sweep(row) for row in batches])
+    _section(f"batches{per_gpu}{all_gpus}", [_comparison_row(row) for row in batches])
     _section(
         f"GPUs{all_gpus}; a speedup is the ratio of expected times per sample, without an interval of its own",
-        [_sweep(row) for row in gpus],
+        [_comparison_row(row) for row in gpus],
     )
     counts_by_title = {
         "unsupported, in no sum": time.unsupported,
@@ -290,12 +290,12 @@ def _section(title: str, rows: list[dict[str, Any]]) -> None:
         click.echo(f"\n{table}" if title else table)
 
 
-def _type(row: dict[str, Any]) -> dict[str, Any]:
+def _type_row(row: dict[str, Any]) -> dict[str, Any]:
     record = {name: value for name, value in row.items() if name not in ("flops", "bytes", "share")}
     return record | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
 
 
-def _totals(time: "NetworkTime") -> dict[str, Any]:
+def _totals_row(time: "NetworkTime") -> dict[str, Any]:
     """Return parameters, multiply-adds, the memory, and the GPU's memory."""
     parameters = None if time.parameters is None else time.parameters / 1e6
     record = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
@@ -306,7 +306,7 @@ def _gib(size: int | None) -> float | None:
     return None if size is None else round(size / 2**30, 2)
 
 
-def _sweep(row: dict[str, Any]) -> dict[str, Any]:
+def _comparison_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a batch or a GPU; the best of several batches has a mark, and an error replaces the row."""
     if "refused" in row:
         return row

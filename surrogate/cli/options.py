@@ -59,7 +59,7 @@ BUNDLE = DataPath(None, folder="replaced")
 
 
 class IntegerRange(click.IntRange):
-    """An integer."""
+    """An integer in a range. The usage error for another text has an example."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the integer. Raises a usage error with an example for another text."""
@@ -119,7 +119,7 @@ class SettingChoice(WordChoice):
         return super().convert(setting_value(self.setting, value), param, ctx)
 
 
-class Once(click.Option):
+class SingleOption(click.Option):
     """An option that may be given once. click itself would silently take the last of several values.
 
     In the help, an unnamed integer is N and an unnamed number is X.
@@ -161,7 +161,7 @@ def option(
     """
     if kind is not None and not isinstance(kind, click.ParamType | type):
         kind = WordChoice(tuple(kind))
-    return click.option(*names.split(), cls=Once, help=text, type=kind, **settings)
+    return click.option(*names.split(), cls=SingleOption, help=text, type=kind, **settings)
 
 
 def combined(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -181,7 +181,7 @@ class GpuName(click.ParamType):
     name = "G"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name unchanged. The note follows the answer; after an error it is not printed."""
+        """Return the name unchanged. The note is printed after the answer, but not after an error."""
 
         def print_note() -> None:
             if isinstance(sys.exc_info()[1], SystemExit | click.exceptions.Exit | None):
@@ -282,7 +282,7 @@ def kernel_options(function: Function) -> Function:
     """Add ``--kernel``, ``--sizes``, ``--parameters`` and ``--settings``. The command gets a kernel, or None."""
 
     @wraps(function)
-    def described(*words: Any, **options: Any) -> Any:
+    def with_kernel(*words: Any, **options: Any) -> Any:
         columns = [options.pop(name) for name in ("kernel_file", "sizes", "parameters", "texts")]
         files = [each for name in ("data", "paths") if isinstance(each := options.get(name), tuple)]
         unmatched = [str(file) for each in files for file in each if not file.suffix and not file.exists()]
@@ -297,7 +297,7 @@ def kernel_options(function: Function) -> Function:
             kernel = KernelOptions(*columns).described
         return function(*words, kernel=kernel, **options)
 
-    return cast(Function, _kernel_columns(described))
+    return cast(Function, _kernel_columns(with_kernel))
 
 
 def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
@@ -327,12 +327,12 @@ def _as_rows(function: Function) -> Function:
     """Pass the options of rows and kernels to the command as one parameter, ``rows``."""
 
     @wraps(function)
-    def given(
+    def with_rows(
         *words: Any, candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", **options: Any
     ) -> Any:
         return function(*words, rows=RowOptions(candidates, where, kernel), **options)
 
-    return cast(Function, given)
+    return cast(Function, with_rows)
 
 
 fit_options = combined(
@@ -366,7 +366,7 @@ def output_options(function: Function) -> Function:
     """Add ``--json`` and ``--csv``. The command gets the output ``form``."""
 
     @wraps(function)
-    def printed(*words: Any, as_json: bool, as_csv: bool, **options: Any) -> Any:
+    def with_form(*words: Any, as_json: bool, as_csv: bool, **options: Any) -> Any:
         if as_json and as_csv:
             raise InputError("--json and --csv exclude each other; give one of them")
         return function(*words, form="json" if as_json else "csv" if as_csv else "", **options)
@@ -375,7 +375,7 @@ def output_options(function: Function) -> Function:
         option("--json as_json", "Print JSON instead of a table.", is_flag=True),
         option("--csv as_csv", "Print CSV instead of a table.", is_flag=True),
     )
-    return cast(Function, form_flags(printed))
+    return cast(Function, form_flags(with_form))
 
 
 def show(

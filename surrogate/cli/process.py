@@ -103,7 +103,7 @@ _RANDOM = (
     " DATA"
 )
 _NOT_SERVED = "an aggregated server without a draft model (other servers are not predicted)"
-INSTEAD = {
+REPLACEMENTS = {
     "seer calibrate": dict.fromkeys(("--plan", "--gpu", "--library", "--problems"), _RANDOM),
     "seer serving": dict.fromkeys(("--disaggregated", "--speculative"), _NOT_SERVED),
     "seer network": {"--figures": "--csv or --json, and draw the figures from it"},
@@ -126,11 +126,11 @@ def line_and_status(error: BaseException) -> tuple[str, int]:
     The line is empty if the reader of a pipe has left.
     """
     if isinstance(error, KeyboardInterrupt):
-        return _stopped(error)
+        return _interruption(error)
     if isinstance(error, OSError):
-        return _system(error)
+        return _system_error(error)
     if isinstance(error, click.ClickException):
-        return one_line(_usage(error)), 2
+        return one_line(_usage_message(error)), 2
     if isinstance(error, MemoryError):
         reason = f" ({error})" if str(error) else ""
         return one_line(f"the memory is exhausted{reason}; give fewer rows, or use a larger machine"), 2
@@ -141,15 +141,15 @@ def line_and_status(error: BaseException) -> tuple[str, int]:
     return one_line(str(error)), 2
 
 
-def _usage(error: click.ClickException) -> str:
-    """Return the message with the replacement in `INSTEAD` or click's remedy, and the command with the help."""
+def _usage_message(error: click.ClickException) -> str:
+    """Return the message with a replacement from `REPLACEMENTS` or click's remedy, and the command that shows help."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     text = error.format_message()
     if context is None:
         return text.strip().rstrip(".")
     path = context.command_path
     option = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "opts", [""])[0]
-    for command, options in INSTEAD.items():
+    for command, options in REPLACEMENTS.items():
         if option in options and f"{path} ".startswith(f"{command} "):
             text = f"{error.message.rstrip('.')}; use {options[option]}"
     return f"{text.strip().rstrip('.')}; see `{path} --help`"
@@ -161,15 +161,15 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
 
 
-def _stopped(error: KeyboardInterrupt) -> tuple[str, int]:
-    """Return the line for Ctrl-C or a signal, with the command's note on resuming, and the shell's status."""
+def _interruption(error: KeyboardInterrupt) -> tuple[str, int]:
+    """Return the line for Ctrl-C or a signal, with the command's note on resuming, and the exit status."""
     number = error.number if isinstance(error, Stopped) else signal.SIGINT
     name = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
     return one_line("; ".join([name, *getattr(error, "__notes__", [])])), 128 + number
 
 
-def _system(error: OSError) -> tuple[str, int]:
-    """Return the line for a system error, with its file. An error without a file is mostly standard output's."""
+def _system_error(error: OSError) -> tuple[str, int]:
+    """Return the line and status for a system error. An error without a file usually comes from standard output."""
     if error.filename is None:
         drop_output()
     if isinstance(error, BrokenPipeError):

@@ -32,9 +32,9 @@ MEASURED_TOP = 2
 def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
     """Rank the algorithms of PROBLEM by predicted time, with 90 % intervals, workspaces and excluded algorithms.
 
-    PROBLEM has one of three forms. A text: n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by
-    default), or another kernel with its name, gemm:m4096n4096k4096. Flags: -n -c -H -W -k -y -x -p -q -u -v -l -j -g.
-    A line of MIOpenDriver. The exit status is 1 if no algorithm is feasible.
+    PROBLEM is a text, flags, or a line of MIOpenDriver. A text is n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1,
+    v=u, l=1, j=l, g=1 by default), or another kernel with its name, gemm:m4096n4096k4096. Flags are -n -c -H -W -k -y
+    -x -p -q -u -v -l -j -g. The exit status is 1 if no algorithm is feasible.
 
     --measure stores its times in the file that SEER_CACHE names, or in the user's cache folder. A later --measure does
     not repeat them on the same GPU, library version and problem.

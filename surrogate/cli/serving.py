@@ -38,7 +38,7 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 def _names_option(names: str, text: str, metavar: str = "NAME,…") -> Callable[..., Any]:
-    """Add an option whose value is a comma-separated list of names."""
+    """Return a decorator that adds an option with comma-separated names."""
     return option(names, text, metavar=metavar, callback=_names)
 
 

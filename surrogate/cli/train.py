@@ -80,8 +80,8 @@ def command(
     settings |= {"model": name, "params": params}
     if cluster is not None and (trials or rows.where or rows.kernel):
         raise InputError("--dask trains on all rows of built-in kernels; leave --tune, --where, --kernel out")
-    keep = output.with_name(f".{output.name}.fits")
-    note = f"the same command resumes; finished fits are kept in {keep}" if cluster is None else "begin again"
+    fits_folder = output.with_name(f".{output.name}.fits")
+    note = f"the same command resumes; finished fits are kept in {fits_folder}" if cluster is None else "begin again"
     with note_on_interrupt(note), progress_bar("train") as step:
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
@@ -90,9 +90,9 @@ def command(
             bundle = train_on_dask(data, cluster or None, **settings)
         else:
             table = load_datasets(data, *rows)
-            bundle = train(table, trials=trials, progress=step, keep=keep, **settings)
+            bundle = train(table, trials=trials, progress=step, keep=fits_folder, **settings)
     bundle.save(output)
-    shutil.rmtree(keep, ignore_errors=True)
+    shutil.rmtree(fits_folder, ignore_errors=True)
     _print_summary(bundle, output)
 
 

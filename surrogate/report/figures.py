@@ -22,11 +22,11 @@ MAX_PANELS = 12
 MAX_POINTS = 400
 """Maximum points per panel. The printed figures of a panel use all of its rows."""
 OTHERS = "others"
-FLOOR = 1e-3
-"""Smallest slowdown − 1 on a logarithmic axis: the difference between repeats of one measurement."""
+MIN_EXCESS = 1e-3
+"""Minimum slowdown − 1 on a logarithmic axis: repeats of one measurement differ by as much."""
 MIN_ROWS = 5
 """Minimum rows of a decade of times for a point."""
-STEPS = 160
+CURVE_POINTS = 160
 """Number of points of an exceedance curve."""
 _PREDICTED = ("model", "seed", "algorithm", "status", "time_us", "predicted_us")
 _CHOSEN = ("model", "slowdown", "infeasible", "stratum")
@@ -117,12 +117,12 @@ def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     if not models:
         return None
     finite = frame["slowdown"][np.isfinite(frame["slowdown"])]
-    top = max(10 * FLOOR, float(finite.max() - 1 if len(finite) else 0) * 1.05)
-    over = np.geomspace(FLOOR, top, STEPS)
+    top = max(10 * MIN_EXCESS, float(finite.max() - 1 if len(finite) else 0) * 1.05)
+    over = np.geomspace(MIN_EXCESS, top, CURVE_POINTS)
     shares = {name: exceedance(frame.loc[frame["model"] == name, "slowdown"].to_numpy(float), over) for name in models}
     table = pd.concat(pd.DataFrame({"model": name, "over": 100 * over, "share": 100 * shares[name]}) for name in models)
     lowest = min(50 / max(frame["model"].value_counts()[models]), 10)
-    x = Axis("over", "x: slowdown of the pick over the best, %", log=True, limits=(100 * FLOOR, 100 * top))
+    x = Axis("over", "x: slowdown of the pick over the best, %", log=True, limits=(100 * MIN_EXCESS, 100 * top))
     y = Axis("share", "problems slower than x, %", log=True, limits=(lowest, 100))
     return curves(table, x, y, "model")
 
@@ -139,9 +139,9 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
     excess = {gpu: _excess(results, gpu) for gpu in values(results["choice_rows"], "gpu")[:MAX_GPUS]}
     rows = [(gpu, model, *spans[model]) for model in models for gpu, spans in excess.items() if model in spans]
     frame = pd.DataFrame(rows, columns=["gpu", "model", "low", "middle", "high"])
-    middles = frame["middle"].clip(lower=FLOOR)
+    middles = frame["middle"].clip(lower=MIN_EXCESS)
     is_log = bool(middles.max() > 20 * middles.min())
-    minimum = FLOOR if is_log else None
+    minimum = MIN_EXCESS if is_log else None
     ends = {name: 100 * frame[name].clip(lower=minimum) for name in ("low", "middle", "high")}
     label = "slowdown over the best algorithm, %"
     return dots(frame.assign(**ends), "gpu", "model", "middle", label, arms=("low", "high"), log=is_log)

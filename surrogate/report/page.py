@@ -66,7 +66,7 @@ def lanes_chart(
     """Return bars in lanes (by label) over ``duration_us`` µs as inline SVG, as wide as its container.
 
     ``legend`` explains the fills. Fills 0 to 7 differ in colour and hatch; 8 is the fill of the others. ``zoom`` lists
-    the widths of `ZOOM` that a reader may choose. A wide chart scrolls; the style sheet does this without a script.
+    the widths of `ZOOM` that a reader may choose. A wide chart scrolls.
     """
     values = {"name": name, "caption": caption, "lanes": lanes, "legend": legend, "duration": duration_us, "zoom": zoom}
     return Markup(template("lanes.html.j2").render(**values))

@@ -21,7 +21,7 @@ INK, PAPER, RULE, BAND, BLUE = "#1c1d1f", "#fefefe", "#d4d6da", "#c6cad1", "#007
 """Colours that the page replaces by its own, which differ in dark mode."""
 WIDTH_INCHES = 4.4
 """A narrow width: the letters stay legible on a phone."""
-MANY = 300.0
+MIN_DECADE_RATIO = 300.0
 """If the ratio of an axis' ends is at least this, only powers of ten are labelled."""
 COLUMN_WIDTH = 26
 """Maximum letters of a name in one of two columns of a legend."""
@@ -117,7 +117,7 @@ def number_axes(*axes: "Axis", tick: Callable[[float, float], str] = number_tick
     for axis in axes:
         if axis.get_scale() == "log":
             low, high = axis.get_view_interval()
-            few = axis is axis.axes.yaxis or high < MANY * low
+            few = axis is axis.axes.yaxis or high < MIN_DECADE_RATIO * low
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
             axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(tick)

@@ -34,7 +34,7 @@ TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("report.toml").re
 
 _SPANS = {"paired_vs_heuristic": "paired", "paired_pooled_vs_heuristic": "paired_pooled"}
 """Interval → prefix of its columns in CSV files, if it differs from the interval's name."""
-_AGAIN = "write it again with seer compare"
+_REMEDY = "write it again with seer compare"
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def readable(name: str = "results.json") -> Iterator[None]:
     except InputError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"{name} is damaged ({type(error).__name__}: {error}); {_AGAIN}") from error
+        raise InputError(f"{name} is damaged ({type(error).__name__}: {error}); {_REMEDY}") from error
 
 
 def read_results(directory: Path) -> Results:
@@ -61,7 +61,7 @@ def read_results(directory: Path) -> Results:
     except FileNotFoundError:
         raise InputError(f"no results.json in {directory}; `seer compare -o` writes one") from None
     except OSError as error:
-        raise InputError(f"{path} is not readable ({type(error).__name__}); {_AGAIN}") from None
+        raise InputError(f"{path} is not readable ({type(error).__name__}); {_REMEDY}") from None
     if schema > SCHEMA:
         raise InputError(f"{path} has schema {schema}, this version reads up to {SCHEMA}; update seer-surrogate")
     return results
@@ -142,7 +142,10 @@ def _of_family(results: Results, key: str) -> Any:
 
 
 def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[Row]:
-    """Return the judged choice rows of one slice, best first: ungrouped problems by default, all if none is judged."""
+    """Return the judged choice rows of one slice, best first.
+
+    The default slice is the ungrouped problems, or all problems if no ungrouped problem is judged.
+    """
     strata = (stratum,) if stratum else ("ungrouped", "all")
     return _ranked(results["choice_rows"], "slowdown_macro", strata, gpu=gpu)
 
@@ -267,11 +270,13 @@ def _answer(results: Results) -> list[str]:
     choices = {row["model"]: row for row in choice_rows(results)}
     times = {row["model"]: row for row in time_rows(results) + _primary_times(results)}
     row, trees = choices.get(model, {}), others.get("trees", "")
-    own = [_picks(row, kind, others) for kind in ("seer", "linear", "paper")]
-    tree_picks = [_picks(choices.get(trees, {}), kind, others) for kind in ("seer", "linear") if trees != model]
-    errors = [_median(times, name, others) for name in dict.fromkeys((model, trees))]
+    own = [_picks_statement(row, kind, others) for kind in ("seer", "linear", "paper")]
+    tree_picks = [
+        _picks_statement(choices.get(trees, {}), kind, others) for kind in ("seer", "linear") if trees != model
+    ]
+    errors = [_median_statement(times, name, others) for name in dict.fromkeys((model, trees))]
     heuristic = choices.get(others.get("heuristic", ""), {})
-    picks = [_picks(row, "heuristic", others), _both_slowdowns(row, heuristic), _slowdown_sentence(row)]
+    picks = [_picks_statement(row, "heuristic", others), _slowdowns_statement(row, heuristic), _slowdown_statement(row)]
     # Without a comparison with SEER or a linear model, the question has no answer. Then the picks come first.
     is_compared = any(own)
     order = [own, tree_picks, errors, picks] if is_compared else [picks, tree_picks, errors]
@@ -300,7 +305,7 @@ def _interval(ends: tuple[float, ...]) -> str:
     return f"95 % interval {percent(near)} to {percent(far)}"
 
 
-def _picks(row: Row, kind: str, others: Mapping[str, str]) -> _Statement | None:
+def _picks_statement(row: Row, kind: str, others: Mapping[str, str]) -> _Statement | None:
     """Return how much less time the picks of a model take than the picks of a reference."""
     ends, other = span(row, f"paired_vs_{kind}"), others.get(kind)
     if ends is None or other in (None, row["model"]):
@@ -310,7 +315,7 @@ def _picks(row: Row, kind: str, others: Mapping[str, str]) -> _Statement | None:
     return ends, f"the picks of {row['model']} take {amount} than {owner} ({other}; {_interval(ends)} %)."
 
 
-def _both_slowdowns(row: Row, heuristic: Row) -> _Statement | None:
+def _slowdowns_statement(row: Row, heuristic: Row) -> _Statement | None:
     """Return the slowdowns of a model and of the library's picker on the same problems."""
     ends, other, pairs = span(row, "paired_vs_heuristic"), number(heuristic, "slowdown_macro"), count(heuristic)
     if ends is None or other is None or count(row, "paired_problems") != pairs or row["model"] == heuristic["model"]:
@@ -320,7 +325,7 @@ def _both_slowdowns(row: Row, heuristic: Row) -> _Statement | None:
     return None, f"{text} algorithm, {picker} {percent(other - 1)} %."
 
 
-def _slowdown_sentence(row: Row) -> _Statement | None:
+def _slowdown_statement(row: Row) -> _Statement | None:
     """Return how much slower than the fastest algorithm the picks of a model are."""
     slowdown, low, high = (number(row, key) for key in ("slowdown_macro", "ci_low", "ci_high"))
     if slowdown is None:
@@ -333,7 +338,7 @@ def _slowdown_sentence(row: Row) -> _Statement | None:
     return None, f"{text} ({over})."
 
 
-def _median(times: Mapping[str, Row], model: str, others: Mapping[str, str]) -> _Statement | None:
+def _median_statement(times: Mapping[str, Row], model: str, others: Mapping[str, str]) -> _Statement | None:
     """Return the median error of the predicted times, compared with the first of SEER and the best linear model."""
     row = times.get(model, {})
     error = number(row, "median_ape")
@@ -393,7 +398,7 @@ def _each_family(tables_of: _TablesOf[P]) -> _TablesOf[P]:
 def choice_tables(results: Results, full: bool = True) -> list[Table]:
     """Return slowdowns and paired differences of each family's primary slice; if ``full``, hits too."""
     primary, columns = choice_rows(results), _columns("slowdowns", *["hits"] * full)
-    found = [_of_models(primary, columns, "Algorithm choice", _sample(primary))] if primary else []
+    found = [_model_table(primary, columns, "Algorithm choice", _sample(primary))] if primary else []
     return found + _differences(results, primary, "paired", "Difference in the time of the picks, %")
 
 
@@ -407,7 +412,7 @@ def _differences(results: Results, rows: list[Row], prefix: str, title: str) -> 
         for kind, key in keys.items()
         if any(map(span, rows, repeat(key)))
     }
-    return [_of_models(rows, columns, title)] if columns else []
+    return [_model_table(rows, columns, title)] if columns else []
 
 
 @_each_family
@@ -417,7 +422,9 @@ def time_tables(results: Results, full: bool = True) -> list[Table]:
     slices = {name: time_rows(results, population=population) for population, name in names.items()}
     columns = _columns("errors")
     found = [
-        _of_models(rows, columns, f"Time error, {name}", _sample(rows, "rows")) for name, rows in slices.items() if rows
+        _model_table(rows, columns, f"Time error, {name}", _sample(rows, "rows"))
+        for name, rows in slices.items()
+        if rows
     ]
     title = "Difference in the median time error, percentage points"
     return found + (_differences(results, _primary_times(results), "median", title) if full else [])
@@ -431,7 +438,7 @@ def slice_tables(results: Results) -> list[Table]:
     names = {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}
     for key, parts in names.items():
         sliced = {part: choice_rows(results, **{key: part}) for part in parts}
-        found += _across(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
+        found += _slice_table(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
     return found
 
 
@@ -446,7 +453,7 @@ def part_tables(results: Results, full: bool = True) -> list[Table]:
     results = results | {"time_rows": [row for row in rows if row["model"] in models]}
     for key in TEXTS["parts"] if full else ["algorithm"]:
         sliced = {part: time_rows(results, **{key: part}) for part in values(rows, key, STRATA)}
-        found += _across(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
+        found += _slice_table(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
     return found
 
 
@@ -460,7 +467,7 @@ def evidence_tables(results: Results, kind: str) -> list[Table]:
     return [Table(records, _formats(columns), title, open_rows=MAX_OPEN_ROWS)] if records else []
 
 
-def _across(
+def _slice_table(
     sliced: Mapping[str, list[Row]], order: list[Row], key: str, title: str, figure: str, form: tables.Format
 ) -> list[Table]:
     """Return a table of ``figure``: a row per slice, a column per model in the ``order`` of other rows."""
@@ -494,7 +501,7 @@ def _columns(*names: str) -> _Columns:
     return {head: (tuple(keys), getattr(tables, form)) for head, (*keys, form) in found}
 
 
-def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -> Table:
+def _model_table(rows: list[Row], columns: _Columns, title: str, note: str = "") -> Table:
     """Return a table with a row per model, references last.
 
     The first column marks the best model, and the title names the slice.
@@ -542,7 +549,11 @@ def _best(rows: list[Row], key: str) -> str | None:
 
 
 def _unjudged(results: Results) -> dict[tuple[str, str], dict[tuple[bool, str], None]]:
-    """Return (model, reason) of rows with n 0 → places: whether the model has other judged rows there, and words."""
+    """Return (model, reason) of rows with n 0 → the places where it applies, in order.
+
+    A place is a pair: whether the model has other judged rows there, and the text for people. The inner dictionary is
+    an ordered set.
+    """
     rows = [(kind, label(row, "family"), row) for kind in ("choice", "time") for row in results[f"{kind}_rows"]]
     judged_keys = {(kind, family, row["model"]) for kind, family, row in rows if count(row)}
     has_several = len({family for _, family, _ in rows}) > 1

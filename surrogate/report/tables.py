@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"
 GAP = "  "
-NARROWEST = 12
+MIN_TEXT_WIDTH = 12
 """Minimum width of a shortened text column, in characters."""
-NARROWEST_KEY = 24
+MIN_KEY_WIDTH = 24
 """Minimum width of the first column, which identifies the rows."""
-SHORTENED_KEY = 36
-"""The first column is shortened to this width before any other column."""
-LONGEST_NAME = 80
+KEY_WIDTH = 36
+"""Width of the first column, in characters. The first column is shortened to it before any other column."""
+MAX_NAME = 80
 """Maximum characters of a row's name on a page (three lines)."""
-LONGEST_WORD = 40
+MAX_UNBROKEN = 40
 """A column on a page is broken into lines if a text is longer."""
 
 Format = Callable[[Any], str]
@@ -163,7 +163,7 @@ class Table:
     records
         Column name → value, for each row.
     formats
-        Column → formatter of its values. It is not called for None and NaN.
+        Column → formatter of its values. The formatter is not called for None and NaN.
     title, note, notes
         The title, a note in parentheses after it, and notes below the table.
     references
@@ -201,7 +201,7 @@ class Table:
         With a ``width`` in characters, sentences are wrapped and long texts are shortened in the middle. Columns that
         still do not fit are left out (``widest``), or follow in a further table with the first column repeated.
         """
-        key = SHORTENED_KEY if width else LONGEST_NAME
+        key = KEY_WIDTH if width else MAX_NAME
         width = width or self.widest
         title = f"{self.title} ({self.note})" if self.note else self.title
         dropped = self._dropped(width, key) if width and self.widest else []
@@ -226,7 +226,7 @@ class Table:
         bodies = [("", rows[:split][: self.open_rows]), ("references", rows[split:])]
         closed = rows[self.open_rows : split] if self.open_rows else []
         given = {"table": self, "heads": list(zip(names, sides, strict=True)), "bodies": bodies, "closed": closed}
-        return template("table.html.j2").render(given, longest=LONGEST_NAME, shortened=shortened)
+        return template("table.html.j2").render(given, longest=MAX_NAME, shortened=shortened)
 
     def _repr_html_(self) -> str:
         return self.__html__()
@@ -241,7 +241,7 @@ class Table:
             for value, _, best in self._cells(column)
         ]
 
-    def _leftward(self, column: str) -> bool:
+    def _is_left_aligned(self, column: str) -> bool:
         """Return True if a column is aligned to the left: it holds a value other than numbers and intervals."""
         return any(
             value is not None and (isinstance(value, bool) or not isinstance(value, Number | tuple))
@@ -250,10 +250,10 @@ class Table:
 
     def _dropped(self, width: int, key: int) -> list[str]:
         """Return the last columns that exceed ``width`` with shortened texts. ``key`` limits the first column."""
-        left = width + len(GAP)
+        remaining = width + len(GAP)
         for i, name in enumerate(self.columns):
-            left -= len(GAP) + min(max(map(len, [name, *self._texts(name)])), 2 * NARROWEST if i else key)
-            if left < 0 and i:
+            remaining -= len(GAP) + min(max(map(len, [name, *self._texts(name)])), 2 * MIN_TEXT_WIDTH if i else key)
+            if remaining < 0 and i:
                 return self.columns[i:]
         return []
 
@@ -261,7 +261,7 @@ class Table:
         if not self.records:
             return self.empty
         columns = [[name, *self._texts(name, self.best_mark)] for name in self.columns]
-        left = [self._leftward(name) for name in self.columns]
+        left = [self._is_left_aligned(name) for name in self.columns]
         tables = [list(range(len(columns)))]
         if width is not None:
             columns, tables = _fitted(columns, left, width)
@@ -270,9 +270,9 @@ class Table:
 
     def _side(self, column: str, texts: list[str]) -> str:
         """Return the style of a column on a page: "" (right), ``left``, or ``text`` for broken lines."""
-        if not self._leftward(column):
+        if not self._is_left_aligned(column):
             return ""
-        return "text" if max(map(len, texts)) > LONGEST_WORD else "left"
+        return "text" if max(map(len, texts)) > MAX_UNBROKEN else "left"
 
 
 class TableResult(ABC):
@@ -377,10 +377,10 @@ def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[lis
     """Return the columns with shortened texts that fit ``width``, and the indices of the columns of each table."""
     widths = [max(map(len, column)) for column in columns]
     others = [i for i, is_text in enumerate(left) if is_text and i > 0]
-    for indices, minimum in ([0], SHORTENED_KEY), (others, NARROWEST), ([0], NARROWEST_KEY):
+    for indices, minimum in ([0], KEY_WIDTH), (others, MIN_TEXT_WIDTH), ([0], MIN_KEY_WIDTH):
         _shrink(widths, indices, minimum, width)
     if _total(widths) > width:  # several tables are needed, so texts may be longer
-        longest = max(width // 3, NARROWEST)
+        longest = max(width // 3, MIN_TEXT_WIDTH)
         widths = [max(map(len, column)) for column in columns]
         widths = [min(w, longest) if i == 0 or left[i] else w for i, w in enumerate(widths)]
     cut = [[shortened(cell, w) for cell in column] for column, w in zip(columns, widths, strict=True)]
@@ -389,10 +389,10 @@ def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[lis
 
 def _shrink(widths: list[int], indices: list[int], minimum: int, width: int) -> None:
     """Reduce the widest of ``indices`` until the line fits, or until all of them are at the ``minimum``."""
-    over = _total(widths) - width
-    while over > 0 and any(widths[i] > minimum for i in indices):
+    excess = _total(widths) - width
+    while excess > 0 and any(widths[i] > minimum for i in indices):
         widths[max(indices, key=widths.__getitem__)] -= 1
-        over -= 1
+        excess -= 1
 
 
 def _total(widths: list[int]) -> int:

@@ -52,8 +52,9 @@ def command(
     sizes in the trace are listed. They keep their measured time, and reduce the coverage. --top limits the operators.
     On another GPU, a kernel's measured time is scaled by predictions or by the GPUs' rates.
 
-    Like measured_us, predicted_us includes the profiler's cost; it continues from the iterations before. unprofiled_us
-    excludes this cost. alone_us is a single iteration without this cost, up to the later end of host and device.
+    Like measured_us, predicted_us includes the profiler's cost and is simulated after the iterations before.
+    unprofiled_us excludes this cost. alone_us is a single iteration without this cost, up to the later end of host and
+    device.
 
     Several FILES, or a folder or .tar.gz of them, are the ranks of one run, with a row each. A collective ends when the
     last rank has reached it. Predicted collectives use a model fitted on other sizes, or the model of --overheads.

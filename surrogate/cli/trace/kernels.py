@@ -91,7 +91,8 @@ def diff(
     """Compare device time per iteration in A and B: one program on two GPUs, or in two versions or settings.
 
     The first lines say how much of the time matches, and whether these seem to be different programs. Then follow
-    totals: the median iteration, and means of all else, with busy and idle time from an iteration's start to its end.
+    totals: the median iteration, and means of all other figures. Busy and idle time are from an iteration's start to
+    its end.
     Then follows a row for each match and for each part that only A or only B has, the largest change first. Parts match
     by name and shape, else by shape, by order or by the operator's name (kernels: by name, by operator, by family). The
     changes of all rows add up to the change of the device time.

@@ -66,11 +66,12 @@ def command(
 ) -> None:
     """Predict the time per iteration of FILE with each WHAT-IF, and compare it with the traced time.
 
-    Times are the mean of the iterations, from one end to the next. summary and diff have the median from start to end.
-    Device work after the host's last end counts only as far as the WHAT-IF adds to it. If the device falls behind the
-    host in each iteration, iterations end with the device's work. throughput (speedup in JSON) compares the samples per
-    second of one GPU. A warm-up is left out; --iteration chooses other iterations. A WHAT-IF that is unknown or does
-    not apply to FILE is a row with the reason and without figures. The exit status is 0 if one is answered, else 2.
+    Times are the mean over iterations, from the end of one iteration to the end of the next. summary and diff have the
+    median from start to end. If device work ends after the host, only the part that the WHAT-IF adds is counted. If the
+    device falls further behind the host in each iteration, iterations end with the device's work. throughput (speedup
+    in JSON) compares the samples per second of one GPU. A warm-up is left out; --iteration chooses other iterations. A
+    WHAT-IF that is unknown or does not apply to FILE is a row with the reason and without figures. The exit status is 0
+    if one is answered, else 2.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-optimizer cuda-graphs
