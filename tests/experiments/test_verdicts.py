@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.ablation import GROUPS, WHOLE, median_change, variant_verdicts, variants, without
+from experiments.ablation import FULL, GROUPS, median_change, variant_verdicts, variants, without
 from experiments.experiment import Effort
 from experiments.held_out import candidate_rows, cross_validate, predict_rounds, rounds_by
 from experiments.operators import errors, held_out
@@ -91,7 +91,7 @@ def test_groups_of_terms_cover_each_once_and_a_variant_lacks_its_own() -> None:
     assert len(named) == len(set(named)) and set(named) | set(dims(CONV)) == set(terms(CONV))
     for names in GROUPS.values():
         assert set(terms(CONV)) - set(without(names)().columns(CONV)) == set(names)
-    assert next(iter(variants(0))) == WHOLE
+    assert next(iter(variants(0))) == FULL
 
 
 def test_median_change_by_hand() -> None:
