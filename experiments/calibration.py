@@ -217,7 +217,7 @@ def answer(table: pd.DataFrame) -> str:
     count = sum(text.count(",") + 1 for text in worse_cells)
     of = f"{count} of {len(drawn) * len(FIGURES)} figures"
     sentences.append(
-        f"Worse than before by more than {WORSE - 1:.0%}: {of}{': ' * bool(worse_cells)}{'; '.join(cells)}"
+        f"Worse than before by more than {WORSE - 1:.0%}: {of}{': ' * bool(worse_cells)}{'; '.join(worse_cells)}"
     )
     return ". ".join(sentences) + "."
 
