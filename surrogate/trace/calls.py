@@ -28,20 +28,22 @@ _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
 _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
 _GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
 """Backward convolution → the position of its output's gradient among its arguments."""
-_JOINED = {
+_NODE_OPERATORS = {
     "CatBackward": "aten::cat",
     "CatBackward0": "aten::cat",
     "IndexBackward": "aten::index",
     "IndexBackward0": "aten::index",
 }
-"""Autograd node with one argument, of the result's shape → the operator. The operator's arguments do not determine that
-shape.
+"""Autograd node → its operator. The operator's arguments do not determine the shape of its result. The only argument of
+the node has this shape.
 """
 _WITH_BATCH = {
     *("aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm"),
     *_FORWARD,
 }
-_OF_TOKENS = re.compile(r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention")
+_SERVER_NAMES = re.compile(
+    r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention"
+)
 """Matches names in traces of servers. The rows of a server's layers are the tokens of many requests."""
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
@@ -216,11 +218,13 @@ def _result_shapes(trace: Trace) -> dict[int, Shape]:
     ranges = trace.ranges
     gradients: dict[tuple[str, int], Shape] = {}
     producers: dict[tuple[str, int], int] = {}
-    for row in np.flatnonzero(trace.name_matches(ranges, {*_JOINED, *_JOINED.values()}.__contains__)).tolist():
+    for row in np.flatnonzero(
+        trace.name_matches(ranges, {*_NODE_OPERATORS, *_NODE_OPERATORS.values()}.__contains__)
+    ).tolist():
         name, number, shapes = trace.name_of(ranges, row), int(ranges.sequence[row]), trace.shapes_of(row)
-        if name in _JOINED and shapes and is_shape(shapes[0]):
-            gradients[_JOINED[name], number] = shapes[0]
-        elif name not in _JOINED and ranges.forward_thread[row] <= 0:
+        if name in _NODE_OPERATORS and shapes and is_shape(shapes[0]):
+            gradients[_NODE_OPERATORS[name], number] = shapes[0]
+        elif name not in _NODE_OPERATORS and ranges.forward_thread[row] <= 0:
             producers[name, number] = row
     results = {producers[key]: shape for key, shape in gradients.items() if key in producers and key[1] >= 0}
     for row, lookup in _lookups(trace).items():
@@ -240,7 +244,7 @@ def batch_size(trace: Trace) -> int | None:
 
     None if no shape is recorded, or if these rows are tokens of a server's requests.
     """
-    if any(map(_OF_TOKENS.search, trace.names)):
+    if any(map(_SERVER_NAMES.search, trace.names)):
         return None
     ranges = trace.ranges
     layers = trace.name_matches(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)

@@ -32,7 +32,7 @@ LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _K
 """Kind of rows → the stages that match them: the name of a stage, and the columns that must agree."""
 MIN_MATCHED_PCT = 5.0
 """The minimum share of device time, in percent, in matched rows; below it, the programs are not the same."""
-_SURE = {"operator": ("name, shape", "shape", "order"), "kernel": ("name",)}
+_IDENTIFYING = {"operator": ("name, shape", "shape", "order"), "kernel": ("name",)}
 """The levels and stages that identify a program. Other stages match in any two programs, because every program has
 convolutions and additions.
 """
@@ -89,8 +89,8 @@ def trace_diff(
     before, after : Trace, str or Path
         The traces, or their files.
     by : {"layer", "type", "operator", "kernel"}, optional
-        The kind of rows. By default, the one of operator, type and kernel that matches most of the time, rounded to
-        10 %; of equal ones the first.
+        The kind of rows. By default, operator, type and kernel are compared, and the kind with the largest matched
+        share of the time, rounded to 10 %, is used. If shares are equal, the first kind is used.
     iterations : pair of sequences of int
         Indices of the counted iterations of each trace; by default those of `steady_run`. Other iterations are ignored.
 
@@ -112,8 +112,8 @@ def trace_diff(
         raise InputError(
             f"{before.source} and {after.source}: {best.notes[0]}; give two traces of one program, or another level"
         )
-    sure = [[answer.stages[stage] for stage in _SURE.get(answer.by, ())] for answer in answers]
-    if not by and max(max(map(sum, zip(*stages, strict=True)), default=0.0) for stages in sure) < 50:
+    identified_pct = [[answer.stages[stage] for stage in _IDENTIFYING.get(answer.by, ())] for answer in answers]
+    if not by and max(max(map(sum, zip(*stages, strict=True)), default=0.0) for stages in identified_pct) < 50:
         different = "these seem to be different programs: less than half of either matches by name and shape"
         return replace(best, notes=(different, *best.notes))
     return best
@@ -251,7 +251,7 @@ def _totals(side: _Side) -> dict[str, float]:
     """Return times per iteration in µs.
 
     ``host`` counts operators and API calls, ``host waiting`` the synchronising calls. The iteration is the median, the
-    others are means. Busy and idle times are those of `step_table`; they add up to the mean iteration.
+    others are means. Busy and idle times come from `step_table`; they add up to the mean iteration.
     """
     part, count, iteration_us = side
     trace = part.trace

@@ -213,7 +213,7 @@ def advice(given: TraceSource) -> list[Finding]:
 
 
 def find_all(profile: Profile) -> tuple[list[Finding], str]:
-    """Return the findings, and which causes were not checked and why ("" if all were checked)."""
+    """Return the findings, and a text with the unchecked causes and the missing information ("" if there are none)."""
     trace = profile.trace
     if why := invalid_reason(trace) if len(trace.activities) else f"{trace.source}: {NO_DEVICE}":
         return [], why
@@ -269,7 +269,10 @@ def straggler(compared: RanksSummary) -> Finding | None:
 def format_findings(
     findings: Sequence[Finding], unchecked: str = "", step: str = "the mean iteration, from end to end"
 ) -> str:
-    """Return the findings as text, one paragraph each, with what a ``step`` is and the ``unchecked`` causes."""
+    """Return the findings as text, one paragraph each.
+
+    ``step`` defines a step, and ``unchecked`` names the causes that were not checked; both are part of the text.
+    """
     if not findings:
         return f"Findings: none; the trace supports no change that gains {MIN_GAIN:.0%} of a step\n{unchecked}".strip()
     lines = [f"Findings, the largest gain first; gains do not add up; a step is {step}"]
@@ -346,13 +349,13 @@ def _in_one_iteration(before: Timeline, after: Timeline) -> str:
 
 
 def layout_transposes(case: Case) -> Draft | None:
-    """Kernels that transpose layouts."""
+    """Find kernels that transpose layouts."""
     tasks = select(case.graph, kind="kernel", name=_LAYOUT)
     return Draft("transposes", tasks, scale(case.graph, tasks, 0.0))
 
 
 def products_in_fp32(case: Case) -> Draft | None:
-    """Products outside matrix units on a GPU with TF32; the TF32 roofline gives their new time."""
+    """Find products outside matrix units on a GPU with TF32; the TF32 roofline gives their new time."""
     gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     if gpu is None or not gpu.tf32_tflops:
         return None
@@ -367,7 +370,7 @@ def products_in_fp32(case: Case) -> Draft | None:
 
 
 def whole_step_in_fp32(case: Case) -> Draft | None:
-    """A step with mostly fp32 work (TF32 included), on a GPU with matrix units for 16 bits."""
+    """Find a step with mostly fp32 work (TF32 included), on a GPU with matrix units for 16 bits."""
     gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     time_us = profile.trace.activities.time_us
     is_fp32 = np.array([dtype == "fp32" for dtype in profile.dtype])
@@ -394,7 +397,7 @@ def _on_matrix_units(graph: Graph) -> Mask:
 
 
 def small_kernels(case: Case) -> Draft | None:
-    """Kernels that the host launches one by one, more slowly than the device runs them."""
+    """Find kernels that the host launches one by one, more slowly than the device runs them."""
     graph = case.graph
     kernels = select(graph, kind="kernel")
     launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
@@ -412,7 +415,7 @@ def small_kernels(case: Case) -> Draft | None:
 
 
 def unfused_optimizer(case: Case) -> Draft | None:
-    """An optimizer's update in many kernels, though PyTorch has a fused kernel for it."""
+    """Find an optimizer's update in many kernels, though PyTorch has a fused kernel for it."""
     tasks = update_tasks(case.graph)
     kernels = tasks & np.isin(case.graph.kind, DEVICE_KINDS)
     name = optimizer_of(case.graph)
@@ -423,7 +426,7 @@ def unfused_optimizer(case: Case) -> Draft | None:
 
 
 def data_loading(case: Case) -> Draft | None:
-    """Time of the host in the DataLoader."""
+    """Find time of the host in the DataLoader."""
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
     has_workers = select(case.graph, layer="MultiProcessingDataLoaderIter").any()
     change = "more_workers" if has_workers else "change"
@@ -431,7 +434,7 @@ def data_loading(case: Case) -> Draft | None:
 
 
 def host_outside_layers(case: Case) -> Draft | None:
-    """Code of the program between operators, if the device waits for it."""
+    """Find code of the program between operators, for which the device waits."""
     graph = case.graph
     tasks = select(graph, kind="host work") & (graph.layer < 0) & (graph.iteration >= 0)
     if not tasks.any():
@@ -455,7 +458,7 @@ def host_outside_layers(case: Case) -> Draft | None:
 
 
 def device_awaited(case: Case) -> Draft | None:
-    """Calls that wait for the device, such as reads of a value, with launches after them in the same iteration."""
+    """Find calls that wait for the device, such as reads of a value, before other launches of the same iteration."""
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
     launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.GRAPH_LAUNCH))
@@ -471,7 +474,7 @@ def device_awaited(case: Case) -> Draft | None:
 
 
 def unpinned_copies(case: Case) -> Draft | None:
-    """Copies to the device from pageable memory, which are slower than the link and make the host wait."""
+    """Find copies to the device from pageable memory, which are slower than the link and make the host wait."""
     graph, trace, gpu = case.graph, case.trace, case.profile.gpu
     tasks = select(graph, kind="copy", name=r"(?i)pageable -> device")
     if gpu is None or not gpu.pcie_gbs or not tasks.any():
@@ -487,7 +490,7 @@ def unpinned_copies(case: Case) -> Draft | None:
 
 
 def unaligned_rows(case: Case) -> Draft | None:
-    """Products on kernels for rows not aligned to 16 bytes; their new time is the prediction for aligned rows."""
+    """Find products on kernels for rows not aligned to 16 bytes; their new time is the prediction for aligned rows."""
     tasks = select(case.graph, kind="kernel", name=UNALIGNED.pattern)
     if not tasks.any() or case.profile.gpu is None:
         return None
@@ -508,13 +511,13 @@ def unaligned_rows(case: Case) -> Draft | None:
 
 
 def exposed_communication(case: Case) -> Draft | None:
-    """Collectives that the step waits for."""
+    """Find collectives, for which the step waits."""
     tasks = case.graph.kind == COLLECTIVE
     return Draft("collectives", tasks, scale(case.graph, tasks, 0.0))
 
 
 def allocator_stalls(case: Case) -> Draft | None:
-    """The driver's allocations and frees after the first iteration, in which the allocator's cache still fills."""
+    """Find the driver's allocations and frees after the first iteration, in which the allocator's cache still fills."""
     tasks = (call_kinds(case.graph, case.trace) == events.MEMORY_CALL) & (case.graph.iteration > 0)
     return Draft("calls of the driver", tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
 

@@ -117,9 +117,9 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         distinct_words |= _distinct_words(group, words)
     short: dict[str, str] = {}
     taken: set[str] = set()
-    for (function, lead), group in groups.items():
+    for (function, inner), group in groups.items():
         for name in dict.fromkeys(group):
-            label = shortened(_joined(function, lead, distinct_words[name], words[name]), MAX_NAME_LENGTH)
+            label = shortened(_joined(function, inner, distinct_words[name], words[name]), MAX_NAME_LENGTH)
             numbered = (f"{shortened(label, MAX_NAME_LENGTH - 6)} #{number}" for number in count(2))
             short[name] = label if label not in taken else next(text for text in numbered if text not in taken)
             taken.add(short[name])
@@ -135,7 +135,7 @@ def _split(text: str) -> tuple[tuple[str, str], list[str]]:
         path, removed = _GROUP.subn("", path)
     path = path.rpartition(" ")[2] or text
     function = path.rpartition("::")[2] or path
-    lead = ""
+    inner = ""
     if path != text:
         arguments = _WORD.findall(text.partition(function)[2])
     elif start := re.match(r"_ZN?(?=\d)", text):  # truncated, or newer than the demangler
@@ -147,10 +147,10 @@ def _split(text: str) -> tuple[tuple[str, str], list[str]]:
     if _ANY_KERNEL.fullmatch(function) and arguments:
         function = arguments[0] if not word_rank(arguments[0]) else "::".join(path.split("::")[-2:])
     elif _GENERIC.search(function):
-        lead = next((word for word in arguments if not word_rank(word)), "")
+        inner = next((word for word in arguments if not word_rank(word)), "")
     arguments.sort(key=word_rank)
     if len(function) <= MAX_NAME_LENGTH:
-        return (function, lead), arguments
+        return (function, inner), arguments
     head = function.rfind("_", 0, _HEAD_LENGTH) if "_" in function[1:_HEAD_LENGTH] else _HEAD_LENGTH
     return (function[:head], "…"), [*_PIECE.findall(function[head:]), *(f"_{word}" for word in arguments)]
 
@@ -168,10 +168,10 @@ def _distinct_words(group: Sequence[str], words: dict[str, list[str]], index: in
     return distinct
 
 
-def _joined(function: str, lead: str, distinct: Sequence[str], words: Sequence[str]) -> str:
+def _joined(function: str, inner: str, distinct: Sequence[str], words: Sequence[str]) -> str:
     """Return the short name of a function, the function that it runs, and its distinct words."""
-    if lead != "…":
-        arguments = list(dict.fromkeys([lead, *distinct] if lead else distinct))
+    if inner != "…":
+        arguments = list(dict.fromkeys([inner, *distinct] if inner else distinct))
         return f"{function}<{', '.join(arguments)}>" if arguments else function
     tail = "".join(distinct).removeprefix("_")
     head = function + "".join(words[: words.index(distinct[0])] if distinct else words)

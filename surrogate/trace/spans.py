@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
-"""The levels of spans, from the user's code to the device. The parent of a span is on a level above it."""
+"""The levels of spans, from the user's code to the device. The parent of a span is on a level above it; in a trace, an
+operator can also be the parent of an operator."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

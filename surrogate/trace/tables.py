@@ -357,8 +357,8 @@ def step_bound(profile: Profile) -> str | None:
         )
     elif behind_us := timeline.device_lag_us:
         remark = (
-            f". It falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so what-ifs and findings count from"
-            " one end of its work to the next"
+            f". The device falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so what-ifs and findings"
+            " count from one end of its work to the next"
         )
     bound_by = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
     return f"{bound_by}. The device's time: {largest_parts}{remark}"

@@ -149,9 +149,10 @@ class Tracer:
             raise InputError(f"CUPTI lost {lost} records of kernels ({reason or 'its buffers were full'}); record less")
 
     def spans(self) -> Spans:
-        """Return the spans recorded so far, with parents one level up by inclusion, separately for each thread.
+        """Return the spans recorded so far. The parent of a span is the innermost span of an upper level around it.
 
-        The parent of a device span is the innermost span that was open at its launch.
+        Spans of the same thread are preferred as parents (`surrogate.trace.spans.parents_by_inclusion`). The parent of
+        a device span is the innermost span that was open at its launch.
         """
         records = self._records.copy()
         columns = list(zip(*records, strict=True)) if records else [()] * 8

@@ -143,7 +143,7 @@ def test_any_span_keeps_links_valid(made_once, start, length):
     try:
         part = trim(made_once, from_us=start, to_us=start + length)
     except ValueError as error:
-        assert not starts_event and "nothing starts between" in str(error)
+        assert not starts_event and "no event starts at" in str(error)
         return
     ranges, calls, activities = part.ranges, part.calls, part.activities
     for links in (ranges.parent, calls.range, activities.range):

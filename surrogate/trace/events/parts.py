@@ -31,10 +31,15 @@ from surrogate.trace.events.tables import (
 
 Mask = NDArray[np.bool_]
 _MIN_MATCH = 0.9
+"""Minimum share of elements that equal the element one period later."""
 _MAX_PREFIX = 0.3
+"""Maximum share of a sequence before its first period."""
 _MIN_SHARE = 0.5
+"""Minimum share of a trace's time that repeated iterations cover."""
 _MAX_DEPTH = 4
+"""Number of nesting levels, from the outermost, in which repetitions are searched."""
 _MAX_PERIODS = 400
+"""Maximum number of periods that are tried."""
 _NUMBER = re.compile(r"\d+")
 OUTLIER = 3.0
 """An iteration is not steady if it takes more than this multiple of the median."""
@@ -401,21 +406,21 @@ def find_layers(trace: Trace) -> Layers:
     -------
     Layers
     """
-    top = _tops(trace)
+    own_anchor = _anchors(trace)
     modules = _leaf_modules(trace)
     ranges = trace.ranges
     # For every range, find the leaf module (row of ``frames``) that is open on its thread at its start, -1 for none.
     around = nest_of(take_rows(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
     of_module = linked(modules, around)
-    own_module = linked(of_module, top)
-    forward = np.where((own_module < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
-    phases = _phases(trace, top, forward)
+    own_module = linked(of_module, own_anchor)
+    forward = np.where((own_module < 0) & (own_anchor >= 0), linked(_forward_of(trace, own_anchor), own_anchor), -1)
+    phases = _phases(trace, own_anchor, forward)
     # A backward operator takes the forward anchor that it is linked to; an anchor takes its module if it has one.
-    anchor = np.where(forward >= 0, forward, top)
+    anchor = np.where(forward >= 0, forward, own_anchor)
     return _instances(trace, anchor, linked(of_module, anchor), modules, phases)
 
 
-def _tops(trace: Trace) -> Ints:
+def _anchors(trace: Trace) -> Ints:
     """Return for every range its anchor: the outermost operator or wrapper (``Optimizer.step``) around it, -1 for none.
 
     In a trace without operators, every NVTX range and annotation is its own anchor.
@@ -434,7 +439,7 @@ def _leaf_modules(trace: Trace) -> Ints:
     return np.flatnonzero(is_module & ~with_ancestors(frames, frames.parent[is_module]))
 
 
-def _forward_of(trace: Trace, top: Ints) -> Ints:
+def _forward_of(trace: Trace, own_anchor: Ints) -> Ints:
     """Return for every outermost backward operator the forward anchor with its sequence number, -1 for none.
 
     Operators without a gradient have the number of the next operator with one, so the last operator of a number is
@@ -444,9 +449,9 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
     forward = np.full(len(ranges), -1, np.int64)
     backward = (ranges.forward_thread > 0) & (ranges.sequence >= 0)
     latest: dict[int, int] = {}
-    for row in np.flatnonzero((top >= 0) & (ranges.sequence >= 0)).tolist():  # in time order
+    for row in np.flatnonzero((own_anchor >= 0) & (ranges.sequence >= 0)).tolist():  # in time order
         number = int(ranges.sequence[row])
-        outer = int(top[row])
+        outer = int(own_anchor[row])
         if not backward[outer]:
             latest[number] = outer
         elif row == outer:
@@ -454,13 +459,13 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
     return forward
 
 
-def _phases(trace: Trace, top: Ints, forward: Ints) -> Ints:
+def _phases(trace: Trace, own_anchor: Ints, forward: Ints) -> Ints:
     """Return the phase of every range; ``forward`` is the forward anchor of each backward operator, -1 for none."""
     other = trace.name_matches(trace.ranges, lambda name: _WRAPPER.match(name) or "AccumulateGrad" in name)
     backward = trace.name_matches(trace.ranges, lambda name: "Backward" in name or name.startswith(_ENGINE))
-    is_backward = linked(backward, top, False) | (forward >= 0)
-    phase = np.where(linked(other, top, False), OTHER, np.where(is_backward, BACKWARD, FORWARD))
-    return np.where(top >= 0, phase, OTHER)
+    is_backward = linked(backward, own_anchor, False) | (forward >= 0)
+    phase = np.where(linked(other, own_anchor, False), OTHER, np.where(is_backward, BACKWARD, FORWARD))
+    return np.where(own_anchor >= 0, phase, OTHER)
 
 
 def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: Ints) -> Layers:

@@ -20,13 +20,18 @@ from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Mask
 
 TOLERANCE_NS = 2000
+"""Tolerance in ns for comparisons of recorded times of the host and of the device."""
 UNEXPLAINED_US = 20.0
+"""A delay above this, in µs, in addition to the typical delay of its cause, counts as unexplained."""
 _LONG_LAUNCH = 10.0
 """A launch waited for the queue if it took more than this multiple of the typical launch, and over `_QUEUE_US`."""
 _QUEUE_US = 100.0
 _IMPLICIT_US = 20.0
+"""A call that frees memory waited for the device if it took more than this, in µs."""
 _EARLY_US = 20.0
+"""The typical gap comes from kernels that were launched at least this long, in µs, before the previous kernel ended."""
 _DEFAULT_LATENCY_US, _DEFAULT_GAP_US = 5.0, 1.0
+"""Launch latency and gap between kernels in µs, if the trace has no kernel that shows them."""
 Pairs = list[tuple[int, int]]
 
 

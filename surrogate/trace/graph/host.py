@@ -20,6 +20,7 @@ from surrogate.trace.graph.tasks import Mask
 
 _ENGINE = "autograd::engine"
 _LAUNCH_NS = 5000
+"""Length of a launch call in ns, if the trace has no launch."""
 
 
 @dataclass(frozen=True, slots=True)

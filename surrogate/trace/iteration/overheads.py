@@ -329,9 +329,9 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
     last: dict[int, Unit] = {}
     for unit in work.units:
         if kept_iterations is None or unit.iteration in kept_iterations:
-            _gaps(unit, last, samples)
+            _add_gap_samples(unit, last, samples)
             if not unit.is_input:
-                _inside(unit, segments(unit), samples)
+                _add_unit_samples(unit, segments(unit), samples)
         last[unit.thread] = unit
     host_names = {unit.name for unit in work.units if not unit.is_operator}
     overall: Samples = defaultdict(list)
@@ -343,7 +343,7 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
     return Overheads(means, (source,) if source else ())
 
 
-def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
+def _add_gap_samples(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
     """Add T1 between neighbouring operators, or the hand-over if another thread stopped last."""
     before = last.get(unit.thread)
     previous_thread = handed_over(unit, {thread: unit.end_ns for thread, unit in last.items()})
@@ -357,7 +357,7 @@ def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
             samples["t1", unit.name].append(gap_us - EVENT_US)
 
 
-def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
+def _add_unit_samples(unit: Unit, parts: Segments, samples: Samples) -> None:
     def without_tracing_us(part: tuple[float, int]) -> float:
         return max(part[0] - EVENT_US * part[1], 0.0)
 

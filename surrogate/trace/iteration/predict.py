@@ -244,7 +244,7 @@ class IterationTime:
     untraced_us
         Gaps above 200 µs between neighbouring operators, which T1 does not count.
     coverage
-        Share of device time for which no prediction is missing.
+        Predicted share of the device time; 1 if measured times were requested.
     host_coverage
         Share of host units with overheads of their own name.
     """
@@ -318,7 +318,7 @@ class IterationTimes(TableResult):
 
     @property
     def coverage(self) -> float:
-        """The share of device time for which no prediction is missing, over all iterations."""
+        """The predicted share of the device time of all iterations; 1 if measured times were requested."""
         total_us = sum(part.device_us for part in self)
         if not total_us:
             return min(part.coverage for part in self)

@@ -106,7 +106,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     without_waits_us = [(model_times_us.get(index), us) for index, us in enumerate(shortest_us.tolist())]
     walks = [_without_waits(walk, members, without_waits_us) for walk, members in zip(walks, rows, strict=True)]
     starts = _starts(walks, rows)
-    meetings = {traced: _met(walks, starts, traced=traced) for traced in (True, False)}
+    meetings = {traced: _meetings(walks, starts, traced=traced) for traced in (True, False)}
     waits = meetings[True][1]
     results = tuple(
         replace(walk, latest_us={traced: latest - start for traced, (latest, _) in meetings.items()}).result()
@@ -213,7 +213,7 @@ def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
     return np.array([np.median(max(ends, key=np.median) - rank_ends) for rank_ends in ends])
 
 
-def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
+def _meetings(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
     """Return when the last rank reaches each collective, in µs of the common clock, and how long each rank waits for
     it.
 
@@ -294,7 +294,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     notes = []
     if world > len(traces):
         notes.append(f"{len(traces)} of {world} ranks are given; they may also wait for the missing ones")
-    launched = {rank: _launched(trace, world) for rank, trace in by_rank.items()}
+    launched = {rank: _collective_frame(trace, world) for rank, trace in by_rank.items()}
     times_us = pd.concat({rank: table["us"] for rank, table in launched.items()}, axis=1)
     differs = times_us.isna().groupby("kernel").transform("any").any(axis=1)
     if differs.any():
@@ -311,7 +311,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     waiting_us = waits_us.sum()
     names = dict(zip(by_rank, distinct_names([trace.source for trace in by_rank.values()]), strict=True))
     rows: list[Row] = [
-        {"rank": rank, "trace": names[rank], **_use(trace)}
+        {"rank": rank, "trace": names[rank], **_device_use(trace)}
         | {"waiting_us": float(waiting_us[rank]), "awaited_us": float(awaited_us[rank])}
         for rank, trace in by_rank.items()
     ]
@@ -326,7 +326,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     return RanksSummary(title, tuple(rows), streams, tuple(by_collective.to_dict("records")), straggler, tuple(notes))
 
 
-def _launched(trace: Trace, world: int) -> pd.DataFrame:
+def _collective_frame(trace: Trace, world: int) -> pd.DataFrame:
     """Return the collectives of a rank in the order of their launches, by the kernel's name and its number."""
     activities = trace.activities
     rows = np.flatnonzero(collectives(trace))
@@ -341,7 +341,7 @@ def _launched(trace: Trace, world: int) -> pd.DataFrame:
     return table.assign(nth=table.groupby("kernel").cumcount()).set_index(["kernel", "nth"])
 
 
-def _use(trace: Trace) -> Row:
+def _device_use(trace: Trace) -> Row:
     activities = trace.activities
     starts, ends = activities.start_ns, activities.end_ns
     if not len(activities):

@@ -97,11 +97,11 @@ class DeviceTimes:
         return exp(sqrt(sum(error**2 for error in errors.values())) / (sum(part.time_us for part in self.parts) or 1.0))
 
 
-def answers_of(by: Predictors, requested: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedWork | str]":
+def answers_of(predictors: Predictors, requested: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedWork | str]":
     """Return the predicted time of every problem, or the missing fact as text."""
     problems = sorted(requested, key=str)
-    lacks = "a model of convolutions" if by.algorithms is None else "an algorithm that runs it"
-    answers = by.answers(problems, by.selections(problems))
+    lacks = "a model of convolutions" if predictors.algorithms is None else "an algorithm that runs it"
+    answers = predictors.answers(problems, predictors.selections(problems))
     return {
         problem: PredictedWork(answer.time_us, answer.source, answer.half_width, problem.kind) if answer else lacks
         for problem, answer in ((problem, answers.get(problem)) for problem in problems)
@@ -115,7 +115,7 @@ def measured_times(trace: Trace) -> DeviceTimes:
 
 def predicted_times(
     trace: Trace,
-    by: Predictors,
+    predictors: Predictors,
     old_batch: int = 1,
     new_batch: int = 1,
     collective_models: CollectiveModels | None = None,
@@ -136,10 +136,12 @@ def predicted_times(
     """
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
-    trace_gpu = base.gpu if base else by.gpu
+    trace_gpu = base.gpu if base else predictors.gpu
     own_problems = {problem: with_default_math(problem, trace_gpu) for before, _, _ in groups for problem in before}
-    target_problems = {problem: with_default_math(problem, by.gpu) for _, after, _ in groups for problem in after}
-    target_answers = answers_of(by, {shortest, *target_problems.values()})
+    target_problems = {
+        problem: with_default_math(problem, predictors.gpu) for _, after, _ in groups for problem in after
+    }
+    target_answers = answers_of(predictors, {shortest, *target_problems.values()})
     own_answers = answers_of(base, set(own_problems.values())) if base else {}
     minimum = target_answers[shortest]
     for problem in target_answers:
@@ -148,7 +150,7 @@ def predicted_times(
             target_answers[problem] = PredictedWork(model_us, COLLECTIVE_MODEL, 0.0, problem.kind)
     activities, time_us = trace.activities, trace.activities.time_us.copy()
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
-    drops_penalty = base is not None and base.gpu.vendor != by.gpu.vendor == "amd"
+    drops_penalty = base is not None and base.gpu.vendor != predictors.gpu.vendor == "amd"
     unaligned = trace.name_matches(activities, UNALIGNED.search) & drops_penalty
     for before, after, rows in groups:
         work = [own_problems[problem] for problem in before], [target_problems[problem] for problem in after]
@@ -166,13 +168,13 @@ def predicted_times(
             aligned = [own_answers[problem] for problem in work[0]] if unaligned[rows].any() else []
             aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else measured_us for answer in aligned)
             own_us = min(measured_us, aligned_us or measured_us)
-            parts.append(_transferred(own_us, kernels, (base.gpu, by.gpu), work, (own_answers, target_answers)))
+            parts.append(_transferred(own_us, kernels, (base.gpu, predictors.gpu), work, (own_answers, target_answers)))
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
         elif ROOFLINE in sources and not isinstance(minimum, str):
             predicted_us = max(predicted_us, len(rows) * minimum.time_us)
         time_us[rows] = predicted_us * (time_us[rows] / measured_us if measured_us else 1 / len(rows))
     if base and reasons:
-        parts.append(_scaled_by_name(trace, time_us, [row for row, _ in reasons], (base.gpu, by.gpu)))
+        parts.append(_scaled_by_name(trace, time_us, [row for row, _ in reasons], (base.gpu, predictors.gpu)))
     return DeviceTimes(time_us, tuple(source), tuple(reasons), tuple(parts))
 
 

@@ -386,7 +386,7 @@ REFUSALS = {
     "batch": "operators that do not show the batch of 8",
     "batch-norm": "no layer of this trace is a batch norm",
     "faster-network": "the trace has no collective",
-    **dict.fromkeys(("data-parallel", "fused-optimizer", "p3", "parameter-server"), "the trace shows no parameters"),
+    **dict.fromkeys(("data-parallel", "fused-optimizer", "p3", "parameter-server"), "the trace has no parameters"),
 }
 """What-ifs that the invented trace cannot answer → the reason."""
 
