@@ -1,4 +1,4 @@
-"""``python -m tests TASK [WORDS]``: run a task of pyproject.toml, WORDS behind its last command; or list the tasks."""
+"""Run a task of pyproject.toml, or list the tasks: ``python -m tests TASK [WORDS]``. WORDS follow its last command."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ TASKS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text(
 
 
 def main(words: list[str]) -> int:
-    """The exit status of the first command that fails; 2 for an unknown task."""
+    """Return the exit status of the first command that fails; 2 for an unknown task."""
     if not words or words[0] not in TASKS:
         print("\n".join(f"{name:10} {'; '.join(commands)}" for name, commands in TASKS.items()))
         return 2 if words else 0

@@ -1,4 +1,4 @@
-"""Shared by all tests: ``seer`` in this process, the folder of measured data, random problems, invented tables."""
+"""Fixtures of all tests: ``seer`` in this process, the folder of measurements, random problems, invented tables."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one thread each: more would wait for one another
+if "PYTEST_XDIST_WORKER" in os.environ:  # one thread per worker, because more threads would wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -22,8 +22,8 @@ from surrogate.features.errors import InputError, as_parameters
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns
 from surrogate.features.terms import fits
 
-# The suite draws the same few examples every time, so that a failure is the change's own and comes back; search for new
-# ones with `pytest --hypothesis-profile explore`. No deadline: a busy machine is no failure.
+# The suite draws the same few examples each time, so a failure has its cause in the change and is repeatable. Search
+# for new examples with `pytest --hypothesis-profile explore`. There is no deadline, because machines may be busy.
 settings.register_profile("seer", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None, derandomize=False, max_examples=200, print_blob=True)
 settings.load_profile("seer")
@@ -43,7 +43,7 @@ NETWORKS = ("AlphaNet", "BetaNet", "AlphaNet, GammaNet", "GammaNet", "")
 
 @pytest.fixture(autouse=True)
 def writes_no_report_here() -> Iterator[None]:
-    """A report goes to a temporary folder: the default one, `out` here, may be the user's own."""
+    """Fail if a test writes a report to the default folder `out`, which may contain the user's own report."""
     report = Path("out", "results.json").absolute()
     before = report.stat().st_mtime_ns if report.is_file() else 0
     yield
@@ -52,7 +52,7 @@ def writes_no_report_here() -> Iterator[None]:
 
 @st.composite
 def _convs(draw: st.DrawFn) -> Conv:
-    """Any valid problem of moderate size, of every dtype, math, layout and direction."""
+    """Draw any valid problem of moderate size, of every dtype, math, layout and direction."""
     size = {name: draw(st.integers(1, 70)) for name in ("h", "w")}
     filters = {name: draw(st.integers(1, 7)) for name in ("r", "s")}
     pads = {name: draw(st.integers(0, 6)) for name in ("pad_h", "pad_w")}
@@ -83,12 +83,12 @@ st.register_type_strategy(Conv, _convs())  # `@given(st.from_type(Conv))` in any
 
 @pytest.fixture(autouse=True)
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads, or adds to, what the developer measured on this machine."""
+    """Give each test an empty cache, so that no test reads or changes the developer's measurements."""
     monkeypatch.setenv("SEER_CACHE", str(tmp_path_factory.getbasetemp() / "no cache here"))
 
 
 class Outcome(NamedTuple):
-    """What a command left: exit status and both streams."""
+    """The result of a command: exit status and both streams."""
 
     code: int
     out: str
@@ -96,22 +96,22 @@ class Outcome(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Standard output as JSON."""
+        """Return standard output as JSON."""
         return json.loads(self.out)
 
     def succeeded(self) -> "Outcome":
-        """Itself; where the exit status is not 0, the test fails with what the command said."""
+        """Return this outcome; fail with standard error if the exit status is not 0."""
         assert self.code == 0, self.err
         return self
 
     def is_refusal(self, *named: str) -> bool:
-        """Exit status 2, and one line on standard error that names this."""
+        """Return True for exit status 2 with one line on standard error that contains these words."""
         return self.code == 2 and self.err.count("\n") == 1 and all(word in self.err for word in named)
 
 
 @pytest.fixture
 def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """``seer("gpus", "--json")``, through the entry point in this process → `Outcome`."""
+    """Run a command in this process and return its `Outcome`: ``seer("gpus", "--json")``."""
     from surrogate.cli import main
 
     def run(*words: object) -> Outcome:
@@ -125,8 +125,10 @@ def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture(scope="session")
 def refused() -> Callable[..., AbstractContextManager[None]]:
-    """``with refused("n is 0"):`` — what is inside ends in an `InputError` of one line that names this, an option as
-    Python's parameter."""
+    """Return a context that expects an `InputError` of one line with these words: ``with refused("n is 0"):``.
+
+    A word that is an option also matches the name of the Python parameter.
+    """
 
     @contextmanager
     def check(*named: str) -> Iterator[None]:
@@ -140,13 +142,13 @@ def refused() -> Callable[..., AbstractContextManager[None]]:
 
 @pytest.fixture(scope="session")
 def measurements() -> Path:
-    """The folder of public measurements that ships with the sources."""
+    """Return the folder of the public measurements."""
     return MEASUREMENTS
 
 
 @pytest.fixture(scope="session")
 def columns_of() -> Callable[[Sequence[Conv]], ConvColumns]:
-    """`ConvColumns` of a list of problems."""
+    """Return a function from a list of problems to `ConvColumns`."""
 
     def make(convs: Sequence[Conv]) -> ConvColumns:
         sizes = np.array([conv.sizes for conv in convs]).T
@@ -160,7 +162,7 @@ def columns_of() -> Callable[[Sequence[Conv]], ConvColumns]:
 
 
 def _shapes(count: int) -> list[Conv]:
-    """Distinct shapes in turn 3×3, 1×1, 1×1 at stride 2, and grouped 3×3."""
+    """Return distinct shapes in turn: 3×3, 1×1, 1×1 with stride 2, and grouped 3×3."""
     shapes = []
     for i in range(count):
         c, h = 16 * (1 + i // 4), (7, 14, 28, 56)[(i // 4) % 4]
@@ -175,7 +177,10 @@ def _shapes(count: int) -> list[Conv]:
 
 @pytest.fixture(scope="session")
 def table() -> Callable[..., pd.DataFrame]:
-    """Make an invented dataset: every algorithm of every problem; times follow from FLOPs and an invented speed."""
+    """Return a function that builds an invented dataset with every algorithm of every problem.
+
+    Times follow from FLOPs and an invented speed.
+    """
 
     def make(
         shapes: int = 12,

@@ -34,7 +34,10 @@ ODD: tuple[Any, ...] = (
 
 
 def in_json(content: bytes, random: Random, odd: Sequence[Any] = ODD) -> bytes:
-    """One value, at any depth, gone, doubled, under another name, of another kind (in ``odd``), or nested deeply."""
+    """Return a document with one damaged value at any depth.
+
+    The value is missing, doubled, renamed, of another kind (in ``odd``), or nested deeply.
+    """
     document = {"": json.loads(content)}
     holder: Any = document
     key: Any = ""
@@ -57,7 +60,7 @@ def in_json(content: bytes, random: Random, odd: Sequence[Any] = ODD) -> bytes:
 
 
 def in_array(array: np.ndarray, random: Random) -> np.ndarray:
-    """Another type, length or shape, or other values at some places."""
+    """Return an array of another type, length or shape, or with other values in some places."""
     odd = random.choice((-1, 0, 1, len(array), 2**31 - 1, -(2**31), float("nan"), float("inf"), 1e38))
     values = array.copy()
     with np.errstate(invalid="ignore"):
@@ -74,7 +77,7 @@ def in_array(array: np.ndarray, random: Random) -> np.ndarray:
 
 
 def in_arrays(content: bytes, random: Random) -> bytes:
-    """One of a NumPy archive's arrays changed, or in the place of another; or gone."""
+    """Return a NumPy archive with one array changed, replaced by another one, or missing."""
     arrays = dict(np.load(io.BytesIO(content)))
     name, other = random.choices(list(arrays), k=2)
     arrays[name] = arrays[other] if random.random() < 0.2 else in_array(arrays[name], random)
@@ -86,7 +89,8 @@ def in_arrays(content: bytes, random: Random) -> bytes:
 
 
 def in_columns(content: bytes, random: Random) -> bytes:
-    """One of a table's columns changed, empty, gone, or under another name; no rows; columns in another order."""
+    """Return a table with one column changed, empty, missing or renamed, without rows, or with another order of
+    columns."""
     frame = pd.read_parquet(io.BytesIO(content))
     name = random.choice(list(frame.columns))
     values = in_array(frame[name].to_numpy(), random)
@@ -105,7 +109,7 @@ def in_columns(content: bytes, random: Random) -> bytes:
 
 
 def in_bytes(content: bytes, random: Random) -> bytes:
-    """The file cut short, or with some bits the other way round."""
+    """Return the file cut short, or with some inverted bits."""
     if random.random() < 0.4:
         return content[: random.randrange(len(content))]
     changed = bytearray(content)
@@ -118,7 +122,7 @@ INSIDE: dict[str, Callable[[bytes, Random], bytes]] = {"json": in_json, "npz": i
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> Path:
-    """The folder, with these files in it."""
+    """Write these files to the folder and return it."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Tables of known answers that lie beside a test module, as `test_conv.toml` beside `test_conv.py`."""
+"""Tables of known answers next to a test module: `test_conv.toml` belongs to `test_conv.py`."""
 
 import tomllib
 from collections.abc import Callable
@@ -10,13 +10,13 @@ import pytest
 
 
 @cache
-def known(module: str) -> dict[str, Any]:
-    """The tables beside the module whose ``__file__`` this is."""
+def known_answers(module: str) -> dict[str, Any]:
+    """Return the tables of the module with this ``__file__``."""
     return _with_none(tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8")))
 
 
 def _with_none(value: Any) -> Any:
-    """The value with None for each text "null": TOML has no word for it."""
+    """Return the value with None for each text "null", because TOML has no null."""
     if isinstance(value, dict):
         return {key: _with_none(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -25,10 +25,10 @@ def _with_none(value: Any) -> Any:
 
 
 def cases(module: str) -> Callable[[Any], Any]:
-    """Parametrize a test by the table of its own name beside the module: ``names``, and ``rows`` in their order."""
+    """Parametrize a test by the module's table with the test's name: ``names``, and ``rows`` in their order."""
 
     def parametrized(test: Any) -> Any:
-        table = known(module)[test.__name__]
+        table = known_answers(module)[test.__name__]
         return pytest.mark.parametrize(table["names"], table["rows"])(test)
 
     return parametrized

@@ -1,6 +1,6 @@
-"""The parts of the pages that registries write: ``python -m tests pages`` writes them anew, a test compares them.
+"""The generated parts of the pages: ``python -m tests pages`` writes them, and a test compares them.
 
-A part stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` on its page.
+A part is between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` on its page.
 """
 
 import sys
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Part(NamedTuple):
-    """One generated part: the page that holds it, its name there, and what writes it."""
+    """One generated part: its page, its name there, and its function."""
 
     page: str
     name: str
@@ -27,19 +27,19 @@ class Part(NamedTuple):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def families() -> str:
-    """A row for each family: its operators, a problem as text, its sizes and its settings."""
+    """Return a row for each family: its operators, a problem as text, its sizes and its settings."""
     return table(
         ("family", "operators", "as text", "sizes (short name; default)", "settings"),
         [
             (f"`{family.name}`", _operators(family), f"`{_example(family)}`", _sizes(family), _settings(family))
             for family in FAMILIES.values()
-            if FAMILIES.is_built_in(family.name)  # other tests describe kernels of their own
+            if FAMILIES.is_built_in(family.name)  # other tests register described kernels
         ],
     )
 
@@ -49,7 +49,7 @@ def _operators(family: Family) -> str:
 
 
 def _example(family: Family) -> str:
-    """The known problem of its first operator; the text of a convolution is its own."""
+    """Return the known problem of the family's first operator, or a convolution's text."""
     first = OPERATORS.get(next(iter(family.kinds)))
     return first.KNOWN_ANSWER.problem if first and first.KNOWN_ANSWER else "n32c256h14w14k256r3s3p1u1"
 
@@ -70,7 +70,7 @@ def _settings(family: Family) -> str:
 
 
 def column_tables() -> str:
-    """A table for each kind of file: its columns with unit, type, need and meaning."""
+    """Return a table for each kind of file: its columns with unit, type, need and meaning."""
     parts = []
     for name, file in TABLES.items():
         rows = [
@@ -82,7 +82,7 @@ def column_tables() -> str:
 
 
 def models() -> str:
-    """A row for each model, from what it says of itself."""
+    """Return a row for each model from its declaration."""
     return table(
         ("model", "what it is", "predicts", "in bundles"),
         [
@@ -98,7 +98,7 @@ def models() -> str:
 
 
 def what_ifs() -> str:
-    """A row for each what-if: its help, its value, the evidence of its error, and the interval that follows."""
+    """Return a row for each what-if: its help, its value, the evidence of its error, and the interval."""
     rows = []
     for name, rule in MODELS.items():
         error = rule.evidence and rule.evidence.error
@@ -109,17 +109,17 @@ def what_ifs() -> str:
 
 
 def formats() -> str:
-    """A row for each foreign format."""
+    """Return a row for each foreign format."""
     return table(("format", "what its files hold"), [(f"`{each.name}`", each.summary) for each in FORMATS.values()])
 
 
 def gpus_in_short() -> str:
-    """A row for the boards of which the same is known."""
+    """Return a row for each group of boards with equal evidence."""
     return table(gpu_table.HEAD, gpu_table.readme_rows())
 
 
 def each_gpu() -> str:
-    """A row for each board of which anything was measured or checked."""
+    """Return a row for each board with a measurement or a check."""
     return table(gpu_table.HEAD, gpu_table.guide_rows())
 
 
@@ -135,7 +135,7 @@ PARTS = (
 
 
 def page_with(part: Part, text: str) -> str:
-    """``text`` with the part as the registries write it. Raises `ValueError` where its marks are missing."""
+    """Return ``text`` with the part as it is generated. Raises `ValueError` if its marks are missing."""
     begin, end = f"<!-- {part.name} -->\n", f"<!-- end of {part.name} -->"
     before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
@@ -145,7 +145,7 @@ def page_with(part: Part, text: str) -> str:
 
 
 def main() -> int:
-    """Write every part; what changed is named."""
+    """Write every part and print the names of the changed ones."""
     for part in PARTS:
         path = ROOT / part.page
         text = path.read_text(encoding="utf-8")

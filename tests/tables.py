@@ -10,10 +10,10 @@ from surrogate.dataset.rows import Rows, rows_of
 
 
 def every(**columns: Iterable[object]) -> pd.DataFrame:
-    """A row for each combination of the columns' values, the last changing fastest."""
+    """Return a row for each combination of the columns' values. The last column changes fastest."""
     return pd.DataFrame(list(product(*columns.values())), columns=list(columns))
 
 
 def checked(frame: pd.DataFrame) -> Rows:
-    """The rows of a raw table of one family."""
+    """Return the rows of a raw table of one family."""
     return rows_of(normalise(frame, "test"))

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset.store import write_dataset
-from tests.known import known
+from tests.known import known_answers
 
 pytestmark = pytest.mark.slow
 
-COMMANDS = known(__file__)["commands"]
+COMMANDS = known_answers(__file__)["commands"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

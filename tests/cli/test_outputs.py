@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
 @pytest.mark.parametrize(
     ("words", "bad", "reason"),
-    [(words, bad, "cannot be written") for words in KNOWN["files"] for bad in ("missing/out", "folder", "file/out")]
-    + [(words, "file", "is a file; a folder is needed") for words in KNOWN["folders"]]
-    + [(words, "file/out", "cannot be written") for words in KNOWN["folders"]],
+    [(words, bad, "cannot be written") for words in ANSWERS["files"] for bad in ("missing/out", "folder", "file/out")]
+    + [(words, "file", "is a file; a folder is needed") for words in ANSWERS["folders"]]
+    + [(words, "file/out", "cannot be written") for words in ANSWERS["folders"]],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(seer, tmp_path, words, bad, reason):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
 def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path):
@@ -30,7 +30,7 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
 
 
-@pytest.mark.parametrize(("content", "said"), KNOWN["wrong"])
+@pytest.mark.parametrize(("content", "said"), ANSWERS["wrong"])
 def test_settings_files_that_cannot_be_used(seer, dataset, tmp_path, content, said):
     path = tmp_path / "p.json"
     path.write_text(content)

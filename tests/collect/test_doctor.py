@@ -8,11 +8,11 @@ from surrogate.collect import doctor, open_device
 from surrogate.collect.counting import PERMISSION_REMEDY, NsightCompute
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.doctor import Check, counting_denied, examine
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
-FACTS = KNOWN["facts"]
+FACTS = ANSWERS["facts"]
 
 
 @pytest.fixture

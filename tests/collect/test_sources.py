@@ -9,12 +9,12 @@ import pytest
 from surrogate.collect import plan_source
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
 from surrogate.collect.plan_source import mixture, sample_convs
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
-@pytest.mark.parametrize(("name", "count"), KNOWN["grids"])
+@pytest.mark.parametrize(("name", "count"), ANSWERS["grids"])
 def test_grids_have_the_papers_sizes(name, count):
     convs = [problem.conv for problem in plan_source.grid_problems(name)]
     assert len(convs) == len(set(convs)) == count
@@ -31,7 +31,7 @@ def test_all_grids_together_and_an_unknown_one(refused):
         plan_source.grid_problems("seer-gem")
 
 
-@pytest.mark.parametrize(("name", "count", "gmacs"), KNOWN["networks"])
+@pytest.mark.parametrize(("name", "count", "gmacs"), ANSWERS["networks"])
 def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
     """Convolution counts and multiply-adds as published (the dense layers at the end are not counted)."""
     convs = plan_source.networks()[name]

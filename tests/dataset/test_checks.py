@@ -10,9 +10,9 @@ import pytest
 from surrogate.dataset.checks import find_violations, normalise, unit_warnings
 from surrogate.dataset.problems import families_of
 from surrogate.features.errors import InputError
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 Table = Callable[..., pd.DataFrame]
 
@@ -26,7 +26,7 @@ def test_spellings_and_types(table: Table) -> None:
 
 
 def test_families_take_their_defaults() -> None:
-    rows = KNOWN["test_families_take_their_defaults"]["rows"]
+    rows = ANSWERS["test_families_take_their_defaults"]["rows"]
     out = normalise(pd.DataFrame(rows[:1]), "test")
     assert out.loc[0, ["family", "h", "w", "dtype", "math", "variant", "algorithm"]].tolist() == [
         "rowwise",
@@ -95,7 +95,7 @@ def test_times_in_another_unit_are_noticed(table: Table, factor: float, unit: st
 
 def test_gpu_sizes_algorithm_and_time_are_a_table_of_convolutions() -> None:
     sizes = {"n": 8, "c": 64, "h": 56, "k": 64, "r": 3}
-    rows = [{"gpu": gpu, **sizes, "algorithm": "winograd", "time_us": us} for gpu, us in KNOWN["own_table"].items()]
+    rows = [{"gpu": gpu, **sizes, "algorithm": "winograd", "time_us": us} for gpu, us in ANSWERS["own_table"].items()]
     out = normalise(pd.DataFrame(rows), "own.csv")
     assert find_violations(out) == []
     assert out["library"].tolist() == ["cudnn", "cudnn", "miopen"] and set(out["library_version"]) == {""}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from surrogate.dataset.problem_list import numbered_problems
 from surrogate.features.conv import Conv
 from surrogate.formats.foreign_file import read_lines
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
 def read(folder: Path, text: str, encoding: str = "utf-8") -> list[tuple[Conv, int | None]]:
@@ -28,12 +28,12 @@ def test_known_answer(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", KNOWN["spellings"])
+@pytest.mark.parametrize("text", ANSWERS["spellings"])
 def test_spellings(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == [(Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None)]
 
 
-@pytest.mark.parametrize(("text", "named"), KNOWN["wrong"])
+@pytest.mark.parametrize(("text", "named"), ANSWERS["wrong"])
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
     with refused("Test-set-II.txt", named):
         read(tmp_path, text)

@@ -14,9 +14,9 @@ from surrogate.features.description import Description
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 FIRST = Conv(n=1, c=3, h=224, k=64, r=7)
 
 
@@ -26,7 +26,7 @@ def _write(tmp_path: Path, content: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", KNOWN["every_form"])
+@pytest.mark.parametrize("text", ANSWERS["every_form"])
 def test_one_problem_in_every_form(tmp_path: Path, text: str) -> None:
     """However it is written."""
     assert [listed.problem for listed in read_list(_write(tmp_path, text))] == [FIRST]
@@ -66,7 +66,7 @@ def test_problems_of_other_families(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", KNOWN["products"])
+@pytest.mark.parametrize("text", ANSWERS["products"])
 def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
     """Its sizes and settings are columns; math that is not given is the GPU's default."""
     expected = {"batch": 1, "m": 64, "n": 32, "k": 16, "dtype": "bf16", "math": "default", "variant": ""}
@@ -77,7 +77,7 @@ def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
     assert listed.problem is not None and listed.problem.to_dict()["math"] == "fma"
 
 
-@pytest.mark.parametrize("text", KNOWN["described_kernel"])
+@pytest.mark.parametrize("text", ANSWERS["described_kernel"])
 def test_problems_of_a_described_kernel(tmp_path: Path, text: str) -> None:
     """As texts, with or without the kernel's name, or as tables whose columns have capitals as declared."""
     layouts = {"layout": ("NCHW", "NHWC")}
@@ -103,7 +103,7 @@ def test_what_is_wrong_in_a_described_kernel_s_list(refused, tmp_path: Path) -> 
     assert len({listed.problem for listed in read_list(tmp_path / "table", family)}) == 2
 
 
-@pytest.mark.parametrize(("content", "named"), KNOWN["wrong"])
+@pytest.mark.parametrize(("content", "named"), ANSWERS["wrong"])
 def test_what_is_wrong_is_named(refused, tmp_path: Path, content: str | bytes, named: str) -> None:
     with refused(str(tmp_path), named):
         read_list(_write(tmp_path, content))

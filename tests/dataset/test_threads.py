@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from surrogate.dataset.files import TimeLeft
 from surrogate.dataset.threads import in_parallel, limit_threads, threads_for, usable_cores, workers_for
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
 Machine = Callable[..., None]
@@ -44,7 +44,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     return make
 
 
-@pytest.mark.parametrize(("cpus", "affinity", "groups", "asked", "cores"), KNOWN["limits"])
+@pytest.mark.parametrize(("cpus", "affinity", "groups", "asked", "cores"), ANSWERS["limits"])
 def test_the_cpus_are_the_least_of_all_limits(machine, cpus, affinity, groups, asked, cores):
     machine(cpus, affinity, groups, asked)
     assert usable_cores() == cores

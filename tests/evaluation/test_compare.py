@@ -18,14 +18,14 @@ from surrogate.evaluation import compare as evaluation
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.registry import DECLARED, ModelDeclaration
-from tests.known import known
+from tests.known import known_answers
 from tests.tables import every
 
 Table = Callable[..., pd.DataFrame]
 compare = partial(evaluation.compare, seeds=1)
 CHEAP = ("always-best-single", "roofline", "linear-dims")
 REFERENCES = {"cudnn-heuristic", "oracle"}
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
 def _data(frame: pd.DataFrame, **options: Any) -> Dataset:
@@ -138,9 +138,9 @@ def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
     assert read["dataset"]["name"] == "invented.parquet" and read["dataset"]["problems"] == 8 * 2 * 2
     assert read["dataset"]["shapes"] == 8 and read["dataset"]["gpus"] == ["TITAN Xp", "Tesla T4"]
     for row in read["choice_rows"]:
-        assert set(row) >= set(KNOWN["choice_keys"]) or (row["n"] == 0 and row["reason"])
+        assert set(row) >= set(ANSWERS["choice_keys"]) or (row["n"] == 0 and row["reason"])
     for row in read["time_rows"]:
-        assert set(row) >= set(KNOWN["time_keys"]) or (row["n"] == 0 and row["reason"])
+        assert set(row) >= set(ANSWERS["time_keys"]) or (row["n"] == 0 and row["reason"])
     assert {row["population"] for row in read["time_rows"] if row["n"]} == {"all", "within-2x", "best"}
     ranked = _row(read["time_rows"], model="always-best-single")
     assert ranked["n"] == 0 and "ranks" in ranked["reason"]

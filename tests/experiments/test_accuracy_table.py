@@ -3,13 +3,13 @@
 import pandas as pd
 
 from experiments.accuracy_table import markdown, spread
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
 def test_a_table_by_hand() -> None:
-    results = KNOWN["test_a_table_by_hand"]["results"]
+    results = ANSWERS["test_a_table_by_hand"]["results"]
     lines = markdown(results).split("\n")
     names = [line.split(" | ")[0].strip("| ") for line in lines]
     assert names == ["model", "---", "quick", "heuristic", "slow"]
@@ -22,7 +22,7 @@ def test_a_table_by_hand() -> None:
 
 def test_seeds_and_the_worst_shapes_by_hand() -> None:
     """Two seeds, ten shapes: one at 1.21 in seed 0 and 1.0 in seed 1, the others without loss; a grouped one aside."""
-    rows = KNOWN["test_seeds_and_the_worst_shapes_by_hand"]["rows"]
+    rows = ANSWERS["test_seeds_and_the_worst_shapes_by_hand"]["rows"]
     aside = [{**rows[0], "stratum": "grouped", "slowdown": 9.0}, {**rows[0], "model": "slow", "slowdown": 9.0}]
     found = spread(pd.DataFrame(rows + aside), "quick")
     assert found == ("quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss")

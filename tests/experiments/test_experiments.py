@@ -8,9 +8,9 @@ import pytest
 from experiments import catalogue
 from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
-from tests.known import known
+from tests.known import known_answers
 
-COLUMNS = known(__file__)["columns"]
+COLUMNS = known_answers(__file__)["columns"]
 """Experiment → columns that its table has among others."""
 
 

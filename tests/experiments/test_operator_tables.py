@@ -9,12 +9,12 @@ import pandas as pd
 from experiments.operator_tables import operator_rows, parse_args, sizes_of
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import family_rows
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 IMAGE = "input[0]=1;input[1]=2;input[2]=3;input[3]=4"
-CONV = KNOWN["conv"]
+CONV = ANSWERS["conv"]
 
 
 def packed(op: str, args: str, variant: str | None = None, **changes: Any) -> dict[str, Any]:

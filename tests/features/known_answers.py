@@ -1,5 +1,5 @@
 """`known_answers.toml` by table, for the tests that ask for them."""
 
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)

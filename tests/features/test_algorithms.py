@@ -4,9 +4,9 @@ import pytest
 
 from surrogate.features.algorithms import ALGORITHMS, algorithm, algorithms
 from surrogate.features.errors import InputError
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
-CUDNN = KNOWN["cudnn_enums"]
+CUDNN = ANSWERS["cudnn_enums"]
 """Direction → algorithms in the order of the headers."""
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
 BASE: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3}
 CONVS = st.from_type(Conv)
@@ -37,7 +37,7 @@ def test_known_answers() -> None:
     assert conv.sizes == (32, 256, 14, 14, 256, 3, 3, 0 + 1, 1, 1, 1, 1, 1, 1)
 
 
-@pytest.mark.parametrize(("change", "words"), KNOWN["bad_sizes"])
+@pytest.mark.parametrize(("change", "words"), ANSWERS["bad_sizes"])
 def test_bad_input_is_one_clear_line(refused, change: dict[str, Any], words: list[str]) -> None:
     with refused(*words):
         _conv(change)
@@ -65,6 +65,6 @@ def test_batch_scales_work_and_nothing_else(conv: Conv, batch: int) -> None:
     assert other.with_batch(conv.n) == conv
 
 
-@pytest.mark.parametrize(("dtype", "math", "expected"), KNOWN["tensor_cores"])
+@pytest.mark.parametrize(("dtype", "math", "expected"), ANSWERS["tensor_cores"])
 def test_who_uses_tensor_cores(dtype: str, math: str, expected: bool) -> None:
     assert Conv(**BASE, dtype=dtype, math=math).uses_tensor_cores is expected

@@ -12,10 +12,10 @@ from surrogate.features.description import Description, description_of, read_des
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, DescribedFamily, DescribedProblem, parse_problem
 from surrogate.features.gpu import gpu, unlisted
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
-MATMUL = KNOWN["matmul"]
+ANSWERS = known_answers(__file__)
+MATMUL = ANSWERS["matmul"]
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_configuration_is_a_word_and_back(block_m: int, block_n: int, layout: 
     assert described.configuration(described.text(configuration)) == configuration
 
 
-@pytest.mark.parametrize(("change", "words"), KNOWN["faults"])
+@pytest.mark.parametrize(("change", "words"), ANSWERS["faults"])
 def test_every_fault_is_one_line(refused, change: dict[str, Any], words: str) -> None:
     with refused(words):
         description_of({**MATMUL, **change}, "matmul.toml")

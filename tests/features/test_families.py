@@ -13,11 +13,11 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV, FAMILIES, OPERATORS, family, family_of, parse_problem
 from surrogate.features.gpu import gpu
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
 GPUS = [gpu(name) for name in ("TITAN Xp", "Tesla T4", "h200", "mi210")]
 SIZES: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3, "pad_h": 1}
-PROBLEMS = KNOWN["problems"]
+PROBLEMS = ANSWERS["problems"]
 
 
 def _columns(problem: Any, device: Any, mechanism: str = "") -> tuple[dict[str, Any], Any]:
@@ -155,7 +155,7 @@ def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
     assert names and verdicts[0] == verdicts[1]
 
 
-@pytest.mark.parametrize(("text", "stratum"), KNOWN["strata"])
+@pytest.mark.parametrize(("text", "stratum"), ANSWERS["strata"])
 def test_strata_of_convolutions(text: str, stratum: str) -> None:
     sizes = {
         name: np.array([size]) for name, size in zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)

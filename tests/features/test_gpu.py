@@ -9,23 +9,23 @@ from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
 from surrogate.features.kernels import device_attributes
 from surrogate.features.roofline import missing_units
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
-MINE = KNOWN["users_gpu"]
+MINE = ANSWERS["users_gpu"]
 
 
-@pytest.mark.parametrize(("alias", "name"), KNOWN["spelt_otherwise"].items())
+@pytest.mark.parametrize(("alias", "name"), ANSWERS["spelt_otherwise"].items())
 def test_a_name_is_known_in_any_spelling(alias: str, name: str) -> None:
     assert gpu(alias).name == name
 
 
-@pytest.mark.parametrize(("name", "candidates"), KNOWN["ambiguous_gpus"])
+@pytest.mark.parametrize(("name", "candidates"), ANSWERS["ambiguous_gpus"])
 def test_ambiguous_names_list_their_candidates(refused, name: str, candidates: list[str]) -> None:
     with refused(repr(name), *candidates):
         gpu(name)
 
 
-@pytest.mark.parametrize(("name", "board", "other"), KNOWN["family_boards"])
+@pytest.mark.parametrize(("name", "board", "other"), ANSWERS["family_boards"])
 def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other: str) -> None:
     assert gpu(name).name == board
     note = registry().ambiguity_note(name)
@@ -83,7 +83,7 @@ def test_a_users_row_replaces_a_bundled_one(tmp_path: Path) -> None:
     assert gpu("t4").sms == 40
 
 
-@pytest.mark.parametrize(("old", "new", "told"), KNOWN["faulty_gpu_files"])
+@pytest.mark.parametrize(("old", "new", "told"), ANSWERS["faulty_gpu_files"])
 def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, told: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace(old, new), encoding="utf-8")
@@ -103,7 +103,7 @@ def test_a_gtx_1080_ti_as_the_driver_and_the_profiler_describe_it() -> None:
     assert facts["memory_clock_mhz"] == pytest.approx(5505, rel=2e-3) and facts["pcie_gbs"] == pytest.approx(
         15.7, abs=0.06
     )
-    known = KNOWN["gtx_1080_ti"]
+    known = ANSWERS["gtx_1080_ti"]
     assert {name: facts[name] for name in known} == pytest.approx(known)
 
 

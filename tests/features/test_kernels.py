@@ -10,13 +10,13 @@ import pytest
 
 from surrogate.features.gpu import gpu
 from surrogate.features.kernels import identify, identify_call, launches, occupancy, resident_blocks
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 from tests.known import cases
 
-TRACES = KNOWN["estimated_occupancy"]
+TRACES = ANSWERS["estimated_occupancy"]
 
 
-@pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), KNOWN["kernel_names"])
+@pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), ANSWERS["kernel_names"])
 def test_names(name: str, algorithm: str, tile_m: int, tile_n: int, family: str, architecture: str) -> None:
     found = identify(name)
     assert found is not None
@@ -54,7 +54,7 @@ def test_launches_are_consistent_with_their_names() -> None:
             assert one.blocks_per_sm(capability) >= 1, one.pattern
 
 
-@pytest.mark.parametrize(("name", "algorithm", "tile", "blocks"), KNOWN["resident_blocks"])
+@pytest.mark.parametrize(("name", "algorithm", "tile", "blocks"), ANSWERS["resident_blocks"])
 def test_resident_blocks(name: str, algorithm: str, tile: list[int], blocks: int) -> None:
     assert resident_blocks(gpu(name), algorithm, *tile) == blocks
 

@@ -8,11 +8,13 @@ import pytest
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.kernels import b_max, occupancy
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 from tests.known import cases
 
 
-@pytest.mark.parametrize(("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"), KNOWN["occupancy"])
+@pytest.mark.parametrize(
+    ("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"), ANSWERS["occupancy"]
+)
 def test_hand_computed(cc, threads, registers, shared, dynamic, blocks, limiting):
     launch = occupancy(cc, threads, registers, shared, dynamic)
     assert launch.blocks_per_sm == blocks

@@ -18,7 +18,7 @@ from surrogate import bundled
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import BUNDLED, Gpu, gpu, registry
 from surrogate.features.kernels import device_attributes
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
 TEXT = BUNDLED.read_text(encoding="utf-8")
 ROWS = tomllib.loads(TEXT)["gpu"]
@@ -29,7 +29,7 @@ SIZE_OF_THE_CHIP = {"fp32_tflops", "fp32_dual_tflops", "cores"}
 HBM_BITS = 2048
 """From this width of the interface on, the memory is HBM."""
 GBITS_PER_PIN = {"HBM": (0.9, 10), "GDDR": (5, 29)}
-NO_GPUS = set(KNOWN["no_gpus"])
+NO_GPUS = set(ANSWERS["no_gpus"])
 """Processors of other kinds in the tables of measurements."""
 
 
@@ -54,7 +54,7 @@ def faults(name: str, row: Mapping[str, object], board: Gpu, comment: str) -> li
     """What a row lacks or contradicts, each with the key to mend."""
     missing = [
         f"`{key}` is missing or empty: {what}"
-        for key, what in KNOWN["gpu_row_needs"].items()
+        for key, what in ANSWERS["gpu_row_needs"].items()
         if row.get(key) in (None, [], {})
     ]
     if board.datasheet and not SIZE_OF_THE_CHIP & set(board.datasheet):
@@ -95,10 +95,10 @@ def test_a_row_is_plausible(name: str) -> None:
     assert all(gpu(alias) is board for alias in board.aliases)
 
 
-EXAMPLE = "\n" + KNOWN["gpu_row"]
+EXAMPLE = "\n" + ANSWERS["gpu_row"]
 
 
-@pytest.mark.parametrize(("old", "new", "mend"), KNOWN["lacking_gpu_rows"])
+@pytest.mark.parametrize(("old", "new", "mend"), ANSWERS["lacking_gpu_rows"])
 def test_what_a_row_lacks_is_told_with_its_key(tmp_path: Path, old: str, new: str, mend: str) -> None:
     assert old in EXAMPLE
     text = "[gpu]" + EXAMPLE.replace(old, new).replace(",\n", ",")

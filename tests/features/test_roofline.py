@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import bound, peak_flops_table, peak_tflops, ridge_flops_per_byte, roofline_us
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
 AMOUNTS = st.floats(1, 1e15)
 PEAKS = st.floats(0.1, 1e4)
@@ -34,7 +34,7 @@ def test_never_faster_than_either_and_equal_for_arrays(flops: float, size: float
         assert bound(flops, size, peak, gbs) == ("compute-bound" if intensity > ridge else "memory-bound")
 
 
-@pytest.mark.parametrize(("name", "dtype", "expected"), KNOWN["peaks"])
+@pytest.mark.parametrize(("name", "dtype", "expected"), ANSWERS["peaks"])
 def test_the_peak_that_data_can_reach(name: str, dtype: str, expected: float) -> None:
     assert peak_tflops(gpu(name), dtype, True) == pytest.approx(expected, rel=1e-3)
 

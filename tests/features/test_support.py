@@ -13,7 +13,7 @@ from surrogate.features.algorithms import ALGORITHMS, RULES, unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
 CONVS = st.from_type(Conv)
 BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}
@@ -26,7 +26,7 @@ def supported(name: str, columns: ConvColumns, *, library: str, direction: str, 
     return np.logical_and.reduce([np.ones(len(columns.n), dtype=bool), *held])
 
 
-@pytest.mark.parametrize(("change", "refused"), KNOWN["forward_support"])
+@pytest.mark.parametrize(("change", "refused"), ANSWERS["forward_support"])
 def test_forward_algorithms_by_hand(change: dict[str, Any], refused: list[str]) -> None:
     conv = Conv(**(BASE | change))
     names = [a.name for a in ALGORITHMS if a.library == "cudnn" and a.direction == "fwd"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.algorithms import newest, version_key
 from surrogate.features.conv import DRIVER_FLAGS, EXAMPLE, Conv, parse, parse_flags
-from tests.features.known_answers import KNOWN
+from tests.features.known_answers import ANSWERS
 
 CONVS = st.from_type(Conv)
 
@@ -54,13 +54,13 @@ def test_flags_are_those_of_the_field() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "words"), KNOWN["bad_texts"])
+@pytest.mark.parametrize(("text", "words"), ANSWERS["bad_texts"])
 def test_bad_text_is_one_clear_line(refused, text: str, words: list[str]) -> None:
     with refused(*(EXAMPLE if word == "EXAMPLE" else word for word in words)):
         parse(text)
 
 
-@pytest.mark.parametrize("ascending", [*KNOWN["versions"], ["3", "9" * 5000]])
+@pytest.mark.parametrize("ascending", [*ANSWERS["versions"], ["3", "9" * 5000]])
 def test_versions_in_order(ascending: list[str]) -> None:
     assert sorted(set(ascending), key=version_key) == ascending
     assert newest(ascending) == ascending[-1]

@@ -11,9 +11,9 @@ import pytest
 
 from surrogate.dataset.store import read_dataset
 from surrogate.formats import FORMATS
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 COMMON = {"framework": "SGLang", "version": "x", "device": "NVIDIA H100 80GB HBM3", "kernel_source": "k"}
 GEMM = {"gemm_dtype": "bfloat16", "n": 256, "k": 512}
@@ -44,7 +44,7 @@ def only(root: Path, family: str) -> dict[str, Any]:
 def test_a_matrix_product_in_microseconds(tmp_path: Path) -> None:
     gemm(tmp_path, "h100_sxm/gemm/sglang/0.5.14", m=[16], latency=[0.25], gemm_dtype="sq")
     row = only(tmp_path, "gemm")
-    expected = KNOWN["test_a_matrix_product_in_microseconds"]["expected"]
+    expected = ANSWERS["test_a_matrix_product_in_microseconds"]["expected"]
     assert row == expected
 
 

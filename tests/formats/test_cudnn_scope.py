@@ -8,14 +8,14 @@ import pandas as pd
 
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import KEY_COLUMNS
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
-SECOND = KNOWN["second"]
-FIRST = KNOWN["first"]
-RAN = KNOWN["ran"]
-FAILED = KNOWN["failed"]
+SECOND = ANSWERS["second"]
+FIRST = ANSWERS["first"]
+RAN = ANSWERS["ran"]
+FAILED = ANSWERS["failed"]
 
 
 def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
@@ -27,7 +27,7 @@ def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
 def test_second_generation(tmp_path: Path) -> None:
     path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("DIRECT"), **FAILED})
     rows = FORMATS["cudnn-scope"].read([path]).rows
-    expected = KNOWN["test_second_generation"]["expected"]
+    expected = ANSWERS["test_second_generation"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows.iloc[1][["algorithm", "status", "gpu"]].tolist() == ["DIRECT", "not_supported", "Tesla T4"]
     assert rows["time_us"].isna().tolist() == [False, True]
@@ -108,7 +108,7 @@ def test_counted_benchmarks_give_their_kernels_and_no_times(measurements: Path) 
 def test_times_of_uncounted_benchmarks_stand_beside_kernels(tmp_path: Path) -> None:
     """A utilisation level counts ten per cent; the same problem timed without CUPTI keeps its time."""
     name = SECOND.format("GEMM")
-    metrics = KNOWN["test_times_of_uncounted_benchmarks_stand_beside_kernels"]["metrics"]
+    metrics = ANSWERS["test_times_of_uncounted_benchmarks_stand_beside_kernels"]["metrics"]
     path = save(tmp_path, {"name": name, **RAN, "real_time": 1e9, **metrics}, {"name": name, **RAN})
     read = FORMATS["cudnn-scope"].read([path])
     assert read.rows["time_us"].tolist() == [59.0] and read.kernels is not None

@@ -14,9 +14,9 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_bytes, read_lines
 from surrogate.formats.imported import family_rows
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress}
 
 
@@ -87,7 +87,7 @@ def run(*arguments: object) -> str:
 
 def test_miopen_becomes_a_listed_dataset(tmp_path: Path) -> None:
     source, target = tmp_path / "gfx90a68.HIP.fdb.txt", tmp_path / "mi210.parquet"
-    source.write_text(KNOWN["line"])
+    source.write_text(ANSWERS["line"])
     assert f"{target}: 2 rows, candidates listed" in run("miopen", source, "-o", target)
     dataset = read_dataset(target)
     assert dataset.candidates == "listed"
@@ -95,7 +95,7 @@ def test_miopen_becomes_a_listed_dataset(tmp_path: Path) -> None:
 
 
 def test_profiler_rows_come_with_their_kernels(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text(KNOWN["trace"])
+    (tmp_path / "trace.csv").write_text(ANSWERS["trace"])
     (tmp_path / "ops.txt").write_text("1\n128 64 56 128 0 3 1 0 1\n")
     log, target, kernels = (tmp_path / name for name in ("trace.csv", "xp.parquet", "xp.kernels.parquet"))
     output = run("nvprof", log, "--problems", tmp_path / "ops.txt", "-o", target, "--quiet")

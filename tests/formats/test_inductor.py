@@ -10,9 +10,9 @@ from surrogate.features.description import description_of
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from tests.formats.conftest import kernel
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 
 def triton(time: float, block_m: int, **rest: Any) -> dict[str, Any]:
@@ -39,10 +39,10 @@ def test_matrix_products(tmp_path: Path) -> None:
     imported = read(save(tmp_path, PRODUCTS))
     columns = ["m", "n", "k", "library", "status", "time_us"]
     rows = imported.rows
-    assert rows[columns].fillna(-1.0).to_numpy().tolist() == KNOWN["products"]
+    assert rows[columns].fillna(-1.0).to_numpy().tolist() == ANSWERS["products"]
     assert rows["BLOCK_M"].dtype == "Int64" and rows["BLOCK_M"].isna().tolist() == [True, False, False, False]
     assert rows["algorithm"].fillna("").tolist() == ["cublas", "", "", ""]
-    assert kernel(imported) == KNOWN["inductor_mm"]
+    assert kernel(imported) == ANSWERS["inductor_mm"]
     assert imported.candidates == "listed" and not imported.notes
 
 

@@ -8,12 +8,12 @@ from surrogate.dataset.checks import find_violations
 from surrogate.features.families import CONV
 from surrogate.formats import FORMATS
 from surrogate.formats.miopen import gpu_of_file
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
-FORWARD = KNOWN["forward"]
-OLD = KNOWN["old"]
+FORWARD = ANSWERS["forward"]
+OLD = ANSWERS["old"]
 
 
 def save(folder: Path, *lines: str, name: str = "gfx90a68.HIP.fdb.txt") -> Path:
@@ -30,13 +30,13 @@ def test_forward_line(tmp_path: Path) -> None:
         ["ConvA", "ImplicitGEMM", 500.0, 1024],
         ["ConvB", "Winograd", 250.0, 0],
     ]
-    expected = KNOWN["test_forward_line"]["expected"]
+    expected = ANSWERS["test_forward_line"]["expected"]
     assert imported.rows.iloc[0][list(expected)].to_dict() == expected
 
 
 def test_backward_line_is_named_by_its_forward_problem(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([save(tmp_path, OLD, name="gfx1030_36.HIP.fdb.txt")]).rows
-    expected = KNOWN["test_backward_line_is_named_by_its_forward_problem"]["expected"]
+    expected = ANSWERS["test_backward_line_is_named_by_its_forward_problem"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 SAMPLES = Path(__file__).parent / "samples"
 RAW = (SAMPLES / "ncu_raw.csv").read_text()
@@ -42,14 +42,14 @@ def first(imported: Imported) -> pd.Series:
 def test_wide_format_with_scaled_units(tmp_path: Path) -> None:
     imported = read(tmp_path, RAW, gpu="v100-sxm2-16gb")
     assert imported.kernels is not None and len(imported.kernels) == 2
-    expected = KNOWN["test_wide_format_with_scaled_units"]["expected"]
+    expected = ANSWERS["test_wide_format_with_scaled_units"]["expected"]
     assert first(imported)[list(expected)].to_dict() == expected
     assert imported.kernels.iloc[1][["blocks", "b_max", "waves"]].tolist() == [10, 160, 1]
 
 
 def test_long_format(tmp_path: Path) -> None:
     row = first(read(tmp_path, DETAILS))
-    expected = KNOWN["test_long_format"]["expected"]
+    expected = ANSWERS["test_long_format"]["expected"]
     assert row[list(expected)].to_dict() == expected
 
 
@@ -67,7 +67,7 @@ def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
 
 
 def test_problems_make_dataset_rows_with_all_counters(refused, tmp_path: Path) -> None:
-    counted = KNOWN["test_problems_make_dataset_rows_with_all_counters"]["counted"]
+    counted = ANSWERS["test_problems_make_dataset_rows_with_all_counters"]["counted"]
     listed = tmp_path / "ops.txt"
     listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
     imported = read(tmp_path, details(*counted), problems=listed, kernel="sgemm", gpu="v100", library_version="9.1")

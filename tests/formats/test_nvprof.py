@@ -11,9 +11,9 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from surrogate.formats.nvprof import SIZE_BYTES, TIME_US, metric, scaled
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 SAMPLES = Path(__file__).parent / "samples"
 TRACE = (SAMPLES / "nvprof_trace.csv").read_text()
@@ -93,7 +93,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
     listed.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\t2\n")
     texts = (TRACE, "nvprof_metrics.csv", TRACE.replace("1250.5", "1350.5"))
     imported = read(tmp_path, *texts, problems=listed, kernel="sgemm", library_version="7.6")
-    expected = KNOWN["test_problems_make_dataset_rows"]["expected"]
+    expected = ANSWERS["test_problems_make_dataset_rows"]["expected"]
     assert imported.rows[list(expected)].to_dict("records") == [expected]
     assert imported.table == "problems" and imported.kernels is not None
     counted = ["kernel_index", "blocks", "fp32_instructions"]

@@ -9,12 +9,12 @@ import xlwt
 from surrogate.dataset.columns import names
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 PROBLEM = ["batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding"]
-COUNTERS = KNOWN["counters"]
+COUNTERS = ANSWERS["counters"]
 VARIANT = [*PROBLEM, "algo", "time", *COUNTERS]
 A = [128, 64, 56, 128, 54, 3, 1, 0]
 B = [128, 256, 14, 512, 12, 3, 1, 0]
@@ -53,11 +53,11 @@ def test_variant(tmp_path: Path) -> None:
     )
     rows, kernels = imported.rows, imported.kernels
     assert imported.candidates == "all" and kernels is not None
-    expected = KNOWN["test_variant"]["expected"]
+    expected = ANSWERS["test_variant"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows[["time_us", "seer_part"]].to_numpy().tolist()[1] == [2250.0, "test"]
     assert set(names("kernels", required=True)) <= set(kernels)
-    columns = KNOWN["test_variant"]["columns"]
+    columns = ANSWERS["test_variant"]["columns"]
     assert kernels[columns].to_numpy().tolist() == [
         ["32x32", 195, 240, 90, 30, 2.5e8, 3.4e5],
         ["32x32", 39, 240, 40, 100, 7.5e8, 4.4e5],

@@ -14,9 +14,9 @@ from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from tests.conftest import Outcome
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 SAMPLES = Path(__file__).parent / "samples"
 NAVI21, VEGA20 = ((SAMPLES / f"tensile_{name}.yaml").read_text(encoding="utf-8") for name in ("navi21", "vega20"))
@@ -33,7 +33,7 @@ def test_percent_of_navi21s_peak(tmp_path: Path) -> None:
     imported = FORMATS["tensile"].read([save(tmp_path, NAVI21)])
     assert imported.notes == ("1 row left out: percents below 0.05 are rounded too coarsely",)
     first, second = imported.rows.to_dict("records")
-    expected = KNOWN["test_percent_of_navi21s_peak"]["expected"]
+    expected = ANSWERS["test_percent_of_navi21s_peak"]["expected"]
     assert {name: first[name] for name in expected} == expected
     # 2·768·128·256 operations at 10.988 × 443.3 GFLOP/s
     assert first["time_us"] == pytest.approx(10.333, rel=1e-3)

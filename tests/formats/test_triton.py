@@ -11,9 +11,9 @@ from surrogate.features.description import description_of
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from tests.formats.conftest import kernel
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 FAILED = [math.inf, math.inf, math.inf]
 
@@ -54,13 +54,13 @@ def test_a_folder_of_keys(tmp_path: Path) -> None:
     (tmp_path / "B" / "matmul_kernel.json").write_text("{}")
     imported = read(tmp_path, keys="m, n,k")
     rows = imported.rows
-    assert rows.columns.tolist() == KNOWN["columns"]
+    assert rows.columns.tolist() == ANSWERS["columns"]
     columns = ["n", "dtype_0", "BLOCK_M", "EVEN", "num_warps", "status", "time_us", "time_us_min", "time_us_max"]
-    assert rows[columns].fillna(-1.0).to_numpy().tolist() == KNOWN["rows"]
+    assert rows[columns].fillna(-1.0).to_numpy().tolist() == ANSWERS["rows"]
     assert "did not compile" in rows["reason"].tolist()[2]
     assert rows["m"].dtype == "int64" and rows["EVEN"].dtype == "bool"
     assert imported.notes == ("maxnreg: None everywhere, left out", "ir_override: None everywhere, left out")
-    assert kernel(imported) == KNOWN["matmul_kernel"]
+    assert kernel(imported) == ANSWERS["matmul_kernel"]
     first = {str(name): value for name, value in rows.iloc[0].items()}
     assert description_of(kernel(imported), "the table").text(first).startswith("BLOCK_M=64,EVEN=True,num_warps=4")
 
@@ -70,7 +70,7 @@ def test_keys_without_names_and_values_that_are_no_sizes(refused, tmp_path: Path
     save(tmp_path, [64, "", None, "torch.float16"], entry="B")
     imported = read(tmp_path)
     assert kernel(imported)["sizes"] == ["key_0"]
-    assert kernel(imported)["settings"] == KNOWN["unnamed_keys"]
+    assert kernel(imported)["settings"] == ANSWERS["unnamed_keys"]
     save(tmp_path, [512, "torch.float16"], entry="C")
     with refused("keys of matmul_kernel have 1 to 3 values; name them with --keys"):
         read(tmp_path)
@@ -86,7 +86,7 @@ def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> Non
     save(tmp_path, [8, "torch.float16"], [[TIMINGS[0][0], 1.5], [TIMINGS[1][0], 4]], entry="B")
     imported = read(tmp_path, keys="n")
     columns = ["num_warps", "maxnreg", "status", "time_us", "time_us_min", "time_us_max", "repeats"]
-    assert imported.rows[columns].to_numpy().tolist() == KNOWN["repeated"]
+    assert imported.rows[columns].to_numpy().tolist() == ANSWERS["repeated"]
     assert imported.notes[0] == "maxnreg: None is 0"
 
 
@@ -101,7 +101,7 @@ def test_one_table_has_one_kernel(refused, tmp_path: Path) -> None:
     assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
 
 
-@pytest.mark.parametrize(("content", "named"), KNOWN["wrong"])
+@pytest.mark.parametrize(("content", "named"), ANSWERS["wrong"])
 def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, named: str) -> None:
     (tmp_path / "k.autotune.json").write_text(content)
     with refused("k.autotune.json", named):

@@ -16,13 +16,13 @@ from surrogate.models.seer import physics as formulas
 from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
-from tests.known import cases, known
+from tests.known import cases, known_answers
 from tests.models.test_seer_metrics import SETTING
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 GPU = "TITAN Xp"
-TITAN_XP_B_MAX = KNOWN["titan_xp_b_max"]
+TITAN_XP_B_MAX = ANSWERS["titan_xp_b_max"]
 """Algorithm → tile → blocks that a Titan Xp holds at once."""
 COUNTED = tuple(TITAN_XP_B_MAX)
 CLASS_PCT = ((90.0, 90.0), (70.0, 80.0), (30.0, 30.0))

@@ -16,9 +16,9 @@ from surrogate.network.aten_call import UNKNOWN, Call, Tensor, UnsupportedError,
 from surrogate.network.dispatch import flops_and_bytes, has_rule, layers, problems
 from surrogate.network.dispatch_convolutions import solve_stride_and_padding
 from surrogate.network.operators import Window
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 BACKWARD_VALUES = ("", "", "", "[16]", "[2, 1]", "[1, 0]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]")
 
 
@@ -33,7 +33,7 @@ def made(row: dict[str, Any]) -> Call:
     return recorded_call(row["call"], as_recorded(row["sizes"]), **given)
 
 
-@pytest.mark.parametrize("row", KNOWN["problems"], ids=itemgetter("call"))
+@pytest.mark.parametrize("row", ANSWERS["problems"], ids=itemgetter("call"))
 def test_recorded_calls(row: dict[str, Any]) -> None:
     """As a profiler writes them, with and without the values of scalar arguments."""
     assert problems(made(row)) == (operator(**row["problem"]),)
@@ -49,7 +49,7 @@ def test_element_types() -> None:
         recorded_call("aten::mm", [(4, 5), (5, 6)], ["c10::complex<float>"] * 2)
 
 
-@pytest.mark.parametrize("row", KNOWN["lacking"], ids=itemgetter("lacks"))
+@pytest.mark.parametrize("row", ANSWERS["lacking"], ids=itemgetter("lacks"))
 def test_what_a_record_lacks_is_named(row: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match=row["lacks"]):
         layers(made(row))
@@ -115,7 +115,7 @@ def test_the_mask_of_convolution_backward() -> None:
         assert problems(call) == (Conv(**sizes, direction=way),)
 
 
-@pytest.mark.parametrize(("size", "filters", "output", "answer"), KNOWN["solved"])
+@pytest.mark.parametrize(("size", "filters", "output", "answer"), ANSWERS["solved"])
 def test_solved_sizes(size: int, filters: int, output: int, answer: list[int]) -> None:
     """Refused where several pairs fit, or none."""
     with nullcontext() if answer else pytest.raises(UnsupportedError, match="stride and padding"):
@@ -151,7 +151,7 @@ def test_what_is_solved_is_right(size: int, filters: int, stride: int, data: st.
     assert answer == (stride, pad) if output > 1 else answer[1] == pad
 
 
-@pytest.mark.parametrize("row", KNOWN["costs"], ids=itemgetter("call"))
+@pytest.mark.parametrize("row", ANSWERS["costs"], ids=itemgetter("call"))
 def test_flops_and_bytes(row: dict[str, Any]) -> None:
     expected = (row["flops"], 4 * row["elements"]) if "flops" in row else None
     assert flops_and_bytes(made(row)) == expected

@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import READERS, Checkpoint, ModuleNames, read_checkpoint
 from surrogate.network.language_step import read_language
-from tests.known import cases, known
+from tests.known import cases, known_answers
 
 Json = dict[str, Any]
 
@@ -31,7 +31,9 @@ def _checkpoint(quant: object, kind: str = "llama", plain: str = "bf16") -> Chec
     return read_checkpoint(Path("config.json"), {"model_type": kind, "quantization_config": quant}, plain)
 
 
-FORMS: list[tuple[Json, str]] = known(__file__)["test_a_form_quantises_the_products_of_layers_and_not_the_head"]["rows"]
+FORMS: list[tuple[Json, str]] = known_answers(__file__)[
+    "test_a_form_quantises_the_products_of_layers_and_not_the_head"
+]["rows"]
 
 
 @cases(__file__)

@@ -19,9 +19,9 @@ from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
-from tests.known import known
+from tests.known import known_answers
 
-QWEN, LLAMA, GPT_OSS, DEEPSEEK = known(__file__).values()
+QWEN, LLAMA, GPT_OSS, DEEPSEEK = known_answers(__file__).values()
 Step = Callable[..., Network]
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from surrogate.report import summary
 from surrogate.report.tables import Cell, Table
-from tests.known import known
+from tests.known import known_answers
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 GOLDEN = Path(__file__).with_name("summary.txt")
-ROW = KNOWN["row"]
+ROW = ANSWERS["row"]
 REFERENCES = {"conv": {"seer": "seer-time-only", "linear": "linear-terms", "heuristic": "cudnn-heuristic"}}
 
 

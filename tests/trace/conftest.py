@@ -10,7 +10,7 @@ import pytest
 
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import Trace
-from tests.known import known
+from tests.known import known_answers
 
 
 def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
         ident = int(slot) + (10 * first if value[0] == "@" else first)
         return 10 * ident + int(part) if part else ident
 
-    return filled(known(__file__)["step"])
+    return filled(known_answers(__file__)["step"])
 
 
 def trace_json(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.families import CONV, FAMILIES
 from surrogate.uncertainty import domain as domains
-from tests.known import known
+from tests.known import known_answers
 from tests.tables import checked
 
-KNOWN = known(__file__)
+ANSWERS = known_answers(__file__)
 
 GEMM = FAMILIES["gemm"]
 
@@ -105,7 +105,7 @@ def test_training_rows_are_inside(domain: domains.Domain, rows: Rows) -> None:
     assert domain.reference_key("cudnn", SETTING) == KEY and domain.gpus == ("t4", "titan-xp")
 
 
-@pytest.mark.parametrize(("changes", "words"), KNOWN["new"])
+@pytest.mark.parametrize(("changes", "words"), ANSWERS["new"])
 def test_the_reason_names_what_is_new(domain: domains.Domain, rows: Rows, changes: dict, words: tuple) -> None:
     said = reason(domain, rows.frame.iloc[0].to_dict() | changes)
     assert said is not None and all(word in said for word in words), said

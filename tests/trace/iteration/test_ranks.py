@@ -20,7 +20,7 @@ from surrogate.trace.iteration.overheads import (
 )
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
-from tests.known import known
+from tests.known import known_answers
 from tests.trace.events import device, event
 
 
@@ -322,7 +322,7 @@ def test_eight_ranks_together(dlrm):
 
 def test_ranks_as_hta_has_them(dlrm):
     found = rank_summary([read_trace(path) for path in dlrm])
-    hta = known(__file__)
+    hta = known_answers(__file__)
     names = ("idle_us", "compute_us", "non_compute_us", "time_us")
     assert [[row[name] for name in names] for row in found.ranks] == [figures[:4] for figures in hta["ranks"]]
     for row in found.ranks:
