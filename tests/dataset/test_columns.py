@@ -1,4 +1,4 @@
-"""The declared columns are those that the code reads and writes."""
+"""columns.toml declares and explains every column of every family."""
 
 from surrogate.dataset.columns import COLUMNS, TABLES, names
 from surrogate.features.families import FAMILIES

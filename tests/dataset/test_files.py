@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files and folders are written completely or not at all."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_name_is_in_the_same_folder_and_the_old_stays_until_the_end(tmp_path: Path) -> None:
+def test_atomic_path_keeps_the_old_file_until_the_end(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "old")
     with atomic_path(tmp_path / "a.txt") as temporary:
         assert temporary.parent == tmp_path and temporary.name != "a.txt"
@@ -25,7 +25,7 @@ def test_the_name_is_in_the_same_folder_and_the_old_stays_until_the_end(tmp_path
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failure_keeps_the_old_file_and_removes_the_temporary_one(tmp_path: Path, error: type[BaseException]) -> None:
     write_text(tmp_path / "a.txt", "old")
     with pytest.raises(error), atomic_path(tmp_path / "a.txt") as temporary:
         temporary.write_text("half")
@@ -35,7 +35,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, error: type[
 
 
 @pytest.mark.parametrize("name", ["missing/a.txt", "file/a.txt", "folder", pytest.param("x" * 300, id="long")])
-def test_what_cannot_be_written_is_one_clear_line(refused, tmp_path: Path, name: str) -> None:
+def test_write_text_refuses_unwritable_paths(refused, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "folder").mkdir()
     before = _names(tmp_path)
@@ -44,16 +44,16 @@ def test_what_cannot_be_written_is_one_clear_line(refused, tmp_path: Path, name:
     assert _names(tmp_path) == before
 
 
-def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "far").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "far" / "a.txt")
+def test_write_text_replaces_the_target_of_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target" / "a.txt")
     write_text(tmp_path / "link", "new")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "far" / "a.txt").read_text() == "new"
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target" / "a.txt").read_text() == "new"
 
 
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
-def test_standard_output_keeps_what_it_holds(tmp_path: Path) -> None:
-    """As of ``seer … -o /dev/stdout >> log``: what the log had, what was printed, what was written."""
+def test_write_text_appends_to_standard_output(tmp_path: Path) -> None:
+    """``seer … -o /dev/stdout >> log`` keeps the log's earlier lines and the printed ones."""
     log = tmp_path / "log"
     log.write_text("before\n")
     code = "from surrogate.dataset.files import write_text; print('printed'); write_text('/dev/stdout', 'written\\n')"
@@ -70,7 +70,7 @@ OLD, NEW = {"a": b"old", "below/b": b"old"}, {"a": b"new", "c": b"new"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
-def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+def test_write_text_sets_default_permissions(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         write_text(tmp_path / "a.txt", "text")
@@ -79,14 +79,14 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_holds_just_its_files(tmp_path: Path) -> None:
+def test_write_folder_replaces_all_files(tmp_path: Path) -> None:
     for files in (OLD, NEW):
         write_folder(tmp_path / "deep" / "f", files)
         assert _folder(tmp_path / "deep" / "f") == files
     assert _names(tmp_path / "deep") == ["f"]
 
 
-def test_a_folder_that_fails_leaves_the_old_one(refused, tmp_path: Path) -> None:
+def test_write_folder_keeps_the_old_folder_after_a_failure(refused, tmp_path: Path) -> None:
     write_folder(tmp_path / "f", OLD)
     with refused("cannot be written"):
         write_folder(tmp_path / "f", {**NEW, "a/below-a-file": b""})
@@ -112,27 +112,26 @@ def _writer(path: Path, mark: str, times: int) -> subprocess.Popen[bytes]:
     return writer
 
 
-def _is_one_writers(path: Path, marks: str) -> bool:
-    found = _folder(path)
-    return any(found == {f"{name}-{m}": m.encode() * 50_000 for name in "abcdef"} for m in marks)
+def _has_a_single_writer(path: Path, marks: str) -> bool:
+    files = _folder(path)
+    return any(files == {f"{name}-{mark}": mark.encode() * 50_000 for name in "abcdef"} for mark in marks)
 
 
-def test_two_writers_of_one_folder_never_mix(tmp_path: Path) -> None:
+def test_write_folder_never_mixes_concurrent_writers(tmp_path: Path) -> None:
     writers = [_writer(tmp_path / "f", mark, 30) for mark in "xy"]
     for writer in writers:
         with writer:
             assert writer.wait() == 0
-    assert _is_one_writers(tmp_path / "f", "xy") and _names(tmp_path) == ["f"]
+    assert _has_a_single_writer(tmp_path / "f", "xy") and _names(tmp_path) == ["f"]
 
 
 @pytest.mark.parametrize("folder", ["", "filled", "replaced"])
-def test_what_can_be_written_is_known_before_the_work(refused, tmp_path: Path, folder: Any) -> None:
-    """A check refuses what writing would refuse, and leaves nothing behind."""
+def test_require_writable_refuses_what_writing_would_refuse(refused, tmp_path: Path, folder: Any) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "folder").mkdir()
     before = _names(tmp_path)
-    bad = ["file/a", "x" * 300, *(["missing/a", "folder"] if not folder else ["file"])]
-    for name in bad:
+    unwritable = ["file/a", "x" * 300, *(["missing/a", "folder"] if not folder else ["file"])]
+    for name in unwritable:
         with refused(str(tmp_path / name)):
             require_writable(tmp_path / name, folder)
     for name in ("new", *(["folder", "missing/a"] if folder else ["file"])):
@@ -140,9 +139,9 @@ def test_what_can_be_written_is_known_before_the_work(refused, tmp_path: Path, f
     assert _names(tmp_path) == before
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="may write everything")
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write to every folder")
 @pytest.mark.parametrize("folder", ["", "filled", "replaced"])
-def test_a_folder_without_permission_is_refused(refused, tmp_path: Path, folder: Any) -> None:
+def test_require_writable_refuses_a_folder_without_permission(refused, tmp_path: Path, folder: Any) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     with refused("cannot be written"):
         require_writable(tmp_path / "closed" / "new", folder)

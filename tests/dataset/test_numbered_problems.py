@@ -1,4 +1,4 @@
-"""SEER's text lists of problems."""
+"""`numbered_problems` reads SEER's text lists, which give a convolution as eight numbers."""
 
 from pathlib import Path
 
@@ -14,13 +14,14 @@ from tests.known import known_answers
 ANSWERS = known_answers(__file__)
 
 
-def read(folder: Path, text: str, encoding: str = "utf-8") -> list[tuple[Conv, int | None]]:
+def read(folder: Path, text: str) -> list[tuple[Conv, int | None]]:
+    """Return the problems of ``text``, written to a file."""
     path = folder / "Test-set-II.txt"
-    path.write_text(text, encoding=encoding)
+    path.write_text(text, encoding="utf-8")
     return numbered_problems(read_lines(path), path)
 
 
-def test_known_answer(tmp_path: Path) -> None:
+def test_numbered_lists_become_convolutions(tmp_path: Path) -> None:
     listed = read(tmp_path, "2\n128\t64\t56\t128\t0\t3\t1\t1\n128\t3\t224\t64\t112\t7\t2\t3\n")
     assert listed == [
         (Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None),
@@ -29,13 +30,13 @@ def test_known_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ANSWERS["spellings"])
-def test_spellings(tmp_path: Path, text: str) -> None:
+def test_separators_and_comments_are_accepted(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == [(Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None)]
 
 
-@pytest.mark.parametrize(("text", "named"), ANSWERS["wrong"])
-def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
-    with refused("Test-set-II.txt", named):
+@pytest.mark.parametrize(("text", "message"), ANSWERS["invalid"])
+def test_invalid_lists_are_refused(refused, tmp_path: Path, text: str, message: str) -> None:
+    with refused("Test-set-II.txt", message):
         read(tmp_path, text)
 
 
@@ -43,7 +44,9 @@ sizes = st.tuples(*[st.integers(1, 512)] * 4, st.integers(1, 11), st.integers(1,
 
 
 @given(st.lists(sizes, min_size=1, max_size=8), st.booleans())
-def test_round_trip(tmp_path_factory: pytest.TempPathFactory, problems: list[tuple[int, ...]], counted: bool) -> None:
+def test_written_lists_read_back(
+    tmp_path_factory: pytest.TempPathFactory, problems: list[tuple[int, ...]], counted: bool
+) -> None:
     convs = [Conv(n=n, c=c, h=w + r, k=k, r=r, stride_h=stride, pad_h=pad) for n, c, w, k, r, stride, pad in problems]
     lines = [f"{v.n} {v.c} {v.h} {v.k} {v.out_w} {v.r} {v.stride_h} {v.pad_h}" for v in convs]
     text = "\n".join([str(len(lines)), *lines] if counted else lines)

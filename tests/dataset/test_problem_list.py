@@ -1,4 +1,4 @@
-"""Lists of problems: text, CSV, JSON lines, parquet, Test-set-II; what is wrong is named with its line."""
+"""`read_list` reads text, CSV, JSON lines, parquet and Test-set-II, and refuses invalid lists with the line."""
 
 from pathlib import Path
 
@@ -27,28 +27,27 @@ def _write(tmp_path: Path, content: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize("text", ANSWERS["every_form"])
-def test_one_problem_in_every_form(tmp_path: Path, text: str) -> None:
-    """However it is written."""
+def test_read_list_accepts_every_form(tmp_path: Path, text: str) -> None:
     assert [listed.problem for listed in read_list(_write(tmp_path, text))] == [FIRST]
 
 
-def test_settings_networks_and_other_operators(tmp_path: Path) -> None:
-    """A CSV row's own settings; a row without a filter is the operator that it names."""
+def test_csv_rows_carry_settings_networks_and_operators(tmp_path: Path) -> None:
+    """A row without a filter is the operator in its column ``op``."""
     text = (
         "n,c,h,k,r,dtype,layout,networks,op,heuristic_algorithm,name\n"
         '1,3,224,64,7,fp16,NHWC-NHWC-NHWC,"A, B",conv,GEMM,first\n'
         "1,64,112,,,,,,RELU,,\n1,3,224,64,7,,,,,,\n"
     )
-    conv, relu, plain = read_list(_write(tmp_path, text))
+    conv, relu, default = read_list(_write(tmp_path, text))
     assert conv.problem is not None and (conv.problem.dtype, conv.problem.layout) == ("fp16", "NHWC")
     assert (conv.networks, conv.heuristic, conv.name) == (("A", "B"), "GEMM", "first")
     assert (relu.problem, relu.operator) == (None, "RELU")
-    assert (plain.problem, plain.heuristic, plain.where) == (FIRST, None, "line 4")
+    assert (default.problem, default.heuristic, default.where) == (FIRST, None, "line 4")
     assert [planned.networks for planned in file_problems(tmp_path / "list")] == [("A", "B"), ()]
 
 
-def test_parquet_and_distinct_problems(tmp_path: Path) -> None:
-    """By content, not by name; rows per algorithm repeat a problem."""
+def test_parquet_is_recognised_by_its_content(tmp_path: Path) -> None:
+    """The file's name has no suffix; two rows of one problem differ in their algorithm."""
     row = {"n": 1, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "algorithm": "GEMM", "extra": 1.5}
     frame = pd.DataFrame([row, row | {"algorithm": "FFT"}, row | {"n": 8}])
     frame.to_parquet(tmp_path / "list")
@@ -56,61 +55,59 @@ def test_parquet_and_distinct_problems(tmp_path: Path) -> None:
     assert [listed.algorithm for listed in read_list(tmp_path / "list")] == ["GEMM", "FFT", "GEMM"]
 
 
-def test_problems_of_other_families(tmp_path: Path) -> None:
-    """As the command line writes them, or by operator and sizes."""
+def test_problems_of_other_families_are_read(tmp_path: Path) -> None:
+    """A problem is written as on the command line, or as an operator with columns of sizes."""
     path = _write(tmp_path, "gemm:m64n32k16\nn1c3h224k64r7\nsoftmax:n8c100\n")
-    assert [str(listed.problem).split(":")[0] for listed in read_list(path)][::2] == ["gemm", "softmax"]
+    problems = [listed.problem for listed in read_list(path)]
+    assert [str(problem).split(":")[0] for problem in problems][::2] == ["gemm", "softmax"]
     table = "operator,m,n,k,c,h,r\ngemm,64,32,16,,,\n,,1,64,3,224,7\nsoftmax,,8,,100,,\n"
-    assert [listed.problem for listed in read_list(_write(tmp_path, table))] == [
-        listed.problem for listed in read_list(_write(tmp_path, "gemm:m64n32k16\nn1c3h224k64r7\nsoftmax:n8c100\n"))
-    ]
+    assert [listed.problem for listed in read_list(_write(tmp_path, table))] == problems
 
 
 @pytest.mark.parametrize("text", ANSWERS["products"])
-def test_tables_of_another_family(tmp_path: Path, text: str) -> None:
-    """Its sizes and settings are columns; math that is not given is the GPU's default."""
+def test_tables_of_matrix_products_are_read(tmp_path: Path, text: str) -> None:
+    """Sizes and settings are columns; the default ``math`` is the GPU's."""
     expected = {"batch": 1, "m": 64, "n": 32, "k": 16, "dtype": "bf16", "math": "default", "variant": ""}
     (listed,) = read_list(_write(tmp_path, text), gpu=gpu("a100"))
     assert listed.problem is not None and listed.problem.to_dict() == {"kind": "gemm", **expected}
-    given = text.replace("dtype", "math").replace("DTYPE", "math").replace("bf16", "fma")
-    (listed,) = read_list(_write(tmp_path, given), gpu=gpu("a100"))
+    with_math = text.replace("dtype", "math").replace("DTYPE", "math").replace("bf16", "fma")
+    (listed,) = read_list(_write(tmp_path, with_math), gpu=gpu("a100"))
     assert listed.problem is not None and listed.problem.to_dict()["math"] == "fma"
 
 
 @pytest.mark.parametrize("text", ANSWERS["described_kernel"])
-def test_problems_of_a_described_kernel(tmp_path: Path, text: str) -> None:
-    """As texts, with or without the kernel's name, or as tables whose columns have capitals as declared."""
+def test_problems_of_a_described_kernel_are_read(tmp_path: Path, text: str) -> None:
+    """Texts may omit the kernel's name; columns of tables are case-sensitive."""
     layouts = {"layout": ("NCHW", "NHWC")}
     family = FAMILIES.from_description(Description("listed_kernel", ("m", "Long"), {"block": (1, 2)}, layouts))
     (listed,) = read_list(_write(tmp_path, text), family)
     assert listed.problem == family.problem({"m": 64, "Long": 9}, {"layout": "NCHW"})
 
 
-def test_what_is_wrong_in_a_described_kernel_s_list(refused, tmp_path: Path) -> None:
+def test_invalid_lists_of_a_described_kernel_are_refused(refused, tmp_path: Path) -> None:
     family = FAMILIES.from_description(
         Description("listed_kernel", ("m",), {"block": (1, 2)}, {"layout": ("NCHW", "NHWC")})
     )
-    for text, named in (
+    for text, message in (
         ("m\n64\nx\n", "line 3"),
         ("x,layout\n1,NCHW\n", "column m"),
         ("m,layout\n1,tiled\n", "tiled"),
         ("n64\n", "not readable"),
         ("m\n", "no problem"),
     ):
-        with refused(str(tmp_path), named):
+        with refused(str(tmp_path), message):
             read_list(_write(tmp_path, text), family)
     pd.DataFrame({"m": [64, 64, 8], "block": [1, 2, 1]}).to_parquet(tmp_path / "table")
     assert len({listed.problem for listed in read_list(tmp_path / "table", family)}) == 2
 
 
-@pytest.mark.parametrize(("content", "named"), ANSWERS["wrong"])
-def test_what_is_wrong_is_named(refused, tmp_path: Path, content: str | bytes, named: str) -> None:
-    with refused(str(tmp_path), named):
+@pytest.mark.parametrize(("content", "message"), ANSWERS["invalid"])
+def test_invalid_lists_are_refused(refused, tmp_path: Path, content: str | bytes, message: str) -> None:
+    with refused(str(tmp_path), message):
         read_list(_write(tmp_path, content))
 
 
-def test_a_missing_file(refused, tmp_path: Path) -> None:
-    """Said as such."""
+def test_a_missing_file_is_refused(refused, tmp_path: Path) -> None:
     with refused("no such file"):
         read_list(tmp_path / "none")
 
@@ -118,7 +115,7 @@ def test_a_missing_file(refused, tmp_path: Path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
-    """Problems, or one line that names the file."""
+    """An error message names the file."""
     path = _write(tmp_path, text.encode("utf-8", "surrogatepass"))
     try:
         assert read_list(path)

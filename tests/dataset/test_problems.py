@@ -1,4 +1,4 @@
-"""Codes, newest versions, which problems are judged, and the fastest solver."""
+"""Problem and shape codes, newest library versions, rows for an evaluation, and the fastest solver."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from surrogate.features.families import CONV
 Table = Callable[..., pd.DataFrame]
 
 
-def test_a_problem_is_device_settings_and_sizes_a_shape_is_sizes_without_batch(table: Table) -> None:
+def test_problem_codes_include_gpu_and_batch_but_shape_codes_do_not(table: Table) -> None:
     frame = table(3, batches=(1, 8), gpus=("Tesla T4", "TITAN Xp"))
     assert len(set(problems.problem_codes(frame, CONV))) == 3 * 2 * 2
     assert len(set(problems.shape_codes(frame, CONV))) == 3
@@ -22,22 +22,22 @@ def test_a_problem_is_device_settings_and_sizes_a_shape_is_sizes_without_batch(t
 
 
 @pytest.mark.parametrize(("text", "expected"), [("7.6.4", (7, 6, 4)), ("find-db v2", (2,)), ("unknown", (0,))])
-def test_version_numbers(text: str, expected: tuple[int, ...]) -> None:
+def test_version_number_parses_texts(text: str, expected: tuple[int, ...]) -> None:
     assert version_number(text) == expected
 
 
-def test_the_newest_version_is_found_by_number_per_problem(table: Table) -> None:
+def test_newest_version_compares_numbers_within_a_problem(table: Table) -> None:
     old, new = table(2, version="7.9.1"), table(1, version="7.10.0")
     frame = pd.concat([old, new], ignore_index=True)
     newest = problems.newest_version(frame, CONV)
     shapes = problems.shape_codes(frame, CONV)
-    # The first shape was measured with both: as text "7.9.1" would be the newer one.
+    # The first shape was measured with both versions; a comparison of texts would prefer "7.9.1".
     assert newest.tolist() == [
         (v == "7.10.0") if s == 0 else True for v, s in zip(frame["library_version"], shapes, strict=True)
     ]
 
 
-def test_a_full_table_needs_every_algorithm(table: Table) -> None:
+def test_fully_measured_requires_every_algorithm(table: Table) -> None:
     frame = table(3, batches=(1,), gpus=("Tesla T4",))
     missing = frame.drop(index=[1]).reset_index(drop=True)
     assert problems.fully_measured(frame, CONV).all()
@@ -46,19 +46,19 @@ def test_a_full_table_needs_every_algorithm(table: Table) -> None:
     assert problems.evaluation_rows(missing, CONV, "listed").all()
 
 
-def test_another_device_or_setting_may_have_other_algorithms(table: Table) -> None:
+def test_fully_measured_allows_other_algorithms_on_another_gpu(table: Table) -> None:
     frame = pd.concat([table(2, gpus=("Tesla T4",)), table(2, gpus=("TITAN V",), algorithms=("IMPLICIT_GEMM", "FFT"))])
     assert problems.fully_measured(frame.reset_index(drop=True), CONV).all()
 
 
-def test_fewer_than_two_ok_candidates_are_no_choice(table: Table) -> None:
+def test_evaluation_rows_require_two_ok_candidates(table: Table) -> None:
     frame = table(2, batches=(1,), gpus=("Tesla T4",))
-    frame.loc[:2, "status"] = "failed"  # of the first problem one candidate stays
+    frame.loc[:2, "status"] = "failed"  # the first problem keeps one candidate
     for kind in ("all", "listed"):
         assert problems.evaluation_rows(frame, CONV, kind).tolist() == [False] * 4 + [True] * 4
 
 
-def test_fastest_solver_per_algorithm(table: Table) -> None:
+def test_fastest_solver_keeps_one_row_per_algorithm(table: Table) -> None:
     base = table(1, batches=(1,), gpus=("Tesla T4",)).iloc[[0, 0, 0, 3]]
     frame = base.assign(
         solver=["slow", "fast", "broken", "only"],
@@ -72,8 +72,8 @@ def test_fastest_solver_per_algorithm(table: Table) -> None:
     assert problems.fastest_solver(frame.drop(columns="solver")).equals(frame.drop(columns="solver"))
 
 
-def test_candidates_of_a_problem_may_come_from_several_libraries(table: Table) -> None:
-    """Versions are compared within a library; a library that measured a problem in part leaves it unjudged."""
+def test_candidates_may_come_from_several_libraries(table: Table) -> None:
+    """Versions are compared within a library; a problem that a library measured partly is not evaluated."""
     both = pd.concat([table(2, batches=(1,)), table(2, batches=(1,)).assign(library="other")], ignore_index=True)
     assert len(set(problems.problem_codes(both, CONV))) == len(both) // 8
     assert problems.newest_version(both.assign(library_version="1"), CONV).all()

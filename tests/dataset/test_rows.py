@@ -1,4 +1,4 @@
-"""`Rows`: columns of a table of one family, aligned with its frame."""
+"""`Rows` holds arrays for a table of one family, aligned with its frame."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from tests.tables import checked
 Table = Callable[..., pd.DataFrame]
 
 
-def test_each_row_has_the_columns_of_its_problem(table: Table) -> None:
+def test_features_equal_the_formula_of_each_problem(table: Table) -> None:
     frame = normalise(table(4), "test")
     rows = rows_of(frame)
     assert rows.features.shape == (len(frame), len(rows.column_names)) and np.isfinite(rows.features).all()
@@ -35,13 +35,13 @@ def test_each_row_has_the_columns_of_its_problem(table: Table) -> None:
         assert rows.workspace_bytes[i] == workspace
 
 
-def test_a_cpu_without_its_description_is_told_where_it_is(refused, table: Table) -> None:
+def test_a_cpu_without_a_datasheet_is_refused(refused, table: Table) -> None:
     frame = normalise(table(1).assign(gpu="Some CPU", library="reference"), "test")
     with refused("'Some CPU' is a CPU", ".parquet"):
         rows_of(frame)
 
 
-def test_version_order_candidate_and_ok(table: Table) -> None:
+def test_rows_have_version_order_candidate_and_ok(table: Table) -> None:
     frame = normalise(table(2, version="7.6.4"), "test")
     rows = rows_of(frame)
     assert set(rows.column("library_version")) == {np.float32(7.0604)}
@@ -51,23 +51,23 @@ def test_version_order_candidate_and_ok(table: Table) -> None:
     assert rows.candidate.tolist() == [f"cudnn|fwd|{name}" for name in frame["algorithm"]]
 
 
-def test_take_keeps_everything_aligned(table: Table) -> None:
+def test_take_keeps_columns_aligned(table: Table) -> None:
     rows = checked(table(4))
-    picked, mask = np.array([9, 3, 30]), np.zeros(len(rows), dtype=bool)
+    positions, mask = np.array([9, 3, 30]), np.zeros(len(rows), dtype=bool)
     mask[[3, 9, 30]] = True
-    some, masked = rows.take(picked), rows.take(mask)
-    assert some.frame.index.tolist() == [9, 3, 30] and masked.frame.index.tolist() == [3, 9, 30]
+    taken, masked = rows.take(positions), rows.take(mask)
+    assert taken.frame.index.tolist() == [9, 3, 30] and masked.frame.index.tolist() == [3, 9, 30]
     for name in ("features", "shape", "roofline_us", "problem", "candidate", "stratum", "workspace_bytes"):
-        assert (getattr(some, name) == getattr(rows, name)[picked]).all(), name
+        assert (getattr(taken, name) == getattr(rows, name)[positions]).all(), name
     assert len(rows.take(np.array([], dtype=int))) == 0 and rows_of(rows) is rows
 
 
-def test_a_table_to_predict(table: Table) -> None:
+def test_a_table_without_times_is_accepted(table: Table) -> None:
     rows = rows_of(normalise(table(2), "test").drop(columns=["status", "time_us"]))
     assert not rows.ok.any() and np.isnan(rows.time_us).all() and np.isfinite(rows.features).all()
 
 
-def test_several_families_are_taken_apart(refused, table: Table) -> None:
+def test_rows_by_family_separates_families(refused, table: Table) -> None:
     softmax = {"gpu": "v100", "library": "torch", "library_version": "2", "operator": "softmax", "n": 8, "c": 64}
     frame = pd.concat([table(1), pd.DataFrame([{**softmax, "status": "ok", "time_us": 9.0}])], ignore_index=True)
     frame = normalise(

@@ -1,4 +1,4 @@
-"""Datasets on disk: round trip, atomicity, and every kind of file that cannot be read."""
+"""Datasets on disk read back, are written completely or not at all, and are refused if invalid."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def _refused(path: Path, **options: Any) -> str:
     return message
 
 
-def test_round_trip(tmp_path: Path, table: Table) -> None:
+def test_a_dataset_reads_back(tmp_path: Path, table: Table) -> None:
     frame = table(3).assign(colour="blue")
     write_dataset(
         frame, tmp_path / "a.parquet", candidates="listed", metadata={"campaign": "invented", "clocks": [1, 2]}
@@ -42,7 +42,7 @@ def test_round_trip(tmp_path: Path, table: Table) -> None:
     assert _names(tmp_path) == ["a.parquet"]
 
 
-def test_kernels_lie_beside(tmp_path: Path, table: Table) -> None:
+def test_kernels_are_written_to_a_second_file(tmp_path: Path, table: Table) -> None:
     kernels = pd.DataFrame({"kernel_name": ["k"], "time_us": [1.0]})
     write_dataset(table(1), tmp_path / "a.parquet", kernels=kernels)
     assert kernels_path(tmp_path / "a.parquet").name == "a.kernels.parquet"
@@ -50,20 +50,20 @@ def test_kernels_lie_beside(tmp_path: Path, table: Table) -> None:
     assert pd.read_parquet(tmp_path / "a.kernels.parquet")["kernel_name"].tolist() == ["k"]
 
 
-def test_a_dataset_that_cannot_be_written_leaves_no_new_kernels(tmp_path: Path, table: Table) -> None:
-    """Whole, or not at all: a column of mixed types fails, and its kernel table must not lie there without it."""
+def test_a_failed_write_leaves_no_kernels(tmp_path: Path, table: Table) -> None:
+    """Parquet refuses a column of mixed types; the kernel table must not remain without its dataset."""
     frame = table(1).assign(mixed=[1, "two", *[3] * (len(table(1)) - 2)])
     with pytest.raises((InputError, pa.ArrowException)):
         write_dataset(frame, tmp_path / "a.parquet", kernels=pd.DataFrame({"kernel_name": ["k"]}))
     assert _names(tmp_path) == []
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert "no such file" in _refused(tmp_path / "a.parquet")
     assert "a folder, no file" in _refused(tmp_path)
 
 
-def test_a_foreign_file_without_our_metadata_is_taken_as_it_is(tmp_path: Path, table: Table) -> None:
+def test_a_file_without_metadata_is_read(tmp_path: Path, table: Table) -> None:
     table(2).to_parquet(tmp_path / "a.parquet")
     assert read_table(tmp_path / "a.parquet")[1] == {}
     assert read_dataset(tmp_path / "a.parquet").candidates == "all"
@@ -71,12 +71,11 @@ def test_a_foreign_file_without_our_metadata_is_taken_as_it_is(tmp_path: Path, t
 
 
 def _with_metadata(path: Path, frame: pd.DataFrame, content: bytes) -> Path:
-    made = pa.Table.from_pandas(frame).replace_schema_metadata({METADATA_KEY: content})
-    pq.write_table(made, path)
+    pq.write_table(pa.Table.from_pandas(frame).replace_schema_metadata({METADATA_KEY: content}), path)
     return path
 
 
-def test_a_newer_schema_is_refused_politely(tmp_path: Path, table: Table) -> None:
+def test_a_newer_schema_is_refused(tmp_path: Path, table: Table) -> None:
     newer = json.dumps({"schema": SCHEMA_VERSION + 1}).encode()
     message = _refused(_with_metadata(tmp_path / "a.parquet", table(1), newer))
     assert f"schema {SCHEMA_VERSION + 1}" in message and f"up to {SCHEMA_VERSION}" in message and "upgrade" in message
@@ -91,13 +90,13 @@ def test_violations_are_counted_and_the_first_is_named(tmp_path: Path, table: Ta
 
 
 @pytest.mark.parametrize(("name", "candidates"), [("cudnn_conv_per_algorithm", None), ("miopen_conv_mi300x", "listed")])
-def test_measured_tables_are_accepted_as_they_are(measurements: Path, name: str, candidates: str | None) -> None:
+def test_measured_tables_are_accepted(measurements: Path, name: str, candidates: str | None) -> None:
     data = read_dataset(measurements / f"{name}.parquet", candidates=candidates)
     assert len(data) > 9000
 
 
-def test_a_neighbour_s_kernels_stay(tmp_path: Path, table: Table) -> None:
-    """``foo`` has its kernels where ``foo.parquet`` has them."""
+def test_writing_a_dataset_keeps_the_kernels_of_another(tmp_path: Path, table: Table) -> None:
+    """The kernels of ``foo`` and of ``foo.parquet`` would have the same file name."""
     kernels = pd.DataFrame({"kernel_name": ["k"], "time_us": [1.0]})
     write_dataset(table(1), tmp_path / "foo.parquet", kernels=kernels)
     write_dataset(table(1), tmp_path / "foo")
@@ -107,7 +106,7 @@ def test_a_neighbour_s_kernels_stay(tmp_path: Path, table: Table) -> None:
 
 
 @pytest.mark.parametrize("name", ["data.csv", "data.tsv", "data.json", "data.jsonl"])
-def test_a_dataset_as_text_has_the_same_rows(tmp_path: Path, table: Table, name: str) -> None:
+def test_text_formats_keep_the_rows(tmp_path: Path, table: Table, name: str) -> None:
     frame = table(3)
     write_dataset(frame, tmp_path / name, candidates="listed")
     write_dataset(frame, tmp_path / "data.parquet", candidates="listed")
@@ -115,7 +114,7 @@ def test_a_dataset_as_text_has_the_same_rows(tmp_path: Path, table: Table, name:
     pd.testing.assert_frame_equal(as_text, read_dataset(tmp_path / "data.parquet").frame, check_dtype=False)
 
 
-def test_a_name_that_ends_in_no_table_s_form_is_refused(refused, tmp_path: Path, table: Table) -> None:
+def test_an_unknown_suffix_is_refused(refused, tmp_path: Path, table: Table) -> None:
     with refused("data.txt: a table is written as .parquet, .csv"):
         write_dataset(table(1), tmp_path / "data.txt")
     assert not _names(tmp_path)

@@ -1,4 +1,4 @@
-"""How many CPUs a process may use, how many threads work gets, and how long it will take yet."""
+"""CPUs that a process may use, threads and workers for a task, and the time left."""
 
 import builtins
 import os
@@ -23,50 +23,50 @@ Machine = Callable[..., None]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
-    """``machine(cpus, affinity, groups, asked)``: a machine of so many CPUs with these files of control groups."""
+    """Return ``machine(cpus, affinity, groups, omp_threads)``, which imitates a machine and its control groups."""
     real_open, real_exists = builtins.open, os.path.exists
 
-    def moved(path: Any) -> Any:
+    def redirected(path: Any) -> Any:
         text = str(path)
         return text.replace("/sys/fs/cgroup", str(tmp_path)) if text.startswith("/sys/fs/cgroup") else path
 
-    def make(cpus: int, affinity: int, groups: Mapping[str, str], asked: str = "") -> None:
+    def make(cpus: int, affinity: int, groups: Mapping[str, str], omp_threads: str = "") -> None:
         for name, text in groups.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text)
         monkeypatch.setattr(os, "cpu_count", lambda: cpus)
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(affinity)), raising=False)
-        monkeypatch.setattr(builtins, "open", lambda path, *rest, **how: real_open(moved(path), *rest, **how))
-        monkeypatch.setattr(os.path, "exists", lambda path: real_exists(moved(path)))
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        monkeypatch.setattr(builtins, "open", lambda path, *rest, **how: real_open(redirected(path), *rest, **how))
+        monkeypatch.setattr(os.path, "exists", lambda path: real_exists(redirected(path)))
+        monkeypatch.setenv("OMP_NUM_THREADS", omp_threads)
         monkeypatch.delenv("LOKY_MAX_CPU_COUNT", raising=False)
 
     return make
 
 
-@pytest.mark.parametrize(("cpus", "affinity", "groups", "asked", "cores"), ANSWERS["limits"])
-def test_the_cpus_are_the_least_of_all_limits(machine, cpus, affinity, groups, asked, cores):
-    machine(cpus, affinity, groups, asked)
+@pytest.mark.parametrize(("cpus", "affinity", "groups", "omp_threads", "cores"), ANSWERS["limits"])
+def test_usable_cores_is_the_minimum_of_all_limits(machine, cpus, affinity, groups, omp_threads, cores):
+    machine(cpus, affinity, groups, omp_threads)
     assert usable_cores() == cores
     assert threads_for(10**9) == cores
 
 
 @pytest.fixture
-def eight(machine: Machine) -> None:
-    """A machine of eight CPUs."""
+def eight_cpus(machine: Machine) -> None:
+    """Imitate a machine with eight CPUs."""
     machine(8, 8, {})
 
 
-@pytest.mark.usefixtures("eight")
-def test_rows_decide_about_threads() -> None:
+@pytest.mark.usefixtures("eight_cpus")
+def test_threads_for_grows_with_the_rows() -> None:
     rows = (0, 1, 8_000, 49_999, 50_000, 74_999, 75_000, 100_000, 1_000_000)
     assert list(map(threads_for, rows)) == [1, 1, 1, 1, 2, 2, 3, 4, 8]
 
 
 @settings(max_examples=20)
 @given(workers=st.integers(1, 12), cores=st.integers(1, 16), rows=st.integers(0, 10**7))
-def test_workers_share_the_cpus_and_are_never_nested(workers: int, cores: int, rows: int) -> None:
-    """Whatever runs at a time has together no more threads than there are CPUs; a worker starts no pool beyond that."""
+def test_nested_workers_never_exceed_the_cpus(workers: int, cores: int, rows: int) -> None:
+    """All concurrent workers together use at most one thread per CPU, also if a worker starts workers."""
 
     def work(item: int, stopped: threading.Event) -> int:
         maximum = max(threads_for(rows), workers_for(100))
@@ -79,29 +79,29 @@ def test_workers_share_the_cpus_and_are_never_nested(workers: int, cores: int, r
         assert threads_for(10**9) <= cores
 
 
-def test_answers_come_in_order_and_after_an_error_nothing_begins() -> None:
+def test_in_parallel_keeps_the_order_and_stops_after_an_error() -> None:
     assert in_parallel(lambda item, stopped: item * item, range(20), 3) == [n * n for n in range(20)]
-    begun = []
+    started = []
 
     def fail(item: int, stopped: threading.Event) -> None:
-        begun.append(item)
+        started.append(item)
         if item == 0:
             raise ValueError("the first")
         assert stopped.wait(60)
 
     with pytest.raises(ValueError, match="the first"):
         in_parallel(fail, range(50), 2)
-    assert len(begun) <= 3
+    assert len(started) <= 3
 
 
-def test_the_time_left_is_that_of_the_rates_so_far() -> None:
+def test_time_left_follows_the_measured_rates() -> None:
     left = TimeLeft({"trees": 1000, "mean": 1000}, at_once=2)
     assert str(left) == ""
     left.add("trees", 100, 60.0)
-    assert left.seconds() is None  # nothing is known of the other
+    assert left.seconds() is None  # no "mean" has finished yet
     left.add("mean", 500, 5.0)
     assert left.seconds() == pytest.approx((900 * 0.6 + 500 * 0.01) / 2) and str(left) == ", about 5 min left"
-    left.add("trees", 800)  # which an earlier run had done
+    left.add("trees", 800)  # an earlier run finished these
     assert left.seconds() == pytest.approx((100 * 0.6 + 5) / 2) and str(left) == ", about 32 s left"
     left.add("trees", 100, 60.0)
     left.add("mean", 500, 5.0)
