@@ -239,7 +239,7 @@ def _cells(text: str) -> list[str]:
 
 
 def _header(text: str) -> _Table | None:
-    """Return the table whose header is ``text``, or None."""
+    """Return the table with the header ``text``; None if ``text`` is no header."""
     if "Name" not in text and "Kernel" not in text:
         return None  # a fast path for most lines: every header has one of these words
     is_csv = "," in text and ("Duration" in text or "Kernel" in text or "Time(%)" in text)

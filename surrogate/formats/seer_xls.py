@@ -98,7 +98,7 @@ def _assemble(content: Mapping[str, list[Any]], settings: dict[str, str]) -> imp
         notes.append(f"{repeated} left out: the first row of a key counts")
     variants, pre = ({row["problem"][1] for row in rows} for rows in (content["variants"], content["pre"]))
     without_pre = variants & set(_WITH_PRE) - pre
-    main_only = "no pre/post workbook given, so its times are those of the main kernel"
+    main_only = "no pre/post workbook given, so its times contain only the main kernel"
     notes += [f"{name}: {main_only}" for name in sorted(without_pre)]
     first = [*imported.KEY_COLUMNS, "status", "time_us"]
     return imported.Imported(distinct[[*first, *(c for c in distinct if c not in first)]], kernels, notes=tuple(notes))

@@ -46,7 +46,7 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
     kernels = {file: file.name.removesuffix(".gz").removesuffix(ENDING) for file in _files(paths)}
     kernel = one_kernel(kernels.values(), name, paths[0])
     tunings = [_tuning(file, limits) for file, its_kernel in kernels.items() if its_kernel == kernel]
-    # 1. Names for what the keys hold.
+    # 1. Names of the values in the keys.
     counts = sorted({tuning.value_count for tuning in tunings})
     if not keys and len(counts) > 1:
         raise InputError(f"{paths[0]}: keys of {kernel} have {counts[0]} to {counts[-1]} values; name them with --keys")

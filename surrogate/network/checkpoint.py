@@ -404,7 +404,7 @@ def _quark_scheme(quant: Json) -> str:
 
 
 def _fixed(rules: Mapping[str, str], quant: Json) -> QuantisationRules:
-    """Read a method whose name alone decides the arithmetic, by the table."""
+    """Read a method by the table: its name alone decides the arithmetic."""
     if quant.get("dequantize") is True:
         return NO_RULES
     return QuantisationRules(tuple((ModuleNames([name]), dtype) for name, dtype in rules.items()), _skipped(quant))

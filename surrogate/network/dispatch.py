@@ -11,7 +11,7 @@ that several pairs fit.
     call = recorded_call(name, shapes, types, concrete_inputs, output)  # surrogate.network.aten_call
     try:
         found = problems(call)          # () if the operator is ignored
-    except UnsupportedError as reason:  # what the trace lacks; keep the measured time
+    except UnsupportedError as reason:  # the missing fact; keep the measured time
         ...
 
 ``output`` is the result's shape if it is known: in the backward pass the gradient's shape, else the next operator's

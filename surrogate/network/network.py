@@ -125,8 +125,8 @@ class Layer:
     gradients
         The gradients that a training iteration adds: of the `INPUT`, of the `WEIGHT`, of both or of none.
     parameters
-        Number of weights that the layer trains. For a layer of the backward pass: the weights whose gradients are
-        complete after it.
+        Number of weights that the layer trains. For a layer of the backward pass it is the number of weights with a
+        complete gradient after it.
     heuristic
         The library's own pick of an algorithm, if the file states it.
     """
@@ -168,7 +168,7 @@ class HostTime:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The layers of a network in the order of the model, with its memory and what launches it.
+    """The layers of a network in the order of the model, with its memory and its runtime.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Network:
     batch
         Samples of a pass; None if unknown.
     training
-        Whether the layers are those of a training iteration.
+        Whether the layers form a training iteration.
     ignored, unsupported
         Number of operators by name. Ignored operators cost nothing on a device (views, constants). Unsupported
         operators are unknown or lack sizes; no sum contains their time.

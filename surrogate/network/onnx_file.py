@@ -1,10 +1,9 @@
 """Read ONNX files as `Network`: every shape becomes a number; every node is handled, ignored or counted as unsupported.
 
-A file is read as protobuf alone: its sizes are bounded, and its large weights
-become inputs without values. The graph's arithmetic on shapes
-is folded: sizes that it computes from sizes become numbers. PyTorch's older exporter writes views as chains of Shape,
-Gather, Concat and Reshape, which ONNX's own inference follows only in part. One pass over the nodes, in order, infers
-each node with the numbers that are known so far.
+Only the protobuf message is read. Its size is limited, and its large weights become inputs without values. The graph's
+arithmetic on shapes is folded: sizes that it computes from sizes become numbers. PyTorch's older exporter writes views
+as chains of Shape, Gather, Concat and Reshape, which ONNX's own inference follows only in part. One pass over the
+nodes, in order, infers each node with the numbers that are known so far.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,8 +55,8 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     """Read the network in an ONNX file; weights are not needed, and external data is not opened.
 
     The options ``batch``, ``dims``, ``dtype`` and ``training`` apply; in training, dropout is no view. The network is
-    the forward pass in both cases (see `training.iteration`). Raises `InputError` in one line if the file is damaged,
-    empty, too large or without shapes.
+    the forward pass in both cases; `surrogate.network.training` adds the backward pass. Raises `InputError` in one line
+    if the file is damaged, empty, too large or without shapes.
     """
     path = Path(path)
     model = load_model(path)

@@ -98,7 +98,6 @@ class Predictors:
     kernels: "Predictor"
     paper: "SeerPaper | None" = None
     utilization: float = 1.0
-    """Share of the GPU's memory that a network may use."""
 
     def selections(self, problems: Iterable[NetworkProblem], **limits: Unpack[AlgorithmLimits]) -> Selections:
         """Return the ranked algorithms within the limits for each problem that has several algorithms."""
@@ -422,7 +421,7 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limi
             fails = batch
     if fits in (0, MAX_BATCH - 1):
         reason = "not even one sample fits" if not fits else f"all batches up to {MAX_BATCH - 1} fit"
-        raise InputError(f"--max-batch: {reason} on {predictors.gpu.name}; leave it out to see what holds memory")
+        raise InputError(f"--max-batch: {reason} on {predictors.gpu.name}; leave it out to see the uses of memory")
     return fits
 
 

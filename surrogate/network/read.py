@@ -42,7 +42,7 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
     options
         How the source is read and run.
     overrides
-        Fields of `ReadOptions` by name, such as ``batch=8``; they replace those of ``options``.
+        Fields of `ReadOptions` by name, such as ``batch=8``; they replace the fields of ``options``.
 
     Returns
     -------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", int, str)
 """A batch or a GPU."""
 BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
-"""SEER's classes: what limits a kernel."""
+"""SEER's classes of kernels by their limit."""
 UNMEASURED = ("similar-gpu", "datasheet", "roofline")
 """Sources of times that use no measurement on the GPU itself."""
 MIN_MEASURED_PERCENT = 90
@@ -111,13 +111,13 @@ class NetworkTime(TableResult):
     batch
         Samples per pass on each GPU; None if unknown.
     training
-        Whether the time is that of a training iteration.
+        Whether the time is a training iteration's.
     ignored, unsupported
-        Number of operators by name: those without a kernel, and those without a prediction.
+        Number of operators by name. Ignored operators have no kernel, unsupported operators no prediction.
     heuristic
-        Times of the library's own picks, if the source names them: ``convs`` counts these convolutions, ``unknown``
-        those whose pick has no predicted time; ``time_us`` is the time of the picks, ``saved_us`` the time that the
-        fastest algorithms save.
+        Times of the library's own picks, if the source names them. ``convs`` is the number of picks with a predicted
+        time, ``unknown`` the number of other convolutions. ``time_us`` is the time of the picks, ``saved_us`` the time
+        that the fastest algorithms save.
     outside_domain
         Number of convolutions outside the training data, by the setting or size that was never measured.
     parameters

@@ -186,7 +186,7 @@ class Choices:
         return (
             choices,
             unpacked,
-            f"{lacks}: servers unpack fp8 weights to 16 bits; their times are those of int8_wo kernels",
+            f"{lacks}: servers unpack fp8 weights to 16 bits; their times come from int8_wo kernels",
         )
 
     def notes(self, decoder: Decoder) -> Iterator[str]:

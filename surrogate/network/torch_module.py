@@ -334,7 +334,7 @@ def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "
     recording.persistent_bytes = recording.allocator.allocated
     recording.hold(inputs)
     if not options.training:
-        module.requires_grad_(False)  # what needs a gradient is folded into other products
+        module.requires_grad_(False)  # torch.matmul computes other products if an operand needs a gradient
     with _recording_hooks(recording, trained), torch.set_grad_enabled(options.training):
         with dispatched_as_on_gpu(options.amp):
             result = module(*inputs.by_place, **inputs.by_name)

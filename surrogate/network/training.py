@@ -135,13 +135,14 @@ def require_data_parallel(source: str, gpus: int, *, training: bool) -> None:
 
 
 def gradient_exchange(network: Network, times_us: Sequence[float], predict: Predict) -> GradientExchange:
-    """Return the exchange of a training iteration whose layers take ``times_us``, 0 if unknown.
+    """Return the exchange of gradients in a training iteration.
 
-    ``predict`` returns the time of each sum over the GPUs, with its ends.
+    ``times_us`` has the time of each layer, 0 if unknown. ``predict`` returns the time of each sum over the GPUs, with
+    the ends of its interval.
 
-    A gradient is ready after the layer of the backward pass that has its parameters. An iteration that is derived from
-    a forward pass has no such layers. There, a gradient is ready when the backward pass has finished its layer: a layer
-    and all later layers take the same share of the backward pass as of the forward pass.
+    A gradient is ready after the layer of the backward pass that has its parameters. If the iteration is derived from a
+    forward pass, no layer of the backward pass has parameters. A gradient is then ready when the backward pass has
+    finished its layer: a layer and all later layers take the same share of the backward pass as of the forward pass.
     """
     forward, backward = network.layers[: network.forward_layers], network.layers[network.forward_layers :]
     backward_times_us = [
@@ -171,7 +172,7 @@ def gradient_exchange(network: Network, times_us: Sequence[float], predict: Pred
 
 
 def gradient_buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
-    """Yield (ready time, size) of the buckets that gradients, given as (ready time, size) in order, fill."""
+    """Yield (ready time, size) of each bucket; ``gradients`` are (ready time, size) in order."""
     filled = 0
     ready = 0.0
     for time, size in gradients:

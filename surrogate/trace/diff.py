@@ -92,7 +92,7 @@ def trace_diff(
         The kind of rows. By default, operator, type and kernel are compared, and the kind with the largest matched
         share of the time, rounded to 10 %, is used. If shares are equal, the first kind is used.
     iterations : pair of sequences of int
-        Indices of the counted iterations of each trace; by default those of `steady_run`. Other iterations are ignored.
+        Indices of the counted iterations of each trace; by default from `steady_run`. Other iterations are ignored.
 
     Returns
     -------

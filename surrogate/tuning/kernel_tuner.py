@@ -46,7 +46,9 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     names = list(searchspace.tune_params)
     space = [dict(zip(names, values, strict=True)) for values in searchspace.list]
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)
-    source = options.get("bundle") or cold_description(getattr(runner.kernel_options, "kernel_name", "kernel"), space)
+    source = options.get("bundle") or description_of_space(
+        getattr(runner.kernel_options, "kernel_name", "kernel"), space
+    )
     gpu = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
     tuner = Tuner(
         source,
@@ -95,12 +97,12 @@ OPTIONS = (
     "x0",
     "searchspace_construction_options",
 )
-"""The options of this strategy, and those that Kernel Tuner passes to every strategy."""
+"""The options of this strategy, and the options that Kernel Tuner passes to every strategy."""
 MAX_COST = 1e30
 """Upper limit of the cost of a configuration that ran; Kernel Tuner gives a failed one the largest number."""
 
 
-def cold_description(name: str, space: list[dict[str, Any]]) -> Description:
-    """Return the description of a kernel without sizes whose parameters have the values of ``space``."""
+def description_of_space(name: str, space: list[dict[str, Any]]) -> Description:
+    """Return the description of a kernel without sizes. Its parameters have the values in ``space``."""
     values = {parameter: tuple(dict.fromkeys(each[parameter] for each in space)) for parameter in space[0]}
     return Description(name if name.isidentifier() else "kernel", (), values)

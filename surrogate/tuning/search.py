@@ -37,12 +37,15 @@ WITH_PRIOR = np.log([0.2, 0.3, 0.1, 0.02])
 WITHOUT_PRIOR = np.log([0.3, 0.3, 0.6, 0.02])
 """Logs of `Scales` without the lengths, which start at 1: the start of the fit and the mean of its prior."""
 UNKNOWN_SPEED = 0.5
+"""Expected speed of every configuration if there is no prior."""
 FAILURE_SPREAD, FAILURE_NOISE = 0.5, 0.1
 """Amplitude and noise of the process that models the difference between the share of failures and the prior's."""
 MIN_CHANCE = 0.001
 """Minimum probability that a configuration runs, also if similar ones failed."""
 MIN_RUNNING = 0.5
+"""Minimum probability to run by which the prior's speed is divided."""
 TINY = 1e-10
+"""Added to variances, so that no variance is 0."""
 
 
 class Scales(NamedTuple):
@@ -165,7 +168,7 @@ class Search:
         if not is_left.any():
             left = np.flatnonzero(~self._proposed)
             return int(left[np.argmax(self._expected[left] * (1.0 - self._failure[left]))])
-        gain = self._improvement() * (1.0 - self._failing())
+        gain = self._improvement() * (1.0 - self._failure_probability())
         return int(process.candidates[np.argmax(np.where(is_left, gain, -np.inf))])
 
     def _farthest(self) -> int:
@@ -198,7 +201,7 @@ class Search:
         speed = np.array([np.nan if time_us is None else fastest / time_us for time_us in times], dtype=np.float64)
         return speed - self._expected[order]
 
-    def _failing(self) -> np.ndarray:
+    def _failure_probability(self) -> np.ndarray:
         """Return (candidates,) the probability of failure by the prior and by failures of similar configurations."""
         process = self._process
         prior = self._failure[process.candidates]

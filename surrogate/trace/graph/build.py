@@ -147,7 +147,7 @@ class _Assembly:
         )
 
     def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> t.Coverage:
-        """Return what part of the trace is in the graph, and which events could not be attached."""
+        """Return the numbers of attached and unattached events (`Graph.coverage`)."""
         activities = self.trace.activities
         count = len(activities)
         without_call = int((activities.call < 0).sum())

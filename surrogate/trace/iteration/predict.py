@@ -293,7 +293,7 @@ class IterationTimes(TableResult):
     iterations, operators
         A row per iteration, and one per outermost operator.
     unknown
-        Operators whose times could not be predicted.
+        Operators without a predicted time.
     overheads
         Host overheads of the prediction.
     notes

@@ -190,7 +190,7 @@ def setting_of(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A changed graph, with what its answer assumes.
+    """A changed graph, with the assumptions of its answer.
 
     Attributes
     ----------
