@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.experiment import HOME
 from experiments.widths import HOLDOUT_SHAPES, LEFT_OUT
 from surrogate.features.gpu import Gpu, gpu, gpus
-from surrogate.prediction.shipped import answering
+from surrogate.prediction.shipped import bundles_by_family
 
 FAMILIES = {"conv": "convolutions", "gemm": "matrix products", "attention": "attention", "moe": "mixtures of experts"}
 """Family → its column heading. `seer gpus` lists the other families."""
@@ -76,7 +76,7 @@ def accuracies(board: Gpu) -> dict[str, Accuracy]:
     """Return family → the facts on the board. A family without answers is missing."""
     return {
         family: Accuracy(factor, bool(evidence["rows"]), _coverage(board, family, measured=bool(evidence["rows"])))
-        for family, bundle in answering(board).items()
+        for family, bundle in bundles_by_family(board).items()
         if family in FAMILIES
         for evidence in [bundle.evidence(family, board.name)]
         if isinstance(factor := evidence["factor_90"], float)

@@ -85,9 +85,9 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
 
 def _answers(board: "Gpu") -> dict[str, dict[str, object]]:
     """Return family → its bundle and the evidence on the GPU."""
-    from surrogate.prediction.shipped import answering
+    from surrogate.prediction.shipped import bundles_by_family
 
-    return {family: bundle.evidence(family, board.name) for family, bundle in answering(board).items()}
+    return {family: bundle.evidence(family, board.name) for family, bundle in bundles_by_family(board).items()}
 
 
 def _flat(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> dict[str, object]:

@@ -222,7 +222,7 @@ def autotune(
     k
         Number of algorithms to measure.
     predictor
-        The predictor that ranks; by default the one of the shipped bundle for the device.
+        The predictor that ranks; by default the predictor of the shipped bundle for the device.
     workspace_limit
         Maximum workspace in bytes, or a text such as ``64MiB``.
     deterministic
@@ -347,9 +347,9 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     """Return a selection with the measured times of ``attempts``, within ``limits``. The selection has no limits yet.
 
     Algorithms that did not run are excluded with the reason. Algorithms that ran although the selection excludes them
-    are added. Measured algorithms come first if they include the fastest prediction and no other algorithm's whole
-    interval lies below them. Otherwise all algorithms are in the order of their times, because other limits may have
-    decided which were measured.
+    are added. Measured algorithms come first if they include the fastest prediction, and if no algorithm's interval
+    ends below the fastest measured time. Otherwise all algorithms are in the order of their times, because other limits
+    may have decided which were measured.
     """
     tried = {attempt.algorithm: attempt for attempt in attempts}
     ran = {name: attempt for name, attempt in tried.items() if attempt.measured_us is not None}
@@ -367,11 +367,11 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
         reasons.pop(estimate.candidate.algorithm, None)
     merged = [*estimates, *added]
     allowed = [e for e in merged if limits.refusal(e.workspace_bytes, e.candidate.deterministic) is None]
-    promising = next((estimate for estimate in allowed if estimate in estimates), None)
+    fastest_predicted = next((estimate for estimate in allowed if estimate in estimates), None)
     quickest_us = min((estimate.time_us for estimate in allowed if estimate.source == MEASURED), default=inf)
-    leads = promising is not None and promising.source == MEASURED
-    leads = leads and all(quickest_us <= e.upper_us for e in allowed)
-    merged.sort(key=lambda estimate: (leads and estimate.source != MEASURED, estimate.time_us))
+    measured_first = fastest_predicted is not None and fastest_predicted.source == MEASURED
+    measured_first = measured_first and all(quickest_us <= e.upper_us for e in allowed)
+    merged.sort(key=lambda estimate: (measured_first and estimate.source != MEASURED, estimate.time_us))
     excluded = tuple(Excluded(name, reason) for name, reason in reasons.items())
     return limited(replace(selection, estimates=tuple(merged), excluded=excluded), limits)
 

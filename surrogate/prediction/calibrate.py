@@ -37,9 +37,9 @@ MIN_PROBLEMS = 10
 def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
     """Return the bundle with corrected times on the devices of ``data``; times on other devices do not change.
 
-    The correction multiplies the times of whatever source covers the device, such as a similar GPU. The candidates of
-    ``data`` are added to those of the bundle. Interval widths come from held-out shapes, and from rows that the model
-    was not trained on. A device without two such shapes keeps its widths.
+    The correction multiplies the times of the source that covers the device, such as a similar GPU. The candidates of
+    ``data`` are added to the bundle's candidates. Interval widths come from held-out shapes, and from rows that the
+    model was not trained on. A device without two such shapes keeps its widths.
 
     Parameters
     ----------
@@ -86,7 +86,8 @@ def _retrained(
 ) -> Bundle:
     """Return a described kernel's bundle, fitted again on its own table and the new rows. The model holds its table.
 
-    Errors before and after are those on the new rows. Each half of them is predicted by a fit with the other half.
+    The errors before and after are measured on the new rows. Each half of them is predicted by a fit with the other
+    half.
     """
     model = bundle.parts[family.name].model
     if not isinstance(model, Configurations):
@@ -95,7 +96,7 @@ def _retrained(
         )
     trained = as_dataset(model.table(family), KernelColumns.of_description(family.description))
     both = merge_datasets([replace(trained, candidates=data.candidates), data])
-    again = train(both, model=model.name, seed=seed, progress=progress)
+    retrained = train(both, model=model.name, seed=seed, progress=progress)
     # The new rows, and their times by the old and the new model.
     rows = rows_of(data.frame, both.own, data.devices)
     old = rows_of(trained.frame, both.own)
@@ -111,16 +112,16 @@ def _retrained(
     records = {}
     device = device_names(rows.frame).astype(str)
     for name in sorted(set(device)):
-        apart = new[device[new] == name]
+        new_on_device = new[device[new] == name]
         records[name] = _record(
             rows.take(device == name),
             data=data.name,
             method="fitted again with the new rows",
-            measured_us=rows.time_us[apart],
-            before_us=before_us[apart],
-            holdout_us=holdout_us[apart],
+            measured_us=rows.time_us[new_on_device],
+            before_us=before_us[new_on_device],
+            holdout_us=holdout_us[new_on_device],
         )
-    return replace(again, card={**again.card, "calibration": {**bundle.card.get("calibration", {}), **records}})
+    return replace(retrained, card={**retrained.card, "calibration": {**bundle.card.get("calibration", {}), **records}})
 
 
 def _keys(rows: Rows) -> np.ndarray:
@@ -144,12 +145,12 @@ def _calibrate_part(
         candidates=part.candidates | candidate_keys(ok),
         # New signatures are added to the general table; existing ones do not change.
         support=Support({**part.support.exact, **tried.exact}, {**tried.general, **part.support.general}),
-        domain=_domain(part.domain, Domain.of(ok)),
-        min_us=_min_times(part.min_us, min_times(ok)),
+        domain=_united_domain(part.domain, Domain.of(ok)),
+        min_us=_united_min_times(part.min_us, min_times(ok)),
     )
     resolver = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: updated}))
     base_us = predict_table(resolver, rows.frame, Defaults()).predicted_us
-    # A model other than trees has only roofline times for untrained candidates, so their rows are not used.
+    # Without trees, a candidate that was not trained has only a roofline time. Its rows are not used.
     has_model_time = np.isin(rows.candidate.astype(str), [key.name for key in part.candidates]) | (
         part.times is not None
     )
@@ -170,19 +171,19 @@ def _calibrate_part(
     # Errors on shapes that were trained on the device do not count.
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
     evaluated = np.flatnonzero(np.isfinite(holdout_us) & ~trained_on)
-    widths = _widths(part, rows.take(evaluated), holdout_us[evaluated])
+    widths = _calibrated_widths(part, rows.take(evaluated), holdout_us[evaluated])
     calibrated = replace(updated, fitted=Calibrated(model, {**before, **corrections}), widths=widths)
     records = {}
     for device in names:
         on_device = np.flatnonzero((of_device == device) & np.isfinite(holdout_us))
-        apart = np.intersect1d(on_device, evaluated)
+        evaluated_on_device = np.intersect1d(on_device, evaluated)
         records[device] = _record(
             rows.take(on_device),
             data=name,
             method=method(len(on_device)),
-            measured_us=rows.time_us[apart],
-            before_us=base_us[apart],
-            holdout_us=holdout_us[apart],
+            measured_us=rows.time_us[evaluated_on_device],
+            before_us=base_us[evaluated_on_device],
+            holdout_us=holdout_us[evaluated_on_device],
         )
     return calibrated, records
 
@@ -238,12 +239,12 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
         )
 
 
-def _min_times(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
+def _united_min_times(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
     """Return the minimum times. The sample can only lower them, because it may lack the shortest kernels."""
     return {**{key: min(us, call_cost_us(base, *key)) for key, us in sample.items()}, **base}
 
 
-def _domain(base: Domain, new: Domain) -> Domain:
+def _united_domain(base: Domain, new: Domain) -> Domain:
     """Return the union of the domains. Distances are still to the shapes that the model was trained on."""
     references = {**new.references, **base.references}
     for key, added in new.references.items():
@@ -260,11 +261,11 @@ def _domain(base: Domain, new: Domain) -> Domain:
     )
 
 
-def _widths(part: FamilyModel, rows: Rows, holdout_us: np.ndarray) -> Widths:
+def _calibrated_widths(part: FamilyModel, rows: Rows, holdout_us: np.ndarray) -> Widths:
     """Return the half widths of the calibrated devices, per candidate if it has enough held-out shapes, else pooled.
 
     Errors are first divided by the bundle's factors for distance and time. A candidate that was not measured on the
-    device takes the larger of the bundle's half width for it and the device's pooled one.
+    device gets the larger of two half widths: the bundle's for the candidate, and the pooled one of the device.
     """
     device = device_names(rows.frame).astype(str)
     distance = distances_to(part.domain.references, rows)
@@ -280,9 +281,9 @@ def _widths(part: FamilyModel, rows: Rows, holdout_us: np.ndarray) -> Widths:
         for candidate in candidates:
             by_key[WidthKey(name, candidate)] = max(part.widths.by_key[WidthKey(None, candidate)], pooled)
         for candidate in sorted(set(rows.candidate[on_device])):
-            of_candidate = on_device & (rows.candidate == candidate)
-            quantile = conformal_quantile(score[of_candidate], rows.shape[of_candidate])
-            shapes = len(set(rows.shape[of_candidate]))
+            with_candidate = on_device & (rows.candidate == candidate)
+            quantile = conformal_quantile(score[with_candidate], rows.shape[with_candidate])
+            shapes = len(set(rows.shape[with_candidate]))
             by_key[WidthKey(name, candidate)] = pooled_base(quantile, pooled, shapes)
     return replace(part.widths, by_key=by_key)
 

@@ -22,7 +22,7 @@ MAX_DEPTH = 60
 """Maximum number of branches above a leaf. Python refuses more than 100 levels of indentation."""
 FOLDS = 5
 TIE = 1e-9
-"""Weight of a candidate's total cost, which breaks ties between candidates that add equally much."""
+"""Weight of a candidate's total cost, which breaks ties between candidates with equal gains."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -203,7 +203,7 @@ def _selections(
 def of_one_family(listed: Sequence[ListedProblem]) -> tuple[list[AnyProblem], list[SkippedProblem]]:
     """Return the problems of one family of a list, and the others.
 
-    The family is that of convolutions if the list has any, else the family of the first problem.
+    The family is convolutions if the list has any, else the family of the first problem.
     """
     problems = [each.problem for each in listed if each.problem is not None]
     names = [family_of(problem).name for problem in problems]
@@ -268,30 +268,30 @@ def json_table(picks: Picks) -> str:
         "deterministic": picks.limits.deterministic,
         "model": picks.model,
         "data": picks.data,
-        "picks": list(map(_pick, picks.feasible)),
-        "infeasible": list(map(_refused, picks.infeasible)),
+        "picks": list(map(_pick_record, picks.feasible)),
+        "infeasible": list(map(_infeasible_record, picks.infeasible)),
     }
     return json.dumps(content, indent=1) + "\n"
 
 
-def _pick(selection: Selection) -> dict[str, object]:
+def _pick_record(selection: Selection) -> dict[str, object]:
     problem = selection.problem
     count = 1 + MAX_CONFIGURATIONS if isinstance(problem, DescribedProblem) else None
     best, *others = (Ranked.of(estimate, nan, problem) for estimate in selection.estimates[:count])
-    several = ", " in selection.library
+    several_libraries = ", " in selection.library
     return {
         "problem": str(problem),
         **problem.to_dict(),
-        **_candidate(best, problem, several),
+        **_candidate_record(best, problem, several_libraries),
         "lower_us": best.lower_us,
         "upper_us": best.upper_us,
         "source": best.source,
         "in_domain": selection.in_domain,
-        "fallbacks": [_candidate(other, problem, several) for other in others],
+        "fallbacks": [_candidate_record(other, problem, several_libraries) for other in others],
     }
 
 
-def _candidate(ranked: Ranked, problem: AnyProblem, several_libraries: bool) -> dict[str, object]:
+def _candidate_record(ranked: Ranked, problem: AnyProblem, several_libraries: bool) -> dict[str, object]:
     names: dict[str, object] = {"library": ranked.library} if several_libraries else {}
     if isinstance(problem, DescribedProblem):
         names["parameters"] = ranked.parameters
@@ -299,21 +299,21 @@ def _candidate(ranked: Ranked, problem: AnyProblem, several_libraries: bool) -> 
         names["solver"] = ranked.solver
     return {
         "algorithm": ranked.algorithm,
-        "enum": _enum(ranked, problem),
+        "enum": _enum_or_none(ranked, problem),
         **names,
         "time_us": ranked.time_us,
         "workspace_bytes": None if ranked.workspace_bytes is None else int(ranked.workspace_bytes),
     }
 
 
-def _enum(ranked: Ranked, problem: AnyProblem) -> int | None:
+def _enum_or_none(ranked: Ranked, problem: AnyProblem) -> int | None:
     try:
         return enum_value(ranked.algorithm, ranked.library, getattr(problem, "direction", ""))
     except InputError:
         return None
 
 
-def _refused(selection: Selection) -> dict[str, object]:
+def _infeasible_record(selection: Selection) -> dict[str, object]:
     family = family_of(selection.problem)
     settings = dict(zip(family.setting_names, family.setting_of(selection.problem), strict=True))
     excluded: list[dict[str, Any]] = [candidate._asdict() for candidate in selection.excluded]
@@ -334,26 +334,27 @@ def c_header(picks: Picks) -> str:
     parameters = family.description.parameters if isinstance(family, DescribedFamily) else {}
     is_conv = family.name == Conv.kind
     if is_conv:
-        rows = [(_key(conv), _conv_values(conv, selection), selection) for conv, selection in _convs(picks)]
+        rows = [(_conv_key(conv), _conv_values(conv, selection), selection) for conv, selection in _convs(picks)]
     else:
         rows = [
-            ((*sizes_and_settings(each.problem).values(),), _values(each, parameters), each) for each in picks.feasible
+            ((*sizes_and_settings(each.problem).values(),), _names_and_parameters(each, parameters), each)
+            for each in picks.feasible
         ]
     if not rows:
         raise InputError(EMPTY)
-    of_family = "" if is_conv else f"_{_identifier(family.name)}"
+    family_suffix = "" if is_conv else f"_{_identifier(family.name)}"
     # Python sorts texts in the order of their UTF-8 bytes, as strcmp does.
     return (
         template("picks.h.j2", "surrogate.prediction").render(
-            prefix=f"seer{of_family}",
-            name=f"seer_{_identifier(picks.selections[0].gpu)}{of_family}",
+            prefix=f"seer{family_suffix}",
+            name=f"seer_{_identifier(picks.selections[0].gpu)}{family_suffix}",
             family="" if is_conv else family.name,
             comment=map(_comment_text, picks.provenance),
             choices=CHOICES if is_conv else {},
-            numbers=FIELDS if is_conv else [*map(_field, family.size_names)],
-            texts=() if is_conv else [*map(_field, family.setting_names)],
-            parameters={_field(name): _c_type(values) for name, values in parameters.items()},
-            rows=[_row(*row) for row in sorted(rows, key=lambda row: row[0])],
+            numbers=FIELDS if is_conv else [*map(_c_name, family.size_names)],
+            texts=() if is_conv else [*map(_c_name, family.setting_names)],
+            parameters={_c_name(name): _c_type(values) for name, values in parameters.items()},
+            rows=[_c_row(*row) for row in sorted(rows, key=lambda row: row[0])],
         )
         + "\n"
     )
@@ -366,7 +367,7 @@ def _conv_values(conv: Conv, selection: Selection) -> tuple[int, int]:
     return numbers[0], others[0] if others else -1
 
 
-def _values(selection: Selection, parameters: Mapping[str, Sequence[Value]]) -> tuple[Any, ...]:
+def _names_and_parameters(selection: Selection, parameters: Mapping[str, Sequence[Value]]) -> tuple[Any, ...]:
     """Return library, algorithm and, for a described kernel, the values of its ``parameters``."""
     best = selection.estimates[0].candidate
     if not parameters:
@@ -376,11 +377,11 @@ def _values(selection: Selection, parameters: Mapping[str, Sequence[Value]]) -> 
     return best.library, best.algorithm, tuple(configuration.values())
 
 
-def _key(conv: Conv) -> tuple[int, ...]:
+def _conv_key(conv: Conv) -> tuple[int, ...]:
     return (*conv.sizes, *(values.index(getattr(conv, field)) for field, values in CHOICES.items()))
 
 
-def _row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) -> str:
+def _c_row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) -> str:
     best = selection.estimates[0]
     note = str(selection.problem)
     if isinstance(selection.problem, Conv):
@@ -391,7 +392,7 @@ def _row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) ->
     return f"    /* {_comment_text(note)} */\n    {{{inner}, {end}}}"
 
 
-def _field(name: str) -> str:
+def _c_name(name: str) -> str:
     """Return a name that C and C++ allow."""
     return f"{name}_" if name in C_WORDS else name
 
@@ -440,7 +441,7 @@ def miopen_user_db(picks: Picks) -> str:
             " `seer train DATA --candidate solver`"
         )
     lines = {
-        find_db_key(conv): ";".join(_entry(candidate, conv.direction) for candidate in ranking.candidates)
+        find_db_key(conv): ";".join(_find_db_entry(candidate, conv.direction) for candidate in ranking.candidates)
         for conv, ranking in _convs(picks)
     }
     return "".join(f"{key}={entries}\n" for key, entries in lines.items())
@@ -453,8 +454,8 @@ def find_db_key(conv: Conv) -> str:
     """
     letters = {name: letter for letter, name in KEY_DIRECTIONS.items()}
     types = {name: text for text, name in KEY_DTYPES.items()}
-    near, far = (conv.c, conv.h, conv.w), (conv.k, conv.out_h, conv.out_w)
-    first, last = (near, far) if conv.direction == "fwd" else (far, near)
+    input_dims, output_dims = (conv.c, conv.h, conv.w), (conv.k, conv.out_h, conv.out_w)
+    first, last = (input_dims, output_dims) if conv.direction == "fwd" else (output_dims, input_dims)
     parts = [
         *first,
         f"{conv.r}x{conv.s}",
@@ -471,7 +472,7 @@ def find_db_key(conv: Conv) -> str:
     return "-".join(map(str, parts)) + (f"_g{conv.groups}" if conv.groups > 1 else "")
 
 
-def _entry(ranked: Ranked, direction: str) -> str:
+def _find_db_entry(ranked: Ranked, direction: str) -> str:
     algorithm_name = f"miopenConvolution{IN_FIND_DB[direction]}Algo{ranked.algorithm}"
     return f"{ranked.solver}:{ranked.time_us / 1000:.9g},{int(ranked.workspace_bytes or 0)},{algorithm_name}"
 

@@ -44,7 +44,7 @@ TRITON_ARGUMENTS = {
 """Parameter → argument of ``triton.Config``. All other parameters are arguments of the kernel."""
 
 
-Choice = tuple[str, str, str]
+CandidateNames = tuple[str, str, str]
 """A candidate without the problem's setting: library, algorithm, and solver ("" if solvers are not chosen)."""
 
 
@@ -77,7 +77,7 @@ class DecisionFunction:
     picks: Picks
     settings: Mapping[str, tuple[str, ...]]
     columns: tuple[SizeColumn, ...]
-    candidates: tuple[Choice, ...]
+    candidates: tuple[CandidateNames, ...]
     cost: np.ndarray
     tree: Node
     slowdown: Slowdown
@@ -113,9 +113,9 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     """Return the picks as the text of a function, and a line with its number of leaves and its slowdown.
 
     The form ``python`` writes ``select``, which returns a candidate and needs no import. The form ``triton`` writes
-    ``configs``, which returns a list of ``top`` ``triton.Config``: the leaf's own, then those that add most to the ones
-    before. Raises `InputError` as `decision_function` does, if ``top`` is less than 1, and if the form is ``triton``
-    and the family has no configurations.
+    ``configs``, which returns a list of ``top`` ``triton.Config``: the leaf's own, then the configurations with the
+    largest gains (`decision_tree.complementing`). Raises `InputError` as `decision_function` does, if ``top`` is less
+    than 1, and if the form is ``triton`` and the family has no configurations.
     """
     family = picks.family
     described = isinstance(family, DescribedFamily)
@@ -209,7 +209,7 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     )
 
 
-def _times_us(selection: Selection, configurations_only: bool) -> dict[Choice, float]:
+def _times_us(selection: Selection, configurations_only: bool) -> dict[CandidateNames, float]:
     """Return choice → predicted time in µs, the fastest first."""
     return {
         (candidate.library, candidate.algorithm, candidate.solver): time_us
@@ -218,7 +218,7 @@ def _times_us(selection: Selection, configurations_only: bool) -> dict[Choice, f
     }
 
 
-def cost_table(times_us: Sequence[Mapping[Choice, float]]) -> tuple[tuple[Choice, ...], np.ndarray]:
+def cost_table(times_us: Sequence[Mapping[CandidateNames, float]]) -> tuple[tuple[CandidateNames, ...], np.ndarray]:
     """Return the considered choices, and (problems, choices) log(time / the problem's best time).
 
     The value is infinite if a choice does not run. ``times_us`` of every problem has the fastest choice first.

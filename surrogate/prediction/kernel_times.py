@@ -21,9 +21,9 @@ from surrogate.prediction.sources.datasheet import datasheet_models
 
 WINDOW_RATE = 4.0
 """Elements of pooling windows that one SM reads in a clock cycle; measured: 1.6 to 7."""
-MAX_WITHIN = 2.5
+MAX_UPPER_RATIO = 2.5
 """Maximum ratio of an interval's upper end to the longest possible time, because the rate of windows varies."""
-CACHED = 4.0
+L2_SPEEDUP = 4.0
 """Ratio of L2 to DRAM bandwidth. The lower end may be this factor below the DRAM time, if the L2 cache holds the
 data."""
 ROOFLINE_UPPER = 4.3
@@ -73,7 +73,7 @@ class KernelTimes:
         for problem in dict.fromkeys(problems):
             if problem in self._answers:
                 continue
-            chosen = self._choice(problem, target)
+            chosen = self._fallback_choice(problem, target)
             if (answer := self._from_datasheet(problem, chosen, target)) is not None:
                 self._answers[problem] = answer
             elif chosen is None:
@@ -84,12 +84,14 @@ class KernelTimes:
             rankings = ranker.rank_many([fallback for _, fallback in pairs])
             for (problem, fallback), ranking in zip(pairs, rankings, strict=True):
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
-                    self._answers[problem] = self._kernel(ranker, problem, fallback, ranking)
+                    self._answers[problem] = self._candidate_time(ranker, problem, fallback, ranking)
                 else:
                     self._answers[problem] = self._from_roofline(problem, target)
         return [self._answers[problem] for problem in problems]
 
-    def _kernel(self, ranker: Ranker, problem: AnyProblem, fallback: AnyProblem, ranking: Ranking) -> KernelTime:
+    def _candidate_time(
+        self, ranker: Ranker, problem: AnyProblem, fallback: AnyProblem, ranking: Ranking
+    ) -> KernelTime:
         """Return the best candidate's time without its launch. The interval keeps its width and contains the time."""
         gpu = ranker.setting.gpu
         best = ranking.estimates[0]
@@ -105,7 +107,10 @@ class KernelTimes:
                 device = ranker.source.context.device
                 min_us, max_us = _possible_us(problem, device)
                 own_us = max(min(own_us, max_us), min_us)
-                bounds = min(own_us, float(problem.traffic_us(device)) / CACHED), max(own_us, MAX_WITHIN * max_us)
+                bounds = (
+                    min(own_us, float(problem.traffic_us(device)) / L2_SPEEDUP),
+                    max(own_us, MAX_UPPER_RATIO * max_us),
+                )
         in_domain = fallback.kind == problem.kind and best.in_domain
         ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
         return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
@@ -144,7 +149,7 @@ class KernelTimes:
         time_us = slope * roofline_us + MIN_KERNEL_US
         return _kernel_time(problem, target.name, time_us, ends, source=ROOFLINE)
 
-    def _choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
+    def _fallback_choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """Return the fallback with the most evidence in the bundle, or None if the bundle has no fallback."""
         if not is_problem(problem):  # a layer with known traffic only
             return None
@@ -165,7 +170,7 @@ class KernelTimes:
             family = family_of(fallback)
             if family.name not in self._resolver.bundle.parts:
                 continue
-            measured = self._resolver.measured(
+            measured = self._resolver.in_measured_type(
                 Question(family, target.name, family.setting_of(fallback), self._library)
             )
             part = self._resolver.bundle.part(family, target.name, measured.values)
@@ -183,7 +188,10 @@ class KernelTimes:
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
-    """Return the shortest and the longest possible time in µs: of single blocks, and of memory with re-read windows."""
+    """Return the shortest and the longest possible time in µs.
+
+    The shortest time is the time of a single block. The longest time includes the traffic and the re-read windows.
+    """
     max_us = inf
     if problem.MAX_TRAFFIC_RATIO:
         extents = problem.extents

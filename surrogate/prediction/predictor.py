@@ -301,8 +301,8 @@ class Predictor:
     def _predict_one(self, problem: AnyProblem, algorithm: str | None, place: Place) -> Prediction:
         ranker = self._resolver.ranker(self._question(problem, place, () if algorithm is None else (algorithm,)))
         if algorithm is not None:
-            return _of_algorithm(ranker, problem, algorithm)
-        return _best(ranker, self._select([problem], Limits(), place)[0])
+            return _algorithm_prediction(ranker, problem, algorithm)
+        return _fastest_prediction(ranker, self._select([problem], Limits(), place)[0])
 
 
 def _predictor(bundle: Bundle, gpu: str | None, library: str | None) -> Predictor:
@@ -310,12 +310,12 @@ def _predictor(bundle: Bundle, gpu: str | None, library: str | None) -> Predicto
 
 
 def _is_list(problems: object) -> TypeGuard[Problems]:
-    """Return whether it is a list of problems. A list of mappings is a table, row by row."""
+    """Return whether ``problems`` is a list of problems. A list of mappings is a table, row by row."""
     return isinstance(problems, list | tuple) and not any(isinstance(item, Mapping) for item in problems)
 
 
 def _is_one(table: object) -> TypeGuard[Mapping[object, object]]:
-    """Return whether it is one problem: a mapping to single values."""
+    """Return whether ``table`` is one problem: a mapping to single values."""
     return isinstance(table, Mapping) and not any(map(np.ndim, table.values()))
 
 
@@ -366,7 +366,7 @@ def limited(selection: Selection, limits: Limits) -> Selection:
     return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
 
 
-def _best(ranker: Ranker, selection: Selection) -> Prediction:
+def _fastest_prediction(ranker: Ranker, selection: Selection) -> Prediction:
     """Return the prediction of the fastest candidate. Raises `InputError` if no candidate is feasible."""
     problem = selection.problem
     if not selection.estimates:
@@ -377,7 +377,7 @@ def _best(ranker: Ranker, selection: Selection) -> Prediction:
     return _prediction(ranker, problem, selection.estimates[0], reason=selection.reason, refusal=None)
 
 
-def _of_algorithm(ranker: Ranker, problem: AnyProblem, algorithm: str) -> Prediction:
+def _algorithm_prediction(ranker: Ranker, problem: AnyProblem, algorithm: str) -> Prediction:
     """Return the prediction of the fastest candidate of a name. Raises `InputError` if no candidate has the name."""
     estimate, refusal = ranker.estimate(problem, ranker.positions_of(algorithm))
     reason = None if estimate.in_domain else ranker.reason(problem, estimate.candidate, estimate)

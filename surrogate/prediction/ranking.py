@@ -1,7 +1,7 @@
-"""Rank the candidates of one setting: intervals, floors, rooflines, order and exclusions, once, on arrays.
+"""Rank the candidates of one setting: intervals, floors, rooflines, order and exclusions.
 
-`surrogate.prediction.resolve` makes the ranker of a setting when a question first needs it. A single problem is an
-array of length one.
+All computations are on arrays; a single problem is an array of length one. `surrogate.prediction.resolve` makes the
+ranker of a setting when a question first needs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -228,8 +228,8 @@ class Ranker:
         """Return the ranking of a problem from its ``ranked`` rows."""
         failing = ranked[rows.fails[ranked]]
         estimates = self._estimates(rows, ranked[: len(ranked) - len(failing)])
-        above = [estimate for estimate in estimates if estimate.source != FLOOR]
-        at_floor = estimates[len(above) :] if above else []
+        above_floor = [estimate for estimate in estimates if estimate.source != FLOOR]
+        at_floor = estimates[len(above_floor) :] if above_floor else []
         choosable = set(self.choosable.tolist())
         excluded = [
             Excluded(candidate.name, reason or NEVER_MEASURED)
@@ -243,7 +243,7 @@ class Ranker:
         floors = dict(zip(self.candidates, self.evidence.floor_us.tolist(), strict=True)) if at_floor else {}
         at_floor.sort(key=lambda estimate: self.candidates.index(estimate.candidate))
         excluded += [Excluded(each.candidate.name, AT_FLOOR.format(floors[each.candidate])) for each in at_floor]
-        return Ranking(tuple(above or estimates), tuple(excluded))
+        return Ranking(tuple(above_floor or estimates), tuple(excluded))
 
     def _estimates(self, rows: AnswerRows, ranked: np.ndarray) -> list[Estimate]:
         """Return the estimates of the ``ranked`` rows. `AnswerRows` has its columns in the order of `Estimate`."""
@@ -253,7 +253,7 @@ class Ranker:
     def _distances(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return distances to training shapes, whether sizes are inside the training data, and extrapolation widths.
 
-        The first two are (libraries, problems). The third is what extrapolated sizes add to half widths, (problems,).
+        The first two are (libraries, problems). The third is the width that extrapolated sizes add, (problems,).
         """
         domain = self.part.domain
         extrapolation = domain.extrapolation_width(sizes)

@@ -1,7 +1,7 @@
 """Find the evidence for a question: for each candidate of a setting, the first source that covers it.
 
-A question is covered as a whole: direction, element type, math and layout together, never one by one. `Resolver` makes
-the `surrogate.prediction.ranking.Ranker` of a setting when a question first needs it, and keeps the latest ones.
+A source covers a complete setting: one combination of direction, element type, math and layout. `Resolver` makes the
+`surrogate.prediction.ranking.Ranker` of a setting when a question first needs it, and keeps the latest rankers.
 """
 
 from collections import OrderedDict
@@ -44,7 +44,9 @@ MAX_SETTINGS = 256
 MIN_SIMILARITY = 0.8
 """Minimum similarity of names for a GPU's name to be taken for a misspelling."""
 FROM_DONOR = "{gpu} was not measured in this setting: its choices follow {donor}, a GPU of the same architecture"
-UNCHECKED = "configurations may need more shared memory than the GPU has: the kernel has no formula for shared_bytes"
+SHARED_MEMORY_UNCHECKED = (
+    "configurations may need more shared memory than the GPU has: the kernel has no formula for shared_bytes"
+)
 BY_AVERAGE_RANK = (
     "{gpu} was not measured in this setting: its candidates are in the order of their average rank on measured GPUs"
 )
@@ -77,9 +79,9 @@ class SettingFacts(NamedTuple):
     """The facts that decide the sources of a setting.
 
     ``choosable``: candidate → whether it can be chosen. ``is_measured``: whether a library was measured in the setting
-    on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration. ``never``:
-    libraries that no GPU was measured with in the setting. ``convolutions`` and ``products`` are the analytical models
-    that cover the setting.
+    on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration.
+    ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``convolutions`` and ``products``
+    are the analytical models that cover the setting.
     """
 
     setting: Setting
@@ -89,7 +91,7 @@ class SettingFacts(NamedTuple):
     choosable: Mapping[CandidateSetting, bool]
     is_measured: bool
     is_trained: bool
-    never: frozenset[str]
+    unmeasured_libraries: frozenset[str]
     is_measured_version: bool = True
     convolutions: DatasheetModels | None = None
     products: ProductModels | None = None
@@ -160,10 +162,10 @@ class Resolver:
             if not any(name in all_names and not ranker.has(name) for name in question.requested):
                 return ranker
         if question.library_version is not None and question.is_measured_version:
-            return self._of_version(question, question.library_version)
-        return self._kept(question)
+            return self._ranker_of_version(question, question.library_version)
+        return self._kept_ranker(question)
 
-    def _kept(self, question: Question) -> Ranker:
+    def _kept_ranker(self, question: Question) -> Ranker:
         """Return the kept ranker of a question, or a new one."""
         ranker = self._rankers.get(question)
         if ranker is None:
@@ -172,34 +174,36 @@ class Resolver:
                 self._rankers.popitem(last=False)
         return ranker
 
-    def _of_version(self, question: Question, version: str) -> Ranker:
+    def _ranker_of_version(self, question: Question, version: str) -> Ranker:
         """Return the ranker for the version of a question.
 
-        Unmeasured versions share the ranker of the next older measured version, so that an invented name costs no
-        memory.
+        Unmeasured versions share the ranker of the next older measured version, so that they need no memory of their
+        own.
         """
         part = self.bundle.part(question.family, question.gpu, question.values)
         libraries = part.domain.libraries if question.library is None else [question.library]
         measured = set().union(*map(part.domain.versions_of, libraries))
         if version in measured or not measured:
-            return self._kept(question)
+            return self._kept_ranker(question)
         for library in libraries:
             self._version(question, part, library)
         older = [each for each in measured if version_number(each) <= version_number(version)]
         nearest_version = newest(older) if older else min(measured, key=version_number)
-        shared = self._kept(question._replace(library_version=nearest_version, is_measured_version=False))
+        shared = self._kept_ranker(question._replace(library_version=nearest_version, is_measured_version=False))
         versions = {library: version for library, _ in shared.setting.versions}
         return replace(
             shared,
             setting=shared.setting._replace(versions=tuple(versions.items())),
-            evidence=shared.evidence.outside_of(part.domain, _keys(shared.setting, shared.candidates), versions),
+            evidence=shared.evidence.outside_of(
+                part.domain, _setting_keys(shared.setting, shared.candidates), versions
+            ),
         )
 
-    def measured(self, question: Question) -> Question:
+    def in_measured_type(self, question: Question) -> Question:
         """Return the question in the other half-precision type if only that type was measured.
 
-        This applies to GPUs that run both types at the same rate, and to families whose kernels do not differ between
-        the types. All other questions are returned unchanged.
+        The GPU must run both types at the same rate, and the family must run them with the same kernels. All other
+        questions are returned unchanged.
         """
         family, gpu_name, values, library, *_ = question
         device = self.device(gpu_name)
@@ -227,7 +231,7 @@ class Resolver:
     def _resolved(self, question: Question) -> Ranker:
         if question.library is not None:
             self.check_library(question.library)
-        if (measured := self.measured(question)) != question:
+        if (measured := self.in_measured_type(question)) != question:
             dtype = question.family.setting_names.index("dtype")
             note = FROM_OTHER_HALF.format(measured.values[dtype], question.values[dtype])
             other = self.ranker(measured)
@@ -268,7 +272,7 @@ class Resolver:
                 choosable=choosable,
                 is_measured=is_measured,
                 is_trained=is_measured and not similar.is_calibrated,
-                never=frozenset(name for name, _ in versions if (name, values) not in settings),
+                unmeasured_libraries=frozenset(name for name, _ in versions if (name, values) not in settings),
                 is_measured_version=question.is_measured_version,
             )
         )
@@ -301,7 +305,7 @@ class Resolver:
         yield part.unseen_gpu.note(_width_kind(facts), described=bool(part.family.parameter_names))
         description = part.family.description if isinstance(part.family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
-            yield UNCHECKED
+            yield SHARED_MEMORY_UNCHECKED
         if rank_note:
             yield rank_note
 
@@ -324,7 +328,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
         described_first = sorted(facts.choosable, key=lambda candidate: candidate.mechanism != mechanism)
         facts = facts._replace(
             part=part if facts.is_measured else convolutions.instead_of(part),
-            never=frozenset(),
+            unmeasured_libraries=frozenset(),
             choosable={candidate: candidate.mechanism == mechanism for candidate in described_first},
         )
     # The model of matrix products covers a setting if only its own boards were measured, and none of this architecture.
@@ -336,7 +340,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     if products is None:
         return facts
     own_part = facts.part if facts.is_measured else products.instead_of(facts.part)
-    return facts._replace(products=products, part=own_part, never=frozenset())
+    return facts._replace(products=products, part=own_part, unmeasured_libraries=frozenset())
 
 
 def _context(facts: SettingFacts) -> Context:
@@ -346,7 +350,7 @@ def _context(facts: SettingFacts) -> Context:
     return Context(facts.setting, facts.device, candidates, formula, min_us=np.array(min_us))
 
 
-def _keys(setting: Setting, candidates: Iterable[CandidateSetting]) -> list[SettingKey]:
+def _setting_keys(setting: Setting, candidates: Iterable[CandidateSetting]) -> list[SettingKey]:
     """Return each candidate's key in the training settings."""
     return [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
 
@@ -363,7 +367,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
         source = model_source(context, part, facts.similar.donors)
     donors = source.donors if isinstance(source, TreeSource) else ("",) * len(context.candidates)
     dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
-    if facts.never and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
+    if facts.unmeasured_libraries and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
     if facts.convolutions is not None and not facts.is_half:
         analytical = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
@@ -384,7 +388,7 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
     formula = setting.family.formula(values, device)
     fma_context = tensor.context._replace(setting=setting._replace(values=values), formula=formula)
     has_both = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
-    unmeasured = np.array([candidate.library in facts.never for candidate in candidates])
+    unmeasured = np.array([candidate.library in facts.unmeasured_libraries for candidate in candidates])
     multiply_adds = model_source(fma_context, facts.part, facts.similar.donors)
     return Tf32Source(tensor.context, multiply_adds, tensor, has_both=has_both, unmeasured=unmeasured)
 
@@ -435,7 +439,7 @@ def _evidence(
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
     part, setting = facts.part, facts.setting
     kinds = part.unseen_gpu.by_kind
-    keys = _keys(setting, candidates)
+    keys = _setting_keys(setting, candidates)
     measured_keys = {key for key in keys if key in part.domain.settings}
     is_own = [facts.is_measured and (not facts.is_trained or key in measured_keys) for key in keys]
     # 1. The half width of an unmeasured candidate is at least that of an unmeasured GPU.
@@ -478,7 +482,7 @@ def _width_kind(facts: SettingFacts) -> str:
     """Return the key of the held-out GPUs' half width: the widest that applies to the setting."""
     unseen = facts.part.unseen_gpu
     fitting = {unseen.kind(facts.device.line, facts.setting.by_name.get("dtype", ""))}
-    if facts.never:
+    if facts.unmeasured_libraries:
         fitting |= {intervals.NEVER} & {*unseen.by_kind}
     return max(sorted(fitting), key=lambda name: unseen.by_kind[name].half_width)
 
@@ -503,7 +507,7 @@ def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...
         own = list(general)
         if library in donor_of:
             own.append(FROM_DONOR.format(gpu=setting.gpu, donor=donor_of[library]))
-        if library in facts.never:
+        if library in facts.unmeasured_libraries:
             own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
         notes[library] = tuple(own)
     return notes

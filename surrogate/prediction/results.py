@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 MEASURED, MODEL, SIMILAR_GPU = "measured", "model", "similar-gpu"
 DATASHEET, ROOFLINE, FLOOR = "datasheet", "roofline", "floor"
 SOURCES = {
-    MEASURED: "the very problem was measured with the candidate on the GPU",
+    MEASURED: "a measurement of this problem with the candidate on the GPU",
     MODEL: "a model of measurements with the candidate on the GPU",
     SIMILAR_GPU: "measurements with the candidate on other GPUs, of the same architecture if there are any",
     DATASHEET: "measurements on other GPUs or an analytical model, and the GPU's datasheet",
-    ROOFLINE: "peak arithmetic rate and bandwidth alone, since no model knows the candidate",
-    FLOOR: "an upper bound: the harness that measured such kernels here adds as much to every time",
+    ROOFLINE: "only peak arithmetic rate and bandwidth, because no model covers the candidate",
+    FLOOR: "an upper bound: the kernel is shorter than its harness can measure",
 }
 """The ladder of evidence: `source` of an answer → the origin of its time. The first source that covers a candidate
 gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""
 UNMEASURED = (SIMILAR_GPU, DATASHEET)
 """Sources of answers for an unmeasured GPU, or for an unmeasured setting on a GPU."""
-BASES = {SIMILAR_GPU: ", from other GPUs", DATASHEET: ", from its datasheet"}
+TITLE_SUFFIXES = {SIMILAR_GPU: ", from other GPUs", DATASHEET: ", from its datasheet"}
 """Source of a setting → text that the heading adds."""
 MEASURED_HALF_WIDTH = log(1.05)
 """Assumed half width, in log time, of a time in the training table of a described kernel. Such tables seldom state how
@@ -256,7 +256,7 @@ class Selection(TableResult):
 
     def table(self) -> Table:
         """Return the table that is printed."""
-        several = ", " in self.library
+        several_libraries = ", " in self.library
         described = self.problem if isinstance(self.problem, DescribedProblem) else None
         records = []
         for ranked in self.candidates:
@@ -267,7 +267,7 @@ class Selection(TableResult):
             records.append(
                 {
                     **name,
-                    **({"library": ranked.library} if several else {}),
+                    **({"library": ranked.library} if several_libraries else {}),
                     "time_us": ranked.time_us,
                     "90 %, µs": (ranked.lower_us, ranked.upper_us),
                     **costs,
@@ -475,7 +475,7 @@ def parse_bytes(text: str) -> int:
 def _title(answer: Selection | Prediction) -> str:
     """Return the heading: the problem, the GPU, the libraries, and the source if the setting was not measured."""
     place = f"{setting_line(answer.problem)} on {answer.gpu}"
-    basis = BASES.get(answer.source, "")
+    basis = TITLE_SUFFIXES.get(answer.source, "")
     if isinstance(answer.problem, DescribedProblem):
         return f"{place}{basis}"
     releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)

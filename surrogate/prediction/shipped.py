@@ -58,7 +58,7 @@ class Shipped:
         return {
             "bundle": self.path.name,
             "rows": interval["rows"] if interval else 0,
-            "dtypes": _load(self.path).parts[family].domain.dtypes(gpu_name),
+            "dtypes": _cached_bundle(self.path).parts[family].domain.dtypes(gpu_name),
             "source": MODEL if interval else DATASHEET,
             "median_ape": holdout["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else exp(unseen.half_width),
@@ -111,7 +111,7 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
     )
 
 
-def answering(device: Gpu) -> dict[str, Shipped]:
+def bundles_by_family(device: Gpu) -> dict[str, Shipped]:
     """Return family → shipped bundle that covers it on a GPU."""
     answers = {name: _covering(name, {}, device.name) for bundle in shipped() for name in bundle.families}
     answers.pop(DEFAULT_FAMILY, None)
@@ -124,14 +124,14 @@ def answering(device: Gpu) -> dict[str, Shipped]:
 
 
 def is_path(text: str | Path) -> bool:
-    """Return whether it is a `Path`, a text with a separator, or the name of a folder that holds a bundle."""
+    """Return whether ``text`` is a `Path`, has a separator, or is the name of a folder that holds a bundle."""
     return isinstance(text, Path) or "/" in text or "\\" in text or (Path(text) / "bundle.json").is_file()
 
 
 def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
     """Return the bundle's folder for a path or a GPU's name. A name of an existing file or folder is a path.
 
-    For a GPU it is the bundle of convolutions, or the one that covers ``problem``. Raises `InputError` if there is
+    For a GPU it is the bundle of convolutions, or the bundle that covers ``problem``. Raises `InputError` if there is
     neither such a folder nor such a GPU.
     """
     if is_path(text) or Path(text).exists():
@@ -189,9 +189,9 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
         return Predictor(as_bundle(name), gpu=gpu, library=library)
     if gpu is not None:
         raise InputError(f"two GPUs are named, {name!r} and {gpu!r}; give gpu= only with a bundle's path")
-    device = _found(name)
+    device = _registered_gpu(name)
     try:
-        bundle = _load(bundle_for(device, library))
+        bundle = _cached_bundle(bundle_for(device, library))
     except InputError:  # convolutions were not measured on the GPU or with the library, but other kernels may have been
         others = [bundle for bundle in shipped() if DEFAULT_FAMILY not in bundle.families]
         if not any(library in b.libraries if library else device.name in b.gpus for b in others):
@@ -203,22 +203,22 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
 def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shipped:
     """Return the shipped bundle with a family: measured with the type on the GPU, else with the type, else any.
 
-    If ``settings`` hold neither operator nor type, it is a bundle that was measured on the GPU. A bundle with AMD
-    boards only covers AMD GPUs, for the operators that an analytical model transfers between boards. Another bundle is
-    preferred if it has the operator and type on the GPU with at least `MIN_AMD_ROWS` rows.
+    If ``settings`` hold neither operator nor type, it is a bundle that was measured on the GPU. A bundle that has only
+    AMD boards is returned only for AMD GPUs and for operators that an analytical model transfers between boards.
+    Another bundle is preferred if it has the operator and type on the GPU with at least `MIN_AMD_ROWS` rows.
     """
     bundles = [bundle for bundle in shipped() if family in bundle.families]
-    own = [bundle for bundle in bundles if bundle.vendors == AMD]
-    bundles = [bundle for bundle in bundles if bundle not in own]
+    amd_only = [bundle for bundle in bundles if bundle.vendors == AMD]
+    bundles = [bundle for bundle in bundles if bundle not in amd_only]
     dtype, kind = settings.get("dtype", ""), settings.get("operator", "")
     is_tiled = kind in FAMILIES[family].tiled_kinds or not kind
-    if own and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
-        parts = [_load(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus]
+    if amd_only and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
+        parts = [_cached_bundle(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus]
         measured_keys = [key for part in parts for key in part.domain.settings if key.gpu == gpu_name]
         rows = sum(count for part in parts for key, count in part.row_counts.items() if key.gpu == gpu_name)
         is_measured = not kind or any(key.values[:2] == (kind, dtype) for key in measured_keys)
         if rows < MIN_AMD_ROWS or not is_measured:
-            return own[-1]
+            return amd_only[-1]
     measured = [bundle for bundle in bundles if gpu_name in bundle.gpus]
     with_type = [[b for b in group if dtype in b.families[family]] for group in (measured, bundles)]
     return next(group for group in (*with_type, measured if not dtype else [], bundles) if group)[-1]
@@ -239,7 +239,7 @@ class ShippedParts(Mapping[str, FamilyModel]):
         """Return the model for problems of these settings on a GPU. Raises `KeyError` if no bundle has the family."""
         if family in self._parts or family not in self._names:
             return self._parts[family]
-        return _load(_covering(family, settings, gpu_name).path).parts[family]
+        return _cached_bundle(_covering(family, settings, gpu_name).path).parts[family]
 
     def __getitem__(self, family: str) -> FamilyModel:
         return self.part(family, {}, "")
@@ -269,7 +269,7 @@ def _joined(bundle: Bundle) -> ShippedBundle:
 
 
 @lru_cache(maxsize=16)
-def _load(folder: Path) -> Bundle:
+def _cached_bundle(folder: Path) -> Bundle:
     return load_bundle(folder)
 
 
@@ -280,12 +280,12 @@ def load_operators(name: str, library: str | None = None) -> Predictor:
     unmeasured GPU the caps of its tensor units are ignored; the caller must limit times by the GPU's own peak. Raises
     `InputError` for an unknown GPU or library.
     """
-    device = _found(name)
+    device = _registered_gpu(name)
     devices = {device.name: uncapped(device)} if all(device.name not in b.gpus for b in shipped()) else {}
     return Predictor(_joined(Bundle({}, devices=devices)), gpu=device.name, library=library)
 
 
-def _found(name: str) -> Gpu:
+def _registered_gpu(name: str) -> Gpu:
     """Return the registered GPU of that name; the error also mentions bundle folders."""
     try:
         return gpu(name)
@@ -294,7 +294,7 @@ def _found(name: str) -> Gpu:
 
 
 @lru_cache(maxsize=16)
-def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
+def _cached_predictor(name: str, library: str | None, user_gpus: str) -> Predictor:
     """Return a loaded predictor. ``user_gpus`` is part of the cache key, because the user's file adds GPUs."""
     return load(name, library=library)
 
@@ -333,7 +333,7 @@ def predict(
     InputError
         If the problem, the GPU or the bundle cannot be read, or if no candidate is feasible.
     """
-    predictor = _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, ""))
+    predictor = _cached_predictor(gpu, library, environ.get(ENVIRONMENT_VARIABLE, ""))
     return predictor.predict(problem, algorithm, library_version=library_version, **settings)
 
 
@@ -361,4 +361,4 @@ def select(problem: object, *, gpu: str, library: str | None = None, **limits: A
     InputError
         If the problem, the GPU, the bundle or a limit cannot be read.
     """
-    return _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, "")).select(problem, **limits)
+    return _cached_predictor(gpu, library, environ.get(ENVIRONMENT_VARIABLE, "")).select(problem, **limits)

@@ -25,7 +25,7 @@ class SupportRules:
     _reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, problem: AnyProblem) -> Reasons:
-        """Return the reason or None of every candidate for one problem."""
+        """Return, for every candidate, the reason why it is refused for one problem, or None."""
         traits = self.setting.family.traits(problem)
         if traits not in self._reasons:
             family, gpu, versions, values = self.setting

@@ -1,4 +1,4 @@
-"""Predict for tables: columns in, columns out, in chunks of bounded memory. Each distinct problem is computed once."""
+"""Predict the rows of tables, in chunks of bounded memory. Consecutive rows of the same problem are computed once."""
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -22,7 +22,7 @@ from surrogate.prediction.resolve import Question, Resolver
 from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 16_384
-NOTHING: dict[str, object] = {
+NO_ANSWER: dict[str, object] = {
     **dict.fromkeys(("library", "algorithm", "source"), ""),
     **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
     **dict.fromkeys(("in_domain", "supported"), False),
@@ -73,7 +73,7 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
     else:
         column = "solver" if resolver.bundle.candidate == "solver" else "algorithm"
         if algorithm is not None or column in columns:
-            requested = _text({} if algorithm else columns, column, algorithm or "", rows)
+            requested = _text_column({} if algorithm else columns, column, algorithm or "", rows)
     chunks: list[tuple[Ranker, Group]] = []
     for setting_group in _groups(resolver, columns, defaults, family):
         for ranker, group in _rankers(resolver, setting_group, requested):
@@ -81,7 +81,7 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
                 sizes, positions = (part[start : start + CHUNK_ROWS] for part in (group.sizes, group.positions))
                 chunks.append((ranker, group._replace(sizes=sizes, positions=positions)))
     # Chunks share only a ranker's caches, so that each thread computes a chunk by itself.
-    out = _empty(rows)
+    out = _empty_answers(rows)
 
     def answer(chunk: tuple[Ranker, Group], stopped: object) -> None:
         ranker, group = chunk
@@ -137,9 +137,9 @@ def _groups(
         kinds = ", ".join(family.name for family, _ in families)
         raise InputError(f"{', '.join(unknown)} is not a setting of {kinds}; leave it out")
     for family, positions in families:
-        every = len(positions) == _length(columns)
-        part = columns if every else {name: np.asarray(values)[positions] for name, values in columns.items()}
-        sizes, texts = _read(family, part, len(positions), defaults)
+        is_whole_table = len(positions) == _length(columns)
+        part = columns if is_whole_table else {name: np.asarray(values)[positions] for name, values in columns.items()}
+        sizes, texts = _sizes_and_texts(family, part, len(positions), defaults)
         # Rows of equal texts get one code (rows,).
         code = np.zeros(len(sizes), dtype=np.int64)
         for values, number in texts.values():
@@ -160,19 +160,19 @@ def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> d
     return {**setting, "math": family.default_math(setting["dtype"], resolver.device(setting["gpu"]))}
 
 
-def _read(
+def _sizes_and_texts(
     family: Family, columns: Mapping[str, Cells], rows: int, defaults: Defaults
 ) -> tuple[np.ndarray, dict[str, Column]]:
     """Return the checked sizes (rows, sizes) and text columns of one family's rows."""
     sizes = _sizes(columns, family, rows)
-    texts = {name: _text(columns, name, getattr(defaults, name) or "", rows) for name in PLACE}
+    texts = {name: _text_column(columns, name, getattr(defaults, name) or "", rows) for name in PLACE}
     if others := [name for name in texts["gpu"][0] if defaults.gpu not in (None, canonical(name))]:
         raise InputError(
             f"the table has rows of {others[0]}, but the requested GPU is {defaults.gpu}; leave out one of the two"
         )
     for name, values in family.settings.items():
         default = defaults.settings.get(name) or ("" if name == "math" else family.setting_defaults[name])
-        texts[name] = _text(columns, name, default, rows)
+        texts[name] = _text_column(columns, name, default, rows)
         for value in filter(None, texts[name][0] if values else ()):
             check_choice(f"the table's {name}", value, values)
     _check_geometry(family, sizes, texts["library"])
@@ -200,11 +200,11 @@ def _rankers(resolver: Resolver, group: Group, requested: Column | None) -> Iter
         ranked = {candidate.name for candidate in ranker.candidates}
     for code in np.unique(number).tolist():
         name = requested[0][code]
-        of_name = ranker if name in ranked else resolver.ranker(question._replace(requested=(name,)))
-        if of_name is ranker or of_name.has(name):
-            codes_of.setdefault(of_name, []).append(code)
-    for of_codes, codes in codes_of.items():
-        yield of_codes, group.take(np.flatnonzero(np.isin(number, codes)))
+        named_ranker = ranker if name in ranked else resolver.ranker(question._replace(requested=(name,)))
+        if named_ranker is ranker or named_ranker.has(name):
+            codes_of.setdefault(named_ranker, []).append(code)
+    for codes_ranker, codes in codes_of.items():
+        yield codes_ranker, group.take(np.flatnonzero(np.isin(number, codes)))
 
 
 def _predict_group(ranker: Ranker, group: Group, requested: Column | None) -> Columns:
@@ -232,7 +232,7 @@ def _predict_group(ranker: Ranker, group: Group, requested: Column | None) -> Co
         ranked = ranked[~answers.fails[ranked]]
     best = ranked[np.append(True, rows[ranked][1:] != rows[ranked][:-1])] if len(ranked) else ranked
     length = len(problem) if requested else len(distinct)
-    out = _empty(length)
+    out = _empty_answers(length)
     chosen = answers.candidate[best]
     is_configuration = bool(requested) and bool(group.family.parameter_names)  # the table has the parameters
     name_of = attrgetter("algorithm" if is_configuration else "name")
@@ -269,8 +269,8 @@ def _notes(ranker: Ranker) -> np.ndarray:
     return out
 
 
-def _empty(length: int) -> Columns:
-    out = {name: np.full(length, value, dtype=object if value == "" else None) for name, value in NOTHING.items()}
+def _empty_answers(length: int) -> Columns:
+    out = {name: np.full(length, value, dtype=object if value == "" else None) for name, value in NO_ANSWER.items()}
     out["notes"] = np.fromiter(((),) * length, dtype=object, count=length)
     return out
 
@@ -303,7 +303,7 @@ def _families(columns: Mapping[str, Cells], own: Family | None) -> list[tuple[Fa
 
     ``own`` is the described kernel of a bundle.
     """
-    names, name_index = _text(columns, "family", own.name if own else DEFAULT_FAMILY, _length(columns))
+    names, name_index = _text_column(columns, "family", own.name if own else DEFAULT_FAMILY, _length(columns))
     families = [own if own and name == own.name else family_named(name) for name in names]
     code = np.array([families.index(family) for family in families], dtype=int)[name_index]
     return [(families[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
@@ -328,15 +328,15 @@ def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarra
 
 def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
     """Raise `InputError` for sizes that contradict each other."""
-    of_row = np.array(library[0], dtype=object)[library[1]]
-    for column, wrong, rule in family.geometry(dict(zip(family.size_names, sizes.T, strict=True)), of_row):
+    library_of_row = np.array(library[0], dtype=object)[library[1]]
+    for column, wrong, rule in family.geometry(dict(zip(family.size_names, sizes.T, strict=True)), library_of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             value = sizes[row, family.size_names.index(column)]
             raise RowError("the table", row, f"{column} is {value}; {rule}")
 
 
-def _text(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> Column:
+def _text_column(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> Column:
     """Return a text column. A missing column or cell takes the default."""
     if name not in columns:
         return [default], np.zeros(rows, dtype=np.int64)

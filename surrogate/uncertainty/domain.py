@@ -3,7 +3,7 @@
 A row is inside if its settings were measured together, its sizes lie in the training ranges, and its shape was measured
 or is near measured shapes. The limit for "near" is the distance of held-out shapes to their nearest training shapes.
 The distance is Euclidean in scaled log2 sizes: the root mean square over the nearest shapes, so that it is large where
-training was sparse. Only tables need more than numpy.
+training was sparse. A single problem needs only NumPy.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ class LibraryVersion(NamedTuple):
     version: str
 
 
-def weights(family: Family) -> np.ndarray:
+def size_weights(family: Family) -> np.ndarray:
     """Return the distance per doubling of each of the family's sizes, (sizes,). A size that may be 0 counts as 1 +
     size.
     """
@@ -132,11 +132,11 @@ class References:
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the offset added to each size before its log2, and the size's weight; an extra size of 2 becomes 1."""
-        return np.append(_shift(self.family), 0.0), np.append(weights(self.family), 1.0)
+        return np.append(_offset(self.family), 0.0), np.append(size_weights(self.family), 1.0)
 
     @cached_property
     def _factors(self) -> np.ndarray:
-        """Return (m, sizes + 1): its product with (coordinates, 1) is a squared distance less their squared length."""
+        """Return (m, sizes + 1): the product with (coordinates, 1) is the squared distance less |coordinates|²."""
         points = _coordinates(self.family, self.shapes) * ~_is_batch(self.family)
         return np.column_stack([-2 * points, (points * points).sum(axis=1)])
 
@@ -218,8 +218,8 @@ class References:
         rows = [*stored["shapes"], stored["least"], stored["greatest"]]
         sizes = from_json_types(np.ndarray, rows, "references").astype(np.int64)
         minimum, maximum = sizes[-2], sizes[-1]
-        floors = [size.minimum for size in family.sizes]
-        if sizes.shape[1:] != (len(floors),) or (sizes < floors).any() or len(sizes) < 3 or (minimum > maximum).any():
+        minima = [size.minimum for size in family.sizes]
+        if sizes.shape[1:] != (len(minima),) or (sizes < minima).any() or len(sizes) < 3 or (minimum > maximum).any():
             raise InputError(f"shapes, least and greatest are not sizes of family {family.name}")
         reach = from_json_types(Number, stored["reach"], "reach") if "reach" in stored else inf
         return cls(family, sizes[:-2], minimum, maximum, reach=reach)
@@ -471,7 +471,7 @@ def farthest_points(points: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.array(taken))
 
 
-def _shift(family: Family) -> np.ndarray:
+def _offset(family: Family) -> np.ndarray:
     return np.array([float(size.minimum == 0) for size in family.sizes])
 
 
@@ -481,7 +481,7 @@ def _is_batch(family: Family) -> np.ndarray:
 
 def _coordinates(family: Family, sizes: np.ndarray) -> np.ndarray:
     """Return the scaled log2 sizes (…, sizes)."""
-    return np.log2(np.asarray(sizes, dtype=np.float64) + _shift(family)) * weights(family)
+    return np.log2(np.asarray(sizes, dtype=np.float64) + _offset(family)) * size_weights(family)
 
 
 def reference_columns(family: Family) -> tuple[str, ...]:

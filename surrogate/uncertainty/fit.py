@@ -37,7 +37,7 @@ MIN_WIDTH = 1e-4
 """Minimum base. A model without errors on a few rows is not perfect."""
 PARTS = 5
 """Number of parts of the shapes. Each part is scored by widths that were fitted on the other parts."""
-SHARES = (0.02, 2.0)
+SHARE_BOUNDS = (0.02, 2.0)
 """Limits of the search for the independent share of errors."""
 SHARE_PROBLEMS = 1000
 """Maximum problems in the likelihood of the independent share. More problems hardly change the share."""
@@ -160,7 +160,7 @@ def fit_widths(
     Lei et al. 2018, "Distribution-free predictive inference for regression".
     """
     scores = HeldOutScores.of(rows, predicted_us, measured_us, distance)
-    widths, half_width = _last_fitted(scores)
+    widths, half_width = _with_final_constant(scores)
     counted = np.ones(len(scores.error), dtype=bool) if evaluated is None else evaluated[scores.position]
     part = scores.take(counted)
     measured, problem = (values[part.position] for values in (measured_us, rows.problem))
@@ -177,7 +177,7 @@ def held_out_half_widths(
     """
     scores = HeldOutScores.of(rows, predicted_us, measured_us, distance)
     out = np.full(len(rows), np.nan)
-    out[scores.position] = _cross_fitted(scores, lambda others: _last_fitted(others)[0], seed=1)
+    out[scores.position] = _cross_fitted(scores, lambda others: _with_final_constant(others)[0], seed=1)
     return out
 
 
@@ -191,7 +191,7 @@ def _cross_fitted(scores: HeldOutScores, fit: Callable[[HeldOutScores], Widths],
     return cross_fitted
 
 
-def _last_fitted(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
+def _with_final_constant(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
     """Return widths whose last constant comes from cross-fitted scores, and the cross-fitted half widths (rows,).
 
     A described kernel has too many configurations, and too few shapes, for a width per configuration. It gets one
@@ -207,7 +207,7 @@ def _last_fitted(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
     # Keys with few shapes get their own constant: the error of a new shape is often larger than theirs.
     remaining = scores.error / cross_fitted
     last = last_of_few = conformal_quantile(remaining, scores.shape)
-    few = {key: positions for key, positions in _cells(scores) if _shapes(scores, positions) < MIN_SHAPES}
+    few = {key: positions for key, positions in _rows_by_key(scores) if _shape_count(scores, positions) < MIN_SHAPES}
     is_few = np.zeros(len(remaining), dtype=bool)
     is_few[np.concatenate([np.empty(0, dtype=np.int64), *few.values()])] = True
     if few:
@@ -262,8 +262,8 @@ def _bases(scores: HeldOutScores, remaining: np.ndarray) -> dict[WidthKey, float
     decides.
     """
     bases = {ALL: max(conformal_quantile(remaining, scores.shape), MIN_WIDTH)}
-    for key, positions in _cells(scores):
-        shapes = _shapes(scores, positions)
+    for key, positions in _rows_by_key(scores):
+        shapes = _shape_count(scores, positions)
         base = max(conformal_quantile(remaining[positions], scores.shape[positions]), MIN_WIDTH)
         parents = (WidthKey(key.gpu if key.dtype else None, key.candidate), WidthKey(None, key.candidate), ALL)
         parent = next(bases[parent] for parent in parents if parent in bases and parent != key)
@@ -272,7 +272,7 @@ def _bases(scores: HeldOutScores, remaining: np.ndarray) -> dict[WidthKey, float
     return bases
 
 
-def _cells(scores: HeldOutScores) -> Iterator[tuple[WidthKey, np.ndarray]]:
+def _rows_by_key(scores: HeldOutScores) -> Iterator[tuple[WidthKey, np.ndarray]]:
     """Yield each key with the positions of its rows: candidates, candidates on a GPU, then also by element type.
 
     A parent comes before its children.
@@ -283,7 +283,7 @@ def _cells(scores: HeldOutScores) -> Iterator[tuple[WidthKey, np.ndarray]]:
             yield WidthKey(**{"gpu": None, **dict(zip(columns, values, strict=True))}), positions
 
 
-def _shapes(scores: HeldOutScores, positions: np.ndarray) -> int:
+def _shape_count(scores: HeldOutScores, positions: np.ndarray) -> int:
     """Return the number of shapes of the rows at ``positions``."""
     return len(np.unique(scores.shape[positions]))
 
@@ -317,7 +317,7 @@ def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, r
 def fit_independent_share(
     predicted_us: np.ndarray, measured_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, shape: np.ndarray
 ) -> float:
-    """Fit the share of a half width that the candidates of one problem do not have in common.
+    """Fit the share of a half width that is independent between the candidates of one problem.
 
     Under the fitted share, the measured fastest candidates have the maximum likelihood. All shapes have the same
     weight. The share also corrects a selection effect: the candidate with the shortest predicted time is often the
@@ -335,7 +335,7 @@ def fit_independent_share(
     Returns
     -------
     float
-        The share, within `SHARES`; 1 if no problem has two rows.
+        The share, within `SHARE_BOUNDS`; 1 if no problem has two rows.
     """
     from scipy.optimize import OptimizeResult, minimize_scalar
 
@@ -354,7 +354,9 @@ def fit_independent_share(
         likely = [intervals.probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, MIN_LIKELIHOOD)))
 
-    optimum: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
+    optimum: OptimizeResult = minimize_scalar(
+        loss, bounds=np.log(SHARE_BOUNDS), method="bounded", options={"xatol": 0.02}
+    )
     return float(np.exp(optimum.x))
 
 
@@ -484,7 +486,7 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, seen: np.ndarray) -> dict[s
     device = device_names(rows.frame).astype(str)
     frame = pd.DataFrame(kinds_of(rows), columns=["line", "dtype"])
 
-    def of(positions: np.ndarray, counts: int | None = None) -> HeldOutGpuErrors:
+    def errors_at(positions: np.ndarray, counts: int | None = None) -> HeldOutGpuErrors:
         """Return the errors of the rows at ``positions``, counted as ``counts`` GPUs.
 
         GPUs are too few for a quantile over GPUs. The half width is the largest of the GPUs' own quantiles plus a
@@ -499,22 +501,22 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, seen: np.ndarray) -> dict[s
 
     # 1. All GPUs together. If a GPU has seen settings, only those count.
     has_seen = np.isin(device, np.unique(device[seen]))
-    left_out = {"": of(np.flatnonzero(seen | ~has_seen))}
+    left_out = {"": errors_at(np.flatnonzero(seen | ~has_seen))}
     if len(never := np.flatnonzero(~seen)):
-        left_out[intervals.NEVER] = of(never)
+        left_out[intervals.NEVER] = errors_at(never)
     # 2. Each line, and each element type of a line. On few GPUs a type is no narrower than all types together.
     gpus = frame.groupby("line")["dtype"].agg(lambda part: len(np.unique(device[part.index])))
     counted = np.flatnonzero(seen & (frame["line"].map(gpus) > 1))
     for (line,), positions in row_groups(frame.iloc[counted], ("line",)):
         if line:
-            left_out[line] = of(counted[positions])
+            left_out[line] = errors_at(counted[positions])
     for (line, dtype), positions in row_groups(frame.iloc[counted], ("line", "dtype")):
         if line and dtype:
-            kind = of(counted[positions])
+            kind = errors_at(counted[positions])
             minimum = left_out[line].half_width if kind.gpus < MIN_GPUS else 0.0
             left_out[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, minimum))
     for line in filter(None, gpus.index[gpus == 1] if len(counted) else ()):
-        left_out[line] = of(counted, counts=1)
+        left_out[line] = errors_at(counted, counts=1)
     return left_out
 
 
@@ -548,7 +550,7 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
     for number, left_out in enumerate(list(largest.values())[:MAX_GPUS]):
         on_gpu = device == left_out
         same_architecture = [name for name in architecture if architecture[name] == architecture[left_out]]
-        folds = np.unique(fold[on_gpu])  # folds with rows on the GPU; GPUs take turns
+        folds = np.unique(fold[on_gpu])  # folds with rows on the GPU; each GPU takes the next of its folds
         holdout_fold = folds[number % len(folds)]
         outside = np.flatnonzero(on_gpu & (fold == holdout_fold))
         inside = np.flatnonzero((fold != holdout_fold) & ~np.isin(device, same_architecture))

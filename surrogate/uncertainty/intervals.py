@@ -88,8 +88,8 @@ class Widths:
     time_us
         Factor as a function of the predicted time in µs.
     independent_share
-        Share of a half width that the candidates of one problem do not have in common. Bundles store it as
-        ``independent_share``.
+        Share of a half width that is independent between the candidates of one problem. Bundles store it as
+        ``own_share``.
     """
 
     by_key: Mapping[WidthKey, float]
@@ -224,10 +224,10 @@ class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
         others = "never measured on this GPU, so its times come from other GPUs' measurements"
         basis = others if described else "from the datasheet alone"
         errors = self.by_kind[kind]
-        line, _, of_type = kind.partition("|")
+        line, _, dtype = kind.partition("|")
         if errors.median_ape is None:
             return f"{basis}: the errors of such times are unknown{', so P(best) is nearer to even' * described}"
-        what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(of_type)}{of_type}"
+        what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(dtype)}{dtype}"
         # The errors of a line with a single GPU come from other lines.
         has_errors = any(key.startswith(f"{line}|") for key in self.by_kind)
         vendor = (f"{line.upper()} " if line.isalpha() else f"AMD {line} ") if has_errors else ""
@@ -286,7 +286,7 @@ def probability_best(
         probability[fastest] = probability_best(mean[fastest], np.asarray(half_width)[fastest], independent_share)
         return probability
     deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (independent_share / STUDENT_90), _MIN_WIDTH)
-    # 1. Points around every candidate. After the first time at which some candidate surely ended, no point matters.
+    # 1. Points around every candidate. Points above the smallest last point of a candidate do not change the result.
     points = (mean + _STEPS[:, None] * deviation).ravel()
     points = np.sort(points[points <= (mean + _STEPS[-1] * deviation).min()])
     points = points[:: -(-len(points) // MAX_POINTS)]  # points of many candidates are closer than needed

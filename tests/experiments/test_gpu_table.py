@@ -6,7 +6,7 @@ import pytest
 from experiments.experiment import HOME
 from experiments.gpu_table import FAMILIES, accuracies, groups, passes, readme_rows
 from surrogate.features.gpu import gpu, gpus
-from surrogate.prediction.shipped import answering
+from surrogate.prediction.shipped import bundles_by_family
 
 
 def test_every_board_stands_in_one_of_at_most_twelve_rows() -> None:
@@ -17,7 +17,7 @@ def test_every_board_stands_in_one_of_at_most_twelve_rows() -> None:
 
 @pytest.mark.parametrize(("name", "family"), [("t4", "conv"), ("h100-sxm", "gemm"), ("rtx-3090", "attention")])
 def test_a_factor_is_what_the_bundle_claims(name: str, family: str) -> None:
-    evidence = answering(gpu(name))[family].evidence(family, name)
+    evidence = bundles_by_family(gpu(name))[family].evidence(family, name)
     assert accuracies(gpu(name))[family][:2] == (evidence["factor_90"], bool(evidence["rows"]))
 
 

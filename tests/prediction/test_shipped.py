@@ -39,7 +39,7 @@ def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     shipped.cache_clear()
     yield tmp_path
     shipped.cache_clear()
-    shipped_module._loaded.cache_clear()
+    shipped_module._cached_predictor.cache_clear()
 
 
 def test_found_by_gpu_then_by_vendor(shelf: Path) -> None:

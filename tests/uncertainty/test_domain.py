@@ -19,7 +19,7 @@ GEMM = FAMILIES["gemm"]
 
 BASE = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 NAMES = CONV.size_names
-WEIGHT = dict(zip(NAMES, domains.weights(CONV), strict=True))
+WEIGHT = dict(zip(NAMES, domains.size_weights(CONV), strict=True))
 KEY = domains.ReferenceKey(None, "cudnn", ("fwd",))
 SETTING = ("fwd", "fp32", "fma", "NCHW")
 NAME_OF = {"Tesla T4": "t4", "Tesla K80": "k80", "TITAN Xp": "titan-xp"}
@@ -40,7 +40,7 @@ def test_the_batch_counts_beyond_what_was_measured() -> None:
 
 def test_a_product_has_two_batch_sizes() -> None:
     """Of a matrix product, batch and m: beyond both, their weights add as sides of a right angle."""
-    own = dict(zip(GEMM.size_names, domains.weights(GEMM), strict=True))
+    own = dict(zip(GEMM.size_names, domains.size_weights(GEMM), strict=True))
     sizes = {"batch": 1, "m": 64, "n": 256, "k": 512}
     known = domains.References.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
     outside = [{**sizes, "batch": 2, "m": 128}[name] for name in GEMM.size_names]
@@ -58,7 +58,7 @@ def test_against_a_loop_over_all_pairs(kind) -> None:
     sizes[:, batch] = 4
     train, asked = sizes[:40], sizes[40:]
     shift = np.array([size.minimum == 0 for size in kind.sizes])
-    points = np.log2(sizes + shift) * domains.weights(kind)
+    points = np.log2(sizes + shift) * domains.size_weights(kind)
     gaps = points[40:, None, :] - points[None, :40, :]
     pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, : domains.NEIGHBOURS]
     known = domains.References.of(kind, train)

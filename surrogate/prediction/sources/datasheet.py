@@ -43,7 +43,7 @@ class HeldOutErrors:
 
 @dataclass(frozen=True, slots=True)
 class DatasheetModels(HeldOutErrors):
-    """The analytical model of an element type's kernels. Its errors are those on held-out networks."""
+    """The analytical model of an element type's kernels. Its errors were measured on held-out networks."""
 
     model: TensorCoreModel
 

@@ -2,8 +2,8 @@
 
 A setting decides most of the trees' columns, so the trees are specialised to a setting once. A row of the trees' input
 holds the problem's columns, the candidate's own, its library's version and its code. The trees are combined with
-measurements in the setting. They are the GPU's own, or those of a donor GPU if the candidate was not measured on the
-GPU. A donor is a similar GPU.
+measurements in the setting. If the candidate was not measured on the GPU, measurements of a similar GPU, the donor,
+replace the GPU's own.
 """
 
 from collections.abc import Mapping, Sequence

@@ -80,7 +80,8 @@ class Times(NamedTuple):
     """Columns (rows,): times in µs and workspaces in bytes.
 
     A time is NaN if the source does not cover the candidate. ``measured`` marks times that were measured on the same
-    problem. ``fails`` marks candidates that are expected not to run the problem. None means no row.
+    problem. ``fails`` marks candidates that are expected not to run the problem. If one of the two is None, it marks no
+    row.
     """
 
     time_us: np.ndarray
@@ -179,8 +180,8 @@ def terms_at(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
     sized = terms.sized
     if len(rows) == len(terms.roofline_us) and (rows[1:] > rows[:-1]).all():
         return terms
-    of_rows = type(sized)._make(v[rows] if isinstance(v, np.ndarray) else v for v in sized)
-    return ProblemTerms((), terms.roofline_us[rows], of_rows)
+    selected = type(sized)._make(v[rows] if isinstance(v, np.ndarray) else v for v in sized)
+    return ProblemTerms((), terms.roofline_us[rows], selected)
 
 
 @dataclass(frozen=True, slots=True)
