@@ -42,7 +42,7 @@ class InProcess:
 
 
 @cases(__file__)
-def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
+def test_a_campaign_is_publishable_if_cupti_timed_its_rows(chain, tmp_path, variables, fault):
     """Rows timed by anything but CUPTI's kernels, or no rows, are not; single failures are."""
     chain.setattr(gpu_module, "POOL_ELEMENTS", 65_537)
     chain.setattr(module, "open_operators", lambda _: GpuOperators())
@@ -108,7 +108,7 @@ def convolutions(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "version"), [("h100", "91002"), ("v100", "91002"), ("gb202", "91900")])
-def test_all_slices_measure_count_and_join(measured, tmp_path, gpu, version):
+def test_all_slices_are_measured_counted_and_joined(measured, tmp_path, gpu, version):
     """Every row by CUPTI, every counted kernel joined; under ncu, also of chips with other metrics."""
     assert measured(gpu=gpu, cudnn_version=version) == "fit to be published"
     assert set(reports(tmp_path)) == set(SLICES) and not any(r["failed"] for r in reports(tmp_path).values())
@@ -137,7 +137,7 @@ def test_a_fault_costs_one_measurement_in_bounded_time(chain, measured, tmp_path
 
 @pytest.mark.slow
 @cases(__file__)
-def test_a_machine_that_cannot_be_trusted_measures_nothing(seer, tmp_path, variables, words):
+def test_an_untrustworthy_machine_measures_nothing(seer, tmp_path, variables, words):
     for result in (seer(*WORDS, **variables), seer("doctor", **variables)):
         assert result.returncode == 1 and words in result.stdout + result.stderr
         assert "Traceback" not in result.stderr
@@ -146,7 +146,7 @@ def test_a_machine_that_cannot_be_trusted_measures_nothing(seer, tmp_path, varia
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["denied", "hang", "fails:group-B"])
-def test_a_profiler_that_fails_leaves_the_times(measured, tmp_path, order):
+def test_a_failing_profiler_keeps_the_times(measured, tmp_path, order):
     assert "; counters are incomplete: " in measured(minutes=4.0, profiler=order)
     rows, kernels = convolutions(tmp_path)
     assert (rows.loc[rows["status"] == "ok", "timer"] == "cupti").all() and len(kernels)
@@ -155,7 +155,7 @@ def test_a_profiler_that_fails_leaves_the_times(measured, tmp_path, order):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_campaign_goes_on(seer, tmp_path, stop):
+def test_a_killed_campaign_continues(seer, tmp_path, stop):
     """At any moment: nothing that was measured is lost, and nothing is measured twice."""
     child = subprocess.Popen([sys.executable, "-m", "surrogate", *WORDS], cwd=tmp_path, stderr=subprocess.PIPE)
     log, end_s = tmp_path / "run" / "slice-0.jsonl", time.monotonic() + 120.0

@@ -26,7 +26,7 @@ def recording(make_plan, record):
     return record(make_plan(12), name="recording.jsonl")
 
 
-def test_a_replay_is_collected_and_repeated(seer, recording, tmp_path):
+def test_a_repeated_replay_measures_nothing_new(seer, recording, tmp_path):
     output = tmp_path / "run.jsonl"
     words = ("--device", "replay", "--recording", recording, "-o", output)
     result = seer(*words).succeeded()
@@ -38,7 +38,7 @@ def test_a_replay_is_collected_and_repeated(seer, recording, tmp_path):
     assert "measured nothing new" in result.out
 
 
-def test_a_plan_file_and_shards(seer, recording, tmp_path):
+def test_shards_of_a_plan_file_are_collected(seer, recording, tmp_path):
     problems = sorted({str(p["problem"]).split()[0] for p in log.read_log(recording).records})
     plan = tmp_path / "plan.txt"
     plan.write_text("\n".join(problems[:6]))
@@ -50,7 +50,7 @@ def test_a_plan_file_and_shards(seer, recording, tmp_path):
     assert len(rows) == 24
 
 
-def test_settings_reach_the_plan(seer, tmp_path, recording):
+def test_setting_options_reach_the_plan(seer, tmp_path, recording):
     result = seer(
         "--device",
         "replay",
@@ -71,7 +71,7 @@ def test_settings_reach_the_plan(seer, tmp_path, recording):
     assert "fp16 default NHWC bwd_data was not recorded" in result.err
 
 
-def test_the_cpu_keeps_its_time_under_either_name(seer, tmp_path, monkeypatch):
+def test_the_reference_device_stops_in_time(seer, tmp_path, monkeypatch):
     from surrogate.collect import cpu
 
     monkeypatch.setattr(cpu, "measure_datasheet", lambda: {"name": "Test CPU"})
@@ -84,7 +84,7 @@ def test_the_cpu_keeps_its_time_under_either_name(seer, tmp_path, monkeypatch):
     assert header.device.gpu == "Test CPU"
 
 
-def test_a_run_in_which_nothing_is_supported_exits_1(seer, recording, tmp_path):
+def test_a_run_without_a_supported_algorithm_exits_1(seer, recording, tmp_path):
     text = recording.read_text().splitlines()
     kept = [line for line in text if '"kind":"measure"' not in line or '"not_supported"' in line]
     only_fft = [line.replace('"IMPLICIT_GEMM","GEMM","FFT","WINOGRAD"', '"FFT"') for line in kept]
@@ -96,7 +96,7 @@ def test_a_run_in_which_nothing_is_supported_exits_1(seer, recording, tmp_path):
     assert "not_supported" in result.out
 
 
-def test_a_device_lost_for_good_is_one_line_and_the_same_command_tries_again(
+def test_a_lost_device_ends_the_run_and_the_command_can_be_repeated(
     seer, fake_device, make_plan, monkeypatch, tmp_path
 ):
     device, plan = fake_device(), tmp_path / "plan.txt"
@@ -114,7 +114,7 @@ def test_a_device_lost_for_good_is_one_line_and_the_same_command_tries_again(
     assert result.code == 0 and len(merge_runs([tmp_path / "run.jsonl"]).frame) == 16
 
 
-def test_left_out_problems_are_counted(seer, tmp_path, monkeypatch):
+def test_omitted_problems_are_counted(seer, tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     plan = tmp_path / "plan.txt"
     plan.write_text("n1c1h4k1r1\n" + "\n".join(str(conv) for conv in networks()["AlexNet"]))
@@ -124,7 +124,7 @@ def test_left_out_problems_are_counted(seer, tmp_path, monkeypatch):
     assert "libcudnn was not found" in result.err
 
 
-def test_the_caps_of_a_plan_are_options_and_what_they_take_stands_in_the_log(seer, tmp_path, monkeypatch):
+def test_cap_options_apply_and_omitted_problems_are_logged(seer, tmp_path, monkeypatch):
     """71 MFLOP pass both caps, 567 MFLOP where the CPU's 500 are lifted, a filter of 4.3 MiB neither time."""
     monkeypatch.setattr("surrogate.collect.cpu.measure_datasheet", lambda: {"name": "Test CPU"})
     plan, output = tmp_path / "plan.txt", tmp_path / "run.jsonl"
@@ -140,7 +140,7 @@ def test_the_caps_of_a_plan_are_options_and_what_they_take_stands_in_the_log(see
     assert seer(*words, "-o", output, "--campaign", "--max-gflop", 1).is_refusal("leave --plan out")
 
 
-def test_the_deviceless_heuristic_is_called(seer, tmp_path, monkeypatch):
+def test_heuristic_only_calls_collect_heuristic(seer, tmp_path, monkeypatch):
     calls = []
 
     def collect_heuristic(plan, gpu, output, progress):
@@ -168,7 +168,7 @@ main()
 
 
 @pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
-def test_an_ended_run_goes_on_and_has_the_table_of_a_whole_one(seer, recording, tmp_path, ending):
+def test_an_interrupted_run_continues_to_the_same_table(seer, recording, tmp_path, ending):
     output, whole = tmp_path / "run.jsonl", tmp_path / "whole.jsonl"
     words = ["--device", "replay", "--recording", str(recording), "-o"]
     for lines in (3, 20):  # ended twice

@@ -11,7 +11,7 @@ from surrogate.collect.device import MeasuredKernel
 FAKE = Path(__file__).parent / "fake"
 
 
-def test_a_real_record_type_has_the_fields():
+def test_cupti_python_has_the_fields_and_names():
     """A kernel record of cupti-python's own type, of CUDA 13 or 12; and the names used of its module exist."""
     cupti = pytest.importorskip("cupti.cupti", reason="needs cupti-python")
     import numpy as np
@@ -36,7 +36,7 @@ def span(start, end, name="k"):
     return LaunchRecord(start, end, MeasuredKernel(name, 1, 1, 1, 32, 1, 1, 1, 0, 0, (end - start) / 1e3))
 
 
-def test_sums_spans_and_medians_by_hand():
+def test_trace_repeats_computes_sums_spans_and_medians():
     repeats = [
         [span(0, 10_000, "a"), span(15_000, 20_000, "b")],
         [span(0, 12_000, "a"), span(13_000, 20_000, "b")],
@@ -50,5 +50,5 @@ def test_sums_spans_and_medians_by_hand():
 
 
 @pytest.mark.parametrize("repeats", [[], [[]], [[span(0, 1)], []]])
-def test_missing_records_say_nothing(repeats):
+def test_trace_repeats_returns_none_without_records(repeats):
     assert trace_repeats(repeats) is None

@@ -82,7 +82,7 @@ GENERAL = parse("n2c6h11w9k4r3s2p1q0u2v1l1j2g2")
 
 @cases(__file__)
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_results_are_those_of_the_problem_described(opened, direction, dtype, layout, tolerance):
+def test_results_agree_with_direct_convolution(opened, direction, dtype, layout, tolerance):
     """Sizes, pads, strides, dilations, groups, types, layouts and scales arrive as they are meant: the gradients are
     the adjoints of the forward pass, so ⟨y, conv(x, w)⟩ = ⟨dx, x⟩ = ⟨dw, w⟩ for any x or w."""
     conv = replace(GENERAL, direction=direction, dtype=dtype, layout=layout)
@@ -98,13 +98,13 @@ def test_results_are_those_of_the_problem_described(opened, direction, dtype, la
 
 
 @pytest.mark.parametrize(("number", "version"), [(8907, "8.9.7"), (8200, "8.2.0"), (90100, "9.1.0"), (91900, "9.19.0")])
-def test_versions_are_read_in_both_numberings(chain, number, version):
+def test_both_numberings_of_versions_are_read(chain, number, version):
     chain.setenv("FAKE_CUDNN_VERSION", str(number))
     assert Library.load().version == version
 
 
 @cases(__file__)
-def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
+def test_the_header_reports_errors_of_fma_and_default_math(opened, variables, low, high):
     """FMA keeps every digit, TF32 ten bits; NaN leaves a header that can be written."""
     info = opened(**variables).device_info()
     errors = info.properties["relative_errors"]
@@ -120,7 +120,7 @@ def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
 
 
 @cases(__file__)
-def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, cupti):
+def test_every_algorithm_is_timed_by_its_kernels_or_not_supported(opened, direction, cupti):
     """With cupti-python 12, which refuses RUNTIME, too."""
     device = opened(cupti=cupti)
     conv = Conv(n=4, c=16, h=14, k=8, r=3, pad_h=1, direction=direction)
@@ -162,7 +162,7 @@ def test_one_fault_costs_one_measurement(opened, chain, order, status, words):
     assert after.status == "ok" and after.timer == ("events" if "CUPTI_ERROR" in words else "cupti")
 
 
-def test_without_correlations_the_flushes_split_the_repeats(opened, chain):
+def test_flushes_separate_repeats_without_correlations(opened, chain):
     device = opened()
     labelled = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
     chain.setenv("FAKE_FAULTS", "late record 39 0")
@@ -173,7 +173,7 @@ def test_without_correlations_the_flushes_split_the_repeats(opened, chain):
 
 @pytest.mark.parametrize("launches", ["runtime", "driver", "mixed"])
 @pytest.mark.parametrize("cupti", ["12", "13"])
-def test_every_launch_belongs_to_its_call_whatever_labels_say(opened, chain, cupti, launches):
+def test_launches_without_labels_belong_to_their_call(opened, chain, cupti, launches):
     """cupti-python 12.8 refuses the runtime's records: its launches have no label, and a mixed call only some."""
     chain.setenv("FAKE_CUPTI", cupti)
     device = opened(launches=launches)
@@ -188,7 +188,7 @@ def test_every_launch_belongs_to_its_call_whatever_labels_say(opened, chain, cup
         assert bool(result.reason) is result.labels_differ
 
 
-def test_times_under_a_held_clock_are_taken_again_and_marked(opened, chain):
+def test_throttled_times_are_repeated_and_marked(opened, chain):
     """Once it lets go, the times are the usual ones; where it does not, the row says so, and tries are limited."""
     chain.setattr(instruments, "PAUSE_S", 0.0)
     device = opened()
@@ -210,7 +210,7 @@ def test_long_calls_get_fewer_repeats(chain, batch, repeats):
         assert len(device.measure(conv, "IMPLICIT_GEMM", POLICY).times_us) == repeats
 
 
-def test_find_runs_warm(opened, chain, tmp_path):
+def test_find_warms_up_each_algorithm_once(opened, chain, tmp_path):
     """Every algorithm once before, in this process, but the one that was measured."""
     log = tmp_path / "launches"
     chain.setenv("FAKE_PROFILE", str(log))
@@ -225,14 +225,14 @@ def test_find_runs_warm(opened, chain, tmp_path):
     }
 
 
-def test_a_sticky_error_loses_the_device(opened, chain):
+def test_a_sticky_error_raises_device_lost(opened, chain):
     device = opened()
     chain.setenv("FAKE_FAULTS", "sticky cudnnConvolutionForward 2 1")
     with pytest.raises(DeviceLostError, match="illegal memory access"):
         device.measure(CONV, "GEMM", POLICY)
 
 
-def test_limits_of_memory_are_statuses(refused, opened):
+def test_memory_limits_become_statuses(refused, opened):
     device = opened()
     wide = Conv(n=8, c=64, h=64, k=64, r=3, pad_h=1)  # im2col needs 75 MB
     result = device.measure(wide, "GEMM", POLICY)
@@ -244,13 +244,13 @@ def test_limits_of_memory_are_statuses(refused, opened):
 
 
 @cases(__file__)
-def test_what_cannot_start_is_one_line(refused, opened, variables, words):
+def test_a_device_that_cannot_start_is_refused(refused, opened, variables, words):
     with refused(words):
         opened(**variables)
 
 
 @cases(__file__)
-def test_cupti_that_does_not_open_leaves_the_events(opened, chain, order, words):
+def test_without_cupti_the_events_time_the_calls(opened, chain, order, words):
     if not order:
         chain.setitem(sys.modules, "cupti", None)
     device = opened(faults=order)
@@ -260,11 +260,11 @@ def test_cupti_that_does_not_open_leaves_the_events(opened, chain, order, words)
     assert result.timer == "events" and result.times_us == result.spans_us and result.kernels == ()
 
 
-def test_convolutions_need_no_random_numbers_compiler_or_headers(opened):
+def test_convolutions_need_neither_curand_nor_a_compiler(opened):
     assert opened(cupy_parts="none").measure(CONV, "GEMM", POLICY).timer == "cupti"
 
 
-def test_an_unfinished_event_has_no_time(opened):
+def test_elapsed_us_refuses_an_unfinished_event(opened):
     device = opened()
     start, end = device.gpu.event(), device.gpu.event()
     with pytest.raises(RuntimeError, match="cudaErrorNotReady"):
@@ -308,7 +308,7 @@ def test_every_operator_is_timed(chain, operator):
         ("error nvrtc -1 0", OPERATORS[4]),
     ],
 )
-def test_an_operator_that_fails_is_a_status(chain, order, operator):
+def test_a_failing_operator_becomes_a_status(chain, order, operator):
     """cuDNN's, CUDA's, cuBLAS's and the compiler's errors are of four kinds, none a child of another."""
     with closing(GpuOperators()) as device:
         chain.setenv("FAKE_FAULTS", order)
@@ -318,7 +318,7 @@ def test_an_operator_that_fails_is_a_status(chain, order, operator):
         assert device.measure(operator, POLICY).status == "ok"
 
 
-def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(refused, chain, tmp_path):
+def test_a_crash_of_the_heuristic_is_refused_with_the_remedy(refused, chain, tmp_path):
     """As cuDNN 9.10 does without a driver; what was ranked before stays in the log, and the same command goes on."""
     output, plan = tmp_path / "picks.jsonl", PlanSource(sample=5).build(GPU_CAPS)
     chain.setenv("FAKE_FRONTEND", "segfault")

@@ -31,7 +31,7 @@ def test_memory_is_shared_between_tensors_and_workspace(cupy):
     assert large.workspace_bytes > 0.4 * 0.9 * free
 
 
-def test_operands_and_result_are_aligned_and_apart(cupy):
+def test_operands_and_result_are_aligned_and_disjoint(cupy):
     gpu = CudaDevice(1 << 20, 1 << 20)
     sizes = (1000, 513, 70_001)
     first, second, result = gpu.place(sizes, "fp32")
@@ -52,7 +52,7 @@ def test_operands_are_random_normal(cupy, dtype, numpy_dtype):
         assert 0.9 < found.std() < 1.1
 
 
-def test_operands_are_filled_again_where_a_result_lay(cupy):
+def test_operands_are_refilled_after_a_result_overwrote_them(cupy):
     gpu, size = CudaDevice(1 << 20, 1 << 20), 2 << 20
     first, _, result = gpu.place((1000, 1000, size), "fp32")
     written = cupy.empty(size, cupy.uint8)
@@ -62,7 +62,7 @@ def test_operands_are_filled_again_where_a_result_lay(cupy):
     assert again == first and values(gpu, first, size // 4, np.float32).std() > 0.9
 
 
-def test_faults_that_pass_and_faults_that_stay(cupy, chain):
+def test_only_sticky_faults_lose_the_device(cupy, chain):
     gpu = CudaDevice(1 << 20, 1 << 20)
     gpu.synchronize()
     chain.setenv("FAKE_FAULTS", "soft cudaStreamSynchronize -1 1")
@@ -76,7 +76,7 @@ def test_faults_that_pass_and_faults_that_stay(cupy, chain):
             call()
 
 
-def test_facts_for_the_header(cupy, chain):
+def test_the_device_reports_versions_and_properties(cupy, chain):
     chain.setenv("NVIDIA_TF32_OVERRIDE", "0")
     gpu = CudaDevice(1 << 20, 1 << 20)
     assert gpu.name == "NVIDIA H100 80GB HBM3"
@@ -85,7 +85,7 @@ def test_facts_for_the_header(cupy, chain):
     assert known.items() <= gpu.properties().items()
 
 
-def test_what_is_missing_is_told(refused, cupy, chain):
+def test_missing_cupy_and_memory_are_refused(refused, cupy, chain):
     with chain.context() as patch:
         patch.setitem(sys.modules, "cupy", None)
         with refused("pip install 'seer-surrogate[gpu]'"):

@@ -29,7 +29,7 @@ def device(chain):
 
 @pytest.mark.parametrize(("dtype", "layout"), [("fp32", "NCHW"), ("fp16", "NHWC"), ("fp64", "NCHW")])
 @pytest.mark.parametrize("direction", OPERATIONS)
-def test_the_operation_is_that_of_the_problem(device, direction, dtype, layout):
+def test_the_graph_has_the_tensors_of_the_problem(device, direction, dtype, layout):
     """All sizes differ, and the stand-in takes no operation whose tensors are not those of its convolution."""
     conv = replace(parse("n2c6h11w9k4r3s2p1q0u2v1l1j2g2"), direction=direction, dtype=dtype, layout=layout)
     assert device.heuristic(conv)
@@ -43,12 +43,12 @@ def test_fma_math_admits_no_tensor_cores_in_fp32(device, dtype, math, engines):
     assert len(ranking) <= MAX_PLANS
 
 
-def test_a_problem_that_no_engine_takes_has_an_empty_ranking(device, chain):
+def test_a_problem_without_an_engine_has_an_empty_ranking(device, chain):
     chain.setenv("FAKE_FRONTEND", "graph")
     assert device.heuristic(CONV) == ()
 
 
-def test_the_ranking_leaves_out_what_is_refused_after_all_and_tells_what_is_deterministic(device):
+def test_the_ranking_skips_refused_plans_and_marks_deterministic_ones(device):
     assert device.heuristic(CONV)[1:5] == (
         HeuristicEntry("engine:1", "ok", workspace_bytes=1024, deterministic=True),
         HeuristicEntry("engine:0", "ok", workspace_bytes=0, deterministic=True),
@@ -57,7 +57,7 @@ def test_the_ranking_leaves_out_what_is_refused_after_all_and_tells_what_is_dete
     )
 
 
-def test_every_nvidia_gpu_of_the_registry_can_be_described():
+def test_every_nvidia_gpu_can_be_described():
     known = [each for each in gpus() if each.vendor == "nvidia" and each.compute_capability in LIMITS]
     described = [json.loads(properties_json(each)) for each in known]
     assert len(described) > 20 and {len(each) for each in described} == {23}
@@ -67,12 +67,12 @@ def test_every_nvidia_gpu_of_the_registry_can_be_described():
 
 
 @pytest.mark.parametrize("name", ["mi100", "k80"])
-def test_a_gpu_that_cudnn_cannot_know_is_refused_before_the_library_is_looked_for(name):
+def test_an_unsupported_gpu_is_refused_before_the_library_is_loaded(name):
     with pytest.raises(InputError, match=f"{name}.*cannot be described"):
         HeuristicDevice(gpu(name))
 
 
-def test_without_a_library_that_can_rank_the_remedy_is_one_line(refused, chain):
+def test_an_unsuitable_library_is_refused_with_the_remedy(refused, chain):
     chain.setenv("FAKE_FRONTEND", "device")
     with refused("cannot describe", "NOT_INITIALIZED", "pip install"):
         HeuristicDevice(gpu("h200"))
@@ -84,13 +84,13 @@ def test_without_a_library_that_can_rank_the_remedy_is_one_line(refused, chain):
         HeuristicDevice(gpu("h200"))
 
 
-def test_without_the_frontend_the_remedy_is_one_line(refused, chain):
+def test_a_missing_frontend_is_refused_with_the_remedy(refused, chain):
     chain.setitem(sys.modules, "cudnn", None)
     with refused("frontend", "pip install 'seer-surrogate[heuristic]'"):
         HeuristicDevice(gpu("h200"))
 
 
-def test_an_element_type_that_cudnn_is_not_asked_in_is_refused(refused, device):
+def test_an_unsupported_dtype_is_refused(refused, device):
     with refused("int8"):
         device.heuristic(replace(CONV, dtype="int8"))
 
@@ -99,7 +99,7 @@ def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_log_holds_a_ranking_per_problem(device, make_plan, tmp_path):
+def test_collect_heuristic_logs_a_ranking_per_problem(device, make_plan, tmp_path):
     path, seen, chosen = tmp_path / "run.jsonl", [], make_plan(3)
     collect_heuristic(chosen, "h200", str(path), lambda *call: seen.append(call), device=device)
     header, *rest = records(path)
@@ -109,7 +109,7 @@ def test_the_log_holds_a_ranking_per_problem(device, make_plan, tmp_path):
     assert seen[-1][:2] == (3, 3) and seen[-1][2].endswith(" rows/s, 0:00 left")
 
 
-def test_an_interrupted_log_goes_on_and_another_gpus_does_not(refused, chain, make_plan, tmp_path):
+def test_collect_heuristic_continues_a_log_of_the_same_gpu_only(refused, chain, make_plan, tmp_path):
     path, chosen = tmp_path / "run.jsonl", make_plan(3)
 
     def ranked(gpu_name, stop_after=3):

@@ -38,7 +38,7 @@ HEADER = header_text()
 needs_header = pytest.mark.skipif(not HEADER, reason="needs the headers of cuDNN 9 beside its library")
 
 
-def test_algo_perf_has_the_headers_layout():
+def test_algo_perf_has_the_layout_of_the_header():
     """cudnnConvolutionFwdAlgoPerf_t on 64-bit systems: int, int, float, size_t, int, int, int[3]."""
     offsets = {name: getattr(abi.AlgoPerf, name).offset for name, _ in abi.AlgoPerf._fields_}
     assert ctypes.sizeof(abi.AlgoPerf) == 48
@@ -53,7 +53,7 @@ def test_algo_perf_has_the_headers_layout():
     }
 
 
-def test_status_codes():
+def test_status_of_maps_codes_to_statuses():
     assert status_of(0) == "ok"
     assert {status_of(code) for code in (3000, 3007, 3014, 9, 6)} == {"not_supported"}
     assert {status_of(code) for code in (1001, 2000, 4003, 5000, 1, 3, 4, 8)} == {"failed"}
@@ -61,7 +61,7 @@ def test_status_codes():
     assert CudnnError(3002, "shape").status == "not_supported"
 
 
-def test_names_of_numbers(refused):
+def test_numbers_have_their_names(refused):
     assert abi.algorithm_name("fwd", 6) == "WINOGRAD"
     assert abi.algorithm_name("bwd_data", 2) == "FFT"
     assert abi.algorithm_name("bwd_filter", 6) == "FFT_TILING"
@@ -71,7 +71,7 @@ def test_names_of_numbers(refused):
         abi.data_type("int8")
 
 
-def test_the_environment_names_the_library(refused, monkeypatch):
+def test_the_environment_variable_selects_the_library(refused, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "some/where/libcudnn.so")
     assert library_paths() == ["some/where/libcudnn.so"]
     with refused("SEER_CUDNN"):
@@ -133,7 +133,7 @@ def test_enumerations_agree_with_the_header():
 
 
 @needs_cudnn
-def test_the_library_tells_its_version_and_its_errors():
+def test_the_library_reports_its_version_and_errors():
     assert LIBRARY is not None
     assert re.fullmatch(r"[89]\.\d+\.\d+", LIBRARY.version)
     code = 3000 if LIBRARY.version.startswith("9") else 9
@@ -164,7 +164,7 @@ def test_output_sizes_agree_with_cudnn(conv):
 
 
 @needs_cudnn
-def test_a_refusal_carries_cudnns_own_words():
+def test_a_cudnn_error_contains_the_status_name():
     assert LIBRARY is not None
     with ExitStack() as owned:
         descriptor = LIBRARY.create("Tensor", owned)

@@ -34,7 +34,7 @@ def examined(fake_device, monkeypatch, tmp_path):
     return examined
 
 
-def test_a_chain_that_works_is_all_right_but_for_the_counters(examined):
+def test_a_working_chain_fails_only_the_counters_check(examined):
     checks = examined()
     assert [name for name, check in checks.items() if check.status != "ok"] == ["counters"]
     assert checks["counters"].remedy == PERMISSION_REMEDY
@@ -44,13 +44,13 @@ def test_a_chain_that_works_is_all_right_but_for_the_counters(examined):
 
 
 @cases(__file__)
-def test_a_part_that_does_not_work_is_named_with_its_remedy(examined, facts, name, status, said):
+def test_each_fault_is_reported_with_its_remedy(examined, facts, name, status, said):
     check = examined(**facts)[name]
     assert check.status == status and check.remedy and said in f"{check.value} {check.remedy}"
 
 
 @cases(__file__)
-def test_who_may_not_count_is_read_from_the_driver_and_the_process(tmp_path, parameters, rights, denied):
+def test_counting_denied_reads_the_driver_and_the_process(tmp_path, parameters, rights, denied):
     """A machine that does not tell, such as a container, denies nothing."""
     driver, status = tmp_path / "params", tmp_path / "status"
     status.write_text(f"Name: x\nCapEff:\t{rights}\n")
@@ -59,7 +59,7 @@ def test_who_may_not_count_is_read_from_the_driver_and_the_process(tmp_path, par
     assert counting_denied(driver, status) is denied
 
 
-def test_a_machine_without_a_gpu_is_told_part_by_part(seer, monkeypatch):
+def test_doctor_reports_every_check_without_a_gpu(seer, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     monkeypatch.setattr(doctor, "DRIVERS", ("no-such-driver.so",))
     result = seer("doctor")
@@ -68,7 +68,7 @@ def test_a_machine_without_a_gpu_is_told_part_by_part(seer, monkeypatch):
     assert "failed cudnn " in result.out and "failed device " in result.out and "\nok     disk " in result.out
 
 
-def test_the_doctors_answer_as_json(seer, fake_device, monkeypatch):
+def test_doctor_prints_json(seer, fake_device, monkeypatch):
     monkeypatch.setattr(open_device, "open_device", lambda name: fake_device())
     result = seer("doctor", "--json")
     status = {check["name"]: check["status"] for check in result.json}

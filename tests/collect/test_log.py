@@ -39,7 +39,7 @@ def test_a_log_reads_back(refused, tmp_path):
         log.read_log(packed)
 
 
-def test_going_on_appends_and_keeps_the_first_header(tmp_path):
+def test_reopening_a_log_appends_and_keeps_the_first_header(tmp_path):
     path = tmp_path / "run.jsonl"
     begin(path, RECORD)
     with RunLog(path, replace(HEADER, created_s=99.0)) as run:
@@ -51,7 +51,7 @@ def test_going_on_appends_and_keeps_the_first_header(tmp_path):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(st.data())
-def test_a_log_cut_at_any_byte_goes_on(tmp_path, data):
+def test_a_log_truncated_at_any_byte_is_continued(tmp_path, data):
     path = tmp_path / "cut.jsonl"
     path.unlink(missing_ok=True)
     begin(path, RECORD, RECORD, RECORD)
@@ -67,7 +67,7 @@ def test_a_log_cut_at_any_byte_goes_on(tmp_path, data):
 
 
 @cases(__file__)
-def test_another_run_is_refused_and_left_alone(tmp_path, change, word):
+def test_a_log_of_another_run_is_refused_and_unchanged(tmp_path, change, word):
     if "device" in change:
         change = {"device": DeviceInfo(*change["device"])}
     path = tmp_path / "run.jsonl"
@@ -78,7 +78,7 @@ def test_another_run_is_refused_and_left_alone(tmp_path, change, word):
     assert path.read_bytes() == before
 
 
-def test_a_live_run_keeps_others_out(refused, tmp_path):
+def test_an_open_log_is_locked(refused, tmp_path):
     path = tmp_path / "run.jsonl"
     with RunLog(path, HEADER), refused("another run"):
         RunLog(path, HEADER)
@@ -86,7 +86,7 @@ def test_a_live_run_keeps_others_out(refused, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"hello", b"hello\n", b"PAR1\x00\xff", b'{"kind": "other"}\n', b"[1]\n"])
-def test_a_foreign_file_is_refused_and_left_alone(refused, tmp_path, content):
+def test_a_foreign_file_is_refused_and_unchanged(refused, tmp_path, content):
     path = tmp_path / "notes"
     path.write_bytes(content)
     with refused("notes"):
@@ -94,7 +94,7 @@ def test_a_foreign_file_is_refused_and_left_alone(refused, tmp_path, content):
     assert path.read_bytes() == content
 
 
-def test_what_cannot_be_read_or_written_is_told(refused, tmp_path):
+def test_unreadable_and_unwritable_logs_are_refused(refused, tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(json.dumps({**HEADER.to_dict(), "schema": 99}) + "\n")
     with refused("schema 99", "upgrade"):
@@ -127,7 +127,7 @@ class Narrow:
 
 
 @pytest.mark.parametrize("room", [0, 1, 99, 250])
-def test_a_disk_that_fills_up_leaves_whole_records(tmp_path, room):
+def test_a_full_disk_leaves_complete_records(tmp_path, room):
     """A raw write may take a part of a line: nothing may follow it there once there is room again."""
     path = tmp_path / "run.jsonl"
     with RunLog(path, HEADER) as run:

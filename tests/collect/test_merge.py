@@ -15,7 +15,7 @@ from surrogate.features.problem import SIZE_COLUMNS
 KEY = list(ROW_KEY)
 
 
-def test_rows_hold_the_datasets_columns(make_plan, record):
+def test_merged_rows_have_the_columns_of_a_dataset(make_plan, record):
     merged = merge_runs([record(make_plan(9))])
     rows = merged.frame
     assert list(rows.columns) == [name for name in names("dataset") if name in rows]
@@ -43,7 +43,7 @@ def test_rows_hold_the_datasets_columns(make_plan, record):
     assert (row.time_us_mad, row.span_us) == (pytest.approx(1.0), pytest.approx(base + 1.5))
 
 
-def test_a_single_repeat_is_neither_stable_nor_unstable(make_plan, record, fake_device):
+def test_a_single_repeat_has_no_stability(make_plan, record, fake_device):
     device = fake_device()
     device.alter = lambda result, _: replace(result, times_us=result.times_us[:1], spans_us=result.spans_us[:1])
     rows = merge_runs([record(make_plan(3), device)]).frame
@@ -51,7 +51,7 @@ def test_a_single_repeat_is_neither_stable_nor_unstable(make_plan, record, fake_
     assert merge_runs([record(make_plan(3), name="five")]).frame.stable[rows.status == "ok"].all()
 
 
-def test_anchors_merge_into_one_row_and_tell_their_drift(make_plan, record):
+def test_anchors_become_one_row_and_report_their_drift(make_plan, record):
     merged = merge_runs([record(make_plan(300))])
     rows = merged.frame
     assert len(rows) == 1200
@@ -66,14 +66,14 @@ def test_anchors_merge_into_one_row_and_tell_their_drift(make_plan, record):
     assert row.time_us == pytest.approx(base * 1.01**2 + 1)  # the third visit's median
 
 
-def test_shards_make_the_whole(make_plan, record):
+def test_merged_shards_equal_the_complete_run(make_plan, record):
     whole = merge_runs([record(make_plan(40), name="whole")]).frame
     paths = [record(make_plan(40, shard=(i, 3)), name=f"shard{i}") for i in (1, 2, 3)]
     parts = merge_runs(paths).frame
     pd.testing.assert_frame_equal(parts.sort_values(KEY, ignore_index=True), whole.sort_values(KEY, ignore_index=True))
 
 
-def test_the_same_run_twice_counts_once_but_another_run_counts_too(make_plan, record, tmp_path):
+def test_a_copy_of_a_run_is_dropped_but_another_run_counts(make_plan, record, tmp_path):
     path = record(make_plan(5))
     copy = tmp_path / "copy"
     copy.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[2])
@@ -89,7 +89,7 @@ def test_the_same_run_twice_counts_once_but_another_run_counts_too(make_plan, re
     assert set(merge_runs([path, other]).frame.repeats) == {0, 10}
 
 
-def test_other_devices_keep_their_own_rows(make_plan, record, fake_device):
+def test_each_device_and_version_has_its_own_rows(make_plan, record, fake_device):
     paths = [
         record(make_plan(3), fake_device(gpu, version), name=gpu + version)
         for gpu, version in (("A", "9.1.0"), ("A", "9.2.0"), ("B", "9.1.0"))
@@ -109,7 +109,7 @@ def test_slow_clocks_are_flagged(make_plan, record, fake_device):
     assert set(rows.sm_clock_mhz[rows.slow_clock]) == {1500.0}
 
 
-def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record, fake_device, seer, tmp_path):
+def test_clocks_under_load_override_clocks_sampled_later(make_plan, record, fake_device, seer, tmp_path):
     device, held = fake_device(), {"sm_clock_mhz": 1200.0, "throttle_reasons": 4}
     device.alter = lambda result, name: replace(result, **held if name == "GEMM" else {"sm_clock_mhz": 1800.0})
     rows = merge_runs([record(make_plan(4), device)]).frame  # which says 1980 MHz when it is idle
@@ -122,7 +122,7 @@ def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record
     assert f"4 of {(rows.status == 'ok').sum()} times were taken while the clock was throttled" in checked.err
 
 
-def test_kernels_are_keyed_like_rows(make_plan, record):
+def test_kernels_have_the_key_of_their_rows(make_plan, record):
     merged = merge_runs([record(make_plan(6))])
     kernels = merged.kernels
     assert set(kernels.columns) <= {*names("kernels", required=True), *KERNEL_NUMBERS}
@@ -134,7 +134,7 @@ def test_kernels_are_keyed_like_rows(make_plan, record):
     assert (joined.time_us_kernel == joined.time_us).all()
 
 
-def test_finds_of_another_math_type_do_not_count(make_plan, record, fake_device):
+def test_find_times_of_another_math_type_are_ignored(make_plan, record, fake_device):
     device = fake_device()
     device.find = lambda _: (
         HeuristicEntry("GEMM", "ok", 3.0, math="tensor_op"),
@@ -144,7 +144,7 @@ def test_finds_of_another_math_type_do_not_count(make_plan, record, fake_device)
     assert list(rows.find_time_us.dropna()) == [4.0]
 
 
-def test_nothing_to_merge_is_told(refused, make_plan, record, tmp_path):
+def test_logs_without_rows_are_refused(refused, make_plan, record, tmp_path):
     path = record(make_plan(2))
     cut = tmp_path / "cut"
     cut.write_text(path.read_text().splitlines(keepends=True)[0])
@@ -162,7 +162,7 @@ def _changed(path, change):
 
 
 @pytest.mark.parametrize("time_us", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_time_that_is_none_is_a_failure(make_plan, record, time_us):
+def test_an_invalid_time_becomes_a_failure(make_plan, record, time_us):
     path = record(make_plan(3))
     _changed(path, lambda r: {**r, "result": {"status": "ok", "times_us": [5.0, time_us], "spans_us": [5.0, 6.0]}})
     row = merge_runs([path]).frame.iloc[0]
@@ -203,7 +203,7 @@ def ranked(path, *rankings, version="9.19.0", gpu="h200-sxm"):
     return path
 
 
-def test_an_engine_has_the_place_of_its_first_plan_that_runs(tmp_path):
+def test_an_engine_has_the_rank_of_its_first_supported_plan(tmp_path):
     first = [
         entry("engine:9", "not_supported"),
         entry("engine:1", knobs=[[2, 5]]),
@@ -220,13 +220,13 @@ def test_an_engine_has_the_place_of_its_first_plan_that_runs(tmp_path):
     assert "time_us" not in rows and "status" not in rows and not rows.duplicated(list(ROW_KEY)).any()
 
 
-def test_gpus_and_versions_stand_apart_and_a_later_ranking_counts(tmp_path):
+def test_rankings_are_separate_by_gpu_and_version_and_the_last_counts(tmp_path):
     own = ({}, {}, {"version": "9.20.0"}, {"gpu": "v100"})
     logs = [ranked(tmp_path / f"{at}.jsonl", [entry(f"engine:{at}")], **more) for at, more in enumerate(own, 1)]
     assert merge_runs(logs).frame["algorithm"].tolist() == ["engine:2", "engine:3", "engine:4"]
 
 
-def test_nothing_ranked_and_a_mixture_are_refused(refused, tmp_path, make_plan, record):
+def test_empty_rankings_and_mixed_logs_are_refused(refused, tmp_path, make_plan, record):
     empty = ranked(tmp_path / "empty.jsonl", [])
     with refused("to merge"):
         merge_runs([empty])

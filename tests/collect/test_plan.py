@@ -25,7 +25,7 @@ def problems(count, **sizes):
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(0, 5))
-def test_shards_hold_every_problem_once(count, shards, seed):
+def test_shards_contain_every_problem_once(count, shards, seed):
     shards = min(shards, count)
     plans = [build_plan(problems(count), description="t", seed=seed, shard=(i + 1, shards)) for i in range(shards)]
     keys = Counter(problem.key for plan in plans for problem in plan.problems)
@@ -34,7 +34,7 @@ def test_shards_hold_every_problem_once(count, shards, seed):
     assert len({plan.digest for plan in plans}) == 1
 
 
-def test_order_is_a_function_of_the_seed_alone():
+def test_the_order_depends_on_the_seed_alone():
     one = build_plan(problems(50), description="t", seed=1)
     again = build_plan(problems(50)[::-1], description="other", seed=1)
     assert one.problems == again.problems
@@ -46,7 +46,7 @@ def test_order_is_a_function_of_the_seed_alone():
     assert [p.conv.c for p in one.problems] != sorted(p.conv.c for p in one.problems)
 
 
-def test_anchors_return_throughout_every_shard():
+def test_anchors_recur_throughout_every_shard():
     plans = [build_plan(problems(1000), description="t", shard=(i, 2)) for i in (1, 2)]
     for plan in plans:
         visits = Counter(problem.conv for problem in plan.problems)
@@ -63,20 +63,20 @@ def test_anchors_return_throughout_every_shard():
     assert first == second
 
 
-def test_spread_takes_problems_over_the_whole_range_of_flops():
+def test_evenly_spaced_covers_the_range_of_flops():
     chosen = evenly_spaced(problems(100), 4)
     assert [problem.conv.c - 8 for problem in chosen] == [12, 37, 62, 87]
     assert len(evenly_spaced(problems(3), 10)) == 3
 
 
-def test_the_same_problem_from_two_sources_counts_once_with_all_networks():
+def test_duplicate_problems_are_merged_with_all_networks():
     conv = Conv(n=1, c=64, h=28, k=32, r=3)
     listed = [PlannedProblem(conv, "a", ("X",)), PlannedProblem(conv, "b", ("Y", "X"))]
     plan = build_plan(listed, description="t")
     assert [(p.origin, p.networks) for p in plan.problems] == [("a", ("X", "Y"))]
 
 
-def test_settings_multiply_and_default_to_the_problems_own():
+def test_settings_multiply_and_default_to_those_of_the_problem():
     own = [PlannedProblem(Conv(n=1, c=64, h=28, k=32, r=3, dtype="fp16", direction="bwd_data"), "a")]
     assert [p.conv.dtype for p in build_plan(own, description="t").problems] == ["fp16"]
     settings = PlanSettings(maths=("fma", "default"), layouts=("NCHW", "NHWC"))
@@ -86,7 +86,7 @@ def test_settings_multiply_and_default_to_the_problems_own():
     }
 
 
-def test_caps_name_what_they_leave_out():
+def test_the_description_counts_problems_over_the_caps():
     listed = [*problems(3), PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")]
     listed.append(PlannedProblem(Conv(n=256, c=1024, h=320, k=1, r=1), "big tensor"))
     listed.append(PlannedProblem(Conv(n=128, c=512, h=56, k=512, r=3), "long"))
@@ -110,7 +110,7 @@ def test_an_empty_plan_or_shard_is_refused(refused):
 
 
 @given(st.sampled_from(["fp32", "fp16", "bf16", "fp64"]), st.sampled_from(["fwd", "bwd_filter"]), st.integers(0, 3))
-def test_a_key_names_its_problem(dtype, direction, visit):
+def test_a_key_reads_back_as_its_problem(dtype, direction, visit):
     conv = Conv(n=2, c=32, h=17, w=9, k=64, r=3, s=1, pad_h=1, pad_w=0, groups=32, dtype=dtype, direction=direction)
     problem = replace(PlannedProblem(conv, "t"), visit=visit)
     assert conv_of(problem.key) == conv

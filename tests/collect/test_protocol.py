@@ -15,7 +15,7 @@ def test_long_calls_are_repeated_less(warm_us, repeats):
     assert RepeatPolicy().repeats_for(warm_us) == repeats
 
 
-def test_a_summary_by_hand():
+def test_summarise_computes_median_range_and_stability():
     summary = summarise([10.0, 11.0, 10.5, 30.0, 10.2])
     assert list(summary.values()) == [10.5, 10.0, 30.0, pytest.approx(0.5), 5, False]  # one took thrice as long
     # MAD is a sixth of the median in the second.
@@ -23,12 +23,12 @@ def test_a_summary_by_hand():
     assert [summarise(times_us)["stable"] for times_us in many] == [True, False, None, None]
 
 
-def test_throttle_reasons():
+def test_throttled_ignores_the_idle_reason():
     assert throttled(0x4 | 0x40) and throttled(0x21)
     assert not throttled(0x1) and not throttled(None)  # an idle GPU is not throttled
 
 
-def test_clocks_leave_out_what_the_gpu_does_not_tell(chain):
+def test_clocks_omit_unreadable_values(chain):
     """Power and ECC; and an older binding has another name for the reasons."""
     import pynvml  # pyright: ignore[reportMissingImports]
 

@@ -29,7 +29,7 @@ def test_a_run_measures_every_algorithm_of_every_problem(make_plan, record, fake
     assert [call[:2] for call in seen] == [(i + 1, 6) for i in range(6)]
 
 
-def test_the_progress_tells_rows_per_second_and_the_time_left():
+def test_pace_shows_rows_per_second_and_the_time_left():
     now = [100.0]
     budget = Budget(10.0, lambda: now[0])
     now[0] += 40.0
@@ -38,7 +38,7 @@ def test_the_progress_tells_rows_per_second_and_the_time_left():
 
 
 @pytest.mark.parametrize("lines", [1, 2, 4, 6, 7, 11])
-def test_a_cut_run_goes_on_where_it_ended(make_plan, record, fake_device, lines):
+def test_an_interrupted_run_continues_where_it_ended(make_plan, record, fake_device, lines):
     plan = make_plan(4)
     path = record(plan)
     whole = path.read_text().splitlines(keepends=True)
@@ -100,7 +100,7 @@ def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
     assert len(merge_runs([record(plan, again)]).frame) == 12 and again.calls == [(str(plan.problems[0].conv), "GEMM")]
 
 
-def test_losses_count_until_a_kernel_is_measured(make_plan, ran, tmp_path, fake_device):
+def test_repeated_losses_without_a_time_stop_the_run(make_plan, ran, tmp_path, fake_device):
     """Whatever is logged between: nothing but a time shows that the device is well. What was lost is tried again."""
     plan, device, whole = make_plan(9), fake_device(), fake_device()
 
@@ -121,14 +121,14 @@ def test_losses_count_until_a_kernel_is_measured(make_plan, ran, tmp_path, fake_
 
 
 @pytest.mark.parametrize("call", ["candidates", "find"])
-def test_a_device_lost_when_asked_counts_too(make_plan, ran, fake_device, call):
+def test_losses_outside_measure_count_too(make_plan, ran, fake_device, call):
     plan, device = make_plan(9), fake_device()
     setattr(device, call, lambda *_: (_ for _ in ()).throw(DeviceLostError("gone")))
     device.alter = lambda *_: Measurement("not_supported", "nothing runs")
     assert f"lost {MAX_LOST} times" in ran(plan, device).stopped
 
 
-def test_a_hang_costs_one_timeout(make_plan, record, fake_device):
+def test_a_hanging_call_costs_one_timeout(make_plan, record, fake_device):
     """No Find after a loss, which would run the algorithm again; and the timeout is no measurement's length."""
     plan, device, clock, asked = make_plan(3), fake_device(), Clock(), []
 
@@ -144,7 +144,7 @@ def test_a_hang_costs_one_timeout(make_plan, record, fake_device):
 
 
 @pytest.mark.parametrize(("rows", "told"), [(0, False), (1, False), (10, True)])
-def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, ran, fake_device, rows, told):
+def test_a_run_warns_if_many_rows_were_not_timed_by_cupti(make_plan, ran, fake_device, rows, told):
     plan, device = make_plan(60), fake_device()
     device.info = replace(device.info, properties={"timer": "cupti"})
     events = {"timer": "events", "reason": "CUPTI saw no kernel"}
@@ -154,7 +154,7 @@ def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, ran, fake_devi
         assert outcome.problems_done == outcome.problems_total and bool(outcome.timer_warning) is told
 
 
-def test_replay_serves_what_was_recorded(make_plan, record):
+def test_replay_returns_the_recorded_results(make_plan, record):
     plan = make_plan(200)
     path = record(plan)
     device = ReplayDevice(path)
@@ -173,7 +173,7 @@ def test_replay_serves_what_was_recorded(make_plan, record):
     pd.testing.assert_frame_equal(one_rows[unvisited].drop(columns=clocks), two_rows[unvisited].drop(columns=clocks))
 
 
-def test_replay_names_a_miss(refused, make_plan, record, tmp_path):
+def test_replay_refuses_problems_that_were_not_recorded(refused, make_plan, record, tmp_path):
     device = ReplayDevice(record(make_plan(3)))
     known = device.problems()[0].conv
     with refused("WINOGRADE was not recorded", "did you mean WINOGRAD"):
@@ -185,7 +185,7 @@ def test_replay_names_a_miss(refused, make_plan, record, tmp_path):
         ReplayDevice(tmp_path / "empty")
 
 
-def test_a_cut_recording_is_replayed_as_far_as_it_goes(refused, make_plan, ran, record, tmp_path):
+def test_a_truncated_recording_is_replayed_up_to_its_end(refused, make_plan, ran, record, tmp_path):
     """A run that was killed lacks algorithms of its last problem, or has begun it without measuring any."""
     path = record(make_plan(4), name="whole.jsonl")
     lines = path.read_text().splitlines(keepends=True)

@@ -24,7 +24,7 @@ def test_grids_have_the_papers_sizes(name, count):
         assert {conv.stride_h for conv in convs} == {1}
 
 
-def test_all_grids_together_and_an_unknown_one(refused):
+def test_the_seer_grid_contains_all_grids(refused):
     parts = [len(plan_source.grid_problems(name)) for name in plan_source.GRIDS]
     assert len(plan_source.grid_problems("seer")) == sum(parts) == 22984 + 384
     with refused("did you mean seer-gemm"):
@@ -32,14 +32,14 @@ def test_all_grids_together_and_an_unknown_one(refused):
 
 
 @pytest.mark.parametrize(("name", "count", "gmacs"), ANSWERS["networks"])
-def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
+def test_networks_have_the_published_layer_counts_and_gmacs(name, count, gmacs):
     """Convolution counts and multiply-adds as published (the dense layers at the end are not counted)."""
     convs = plan_source.networks()[name]
     assert len(convs) == count
     assert sum(conv.flops for conv in convs) / 2e9 == pytest.approx(gmacs, abs=0.0006)
 
 
-def test_network_problems_are_distinct_and_carry_names():
+def test_network_problems_are_distinct_and_name_their_networks():
     found = plan_source.network_problems()
     assert len({problem.conv for problem in found}) == len(found) == 247 * len(plan_source.BATCHES)
     stem = [problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7]
@@ -48,7 +48,7 @@ def test_network_problems_are_distinct_and_carry_names():
     ]
 
 
-def test_samples_depend_on_the_seed_alone_and_keep_the_caps():
+def test_samples_depend_on_the_seed_alone_and_respect_the_caps():
     one = list(islice(sample_convs(7, GPU_CAPS), 400))
     assert one == list(islice(sample_convs(7, GPU_CAPS), 400))
     assert one != list(islice(sample_convs(8, GPU_CAPS), 400))
@@ -79,7 +79,7 @@ def test_samples_cover_the_domain():
 
 
 @pytest.mark.parametrize("caps", [GPU_CAPS, CPU_CAPS])
-def test_the_mixture_has_its_shares(caps):
+def test_the_mixture_has_fixed_shares_of_sources(caps):
     problems, anchors = mixture(1000, 3, caps)
     origins = Counter(problem.origin.split()[0] for problem in problems)
     assert origins == {"sample": 474, "grid": 263, "network": 263}
@@ -100,7 +100,7 @@ def test_a_source_builds_its_plan(tmp_path):
     assert len(plan_source.PlanSource(grid="seer-winograd").build(GPU_CAPS)) > 800
 
 
-def test_shards_are_read(refused):
+def test_parse_shard_reads_index_and_count(refused):
     assert plan_source.parse_shard("2/4") == (2, 4)
     for text in ("2", "a/b", "2/", "1/-3", ""):
         with refused("i/n"):

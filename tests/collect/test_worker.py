@@ -61,7 +61,7 @@ def worker():
     device.close()
 
 
-def test_answers_cross_the_process_unchanged(refused, worker):
+def test_the_worker_returns_answers_unchanged(refused, worker):
     result = worker.measure(CONV, "GEMM", RepeatPolicy(repeats=9))
     assert (result.status, result.times_us, result.spans_us) == ("ok", (1.0, 2.0), (1.5, 2.5))
     assert (result.workspace_bytes, result.deterministic) == (9, True)
@@ -78,7 +78,7 @@ def test_answers_cross_the_process_unchanged(refused, worker):
     ("algorithm", "reason"),
     [("LOST", "sticky"), ("CRASH", "exit status 3"), ("SIGNAL", "signal 11"), ("BUG", "TypeError: a bug")],
 )
-def test_a_lost_process_is_replaced_at_the_next_call(worker, algorithm, reason):
+def test_a_lost_process_is_replaced_on_the_next_call(worker, algorithm, reason):
     first = worker.conditions()["pid"]
     with pytest.raises(DeviceLostError, match=reason):
         worker.measure(CONV, algorithm, POLICY)
@@ -87,7 +87,7 @@ def test_a_lost_process_is_replaced_at_the_next_call(worker, algorithm, reason):
     assert worker.starts == 2
 
 
-def test_operators_cross_the_process_by_their_key():
+def test_the_worker_measures_operators():
     worker, problem = WorkerOperators([sys.executable, "-c", CHILD]), operator("add", n=1, c=2, h=3, w=4)
     try:
         assert worker.measure(problem, POLICY).reason == str(problem)
@@ -95,7 +95,7 @@ def test_operators_cross_the_process_by_their_key():
         worker.close()
 
 
-def test_a_hung_process_is_ended():
+def test_a_hanging_process_is_terminated():
     """The first call may load libraries for long, a later one may not."""
     worker = WorkerDevice([sys.executable, "-c", CHILD], timeout_s=2.0, first_timeout_s=30.0)
     try:
@@ -119,7 +119,7 @@ worker.measure(Conv(n=2, c=3, h=9, k=4, r=3), "HANG", RepeatPolicy())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_a_hung_process_does_not_outlive_a_killed_parent():
+def test_a_hanging_process_exits_with_its_killed_parent():
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     state = Path("/proc") / parent.stdout.readline().strip() / "stat"
@@ -133,7 +133,7 @@ def test_a_hung_process_does_not_outlive_a_killed_parent():
         time.sleep(0.1)
 
 
-def test_devices_by_name(refused):
+def test_open_device_refuses_unknown_names_and_missing_options(refused):
     with refused("--recording"):
         open_device("replay")
     with refused("known: cudnn, cpu, replay"):

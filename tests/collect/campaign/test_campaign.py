@@ -51,7 +51,7 @@ def start(tmp_path, gpu):
     return start
 
 
-def test_a_campaign_leaves_tables_logs_and_a_page(start, tmp_path):
+def test_run_campaign_writes_tables_logs_and_a_page(start, tmp_path):
     verdict, told = start([Check("ecc", "ok", "on")])
     out = tmp_path / "RUN"
     assert verdict.startswith("fit to be published; counters are incomplete: no counters: ncu is not on the PATH")
@@ -72,7 +72,7 @@ def test_a_campaign_leaves_tables_logs_and_a_page(start, tmp_path):
     assert told[-1] == f"to publish: cd {out} && hf upload YOUR-NAME/seer-fake-gpu . --repo-type dataset"
 
 
-def test_the_same_command_goes_on_and_measures_nothing_twice(start, tmp_path, gpu):
+def test_a_repeated_campaign_continues_without_measuring_twice(start, tmp_path, gpu):
     _, told = start(minutes=2.0)
     assert gpu.now_s <= 120.0 and any("the time is up" in line for line in told)
     while any("the time is up" in line for line in told):
@@ -86,13 +86,13 @@ def test_the_same_command_goes_on_and_measures_nothing_twice(start, tmp_path, gp
         assert sum(report["measured"].values()) == sum(record["kind"] == "measure" for record in records)
 
 
-def test_time_is_shared_so_that_what_was_ever_spent_fits_the_shares():
+def test_allotted_seconds_counts_time_already_spent():
     assert allotted_seconds({1: 1, 2: 3}, {1: 0.0, 2: 0.0}, 40.0) == {1: 10.0, 2: 30.0}
     assert allotted_seconds({1: 1, 2: 3}, {1: 20.0, 2: 0.0}, 40.0) == {1: 0.0, 2: 40.0}  # the first was ahead
     assert allotted_seconds({1: 1, 2: 3}, {1: 10.0, 2: 20.0}, 10.0) == {1: 0.0, 2: 10.0}
 
 
-def test_a_slice_that_fails_stops_no_other(start, gpu):
+def test_a_failed_slice_does_not_stop_the_others(start, gpu):
     def lost():
         raise DeviceLostError("sticky")
 
@@ -102,14 +102,14 @@ def test_a_slice_that_fails_stops_no_other(start, gpu):
 
 
 @pytest.mark.parametrize("one", list(SLICES.values())[:6], ids=lambda one: one.title)
-def test_a_plan_has_the_slices_settings(one):
+def test_plan_of_uses_the_settings_of_the_slice(one):
     convs = [problem.conv for problem in plan_of(one, GPU_CAPS, 0, 20).problems]
     wanted = {each for s in one.settings for each in product(s.dtypes, s.maths, s.layouts, s.directions)}
     assert {(conv.dtype, conv.math, conv.layout, conv.direction) for conv in convs} == wanted
     assert all(not GPU_CAPS.reason(conv) for conv in convs)
 
 
-def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
+def test_a_campaign_on_a_cpu_is_a_rehearsal(seer, tmp_path, make_plan, monkeypatch):
     from surrogate.collect import cpu
 
     monkeypatch.setattr(campaign_module, "plan_of", lambda one, caps, seed, count: make_plan(count))
@@ -121,7 +121,7 @@ def test_the_command_rehearses_on_a_cpu(seer, tmp_path, make_plan, monkeypatch):
     assert "\n\nRehearsed on device cpu." in page and "hf upload" not in page
 
 
-def test_without_a_gpu_nothing_is_measured(seer, tmp_path, monkeypatch):
+def test_a_campaign_without_a_gpu_measures_nothing(seer, tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     result = seer("collect", "--device", "cudnn", "--campaign", "-o", tmp_path / "RUN")
     assert result.code == 1 and "the times could not be trusted" in result.out and not (tmp_path / "RUN").exists()

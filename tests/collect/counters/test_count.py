@@ -30,7 +30,7 @@ def counted(tool, pairs, tmp_path, **options):
     return counting.count_pairs(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
 
 
-def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
+def test_count_pairs_returns_counters_of_every_kernel(profiler, pairs, tmp_path):
     result = counted(counting.NsightCompute(profiler()), pairs, tmp_path)
     assert result.permitted and result.notes == ()
     kernels = result.kernels
@@ -46,32 +46,32 @@ def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
     assert (first["b_max"], first["waves"], first["registers_per_thread"]) == (264, 1, 128)
 
 
-def test_a_pair_that_did_not_run_shifts_no_other(profiler, pairs, tmp_path):
+def test_a_missing_pair_does_not_shift_the_others(profiler, pairs, tmp_path):
     result = counted(counting.NsightCompute(profiler(missing=[0, 3])), pairs, tmp_path)
     got = {(row.n, row.algorithm) for row in result.kernels.itertuples()}
     assert got == {(1, "WINOGRAD"), (2, "GEMM"), (3, "GEMM"), (3, "WINOGRAD")}
     assert all(row.algorithm.lower() in row.kernel_name for row in result.kernels.itertuples())
 
 
-def test_a_pass_that_ran_other_kernels_adds_nothing(profiler, pairs, tmp_path):
+def test_a_pass_with_other_kernels_adds_no_counters(profiler, pairs, tmp_path):
     result = counted(counting.NsightCompute(profiler(renamed={"B": "_other"})), pairs, tmp_path)
     assert result.kernels["fp32_utilization_pct"].notna().all()
     assert result.kernels["fp32_instructions"].isna().all()
     assert "pass 2 counted nothing for 12 of 12 kernels" in result.notes
 
 
-def test_a_pass_that_fails_leaves_the_others(profiler, pairs, tmp_path):
+def test_a_failed_pass_keeps_the_other_passes(profiler, pairs, tmp_path):
     result = counted(counting.NsightCompute(profiler(failing="group-B")), pairs, tmp_path)
     assert len(result.kernels) == 12 and any("internal error" in note for note in result.notes)
 
 
-def test_a_stale_report_of_an_earlier_try_is_not_read(profiler, pairs, tmp_path):
+def test_a_report_of_an_earlier_run_is_not_read(profiler, pairs, tmp_path):
     counted(counting.NsightCompute(profiler()), pairs, tmp_path)
     result = counted(counting.NsightCompute(profiler(failing="group-")), pairs, tmp_path)
     assert result.kernels.empty and any("was not written" in note for note in result.notes)
 
 
-def test_without_permission_there_is_the_remedy(profiler, pairs, tmp_path):
+def test_missing_permission_is_reported_with_the_remedy(profiler, pairs, tmp_path):
     result = counted(counting.NsightCompute(profiler(denied=True)), pairs, tmp_path)
     assert not result.permitted and result.kernels.empty
     assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0] and "CAP_SYS_ADMIN" in result.notes[0]
@@ -85,7 +85,7 @@ def ncu(profiler, monkeypatch):
     monkeypatch.setattr(counting, "count_pairs", partial(counting.count_pairs, program=program))
 
 
-def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
+def test_collect_counters_joins_counters_to_measured_kernels(ncu, make_plan, fake_device, record):
     device, plan = fake_device(), make_plan(3)
     device.info = replace(device.info, properties={"compute_capability": "9.0"})
 
@@ -110,7 +110,7 @@ def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
     assert merged.kernels.loc[merged.kernels["kernel_name"] == "another", "fp32_instructions"].isna().all()
 
 
-def test_a_cpu_has_nothing_to_count(refused, make_plan, fake_device, tmp_path):
+def test_collect_counters_refuses_a_cpu(refused, make_plan, fake_device, tmp_path):
     with (
         RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device(), RepeatPolicy())) as log,
         refused("has no counters"),
@@ -119,7 +119,7 @@ def test_a_cpu_has_nothing_to_count(refused, make_plan, fake_device, tmp_path):
 
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])
-def test_a_chip_is_asked_for_counters_that_it_has(capability):
+def test_each_chip_gets_only_metrics_that_it_has(capability):
     commands = [profiled.command for profiled in counting.NsightCompute("ncu", capability).passes((), Path())]
     asked = [command[command.index("--metrics") + 1].split(",") for command in commands]
     assert all(len(group) == len(set(group)) and set(counting.LAUNCH) <= set(group) for group in asked)
@@ -134,19 +134,19 @@ def test_a_chip_is_asked_for_counters_that_it_has(capability):
 
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 9.0])
-def test_nsight_compute_is_found(refused, capability):
+def test_find_tool_finds_nsight_compute_on_the_path(refused, capability):
     found = counting.find_tool(capability, lambda tool: f"/x/{tool}")
     assert found == counting.NsightCompute("/x/ncu", capability)
     with refused("ncu is not on the PATH"):
         counting.find_tool(capability, lambda tool: None)
 
 
-def test_an_older_gpu_is_refused_with_what_serves_it(refused):
+def test_find_tool_refuses_an_older_gpu_with_an_alternative(refused):
     with refused("compute capability 7.0", "this GPU has 6.1", "seer import nvprof --how"):
         counting.find_tool(6.1, lambda tool: f"/x/{tool}")
 
 
-def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monkeypatch):
+def test_a_hanging_profiler_is_stopped_after_the_grace_period(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(counting, "GRACE_S", 0.5)
     path = tmp_path / "ncu"
     path.write_text("#!/bin/sh\nsleep 60\n")
@@ -163,20 +163,20 @@ def many(count: int) -> list[counting.Pair]:
     return common + [counting.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=1), "FFT") for i in range(5)]
 
 
-def test_a_rare_stratum_is_counted_as_often_as_a_common_one():
+def test_stratified_samples_rare_strata_as_often_as_common_ones():
     chosen = counting.stratified(many(400), 10)
     assert Counter(pair.algorithm for pair in chosen)["FFT"] >= 3  # 1 % of the pairs, 30 % of the chosen
 
 
 @given(st.integers(1, 60), st.integers(0, 3))
-def test_the_subset_is_of_the_size_asked_and_of_the_pairs_given(count, seed):
+def test_stratified_returns_a_subset_of_the_requested_size(count, seed):
     pairs = many(40)
     chosen = counting.stratified(pairs, count, seed)
     assert len(chosen) == min(count, len(pairs)) == len(set(chosen)) and set(chosen) <= set(pairs)
     assert chosen == counting.stratified(pairs[::-1], count, seed)
 
 
-def test_the_pairs_of_a_run_are_those_that_ran():
+def test_measured_pairs_skips_failed_measurements():
     key = "n1c8h28w28k32r3s3p0u1 fp32 fma NCHW fwd"
     records = [
         {"kind": "problem", "problem": f"{key} #0"},
@@ -187,7 +187,7 @@ def test_the_pairs_of_a_run_are_those_that_ran():
     assert counting.measured_pairs(records) == [counting.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
 
 
-def test_the_list_goes_to_the_child_and_back(tmp_path):
+def test_written_pairs_read_back(tmp_path):
     pairs = many(3)
     counting.write_pairs(pairs, tmp_path / "pairs.jsonl")
     assert counting.read_pairs(tmp_path / "pairs.jsonl") == pairs
@@ -203,14 +203,14 @@ class Recorder:
         self.calls.append((self.number, self.label, algorithm))
 
 
-def test_each_pair_runs_once_under_its_own_number():
+def test_run_pairs_runs_each_pair_once_with_its_number():
     device, pairs = Recorder(), many(2)
     assert run_pairs(pairs, device, device, 60.0) == len(pairs)
     assert device.calls == [(i, pair.key, pair.algorithm) for i, pair in enumerate(pairs)]
     assert run_pairs(pairs, device, device, 0.0) == 0  # the time is up before the first
 
 
-def test_only_the_second_call_is_profiled():
+def test_the_stopwatch_profiles_only_the_second_call():
     events = []
 
     class Marks:

@@ -53,11 +53,11 @@ def lacking(name: str, entry: list, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "entry"), NCU.items(), ids=lambda value: value if isinstance(value, str) else "")
-def test_a_metric_is_complete_and_read_as_it_says(name: str, entry: list, tmp_path: Path) -> None:
+def test_every_metric_is_complete_and_read_as_declared(name: str, entry: list, tmp_path: Path) -> None:
     assert not lacking(name, entry, tmp_path), "\n".join(lacking(name, entry, tmp_path))
 
 
-def test_what_a_metric_lacks_is_named(tmp_path: Path) -> None:
+def test_missing_parts_of_a_metric_are_reported(tmp_path: Path) -> None:
     for entry, file in (
         (["inst", "", "sm_cycles", "1", 1], PLACE),
         (["inst", "heat", "heat", "1", 1], "surrogate/dataset/columns.toml"),
@@ -67,7 +67,7 @@ def test_what_a_metric_lacks_is_named(tmp_path: Path) -> None:
         assert complaint.startswith(file)
 
 
-def test_what_a_chip_is_asked_for_is_declared() -> None:
+def test_every_requested_metric_is_declared() -> None:
     chips = {gpu.compute_capability for gpu in gpus() if gpu.vendor == "nvidia"}
     assert len(chips) > 5
     asked = {name for chip in chips for group in metric_groups(chip).values() for name in group}
@@ -75,7 +75,7 @@ def test_what_a_chip_is_asked_for_is_declared() -> None:
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_device_is_complete(name: str) -> None:
+def test_every_device_has_option_help_limits_and_a_test(name: str) -> None:
     """On the command line, in its help, with limits of its plans; and some test measures on it."""
     (option,) = (each for each in command.params if "--device" in each.opts)
     assert isinstance(option, click.Option) and isinstance(option.type, click.Choice)

@@ -88,7 +88,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_agrees_with_the_oracle_wherever_the_rule_allows(name: str) -> None:
+def test_every_algorithm_agrees_with_the_oracle_on_supported_problems(name: str) -> None:
     @settings(max_examples=40, deadline=None)
     @given(DRAWN.get(name, convs()))
     def check(conv: Conv) -> None:
@@ -98,7 +98,7 @@ def test_agrees_with_the_oracle_wherever_the_rule_allows(name: str) -> None:
     check()
 
 
-def test_the_oracle_is_the_definition() -> None:
+def test_the_oracle_agrees_with_the_definition() -> None:
     conv = parse("n2c4h7w6k6r3s2p1q2u2v1l2j1g2")
     random = np.random.default_rng(0)
     x, w = random.standard_normal((2, 4, 7, 6)), random.standard_normal((6, 2, 3, 2))
@@ -112,7 +112,7 @@ def test_the_oracle_is_the_definition() -> None:
 
 
 @pytest.mark.parametrize(("m", "transforms"), WINOGRAD.items())
-def test_winograds_matrices_are_exactly_the_correlation(m, transforms) -> None:
+def test_winograd_transforms_compute_the_correlation(m, transforms) -> None:
     """One-dimensional, in float64: y_i = Σ_j d_{i+j} g_j for every unit vector d and g, since y is bilinear."""
     at, g, bt = (matrix.astype(np.float64) for matrix in transforms)
     expected = np.fromfunction(lambda i, at_input, at_tap: at_input == i + at_tap, (m, m + 2, 3))
@@ -122,14 +122,14 @@ def test_winograds_matrices_are_exactly_the_correlation(m, transforms) -> None:
 
 
 @cases(__file__)
-def test_rules_refuse_what_an_algorithm_does_not_take(text, change, refused, word) -> None:
+def test_unsupported_problems_are_refused_with_the_reason(text, change, refused, word) -> None:
     conv = replace(parse(text), **change)
     reasons = {name: algorithm.unsupported_reason(conv) for name, algorithm in ALGORITHMS.items()}
     assert {name for name, reason in reasons.items() if reason} == set(refused)
     assert all(word in str(reasons[name]) for name in refused)
 
 
-def test_workspaces_by_hand() -> None:
+def test_workspace_bytes_follow_the_formulas() -> None:
     conv = parse("n4c32h56k48r3p1")
     sizes = {name: algorithm.workspace_bytes(conv) for name, algorithm in ALGORITHMS.items()}
     assert sizes["GEMM"] == 4 * 32 * 3 * 3 * 56 * 56 * 4

@@ -48,7 +48,7 @@ def device(**fakes):
 
 
 @pytest.mark.parametrize(("seconds", "repeats"), [(0.001, 5), (0.05, 3), (0.5, 1)])
-def test_repeats_follow_the_warm_up(seconds, repeats):
+def test_longer_warm_ups_get_fewer_repeats(seconds, repeats):
     cpu, algorithms = device(GEMM={"seconds": seconds})
     result = cpu.measure(CONV, "GEMM", RepeatPolicy())
     assert result.times_us == pytest.approx([1e6 * seconds] * repeats)
@@ -57,7 +57,7 @@ def test_repeats_follow_the_warm_up(seconds, repeats):
     assert len(algorithms["GEMM"].seen) == repeats + 1
 
 
-def test_inputs_are_random_normal_and_shared_by_a_problems_algorithms():
+def test_algorithms_of_a_problem_share_random_normal_inputs():
     cpu, algorithms = device(GEMM={}, FFT={})
     for name in ("GEMM", "FFT"):
         cpu.measure(CONV, name, RepeatPolicy())
@@ -67,7 +67,7 @@ def test_inputs_are_random_normal_and_shared_by_a_problems_algorithms():
     assert 0.8 < first[3] < 1.2
 
 
-def test_statuses(refused):
+def test_failed_measurements_have_a_status_and_a_reason(refused):
     cpu, _ = device(A={"reason": "needs stride 1"}, B={"workspace": 1001}, C={"fails": True})
     assert cpu.candidates(CONV) == ("A", "B", "C")
     results = {name: cpu.measure(CONV, name, RepeatPolicy()) for name in "ABC"}
@@ -83,7 +83,7 @@ def test_statuses(refused):
         cpu.measure(CONV, "D", RepeatPolicy())
 
 
-def test_the_header_names_the_cpu_and_numpy():
+def test_the_device_reports_the_cpu_and_numpy():
     cpu, _ = device(A={})
     info = cpu.device_info()
     assert (info.gpu, info.library) == ("Test CPU", "reference")
@@ -92,7 +92,7 @@ def test_the_header_names_the_cpu_and_numpy():
     assert cpu.heuristic(CONV) == cpu.find(CONV) == ()
 
 
-def test_the_cpus_algorithms_from_plan_to_dataset(make_plan, record, tmp_path):
+def test_the_cpu_measures_a_plan_into_a_dataset(make_plan, record, tmp_path):
     """The whole path on this machine's own CPU."""
     datasheet = {"name": "This CPU", "threads_used": 1, "gemm_gflops": 50.0, "copy_gbs": 10.0}
     datasheet["last_level_cache_bytes"] = 1 << 25

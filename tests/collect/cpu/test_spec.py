@@ -6,21 +6,21 @@ from pathlib import Path
 from surrogate.collect import cpu
 
 
-def test_measures_this_machine() -> None:
+def test_measure_datasheet_measures_this_machine() -> None:
     found = cpu.measure_datasheet()
     assert found["gemm_gflops"] > 0 and found["copy_gbs"] > 0 and found["name"]
     assert found["threads_used"] >= 1
     assert json.loads(json.dumps(found)) == found
 
 
-def test_cpu_name(tmp_path: Path) -> None:
+def test_cpu_name_reads_the_first_model_name(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel\t\t: 2\nmodel name\t: Some CPU @ 2.00GHz\nprocessor : 1\nmodel name : x\n")
     assert cpu.cpu_name(file) == "Some CPU @ 2.00GHz"
     assert cpu.cpu_name(tmp_path / "missing")
 
 
-def test_last_level_cache(tmp_path: Path) -> None:
+def test_last_level_cache_bytes_reads_the_highest_level(tmp_path: Path) -> None:
     for index, level, size in ((0, "1", "32K"), (1, "3", "16384K"), (2, "2", "1024K"), (3, "bad", "?")):
         folder = tmp_path / f"index{index}"
         folder.mkdir()
@@ -31,7 +31,7 @@ def test_last_level_cache(tmp_path: Path) -> None:
     assert cpu.last_level_cache_bytes(tmp_path / "missing") == 0
 
 
-def test_one_blas_thread_unless_the_environment_says_otherwise(monkeypatch):
+def test_blas_has_one_thread_unless_the_environment_sets_more(monkeypatch):
     from threadpoolctl import threadpool_info, threadpool_limits
 
     def blas_threads() -> set[int]:

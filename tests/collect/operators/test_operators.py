@@ -15,7 +15,7 @@ SMALL = 1 << 18
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.integers(1, 40))
-def test_samples_are_distinct_within_bytes_and_readable_again(seed, count):
+def test_samples_are_distinct_and_within_the_limit_of_bytes(seed, count):
     operators = sample_operators(count, seed, SMALL)
     assert len(set(operators)) == count and operators == sample_operators(count, seed, SMALL)
     assert all(
@@ -23,7 +23,7 @@ def test_samples_are_distinct_within_bytes_and_readable_again(seed, count):
     )
 
 
-def test_bytes_hold_every_tensor_once():
+def test_operand_bytes_counts_every_tensor_once():
     assert operand_bytes(operator("gemm", batch=2, m=3, n=5, k=7)) == 4 * 2 * (21 + 35 + 15)
     assert operand_bytes(operator("add", n=1, c=2, h=3, w=4)) == 4 * 72
     assert operand_bytes(operator("batch_norm", n=1, c=2, h=3, w=4)) == 4 * 48
@@ -55,7 +55,7 @@ class Fake:
         pass
 
 
-def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
+def test_collect_operators_stops_in_time_and_continues(tmp_path):
     operators, path, device = sample_operators(8, 0), tmp_path / "run.jsonl", Fake()
     outcome = collect_operators(operators, device, path, minutes=0.75, clock=lambda: device.now_s)
     assert outcome.time_up and outcome.problems_done == 4
@@ -64,7 +64,7 @@ def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
     assert merge_runs([path]).frame["time_us"].tolist() == [2.0] * 8
 
 
-def test_every_kind_becomes_a_row_of_its_family(tmp_path):
+def test_every_operator_becomes_a_row_of_its_family(tmp_path):
     path = tmp_path / "run.jsonl"
     assert collect_operators(sample_operators(len(KINDS), 1, SMALL), Fake(), path).statuses == {"ok": len(KINDS)}
     rows = merge_runs([path]).frame.set_index("operator")
@@ -86,7 +86,7 @@ def test_every_kind_becomes_a_row_of_its_family(tmp_path):
     assert pool["window_w"] == pool["window"] and pool["pad"] == 0
 
 
-def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp_path):
+def test_a_lost_device_costs_one_problem(tmp_path):
     operators, path = sample_operators(9, 0), tmp_path / "run.jsonl"
     assert not collect_operators(operators, Fake({operator_key(operators[1])}), path).stopped
     assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 8
