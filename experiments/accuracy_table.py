@@ -13,7 +13,7 @@ import pandas as pd
 
 from surrogate.dataset.problems import shape_names
 from surrogate.features.families import CONV
-from surrogate.report.summary import Results, choice_rows, read_results, time_rows
+from surrogate.report.results import Results, choice_rows, read_results, time_rows
 from surrogate.report.tables import change
 
 FEW = 6

@@ -14,7 +14,7 @@ import pandas as pd
 from surrogate.dataset.problems import key_columns, shape_names
 from surrogate.evaluation.judge import ConfidenceInterval, shape_interval
 from surrogate.features.families import CONV
-from surrogate.report.summary import Results, choice_rows, read_results, time_rows
+from surrogate.report.results import Results, choice_rows, read_results, time_rows
 from surrogate.report.tables import interval_change, percent, ratio
 
 HEADS = (

@@ -115,7 +115,7 @@ def report(directory: Path, form: Form) -> None:
       seer report out
     """
     from surrogate.report.comparison import write_report
-    from surrogate.report.summary import read_results
+    from surrogate.report.results import read_results
 
     page = write_report(directory)
     _show(read_results(directory), form, page)

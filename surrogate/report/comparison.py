@@ -15,7 +15,7 @@ from surrogate.evaluation.compare import Compared
 from surrogate.report import summary
 from surrogate.report.figures import draw
 from surrogate.report.page import Figure, Section, page
-from surrogate.report.summary import TEXTS, Results, by_family, csv_text, read_results, readable, reported_model
+from surrogate.report.results import TEXTS, Results, by_family, csv_text, read_results, readable, reported_model
 from surrogate.report.tables import FactTable, Table, template
 
 CAPTIONS: dict[str, str] = TEXTS["captions"]

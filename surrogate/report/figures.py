@@ -11,7 +11,7 @@ from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
 from surrogate.report.charts import Axis, curves, dots
-from surrogate.report.summary import Results, choice_rows, drawn_models, label, number, reported_model, span, values
+from surrogate.report.results import Results, choice_rows, drawn_models, label, number, reported_model, span, values
 from surrogate.report.tables import percent, share
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.report import figures
+from surrogate.report.results import drawn_models
 from surrogate.report.style import looks, time_tick
-from surrogate.report.summary import drawn_models
 
 
 def _times(rows: int = 200, model: str = "stacked-terms") -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.report.comparison import write_report
-from surrogate.report.summary import (
+from surrogate.report.results import (
     by_family,
     choice_rows,
     csv_text,
