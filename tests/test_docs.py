@@ -174,10 +174,10 @@ def choices(command: click.Command, before: str) -> set[str]:
     if isinstance(command, click.Group):
         return set(command.list_commands(click.Context(command)))
     if before.startswith("--"):
-        asked = [param.type for param in command.params if before in param.opts]
+        kinds = [param.type for param in command.params if before in param.opts]
     else:
-        asked = [param.type for param in command.params if isinstance(param, click.Argument)]
-    return {str(name) for kind in asked if isinstance(kind, click.Choice) for name in kind.choices}
+        kinds = [param.type for param in command.params if isinstance(param, click.Argument)]
+    return {str(name) for kind in kinds if isinstance(kind, click.Choice) for name in kind.choices}
 
 
 @every_page
@@ -242,8 +242,8 @@ def test_the_guide_prints_the_ladder_of_evidence() -> None:
 def test_selections_that_readme_prints_are_today_s(seer: Callable[..., Any]) -> None:
     """Every line of the text below README's first commands, but for those that stand for more lines."""
     shell, (text, *_) = blocks(README, "sh"), blocks(README, "text")
-    asked = next(block for block in shell if "seer select --gpu v100" in block.text)
-    answers = [seer(*shlex.split(line)[1:]).succeeded().out.splitlines() for line in asked.text.splitlines()]
+    kinds = next(block for block in shell if "seer select --gpu v100" in block.text)
+    answers = [seer(*shlex.split(line)[1:]).succeeded().out.splitlines() for line in kinds.text.splitlines()]
     shown = [line for line in text.text.splitlines() if line != "…"]
     assert len(answers) == 2 and len(shown) > 6
     assert [line for line in shown if line not in [*answers[0], *answers[1]]] == []

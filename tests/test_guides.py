@@ -96,11 +96,11 @@ def guide_of(page: Path, name: str) -> Guide | None:
 def _block(fence: str, text: str) -> Block | None:
     """What the line that opens a block says of it; None for one that only shows something."""
     language, *words = shlex.split(fence.removeprefix("```")) or [""]
-    said = dict(word.partition("=")[::2] for word in words)
+    settings = dict(word.partition("=")[::2] for word in words)
     for action in ("file", "append", "insert"):
-        if action in said:
-            assert action != "insert" or "after" in said, f'{fence}: an insertion needs after="LINE"'
-            return Block(action, said[action], said.get("after", ""), text)
+        if action in settings:
+            assert action != "insert" or "after" in settings, f'{fence}: an insertion needs after="LINE"'
+            return Block(action, settings[action], settings.get("after", ""), text)
     return Block("run", "", "", text) if language == "sh" else None
 
 

@@ -263,5 +263,5 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
     assert "WINOGRAD" in _run(seer, "select", "--gpu", "v100", "n32c256h14w14k256r3s3p1", cwd=empty)
     (empty / "net.csv").write_text("n,c,h,w,k,r,s,pad_h,pad_w,stride_h,stride_w\n32,64,56,56,64,3,3,1,1,1,1\n")
     assert "total_us" in _run(seer, "network", "net.csv", "--gpu", "t4", "--json", cwd=empty)
-    told = _run(seer, "compare", "--models", "roofline,linear-terms", "--folds", "3", "-o", "out", cwd=empty)
-    assert "linear-terms" in told and (empty / "out" / "report.html").is_file()
+    printed = _run(seer, "compare", "--models", "roofline,linear-terms", "--folds", "3", "-o", "out", cwd=empty)
+    assert "linear-terms" in printed and (empty / "out" / "report.html").is_file()

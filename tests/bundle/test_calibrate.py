@@ -210,9 +210,9 @@ def test_on_measured_gpus(measurements) -> None:
     """T4 from the other GPUs: its other shapes' times get better by a third, and intervals hold."""
     data = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet")
     frame = data.frame[(data.frame["direction"] == "fwd") & (data.frame["dtype"] == "fp32")]
-    held = frame["gpu"] == "Tesla T4"
-    fitted = train(data.with_frame(frame[~held]), model="linear-terms")
-    own = frame[held & (frame["status"] == "ok")]
+    on_t4 = frame["gpu"] == "Tesla T4"
+    fitted = train(data.with_frame(frame[~on_t4]), model="linear-terms")
+    own = frame[on_t4 & (frame["status"] == "ok")]
     measured = own["c"] % 64 != 0
     assert len(own[measured]) > 100 < len(own[~measured])
     evaluated = data.with_frame(own[~measured])
@@ -264,8 +264,8 @@ def test_few_rows_tell_an_offset_of_each_library_and_an_outlier_little() -> None
     """Twenty rows: half and twice the time, one of them a hundred times that."""
     by_library = {"cublas": 0.5, "torch": 2.0}
     rows, predicted_us = products(10, lambda frame: frame["library"].map(by_library))
-    wanted = np.log(rows.frame["library"].map(by_library).to_numpy(dtype=float))
-    np.testing.assert_allclose(said_of(rows, predicted_us), wanted, atol=0.35)
+    expected = np.log(rows.frame["library"].map(by_library).to_numpy(dtype=float))
+    np.testing.assert_allclose(said_of(rows, predicted_us), expected, atol=0.35)
     rows, predicted_us = products(10, lambda frame: np.where(frame.index == 3, 100.0, 0.5))
     others = np.arange(len(rows)) != 3
     np.testing.assert_allclose(said_of(rows, predicted_us)[others], np.log(0.5), atol=0.2)

@@ -73,8 +73,8 @@ def ask(folder: Path, gpu: str, problem: str) -> None:
     """Every kind of question. Raises `InputError`, and `ValueError` for an answer that is no time."""
     predictor = surrogate.load(folder, gpu=gpu)
     selection = predictor.select(problem)
-    asked: list[str | AnyProblem] = [problem] * 20
-    rows = predictor.predict(asked)
+    queries: list[str | AnyProblem] = [problem] * 20
+    rows = predictor.predict(queries)
     export(picks_for(predictor, [selection.problem]), "json")
     info = CliRunner().invoke(command, [str(folder)])
     if info.exception and not isinstance(info.exception, InputError):

@@ -46,10 +46,10 @@ def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, d
     rows = {line.split("  ")[0]: line.split("  ")[1:] for line in shown.splitlines()}
     assert "slowdown" in rows and not {"paired_vs_seer", "paired_problems_vs_seer", "paired_vs_trees"} & rows.keys()
     assert all({*map(str.strip, cells)} - {"", "–"} for cells in rows.values())
-    held = seer("info", bundle, "--json").json["card"]["held_out"]["conv"]
-    assert [row["gpu"] for row in held["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
-    assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in held["intervals"])
-    assert sum(row["picks"] for row in held["pick_probability"]) > 0
+    errors = seer("info", bundle, "--json").json["card"]["held_out"]["conv"]
+    assert [row["gpu"] for row in errors["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
+    assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in errors["intervals"])
+    assert sum(row["picks"] for row in errors["pick_probability"]) > 0
     assert " t4 " in seer("info", bundle).out
 
 

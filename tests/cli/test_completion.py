@@ -10,8 +10,8 @@ import pytest
 
 def _offered(line: str, **extra: str) -> list[str]:
     words = line.split(" ")
-    asked = {"_SEER_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    env = {**environ, **asked, **extra}
+    environment = {"_SEER_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    env = {**environ, **environment, **extra}
     found = subprocess.run([sys.executable, "-m", "surrogate"], env=env, capture_output=True, text=True, check=False)
     assert found.stderr == ""
     return [word.split(",", 1)[1] for word in found.stdout.split()]

@@ -71,18 +71,18 @@ def test_a_table_of_sizes_alone(seer, trained, tmp_path) -> None:
     assert out["algorithm"][0] == one.algorithm and out["predicted_us"][0] == pytest.approx(one.time_us)
     gemm = predicted(seer, tmp_path, trained, frame, "--gpu", "t4", "--algorithm", "GEMM")
     assert list(gemm.columns) == [*frame.columns, *added]
-    wanted = load(trained, gpu="t4").predict(PROBLEM, "GEMM").time_us
-    assert gemm["predicted_us"][0] == pytest.approx(wanted)
+    expected = load(trained, gpu="t4").predict(PROBLEM, "GEMM").time_us
+    assert gemm["predicted_us"][0] == pytest.approx(expected)
 
 
 @cases(__file__)
-def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) -> None:
+def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, message) -> None:
     frame = pd.DataFrame({"n": [8], "c": [64], "h": [28], "k": [64], "r": [3]})
     frame = frame.assign(**{k: v for k, v in change.items() if v is not None})
     frame = frame.drop(columns=[k for k, v in change.items() if v is None])
     frame.to_parquet(tmp_path / "in.parquet")
     result = seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", tmp_path / "o")
-    assert result.is_refusal(said), result.err
+    assert result.is_refusal(message), result.err
     assert not (tmp_path / "o").exists()
 
 

@@ -21,9 +21,9 @@ def places(dataset, trained, tmp_path, monkeypatch):
     return {"DATA": dataset, "BUNDLE": trained, "TRACE": "trace.json", "NET": "net.txt", "OUT": tmp_path / "out"}
 
 
-@pytest.mark.parametrize(("line", "said"), ROWS)
-def test_it_is_refused_in_one_line(seer, places, line, said):
+@pytest.mark.parametrize(("line", "message"), ROWS)
+def test_it_is_refused_in_one_line(seer, places, line, message):
     before = set(places["OUT"].parent.iterdir())
     result = seer(*(places.get(word, word) for word in shlex.split(line)))
-    assert result.is_refusal(said) and result.out == "", result.err
+    assert result.is_refusal(message) and result.out == "", result.err
     assert set(places["OUT"].parent.iterdir()) == before

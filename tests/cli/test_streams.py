@@ -62,9 +62,9 @@ def test_a_pipe_gets_whole_lines_without_colours() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize(
-    ("name", "status", "told"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")]
+    ("name", "status", "message"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")]
 )
-def test_a_signal_is_one_line_its_status_and_no_file(name: str, status: int, told: str, tmp_path: Path) -> None:
+def test_a_signal_is_one_line_its_status_and_no_file(name: str, status: int, message: str, tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from surrogate.dataset import files
@@ -80,7 +80,7 @@ sys.argv = ["seer", "gpus"]
 main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (status, f"seer: {told}\n")
+    assert (done.returncode, done.stderr) == (status, f"seer: {message}\n")
     assert list(tmp_path.iterdir()) == []
 
 

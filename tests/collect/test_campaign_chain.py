@@ -49,12 +49,12 @@ def test_a_campaign_is_publishable_if_cupti_timed_its_rows(chain, tmp_path, vari
     chain.setattr(module, "SLICES", {number: SLICES[number] for number in (5, 6)})
     for name, value in variables.items():
         chain.setenv(f"FAKE_{name}", value)
-    device, told = InProcess(), []
-    fit, said = run_campaign(Campaign(tmp_path / "run", "cudnn", 10.0, shapes=2, echo=told.append), device)
+    device, messages = InProcess(), []
+    fit, summary = run_campaign(Campaign(tmp_path / "run", "cudnn", 10.0, shapes=2, echo=messages.append), device)
     device.close()
-    assert fit is not bool(fault) and [line[:7] for line in told[:2]] == ["slice 5", "slice 6"]
+    assert fit is not bool(fault) and [line[:7] for line in messages[:2]] == ["slice 5", "slice 6"]
     if fault:
-        assert pd.Series([said]).str.contains(fault).all(), said
+        assert pd.Series([summary]).str.contains(fault).all(), summary
         return
     kernels = pd.read_parquet(tmp_path / "run" / "convolutions.kernels.parquet")
     assert len(kernels) and not kernels["kernel_name"].str.startswith("_Z").any()
@@ -128,10 +128,12 @@ def test_a_fault_costs_one_measurement_in_bounded_time(chain, measured, tmp_path
     chain.setenv("PATH", "/usr/bin:/bin")  # no profiler
     began_s = time.monotonic()
     assert "ncu is not on the PATH" in measured(faults=order, shapes=1 + (hit == [6]))
-    told = reports(tmp_path).items()
-    lost = {number: report["measured"].get("lost", 0) + report["measured"].get("failed", 0) for number, report in told}
+    messages = reports(tmp_path).items()
+    lost = {
+        number: report["measured"].get("lost", 0) + report["measured"].get("failed", 0) for number, report in messages
+    }
     assert all(lost[number] for number in hit) and sum(lost.values()) <= 4
-    assert all(report["planned"] - report["done"] <= lost[number] for number, report in told)
+    assert all(report["planned"] - report["done"] <= lost[number] for number, report in messages)
     assert time.monotonic() - began_s < 60 * 8
 
 

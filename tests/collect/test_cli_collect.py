@@ -133,8 +133,8 @@ def test_cap_options_apply_and_omitted_problems_are_logged(seer, tmp_path, monke
     result = seer(*words, "-o", output, "--max-gflop", "inf", "--max-tensor", "4MiB")
     header = log.read_log(output).header
     assert header is not None
-    said = f"plan {plan}: 2 of 3 problems, without 1 with a tensor over 4 MiB (--max-tensor)"
-    assert said in result.err and header.description == said
+    message = f"plan {plan}: 2 of 3 problems, without 1 with a tensor over 4 MiB (--max-tensor)"
+    assert message in result.err and header.description == message
     again = seer(*words, "-o", tmp_path / "2.jsonl")
     assert "2 of 3 problems, without 1 over 0.5 GFLOP (--max-gflop)" in again.err
     assert seer(*words, "-o", output, "--campaign", "--max-gflop", 1).is_refusal("leave --plan out")

@@ -27,8 +27,8 @@ def examined(fake_device, monkeypatch, tmp_path):
         versions = {"cuda_driver": "12.8", "cuda_runtime": "12.8", "cupy": "14.2"}
         device.info = DeviceInfo("NVIDIA H100 80GB HBM3", "cudnn", version, versions, {**FACTS, **facts})
         measure = device.measure
-        told = result and Measurement(*result)
-        device.measure = lambda *asked: told or replace(measure(*asked), sm_clock_mhz=1755.0, throttle_reasons=0)
+        reported = result and Measurement(*result)
+        device.measure = lambda *asked: reported or replace(measure(*asked), sm_clock_mhz=1755.0, throttle_reasons=0)
         return {check.name: check for check in examine(device, tmp_path, quick=True)}
 
     return examined

@@ -130,7 +130,7 @@ def test_losses_outside_measure_count_too(make_plan, ran, fake_device, call):
 
 def test_a_hanging_call_costs_one_timeout(make_plan, record, fake_device):
     """No Find after a loss, which would run the algorithm again; and the timeout is no measurement's length."""
-    plan, device, clock, asked = make_plan(3), fake_device(), Clock(), []
+    plan, device, clock, requested = make_plan(3), fake_device(), Clock(), []
 
     def hangs_once(result, _):
         if len(device.calls) > 1:
@@ -138,9 +138,9 @@ def test_a_hanging_call_costs_one_timeout(make_plan, record, fake_device):
         clock.now_s += 30.0
         raise DeviceLostError("no answer within 30 s")
 
-    device.alter, device.find = hangs_once, lambda conv: asked.append(conv) or ()
+    device.alter, device.find = hangs_once, lambda conv: requested.append(conv) or ()
     record(plan, device, minutes=0.75, clock=clock)
-    assert clock.now_s == 41.0 and asked == [problem.conv for problem in plan.problems[1:]]
+    assert clock.now_s == 41.0 and requested == [problem.conv for problem in plan.problems[1:]]
 
 
 @pytest.mark.parametrize(("rows", "told"), [(0, False), (1, False), (10, True)])

@@ -103,8 +103,8 @@ def test_no_held_shape_is_trained_on(table: Table, memory: type[Memory], seeds: 
     result = compare(_data(main), [_data(also)], folds_count=4, seeds=seeds, models=["memory"])
     assert len(memory.rounds) == 4 * seeds
     for train, test in memory.rounds:
-        seen, held = _shapes(train), _shapes(test)
-        assert seen and held and not seen & held
+        seen, holdout = _shapes(train), _shapes(test)
+        assert seen and holdout and not seen & holdout
         assert "TITAN V" in set(train["gpu"]) and "TITAN V" not in set(test["gpu"])
     # What it knows by heart never helps: it has no prediction at all.
     assert _row(result.results["choice_rows"], model="memory")["n"] == 0

@@ -36,9 +36,9 @@ def test_intervals_hold_on_measured_shapes_that_training_never_saw(measurements:
     place = fold_of_names(shape_names(frame, CONV), len(frame), seed=3)
     number = np.array([place[name] for name in shape_names(frame, CONV)])
     bundle = train(data.with_frame(frame[number < 300]), params={"rounds": 150, "learning_rate": 0.1})
-    held = evaluate(bundle, data.with_frame(frame[(number >= 300) & (number < 600)]))[0]
-    assert held["part"] == "unseen" and held["rows"] > 1000
-    assert 0.86 < held["interval_coverage"] < 0.94
-    assert abs(held["pick_probability"] - held["pick_was_best"]) < 0.08
+    evaluated = evaluate(bundle, data.with_frame(frame[(number >= 300) & (number < 600)]))[0]
+    assert evaluated["part"] == "unseen" and evaluated["rows"] > 1000
+    assert 0.86 < evaluated["interval_coverage"] < 0.94
+    assert abs(evaluated["pick_probability"] - evaluated["pick_was_best"]) < 0.08
     card = bundle.card["held_out"]["conv"]["intervals"][0]
-    assert abs(card["coverage"] - held["interval_coverage"]) < 0.05
+    assert abs(card["coverage"] - evaluated["interval_coverage"]) < 0.05

@@ -61,11 +61,11 @@ def test_the_same_command_goes_on_with_the_study(seer, table, storage, tmp_path,
     write_dataset(normalise(table(6), "test"), tmp_path / "data.parquet")
     words = ["tune", tmp_path / "data.parquet", "--model", "linear-terms", "--storage", storage, "--json"]
     first = seer(*words, "--trials", 2).succeeded()
-    with opened(storage) as held:
+    with opened(storage) as storage_:
         with warnings.catch_warnings(action="ignore"):  # a heartbeat is for `Study.optimize`
-            trial = optuna.load_study(study_name=first.json["study"], storage=held).ask()
+            trial = optuna.load_study(study_name=first.json["study"], storage=storage_).ask()
         LinearTerms.space(trial)
-        held.record_heartbeat(trial._trial_id)
+        storage_.record_heartbeat(trial._trial_id)
     monkeypatch.setattr("surrogate.evaluation.study.GRACE_S", 1)
     time.sleep(1.5)
     again = seer(*words, "--trials", 5).succeeded()

@@ -79,8 +79,8 @@ def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
     evaluated = _evaluated(frame)
     rows = scorecard.choice_rows(evaluated, {HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}, {})
     strata = {"all": "all ungrouped 3x3s1 grouped", "Tesla T4": "all ungrouped 3x3s1", "TITAN V": "all grouped"}
-    wanted = {(gpu, stratum) for gpu, names in strata.items() for stratum in names.split()}
-    assert {(row["gpu"], row["stratum"]) for row in rows} == wanted
+    expected = {(gpu, stratum) for gpu, names in strata.items() for stratum in names.split()}
+    assert {(row["gpu"], row["stratum"]) for row in rows} == expected
     assert _row(rows, gpu="all", stratum="ungrouped")["slowdown_macro"] == pytest.approx(math.sqrt(2))
     assert _row(rows, gpu="TITAN V", stratum="all")["slowdown_macro"] == pytest.approx(2)
 

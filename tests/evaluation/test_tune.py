@@ -243,11 +243,11 @@ def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(data, fi
     if number == signal.SIGINT:
         assert process.returncode == 130, errors
         assert "the same command goes on" in errors and "Traceback" not in errors
-    wanted = len(_finished(storage)) + 2
-    with _seer_tune(file, "--storage", storage, "--trials", str(wanted)) as process:
+    expected = len(_finished(storage)) + 2
+    with _seer_tune(file, "--storage", storage, "--trials", str(expected)) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert len(_finished(storage)) == wanted
+    assert len(_finished(storage)) == expected
 
 
 def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(data, tmp_path, monkeypatch):
@@ -273,13 +273,13 @@ def test_a_lost_trial_in_a_journal_keeps_nobody_waiting(data: Dataset, tmp_path:
 
 def lost_trial(storage: str) -> optuna.Trial:
     """A trial of the study `s` that its worker has begun, and left behind when it died."""
-    held: Any = open_storage(storage)
-    study = optuna.load_study(study_name="s", storage=held)
+    storage_: Any = open_storage(storage)
+    study = optuna.load_study(study_name="s", storage=storage_)
     with warnings.catch_warnings(action="ignore"):  # a heartbeat is for `Study.optimize`
         trial = study.ask()
     LinearTerms.space(trial)
     if storage.startswith("sqlite"):
-        held.record_heartbeat(trial._trial_id)
+        storage_.record_heartbeat(trial._trial_id)
     return trial
 
 

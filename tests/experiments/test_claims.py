@@ -40,8 +40,10 @@ every_claim = pytest.mark.parametrize("cells", CLAIMS.values(), ids=CLAIMS)
 def test_a_row_says_what_its_committed_table_says(name: str) -> None:
     """The answer is computed anew from the table that the run wrote."""
     answer = import_module(f"experiments.{name}").answer(pd.read_csv(HOME / "tables" / f"{name}.csv"))
-    said = table_row(name, "", 0.0, figure=False, answer=answer).rpartition(" | ")[2]
-    assert ROWS[name].rpartition(" | ")[2] == said, f"run python -m experiments.all --only {name}, and commit its table"
+    last_cell = table_row(name, "", 0.0, figure=False, answer=answer).rpartition(" | ")[2]
+    assert ROWS[name].rpartition(" | ")[2] == last_cell, (
+        f"run python -m experiments.all --only {name}, and commit its table"
+    )
 
 
 @every_claim

@@ -21,8 +21,8 @@ def test_another_dataset_takes_the_place_of_a_source(tmp_path) -> None:
     given = read_sources(tmp_path, ("cudnn=mine.parquet",))
     assert str(given.path("cudnn")) == "mine.parquet"
     assert given.path("mi210") == tmp_path / FILES["mi210"][0]
-    for use, said in (("cuda=x", "cudnn"), ("cudnn", "NAME=FILE"), ("cudnn=", "NAME=FILE")):
-        with pytest.raises(InputError, match=said):
+    for use, words in (("cuda=x", "cudnn"), ("cudnn", "NAME=FILE"), ("cudnn=", "NAME=FILE")):
+        with pytest.raises(InputError, match=words):
             read_sources(tmp_path, (use,))
 
 
@@ -89,7 +89,7 @@ def test_cross_validation_covers_the_data_and_not_the_rest(table) -> None:
     """Rows of ``also`` train and are not predicted; a model that cannot learn is named with its reason."""
     data, also = Dataset(table(6)), Dataset(table(4, gpus=("Tesla K80",)))
     models = Effort().by_name("roofline", "seer-paper")
-    held = cross_validate(data, models, count=3, seed=0, also=[also], tick=lambda text: None)
-    assert len(held.rows) == len(data) and held.tested.all()
-    assert np.isfinite(held.time_us["roofline"]).all()
-    assert list(held.reasons) == ["seer-paper"] and "seer-paper" not in held.time_us
+    predictions = cross_validate(data, models, count=3, seed=0, also=[also], tick=lambda text: None)
+    assert len(predictions.rows) == len(data) and predictions.tested.all()
+    assert np.isfinite(predictions.time_us["roofline"]).all()
+    assert list(predictions.reasons) == ["seer-paper"] and "seer-paper" not in predictions.time_us

@@ -42,20 +42,22 @@ def test_infeasible_picks_count_as_right_only_by_seer_s_rule() -> None:
 def test_an_oracle_s_times_give_no_slowdown(table) -> None:
     """Times without noise follow from the terms' order, so predictions equal to them pick the best everywhere."""
     data = Dataset(table(8, noise=0.0))
-    held = cross_validate(data, Effort().by_name("roofline"), count=3, seed=0, tick=lambda text: None)
-    held.time_us["roofline"][:] = np.nan_to_num(held.rows.time_us, nan=np.inf)
-    verdicts = choice_verdicts(held).set_index("model")["slowdown_macro"]
+    predictions = cross_validate(data, Effort().by_name("roofline"), count=3, seed=0, tick=lambda text: None)
+    predictions.time_us["roofline"][:] = np.nan_to_num(predictions.rows.time_us, nan=np.inf)
+    verdicts = choice_verdicts(predictions).set_index("model")["slowdown_macro"]
     assert verdicts["roofline"] == 1.0 < verdicts[HEURISTIC]
-    picks = problem_picks(held)
+    picks = problem_picks(predictions)
     assert set(picks["model"]) == {"roofline", HEURISTIC}
-    best = pd.Series(held.rows.time_us).groupby(held.rows.problem).min()
-    np.testing.assert_allclose(picks["best_us"], best.reindex(held.rows.problem[picks["row"].to_numpy(dtype=int)]))
-    totals = by_network(held)
+    best = pd.Series(predictions.rows.time_us).groupby(predictions.rows.problem).min()
+    np.testing.assert_allclose(
+        picks["best_us"], best.reindex(predictions.rows.problem[picks["row"].to_numpy(dtype=int)])
+    )
+    totals = by_network(predictions)
     exact = totals[(totals["model"] == "roofline") & totals["total_error_pct"].notna()]
     assert len(exact) > 1 and EVERY in set(totals["network"])
     np.testing.assert_allclose(exact["total_error_pct"], 0, atol=1e-9)
-    held.time_us["roofline"][:] *= 1.25
-    totals = by_network(held)
+    predictions.time_us["roofline"][:] *= 1.25
+    totals = by_network(predictions)
     whole = totals[(totals["network"] == EVERY) & (totals["model"] == "roofline")].iloc[0]
     assert [whole["rmspe_pct"], whole["minimum_rmspe_pct"]] == pytest.approx([25, 25])
     root_mean_square = np.sqrt((picks.loc[picks["model"] == "roofline", "best_us"] ** 2).mean())
@@ -106,8 +108,8 @@ def test_the_first_variant_is_compared_with_itself(sources: Sources) -> None:
     rows = candidate_rows([data])
     trees = BoostedTerms(rounds=15, learning_rate=0.3)
     compared = {"trees": trees, "again": trees, "single": AlwaysBestSingle()}
-    held = predict_rounds(rows, data.candidates, rounds_by("shape", rows, 3, 0), compared, lambda text: None)
-    changed = variant_verdicts(held).set_index("variant").filter(like="change")
+    predictions = predict_rounds(rows, data.candidates, rounds_by("shape", rows, 3, 0), compared, lambda text: None)
+    changed = variant_verdicts(predictions).set_index("variant").filter(like="change")
     assert list(changed.index) == ["trees", "again", "single"]
     assert (changed.loc[["trees", "again"]] == 0).all(axis=None)
     assert changed.loc["single", "error_change_pct"] != 0

@@ -83,11 +83,11 @@ def test_a_users_row_replaces_a_bundled_one(tmp_path: Path) -> None:
     assert gpu("t4").sms == 40
 
 
-@pytest.mark.parametrize(("old", "new", "told"), ANSWERS["faulty_gpu_files"])
-def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, told: str) -> None:
+@pytest.mark.parametrize(("old", "new", "message"), ANSWERS["faulty_gpu_files"])
+def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace(old, new), encoding="utf-8")
-    with refused(str(path), told):
+    with refused(str(path), message):
         registry().with_file(path)
 
 

@@ -28,8 +28,8 @@ def test_unknown_compute_capability(capability: float, known: str) -> None:
 
 
 @cases(__file__)
-def test_impossible_launches_are_refused(launch: tuple[float, int, int, int], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_impossible_launches_are_refused(launch: tuple[float, int, int, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         occupancy(*launch)
 
 

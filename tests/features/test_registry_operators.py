@@ -65,8 +65,10 @@ def test_every_operator_says_what_it_is_and_whose(kind: str) -> None:
     cls = OPERATORS[kind]
     assert cls.FAMILY in FAMILIES and kind in FAMILIES[cls.FAMILY].kinds, f"{where(cls)}: {kind} has no family"
     # Without a docstring a dataclass gets its signature.
-    said = inspect.getdoc(cls) or ""
-    assert said and not said.startswith(f"{cls.__name__}("), f"{where(cls)}: {kind} says nothing of what it computes"
+    docstring = inspect.getdoc(cls) or ""
+    assert docstring and not docstring.startswith(f"{cls.__name__}("), (
+        f"{where(cls)}: {kind} says nothing of what it computes"
+    )
     assert all(size.meaning for size in FAMILIES[cls.FAMILY].sizes), f"{where(cls)}: a size of {kind} has no meaning"
 
 

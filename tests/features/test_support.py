@@ -22,8 +22,8 @@ BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}
 def supported(name: str, columns: ConvColumns, *, library: str, direction: str, gpu_name: str) -> np.ndarray:
     """(rows,) True where every rule holds."""
     capability = gpu(gpu_name).compute_capability if library == "cudnn" else 0.0
-    held = [rule.holds(columns, capability) for rule in RULES.get((library, direction, name), ())]
-    return np.logical_and.reduce([np.ones(len(columns.n), dtype=bool), *held])
+    verdicts = [rule.holds(columns, capability) for rule in RULES.get((library, direction, name), ())]
+    return np.logical_and.reduce([np.ones(len(columns.n), dtype=bool), *verdicts])
 
 
 @pytest.mark.parametrize(("change", "refused"), ANSWERS["forward_support"])

@@ -97,12 +97,12 @@ def test_the_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[
     with zipfile.ZipFile(wheel, "w") as file:
         for path in folder.rglob("*.parquet"):
             file.write(path, "aiconfigurator_core/systems/data" / path.relative_to(folder))
-    for source, told in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
+    for source, origin in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
         done = seer("import", "aiconfigurator", source, "--family", "gemm", "--gpu", "l40s", "-o", output)
         assert done.code == 0 and "rows of l40s 2" in done.err
         data = read_dataset(output)
         assert (data.candidates, set(data.frame["gpu"])) == ("listed", {"l40s"})
-        assert told in data.metadata["licence_notices"][0]
+        assert origin in data.metadata["licence_notices"][0]
 
 
 def test_mistakes_are_named(refused, tmp_path: Path) -> None:

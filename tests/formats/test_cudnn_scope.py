@@ -65,11 +65,11 @@ def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, named: str) -> None:
+def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, words: str) -> None:
     path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN})
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    with refused(str(path), named):
+    with refused(str(path), words):
         FORMATS["cudnn-scope"].read([path])
 
 

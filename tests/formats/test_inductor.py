@@ -93,6 +93,6 @@ def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, named: str) -> None:
-    with refused("log.json", named):
+def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, words: str) -> None:
+    with refused("log.json", words):
         read(save(tmp_path, log))

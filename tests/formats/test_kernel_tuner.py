@@ -195,8 +195,8 @@ def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Pat
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, changes: str, named: str) -> None:
-    with refused("a.json", named):
+def test_wrong_files_are_refused(refused, tmp_path: Path, changes: str, words: str) -> None:
+    with refused("a.json", words):
         read(save(tmp_path, **json.loads(changes)))
 
 

@@ -43,6 +43,6 @@ def test_the_unit_is_checked_against_what_a_gpu_can_do(refused, tmp_path: Path) 
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], named: str) -> None:
-    with refused("fully_connected_forward.csv", named):
+def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], words: str) -> None:
+    with refused("fully_connected_forward.csv", words):
         read(tmp_path, *lines)

@@ -87,8 +87,8 @@ def test_real_exports(measurements: Path, file: str, expected: dict[str, float])
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
-    with refused("export0.csv", named):
+def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, words: str) -> None:
+    with refused("export0.csv", words):
         read(tmp_path, text)
 
 

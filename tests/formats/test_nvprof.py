@@ -111,8 +111,8 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
-    with refused("log0.csv", named):
+def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, words: str) -> None:
+    with refused("log0.csv", words):
         read(tmp_path, text)
 
 

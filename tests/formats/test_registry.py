@@ -28,14 +28,14 @@ def lacking(each: Format) -> list[str]:
     module = each.reader.__module__.rpartition(".")[2]
     reader, test = f"surrogate/formats/{module}.py", f"tests/formats/test_{module}.py"
     unexplained = [name for name, option in each.options.items() if not option.help]
-    wanted = {
+    expected = {
         f"{reader}: FORMAT needs a line of help": bool(each.summary.strip()),
         f"{reader}: `seer import --help` does not show {each.name}": f"{each.name} {each.summary}" in HELP,
         f"{reader}: its docstring has to say how to get the files": "how to get" in each.how_to_get().lower(),
         f"{reader}: {', '.join(unexplained)} needs help, in `own` of its FORMAT": not unexplained,
         f"{test}: no test compares what was read with a known number": _has_known_answer(HERE.parents[1] / test),
     }
-    return [complaint for complaint, is_there in wanted.items() if not is_there]
+    return [complaint for complaint, is_there in expected.items() if not is_there]
 
 
 @pytest.mark.parametrize("name", FORMATS)

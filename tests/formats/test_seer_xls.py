@@ -124,9 +124,9 @@ def test_other_operators_are_rows_of_their_families(tmp_path, name, row, shared,
 
 
 @cases(__file__)
-def test_wrong_workbooks_are_refused_in_one_line(refused, tmp_path, name, sheets, named):
+def test_wrong_workbooks_are_refused_in_one_line(refused, tmp_path, name, sheets, words):
     path = save(tmp_path / f"{name}.xls", **sheets)
-    with refused(str(path), named):
+    with refused(str(path), words):
         read(path)
 
 

@@ -74,8 +74,8 @@ def test_keys_without_names_and_values_that_are_no_sizes(refused, tmp_path: Path
     save(tmp_path, [512, "torch.float16"], entry="C")
     with refused("keys of matmul_kernel have 1 to 3 values; name them with --keys"):
         read(tmp_path)
-    named = read(tmp_path, keys="n")
-    assert kernel(named)["settings"]["dtype_2"] == ["none", "torch.float16"]
+    words = read(tmp_path, keys="n")
+    assert kernel(words)["settings"]["dtype_2"] == ["none", "torch.float16"]
     with refused("its key has 2 values, --keys names 3"):
         read(tmp_path, keys="m,n,k")
 
@@ -101,8 +101,8 @@ def test_one_table_has_one_kernel(refused, tmp_path: Path) -> None:
     assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
 
 
-@pytest.mark.parametrize(("content", "named"), ANSWERS["wrong"])
-def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, named: str) -> None:
+@pytest.mark.parametrize(("content", "words"), ANSWERS["wrong"])
+def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "k.autotune.json").write_text(content)
-    with refused("k.autotune.json", named):
+    with refused("k.autotune.json", words):
         read(tmp_path / "k.autotune.json")

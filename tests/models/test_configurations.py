@@ -40,10 +40,10 @@ def test_what_was_measured_comes_back_and_what_failed_is_expected_to() -> None:
 
 def test_files_hold_all_of_it() -> None:
     table = rows(times(((64, 128), (256, 512), (1024, 2048))))
-    held = rows(times(((1024, 512),)))
+    query = rows(times(((1024, 512),)))
     model = Configurations().fit(table)
     again = Configurations.from_files({}, model.to_files())
-    assert again.predict(held).tolist() == model.predict(held).tolist()
+    assert again.predict(query).tolist() == model.predict(query).tolist()
 
 
 def test_a_level_is_linear_in_the_sizes() -> None:

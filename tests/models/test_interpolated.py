@@ -54,11 +54,11 @@ def keys_of(grid: MeasuredRows, rows: Rows) -> np.ndarray:
 
 
 def test_between_two_places_of_a_line_values_are_linear_in_the_logarithm() -> None:
-    rows, asked = products(), products(ns=(700,))
+    rows, query = products(), products(ns=(700,))
     grid = measured(np.log2(rows.frame["n"].to_numpy()) * 0.5 - np.log2(rows.frame["k"].to_numpy()) * 0.25)
-    found, gaps = grid.between(keys_of(grid, asked)[:, 1:])
+    found, gaps = grid.between(keys_of(grid, query)[:, 1:])
     by_k, by_n = found[:, 0], found[:, 1]
-    expected = np.log2(700) * 0.5 - np.log2(asked.frame["k"]) * 0.25
+    expected = np.log2(700) * 0.5 - np.log2(query.frame["k"]) * 0.25
     np.testing.assert_allclose(by_n, expected, atol=0.005)
     assert np.isnan(by_k).all()  # no product with n = 700 was measured, whatever its k
     down, up = np.log2(700 / 512), np.log2(1024 / 700)

@@ -196,9 +196,9 @@ def test_classes_come_back_and_fft_has_none(fitted: SeerPaper, rows: Rows) -> No
 @pytest.mark.slow
 def test_recovers_rows_that_it_has_not_seen(world: tuple[pd.DataFrame, pd.DataFrame], rows: Rows) -> None:
     """A tenth of the grid held out: trees find the very cuts, for rules that lie between grid values."""
-    held = np.random.default_rng(0).random(len(rows)) < 0.1
-    train = rows_of(with_kernel_metrics(*world)).take(~held)
-    test = rows.take(held)
+    holdout = np.random.default_rng(0).random(len(rows)) < 0.1
+    train = rows_of(with_kernel_metrics(*world)).take(~holdout)
+    test = rows.take(holdout)
     ratio = SeerPaper(evaluations=EVALUATIONS).fit(train).predict(test) / test.time_us
     np.testing.assert_allclose(ratio, 1.0, rtol=1e-6)
 

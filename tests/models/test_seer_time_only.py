@@ -104,17 +104,17 @@ def test_a_small_group_takes_the_gpus_other_versions(table: Table) -> None:
     both = SeerTimeOnly(least_rows=8).fit(checked(pd.concat([old, odd])))
     assert not any("|8.0|" in key for key in both.fits_)
     own = SeerTimeOnly(least_rows=2).fit(checked(pd.concat([old, odd])))
-    asked = checked(odd)
-    assert np.median(own.predict(asked)) > 3 * np.median(both.predict(asked))
+    query = checked(odd)
+    assert np.median(own.predict(query)) > 3 * np.median(both.predict(query))
 
 
 def _held_out_error(model: TimeModel, rows: Rows) -> float:
     """Median error of the time where a fifth of the shapes is held out."""
     names = shape_names(rows.frame, rows.family)
     fold_of = fold_of_names(names, 5, 0)
-    held = np.array([fold_of[name] == 0 for name in names])
-    test = rows.take(held & rows.ok)
-    predicted = model.fit(rows.take(~held)).predict(test)
+    holdout = np.array([fold_of[name] == 0 for name in names])
+    test = rows.take(holdout & rows.ok)
+    predicted = model.fit(rows.take(~holdout)).predict(test)
     assert (predicted > 0).all()
     return float(np.median(np.abs(predicted / test.time_us - 1)))
 

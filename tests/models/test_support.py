@@ -86,15 +86,17 @@ def test_held_out_shapes_of_measured_data_are_foretold(measurements: Path) -> No
     rows = rows_of(frame)
     right = []
     for fold in folds("shape", CONV, frame, frame.iloc[:0], 5, 0)[:2]:
-        held = rows.take(fold.test)
-        right.append(Support.fit(rows.take(fold.train)).supported(held) == (held.frame["status"] == "ok").to_numpy())
+        holdout = rows.take(fold.test)
+        right.append(
+            Support.fit(rows.take(fold.train)).supported(holdout) == (holdout.frame["status"] == "ok").to_numpy()
+        )
     assert np.concatenate(right).mean() >= 0.99
 
 
 def test_rules_of_a_gpu_come_before_statuses_of_others(table: Table) -> None:
     """Fused Winograd ran on the T4 and is gone on Hopper, whatever ran elsewhere."""
     fitted = Support.fit(_rows(table(4, gpus=("Tesla T4",))))
-    asked = table(4, gpus=("h200",))
-    gone = (asked["algorithm"] == "WINOGRAD").to_numpy()
-    assert not fitted.supported(_rows(asked))[gone].any()
-    np.testing.assert_array_equal(fitted.supported(_rows(asked))[~gone], (asked["status"] == "ok").to_numpy()[~gone])
+    query = table(4, gpus=("h200",))
+    gone = (query["algorithm"] == "WINOGRAD").to_numpy()
+    assert not fitted.supported(_rows(query))[gone].any()
+    np.testing.assert_array_equal(fitted.supported(_rows(query))[~gone], (query["status"] == "ok").to_numpy()[~gone])

@@ -22,7 +22,7 @@ def fitted(places: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0), time_us: np.ndarray
     return TransferState.fit(table, GRID, np.broadcast_to(NO_TERMS, (len(places), *NO_TERMS.shape)), columns)
 
 
-def asked(
+def rows_of_shapes(
     transfer: TransferState, place: float, known: np.ndarray | None = None, exclude: tuple[int, ...] = ()
 ) -> Prior:
     known = np.arange(len(GRID)) if known is None else known
@@ -37,37 +37,37 @@ def transfer() -> TransferState:
 
 @pytest.mark.parametrize("place", [0.2, 0.6, 1.4])
 def test_the_first_pick_of_an_unmeasured_problem_is_nearly_the_best(transfer: TransferState, place: float) -> None:
-    prior = asked(transfer, place)
+    prior = rows_of_shapes(transfer, place)
     assert times(place)[np.argmin(prior.score)] <= 1.1 * times(place).min()
     assert ((prior.score >= 0) & (prior.score <= 1) & (prior.failure == 0) & (prior.log_relative >= 0)).all()
 
 
 def test_similar_problems_count_more(transfer: TransferState) -> None:
-    near = asked(transfer, 2.0, exclude=(3,)).score  # only 0, 0.5 and 1 are left
+    near = rows_of_shapes(transfer, 2.0, exclude=(3,)).score  # only 0, 0.5 and 1 are left
     truth = np.array([1 - times(place).min() / times(place) for place in (0.0, 1.0)])
     assert np.abs(near - truth[1]).mean() < np.abs(near - truth[0]).mean()
 
 
 def test_log_relative_turns_into_times(transfer: TransferState) -> None:
     truth = np.log(times(0.5) / times(0.5).min())
-    assert np.corrcoef(asked(transfer, 0.5).log_relative, truth)[0, 1] > 0.9
+    assert np.corrcoef(rows_of_shapes(transfer, 0.5).log_relative, truth)[0, 1] > 0.9
 
 
 def test_new_configurations_are_answered_by_what_is_alike(transfer: TransferState) -> None:
-    prior = asked(transfer, 0.6, known=np.full(len(GRID), -1))
+    prior = rows_of_shapes(transfer, 0.6, known=np.full(len(GRID), -1))
     assert times(0.6)[np.argmin(prior.score)] <= 1.3 * times(0.6).min()
 
 
 def test_failures_are_predicted_and_scored_as_hopeless() -> None:
     too_large = GRID[:, 0] * GRID[:, 1] > 512
     table = np.array([np.where(too_large, np.inf, times(place)) for place in (0.0, 0.5, 1.0)])
-    prior = asked(fitted((0.0, 0.5, 1.0), table), 0.3)
+    prior = rows_of_shapes(fitted((0.0, 0.5, 1.0), table), 0.3)
     assert prior.failure[too_large].min() > 0.7 and prior.failure[~too_large].max() < 0.3
     assert prior.score[too_large].min() > 0.7 and np.isfinite(prior.log_relative).all()
 
 
 def test_one_problem_is_enough() -> None:
-    prior = asked(fitted((0.5,)), 0.5)
+    prior = rows_of_shapes(fitted((0.5,)), 0.5)
     assert times(0.5)[np.argmin(prior.score)] <= 1.05 * times(0.5).min()
 
 
@@ -79,7 +79,7 @@ def test_problems_may_have_different_configurations() -> None:
     is_first = random.random(len(GRID)) < 0.5
     table[:2, is_first] = np.nan
     table[2:, ~is_first] = np.nan
-    prior = asked(fitted(places, table), 0.6)
+    prior = rows_of_shapes(fitted(places, table), 0.6)
     assert times(0.6)[np.argsort(prior.score)[:3]].min() <= 1.2 * times(0.6).min()
 
 
@@ -88,12 +88,12 @@ def test_a_problem_that_lacks_the_good_configurations_does_not_praise_its_own() 
     table = np.array([times(0.5)] * 4)
     slow = times(0.5) > np.median(times(0.5))
     table[3, ~slow] = np.nan
-    score = asked(fitted((0.4, 0.5, 0.6, 0.5), table), 0.5).score
+    score = rows_of_shapes(fitted((0.4, 0.5, 0.6, 0.5), table), 0.5).score
     assert score[slow].min() > score[~slow].min() + 0.2
 
 
 def test_unknown_columns_are_answered(transfer: TransferState) -> None:
-    assert np.isfinite(asked(transfer, np.nan).score).all()
+    assert np.isfinite(rows_of_shapes(transfer, np.nan).score).all()
     columns = np.array([[np.nan, 1.0], [np.nan, 2.0]], dtype=np.float32)
     terms = np.full((2, len(GRID), 1), np.nan, dtype=np.float32)
     other = TransferState.fit(np.array([times(0.0), times(1.0)]), GRID, terms, columns)
@@ -113,18 +113,18 @@ def test_terms_tell_what_parameters_do_not() -> None:
 def test_files_hold_the_same_transfer(refused, transfer: TransferState) -> None:
     files = transfer.to_files()
     assert all(isinstance(content, bytes) for content in files.values())
-    again = asked(TransferState.from_files(files), 0.7)
-    np.testing.assert_allclose(again.score, asked(transfer, 0.7).score, atol=1e-6)
+    again = rows_of_shapes(TransferState.from_files(files), 0.7)
+    np.testing.assert_allclose(again.score, rows_of_shapes(transfer, 0.7).score, atol=1e-6)
     with refused():
         TransferState.from_files({name: content[:40] for name, content in files.items()})
 
 
 def test_the_seed_decides_everything() -> None:
-    np.testing.assert_array_equal(asked(fitted(), 0.7).score, asked(fitted(), 0.7).score)
+    np.testing.assert_array_equal(rows_of_shapes(fitted(), 0.7).score, rows_of_shapes(fitted(), 0.7).score)
 
 
 def test_errors_are_said(refused, transfer: TransferState) -> None:
     with refused("ran"):
         fitted((0.0, 1.0), np.full((2, len(GRID)), np.inf))
     with refused("fold"):
-        asked(transfer, 0.5, exclude=(0, 1))
+        rows_of_shapes(transfer, 0.5, exclude=(0, 1))

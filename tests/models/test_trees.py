@@ -60,9 +60,9 @@ def test_cutting_out_constants_changes_nothing(booster, trees, fixed, values):
     cut = trees.specialise([-1, *varying], {column: values[column] for column in fixed})
     row = np.float32([values])
     x = np.concatenate([np.zeros((1, 1), dtype=np.float32), row[:, varying]], axis=1)
-    wanted = booster.inplace_predict(row)
-    assert cut.sums(x) == wanted
-    assert cut.booster(x.shape[1]).inplace_predict(x) == wanted
+    expected = booster.inplace_predict(row)
+    assert cut.sums(x) == expected
+    assert cut.booster(x.shape[1]).inplace_predict(x) == expected
 
 
 def test_all_constant_is_a_number(booster: xgboost.Booster, trees: Trees) -> None:

@@ -18,11 +18,11 @@ def fused(*problems: NetworkProblem) -> list[NetworkProblem]:
 
 
 def test_the_layout_that_a_compiler_gives_convolutions_is_said() -> None:
-    def said(dtype: str) -> bool:
+    def has_note(dtype: str) -> bool:
         layer = Layer("conv", "op", Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype=dtype, math="default"))
         return "channels_last" in " ".join(fuse_layers(Network("net", (layer,))).notes)
 
-    assert said("fp16") and not said("fp32")
+    assert has_note("fp16") and not has_note("fp32")
 
 
 def moved(problem: NetworkProblem) -> int:

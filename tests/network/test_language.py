@@ -125,7 +125,7 @@ def test_sizes_of_experts_are_not_guessed(refused, step: Step) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "sizes", "said"),
+    ("config", "sizes", "message"),
     [
         ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
         ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is missing"),
@@ -137,9 +137,9 @@ def test_sizes_of_experts_are_not_guessed(refused, step: Step) -> None:
     ],
 )
 def test_a_step_that_makes_no_sense_is_refused_in_one_line(
-    step: Step, config: dict[str, Any], sizes: dict[str, Any], said: str
+    step: Step, config: dict[str, Any], sizes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         step(config, **sizes)
     assert "\n" not in str(error.value)
 

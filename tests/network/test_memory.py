@@ -89,8 +89,8 @@ def test_a_table_counts_as_a_chain(tmp_path: Path) -> None:
     weights = 4 * 2 * 16 * 32
     assert (forward.weights_bytes, forward.activation_bytes) == (weights, 4 * 64 * (32 + 16))
     assert (trained.activation_bytes, trained.state_bytes) == (4 * 64 * (32 + 16) + weights, 2 * weights)
-    held = memory(trained, 0, gpu("t4"))
-    assert (held["activations"], held["gradients"]) == (4 * 64 * (32 + 16), weights)
+    estimate = memory(trained, 0, gpu("t4"))
+    assert (estimate["activations"], estimate["gradients"]) == (4 * 64 * (32 + 16), weights)
 
 
 @pytest.mark.slow

@@ -73,31 +73,31 @@ def test_convolutions_run_as_pytorch_runs_them_on_the_gpu(
     predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str
 ) -> None:
     """fp32 by TF32 where there is any, unless the source says its math type."""
-    made, asked = predictors(name), []
+    made, problems_asked = predictors(name), []
     monkeypatch.setattr(
         made.algorithms,
         "select_many",
         lambda problems, **limits: (
-            asked.extend(problems) or predictors(name).algorithms.select_many(problems, **limits)
+            problems_asked.extend(problems) or predictors(name).algorithms.select_many(problems, **limits)
         ),
     )
     made.time(NETWORK)
-    assert asked == [replace(conv, math=math) for conv in (A, B)]
-    asked.clear()
+    assert problems_asked == [replace(conv, math=math) for conv in (A, B)]
+    problems_asked.clear()
     made.time(replace(NETWORK, keeps_math=True))
-    assert asked == [A, B]
+    assert problems_asked == [A, B]
 
 
 @pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("mi100", "default")])
 def test_products_run_on_matrix_units_that_need_no_permission(
     predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str
 ) -> None:
-    made, asked = predictors(name), []
+    made, problems_asked = predictors(name), []
     answers = made.kernels.kernel_times
-    monkeypatch.setattr(made.kernels, "kernel_times", lambda works: asked.extend(works) or answers(works))
+    monkeypatch.setattr(made.kernels, "kernel_times", lambda works: problems_asked.extend(works) or answers(works))
     product = gemm(64, 64, 64)
     assert made.time(Network("one", (Layer("fc", "Gemm", product),))).layers[0].problem == str(product)
-    assert [problem.math for problem in asked] == [math]
+    assert [problem.math for problem in problems_asked] == [math]
 
 
 def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:

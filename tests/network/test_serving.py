@@ -61,10 +61,10 @@ def test_prompts_of_short_answers_queue_and_none_is_served_sooner_than_its_own_t
     """A step takes 8,192 tokens of prompts at most; the cycle of a user stays that of all prompts and its own steps."""
     for output, users in ((1, 11), (2, 200), (1, 200)):
         steps = replace(STEPS, load=Load(4096, output), users=users, running=min(users, 50), min_ttft_ms=20.0)
-        first, further, held = steps.intervals(SERVER_MODEL)
+        first, further, inside = steps.intervals(SERVER_MODEL)
         token_ms = further.time if output > 1 else 0.0
         assert first.time + (output - 1) * token_ms >= users * steps.prompt_ms
-        assert steps.running / held.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
+        assert steps.running / inside.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
         assert output == 1 or token_ms == pytest.approx(10 + 2 * 40)  # of 49 others
     assert replace(STEPS, load=Load(8192, 33), running=201, users=201).tpot_ms == pytest.approx(10 + 200 / 32 * 40)
 

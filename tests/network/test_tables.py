@@ -57,18 +57,18 @@ def test_training_from_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("n,c,h,w\n1,2,3,4\n", "add a column operator, or the sizes of a conv, n, c, h, k, r"),
         ("n,c,h,k,r,algorithm\n1,2,3,4,1,GEMM\n1,2,3,4,1,FFT\n", "row per algorithm"),
         ("n,c,h,k,r,op\n1,2,3,,,RELU\n", "no row has"),
     ],
 )
-def test_tables_that_are_no_networks(tmp_path: Path, text: str, said: str) -> None:
+def test_tables_that_are_no_networks(tmp_path: Path, text: str, message: str) -> None:
     """One line."""
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         read_network(path)
     assert "\n" not in str(error.value)
 

@@ -318,7 +318,7 @@ def test_no_memory_is_needed(own: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("my_own_nets:forgetful", r"returned Net; it must return \(module, inputs\)"),
         ("my_own_nets:broken", "RuntimeError: no such thing"),
@@ -329,9 +329,9 @@ def test_no_memory_is_needed(own: None) -> None:
         ("no_such_module_at_all:f", "no module no_such_module_at_all is in this folder"),
     ],
 )
-def test_what_a_users_module_can_do_wrong(own: None, name: str, said: str) -> None:
+def test_what_a_users_module_can_do_wrong(own: None, name: str, message: str) -> None:
     """One line each."""
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         read_network(name)
     assert "\n" not in str(error.value)
 

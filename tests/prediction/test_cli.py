@@ -13,8 +13,8 @@ PROBLEM = "n8c16h14w14k16r3s3p1u1"
 
 def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> None:
     result = seer("select", "--bundle", folder, "--gpu", "v100", PROBLEM)
-    wanted = load(folder, gpu="v100").select(PROBLEM)
-    assert (result.code, result.out) == (0, f"{wanted!r}\n")
+    expected = load(folder, gpu="v100").select(PROBLEM)
+    assert (result.code, result.out) == (0, f"{expected!r}\n")
     assert "v100-sxm2-16gb" in result.err and "v100-pcie-32gb" in result.err and result.err.count("\n") == 1
     assert seer("select", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM).err == ""
 
@@ -36,8 +36,8 @@ def test_nothing_feasible_is_status_1(seer: Callable[..., Any], bundle: Bundle, 
 def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
     ask = ["predict", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM]
     best, fft = seer(*ask, "--json").json, seer(*ask, "--json", "--algorithm", "FFT").json
-    wanted = load(folder, gpu="v100")
-    assert best == wanted.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
+    expected = load(folder, gpu="v100")
+    assert best == expected.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
     assert best["time_us"] <= fft["time_us"]
     assert best["algorithm"] in seer(*ask).out
     assert seer(*ask, "--csv").out.splitlines()[0].startswith("problem,gpu,library,library_version,algorithm,time_us")

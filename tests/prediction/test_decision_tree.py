@@ -64,8 +64,8 @@ def test_a_leaf_counts_time_not_hits() -> None:
 
 def test_an_interval_is_found_though_one_split_alone_gains_nothing() -> None:
     sizes = 16 * np.arange(1, 11)[:, None]
-    wanted = np.array([0] * 4 + [1] * 2 + [0] * 4)
-    cost = np.stack([wanted != 0, wanted != 1], axis=1) * 0.5
+    expected = np.array([0] * 4 + [1] * 2 + [0] * 4)
+    cost = np.stack([expected != 0, expected != 1], axis=1) * 0.5
     tree = learn(sizes, cost, 3)
     assert isinstance(tree, Branch) and Slowdown.of(cost, choices(tree, sizes)) == (1.0, 0)
     assert choices(tree, np.array([[1], [88], [1000]])).tolist() == [0, 1, 0]
@@ -97,8 +97,8 @@ def test_held_out_shapes_are_not_seen() -> None:
     """Every shape wants a candidate of its own, which trees that never saw it do not choose. One alone: not known."""
     shape = np.repeat(np.arange(10), 2)
     cost = np.where(np.arange(10)[None] == shape[:, None], 0.0, 1.0)
-    held = held_out_slowdown(shape[:, None], cost, shape, leaves=32)
-    assert held == (pytest.approx(np.e), 0)
+    holdout_slowdown = held_out_slowdown(shape[:, None], cost, shape, leaves=32)
+    assert holdout_slowdown == (pytest.approx(np.e), 0)
     assert held_out_slowdown(shape[:, None], cost, np.zeros(20), leaves=32) is None
 
 

@@ -79,14 +79,14 @@ def convs(count: int, seed: int = 0) -> list[Conv]:
 
 
 def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
-    asked = convs(20)
-    picks = picks_for(predictor, asked, Limits(deterministic=True))
+    queries = convs(20)
+    picks = picks_for(predictor, queries, Limits(deterministic=True))
     table = json.loads(export(picks, "json"))
     expected = {"kind": "seer-picks", "schema": 1, "gpu": gpu("Tesla T4").name, "library": "cudnn"}
     assert {name: table[name] for name in expected} == expected
     assert table["deterministic"] is True and table["workspace_limit_bytes"] is None
-    assert [row["problem"] for row in table["picks"]] == [str(conv) for conv in asked]
-    for conv, row in zip(asked, table["picks"], strict=True):
+    assert [row["problem"] for row in table["picks"]] == [str(conv) for conv in queries]
+    for conv, row in zip(queries, table["picks"], strict=True):
         ranked = predictor.select(conv, deterministic=True).candidates
         assert Conv(**{name: row[name] for name in conv.to_dict()}) == conv
         assert (row["algorithm"], row["time_us"]) == (ranked[0].algorithm, ranked[0].time_us)
@@ -97,8 +97,8 @@ def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
 
 
 def test_a_problem_comes_once_and_what_nothing_runs_is_told(refused, predictor: Predictor) -> None:
-    asked = convs(3)
-    picks = picks_for(predictor, [*asked, *asked], Limits(0))
+    queries = convs(3)
+    picks = picks_for(predictor, [*queries, *queries], Limits(0))
     assert len(picks.selections) == 3
     table = json.loads(export(picks, "json"))
     assert len(table["picks"]) + len(table["infeasible"]) == 3
@@ -125,31 +125,31 @@ def answered(program: str, folder: Path, *defined: str, given: str = "") -> list
 @needs_compiler
 def test_the_header_compiles_and_answers(predictor: Predictor, tmp_path: Path) -> None:
     """As C99 with every warning an error, twice included; every problem is found, neighbours of it are not."""
-    asked = convs(60)
-    (tmp_path / "picks.h").write_text(export(picks_for(predictor, asked), "c-header"))
-    others = [conv.with_batch(conv.n + 100) for conv in asked]
-    backward = Conv(**{**asked[0].to_dict(), "direction": "bwd_data"})
-    lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*asked, *others, backward])
+    queries = convs(60)
+    (tmp_path / "picks.h").write_text(export(picks_for(predictor, queries), "c-header"))
+    others = [conv.with_batch(conv.n + 100) for conv in queries]
+    backward = Conv(**{**queries[0].to_dict(), "direction": "bwd_data"})
+    lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*queries, *others, backward])
     fields = f"-DFIELDS={', '.join(f'&p.{name}' for name in FIELDS)}"
     answers = answered("conv", tmp_path, "-pedantic", fields, f"-DFIELD_COUNT={len(FIELDS)}", given=lines)
-    for conv, line in zip(asked, answers, strict=False):
+    for conv, line in zip(queries, answers, strict=False):
         ranked = predictor.select(conv).candidates
         enum, fallback, time_us = line.split()
         assert int(enum) == algorithm(ranked[0].algorithm).enum
         assert int(fallback) == (algorithm(ranked[1].algorithm).enum if len(ranked) > 1 else -1)
         assert float(time_us) == pytest.approx(ranked[0].time_us, rel=1e-6)
-    assert answers[len(asked) :] == ["none"] * (len(others) + 1)
+    assert answers[len(queries) :] == ["none"] * (len(others) + 1)
 
 
 @needs_compiler
 def test_headers_of_other_families_compile_and_answer(many_families: Bundle, tmp_path: Path) -> None:
     """A family has types of its own, so that its header goes with others; `operator` is a word of C++."""
     predictor = Predictor(many_families, gpu="t4")
-    asked = [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)]
-    for name, problems in (("gemm.h", asked), ("relu.h", [parse_problem("relu:n8c64h56w200")])):
+    queries = [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)]
+    for name, problems in (("gemm.h", queries), ("relu.h", [parse_problem("relu:n8c64h56w200")])):
         (tmp_path / name).write_text(export(picks_for(predictor, problems), "c-header"))
     answers = answered("families", tmp_path)
-    for problem, line in zip((asked[0], asked[-1]), answers, strict=False):
+    for problem, line in zip((queries[0], queries[-1]), answers, strict=False):
         best = predictor.select(problem).candidates[0]
         assert line == f"{best.library} {best.algorithm} {best.time_us:.6e}"
     assert answers[2:] == ["none", "none"]

@@ -129,9 +129,9 @@ def test_the_head_says_where_it_comes_from(kernel: Bundle, listed: Picks) -> Non
     assert "fitted on made up (our own)." in head
     assert f"predictions, not measurements, except for {2 * len(SHAPES)} problems" in head
     assert "Held-out slowdown of the bundle: 1.234 (measured shapes left out of training" in head
-    held = decision_function(listed, 8).held_out
-    assert held is not None and f"slowdown of the tree: {held.factor:.3f}" in head
-    assert held.factor >= decision_function(listed, 8).slowdown.factor
+    holdout_slowdown = decision_function(listed, 8).held_out
+    assert holdout_slowdown is not None and f"slowdown of the tree: {holdout_slowdown.factor:.3f}" in head
+    assert holdout_slowdown.factor >= decision_function(listed, 8).slowdown.factor
     assert max(map(len, text.splitlines())) < 120
 
 

@@ -23,10 +23,10 @@ USUAL = ("k80", "p100-sxm2-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm"
 )
 def test_the_same_bytes_and_flops_take_about_as_long(gpu: str) -> None:
     """Every pointwise kind, and operators of which only the traffic is known, within a factor of two."""
-    asked: list[Operator] = [kind(n=n, c=1, h=1, w=1) for n in ELEMENTS for kind in POINTWISE_CLASSES.values()]
-    asked += [streamed("rsqrt", [(n,)], [(n,)], "fp32") for n in ELEMENTS]
+    queries: list[Operator] = [kind(n=n, c=1, h=1, w=1) for n in ELEMENTS for kind in POINTWISE_CLASSES.values()]
+    queries += [streamed("rsqrt", [(n,)], [(n,)], "fp32") for n in ELEMENTS]
     times = defaultdict(list)
-    for answer in load_operators(gpu).kernel_times(asked):
+    for answer in load_operators(gpu).kernel_times(queries):
         assert answer.time_us >= MIN_KERNEL_US
         times[answer.problem.flops, answer.problem.dram_bytes].append(answer.time_us)
     assert max(max(own) / min(own) for own in times.values()) < 2.0

@@ -36,7 +36,7 @@ def predictor(request: pytest.FixtureRequest) -> Predictor:
     return load(request.param)
 
 
-def asked(predictor: Predictor) -> list[tuple[AnyProblem, Selection]]:
+def answered_questions(predictor: Predictor) -> list[tuple[AnyProblem, Selection]]:
     """Every question that the predictor answers, with its selection."""
     found = []
     for text, settings in questions():
@@ -51,7 +51,7 @@ def asked(predictor: Predictor) -> list[tuple[AnyProblem, Selection]]:
     return found
 
 
-def said(answer: Any) -> tuple[object, ...]:
+def fields(answer: Any) -> tuple[object, ...]:
     return tuple(getattr(answer, name) for name in PLACE)
 
 
@@ -68,29 +68,29 @@ def as_table(problems: list[AnyProblem]) -> pd.DataFrame:
 
 
 def test_a_prediction_is_the_selection_s_pick(predictor: Predictor) -> None:
-    for problem, selection in asked(predictor):
+    for problem, selection in answered_questions(predictor):
         estimate, best = selection.estimates[0], selection.candidates[0]
         prediction = predictor.predict(problem)
         named = predictor.predict(problem, estimate.candidate.name)
-        assert said(prediction) == (*said_of(selection), selection.notes) == said(named), problem
+        assert fields(prediction) == (*pick_fields(selection), selection.notes) == fields(named), problem
         assert best.source in SOURCES and prediction.time_us == best.time_us
         assert prediction.in_domain == (selection.reason is None)
 
 
-def said_of(selection: Selection) -> tuple[object, ...]:
+def pick_fields(selection: Selection) -> tuple[object, ...]:
     best = selection.estimates[0]
     return (best.time_us, best.lower_us, best.upper_us, best.source, best.in_domain, best.candidate.library)
 
 
 def test_a_table_s_rows_are_the_selections_picks(predictor: Predictor) -> None:
     """Without names the best of each row; with them, and one at a time, the named candidate."""
-    pairs = asked(predictor)
+    pairs = answered_questions(predictor)
     table = as_table([problem for problem, _ in pairs])
     for named in (table, table.assign(algorithm=[s.estimates[0].candidate.name for _, s in pairs])):
         rows = predictor.predict(named)
         for row, (problem, selection) in enumerate(pairs):
             of_row = tuple(rows[name][row] for name in ("predicted_us", *PLACE[1:]))
-            assert of_row == (*said_of(selection), selection.notes), problem
+            assert of_row == (*pick_fields(selection), selection.notes), problem
     again = predictor.select(table)
     assert [one.estimates for one in again] == [one.estimates for _, one in pairs]
 
@@ -98,7 +98,7 @@ def test_a_table_s_rows_are_the_selections_picks(predictor: Predictor) -> None:
 def test_kernels_of_networks_and_traces_are_the_selections_picks(predictor: Predictor) -> None:
     """A network's convolution has the pick's time; any other kernel the pick's call."""
     predictors = load_predictors(predictor.gpu or "")
-    pairs = asked(predictor)
+    pairs = answered_questions(predictor)
     convolutions = {problem: selection for problem, selection in pairs if problem.HAS_ALGORITHMS}
     if predictors.algorithms is not None:
         answers = predictors.answers(convolutions, predictors.selections(convolutions))
@@ -128,7 +128,7 @@ def test_commands_answer_as_python_does(seer: Callable[..., Any], tmp_path: Path
     served = load("h100-sxm")
     for family, (texts, settings) in lists.items():
         options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
-        wanted = [served.select(text, **settings) for text in texts]
+        expected = [served.select(text, **settings) for text in texts]
         listed = tmp_path / f"{family}.csv"
         listed.write_text("\n".join(["problem", *texts, ""]))
         seer(
@@ -136,16 +136,16 @@ def test_commands_answer_as_python_does(seer: Callable[..., Any], tmp_path: Path
         ).succeeded()
         exported = json.loads((tmp_path / "o.json").read_text())["picks"]
         sized = tmp_path / f"{family}.parquet"
-        as_table([one.problem for one in wanted]).drop(columns=[*settings, "math"]).to_parquet(sized)
+        as_table([one.problem for one in expected]).drop(columns=[*settings, "math"]).to_parquet(sized)
         for data in (listed, sized):
             seer("predict", "--gpu", "h100-sxm", "--data", data, *options, "-o", tmp_path / "p.parquet").succeeded()
             rows = pd.read_parquet(tmp_path / "p.parquet")
-            for pick, row, one in zip(exported, rows.to_dict("records"), wanted, strict=True):
+            for pick, row, one in zip(exported, rows.to_dict("records"), expected, strict=True):
                 best = one.estimates[0]
                 times = [best.time_us, best.lower_us, best.upper_us]
                 assert [row[name] for name in ("predicted_us", "lower_us", "upper_us")] == times
                 assert [pick[name] for name in ("time_us", "lower_us", "upper_us")] == times
-        for text, one in zip(texts, wanted, strict=True):
+        for text, one in zip(texts, expected, strict=True):
             selected = seer("select", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
             predicted = seer("predict", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
             assert selected == one.to_dict()
@@ -154,7 +154,7 @@ def test_commands_answer_as_python_does(seer: Callable[..., Any], tmp_path: Path
 
 def test_the_fast_path_of_one_problem_gives_the_bits_of_arrays(predictor: Predictor) -> None:
     compared = 0
-    for problem, _ in asked(predictor):
+    for problem, _ in answered_questions(predictor):
         family = family_of(problem)
         ranker = predictor._resolver.ranker(Question(family, predictor.gpu or "", family.setting_of(problem)))
         sizes = pd.DataFrame([family.sizes_of(problem)]).to_numpy()
@@ -174,15 +174,15 @@ def _times(predictor: Predictor) -> list[float]:
 @pytest.mark.parametrize("name", ["v100", "rtx-4090"])
 def test_what_load_returns_can_be_copied_pickled_shared_and_forked(name: str) -> None:
     served = load(name)
-    wanted = _times(served)
+    expected = _times(served)
     for copied in (pickle.loads(pickle.dumps(served)), copy.copy(served), copy.deepcopy(served)):
-        assert isinstance(copied, Predictor) and copied.gpu == served.gpu and _times(copied) == wanted
+        assert isinstance(copied, Predictor) and copied.gpu == served.gpu and _times(copied) == expected
         assert copied.predict("gemm:m64n64k64").time_us == served.predict("gemm:m64n64k64").time_us
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(_times, [served] * 16)) == [wanted] * 16
+        assert list(pool.map(_times, [served] * 16)) == [expected] * 16
     for method in ("spawn", "forkserver"):
         with multiprocessing.get_context(method).Pool(1) as processes:
-            assert processes.map(_times, [served]) == [wanted]
+            assert processes.map(_times, [served]) == [expected]
 
 
 def test_invented_versions_share_one_setting() -> None:

@@ -43,15 +43,15 @@ def agree(predictor: Predictor, bundle: Bundle, frame: pd.DataFrame) -> None:
 @given(conv=CONVS)
 def test_one_problem_is_a_table_row_is_the_bundle(predictor: Predictor, bundle: Bundle, conv: Conv) -> None:
     frame = frame_of([conv], EVERY)
-    wanted, table = by_models(bundle, frame), predictor.predict(frame)
+    expected_rows, table = by_models(bundle, frame), predictor.predict(frame)
     assert list(table.algorithm) == list(EVERY)
     for place, name in enumerate(EVERY):
         one = predictor.predict(conv, name)
         for ours, column in ((one.time_us, "predicted_us"), (one.lower_us, "lower_us"), (one.upper_us, "upper_us")):
-            assert ours == pytest.approx(wanted[column][place], rel=1e-6)
-            assert table[column][place] == pytest.approx(wanted[column][place], rel=1e-6)
+            assert ours == pytest.approx(expected_rows[column][place], rel=1e-6)
+            assert table[column][place] == pytest.approx(expected_rows[column][place], rel=1e-6)
         assert one.in_domain == table.in_domain[place]
-        assert one.supported == table.supported[place] == wanted["supported"][place]
+        assert one.supported == table.supported[place] == expected_rows["supported"][place]
         assert one.workspace_bytes == table.workspace_bytes[place]
 
 
@@ -82,9 +82,9 @@ def test_other_models_are_served_too(frame: pd.DataFrame, model: BoostedDims) ->
     other = bundle_of(frame, model)
     served = Predictor(other, gpu="t4")
     names = ["IMPLICIT_GEMM", "FFT", "WINOGRAD"]
-    wanted = by_models(other, frame_of([CONV, STRIDED], names, gpu="t4"))["predicted_us"]
+    expected_rows = by_models(other, frame_of([CONV, STRIDED], names, gpu="t4"))["predicted_us"]
     times = [served.predict(conv, name).time_us for conv in (CONV, STRIDED) for name in names]
-    assert times == pytest.approx(list(wanted), rel=1e-6)
+    assert times == pytest.approx(list(expected_rows), rel=1e-6)
 
 
 def test_what_the_model_does_not_know_falls_to_the_roofline(frame: pd.DataFrame) -> None:
@@ -220,11 +220,11 @@ def test_threads_share_a_predictor(bundle: Bundle, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("surrogate.prediction.predictor.MAX_ANSWERS", 16)  # much forgetting
     served = Predictor(bundle, gpu="v100")
     convs = [Conv(n=n, c=c, h=14, k=16, r=3, pad_h=1) for n in range(1, 9) for c in (8, 16, 24)]
-    wanted = {conv: Predictor(bundle, gpu="v100").select(conv).estimates for conv in convs}
+    expected_rows = {conv: Predictor(bundle, gpu="v100").select(conv).estimates for conv in convs}
 
     def work(seed: int) -> bool:
         order = np.random.default_rng(seed).permutation(len(convs)).tolist() * 3
-        return all(served.select(convs[i]).estimates == wanted[convs[i]] for i in order)
+        return all(served.select(convs[i]).estimates == expected_rows[convs[i]] for i in order)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))

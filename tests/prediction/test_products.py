@@ -58,5 +58,5 @@ def test_laws_hold_for_their_kind_of_board() -> None:
 def test_other_vendors_and_other_kinds_never_ask_it() -> None:
     assert bundle_path("mi210", Gemm(m=8, n=8, k=8)).name == "rocblas"
     assert bundle_path("mi25", Gemm(m=8, n=8, k=8)).name == "rocblas"  # DeepBench measured it on 160 rows
-    for asked in (("rtx-2070", Gemm(m=8, n=8, k=8, dtype="fp64")), ("mi210", operator("linear", m=8, n=8, k=8))):
-        assert bundle_path(*asked).name != "rocblas"
+    for query in (("rtx-2070", Gemm(m=8, n=8, k=8, dtype="fp64")), ("mi210", operator("linear", m=8, n=8, k=8))):
+        assert bundle_path(*query).name != "rocblas"

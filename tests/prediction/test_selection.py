@@ -163,19 +163,24 @@ def test_no_release_answers_on_a_gpu_that_it_does_not_run_on(
     refused, bundle: Bundle, gpu: str, version: str, math: str
 ) -> None:
     """And a text's math is PyTorch's default there: TF32 for fp32 convolutions where there is any."""
-    asked = Predictor(bundle, gpu=gpu)
-    found = asked.select(TEXT)
+    predictor_ = Predictor(bundle, gpu=gpu)
+    found = predictor_.select(TEXT)
     assert (found.library_version, found.problem.math) == (version, math)
-    assert asked.predict({"n": [8], "c": [16], "h": [14], "k": [16], "r": [3], "pad_h": [1]}).time_us == [found.time_us]
+    assert predictor_.predict({"n": [8], "c": [16], "h": [14], "k": [16], "r": [3], "pad_h": [1]}).time_us == [
+        found.time_us
+    ]
     if version != "7.6.3":
         with refused("does not run on"):
-            asked.select(TEXT, library_version="7.6.3")
+            predictor_.select(TEXT, library_version="7.6.3")
 
 
 def test_tf32_speeds_up_only_what_has_tensor_kernels(bundle: Bundle) -> None:
-    asked = Predictor(bundle, gpu="a100-sxm4-80gb")
+    predictor_ = Predictor(bundle, gpu="a100-sxm4-80gb")
     plain, tf32 = (
-        {one.algorithm: one.time_us for one in asked.select(Conv(n=64, c=256, h=28, k=256, r=3, math=math)).candidates}
+        {
+            one.algorithm: one.time_us
+            for one in predictor_.select(Conv(n=64, c=256, h=28, k=256, r=3, math=math)).candidates
+        }
         for math in ("fma", "default")
     )
     assert plain.keys() == tf32.keys() and tf32["IMPLICIT_PRECOMP_GEMM"] < plain["IMPLICIT_PRECOMP_GEMM"]
@@ -193,9 +198,9 @@ def test_documented_rules_of_a_gpu_count_before_statuses_of_others(bundle: Bundl
 def test_no_time_is_below_the_least_that_was_measured(bundle: Bundle) -> None:
     floors = {CallKey("t4", "cudnn"): 500.0, CallKey("", "cudnn"): 300.0}
     for gpu, minimum in (("t4", 500.0), ("titan-xp", 300.0)):
-        asked = Predictor(_with(bundle, min_us=floors), gpu=gpu)
-        table = asked.predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
-        assert asked.predict("n1c1h1k1r1").time_us == table.time_us[0] == minimum
+        predictor_ = Predictor(_with(bundle, min_us=floors), gpu=gpu)
+        table = predictor_.predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
+        assert predictor_.predict("n1c1h1k1r1").time_us == table.time_us[0] == minimum
 
 
 def test_json_is_the_contract(predictor: Predictor) -> None:
@@ -243,9 +248,9 @@ def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, pr
     """Whatever holds the columns; rows of several GPUs are answered each by its own."""
     problems = list(dict.fromkeys(Conv(n=n, c=c, h=14, k=32, r=3, pad_h=1) for n in (8, 1) for c in (64, 16, 32)))
     table = pd.DataFrame([problem.to_dict() for problem in [*problems, *problems[::-1]]])
-    wanted = predictor.select(problems, workspace_limit="1MiB")
+    expected = predictor.select(problems, workspace_limit="1MiB")
     for form in (table, table.to_dict("list"), table[["n", "c", "h", "k", "r", "pad_h"]].to_records(index=False)):
-        assert predictor.select(form, workspace_limit="1MiB") == wanted
+        assert predictor.select(form, workspace_limit="1MiB") == expected
     both = pd.concat([table.assign(gpu="t4"), table.assign(gpu="v100")])
     by_gpu = Predictor(bundle).select(both)
     assert [(s.problem, s.gpu) for s in by_gpu] == [
@@ -296,20 +301,20 @@ def test_a_kernel_below_its_harness_s_floor_does_not_win(tmp_path: Path) -> None
     assert stored.parts["gemm"].floors == (
         HarnessFloor("h100-sxm", "vllm", "small", {"operator": "gemm", "dtype": "bf16"}, 8.0),
     )
-    asked = {"dtype": "bf16", "math": "default"}
+    predictor_ = {"dtype": "bf16", "math": "default"}
     for gpu, m, names in (
         ("h100-sxm", 16, ["large"]),
         ("h200-sxm", 16, ["small", "large"]),
         ("h100-sxm", 4096, ["large", "small"]),
     ):
         served = Predictor(stored, gpu=gpu)
-        selection = served.select(served.read(f"gemm:m{m}n1024k2048", **asked))
+        selection = served.select(served.read(f"gemm:m{m}n1024k2048", **predictor_))
         assert [ranked.algorithm for ranked in selection.candidates] == names
         assert [(each.algorithm, "8 µs" in each.reason) for each in selection.excluded] == [("small", True)] * (
             len(names) == 1
         )
     served = Predictor(stored, gpu="h100-sxm")
-    alone = served.predict(served.read("gemm:m16n1024k2048", **asked), "small")
+    alone = served.predict(served.read("gemm:m16n1024k2048", **predictor_), "small")
     assert alone.source == "floor" and alone.upper_us >= 8.0
     here = frame[frame["gpu"] == "h100-sxm"].reset_index(drop=True)
     answers = served.predict(here.drop(columns=["time_us", "status"]))
@@ -323,8 +328,8 @@ def test_a_sibling_lends_what_a_call_costs() -> None:
     served = served_on(frame, "h800")
     assert (frame["gpu"] == "h100-sxm").any()
     for row in frame[frame["gpu"] == "h100-sxm"].itertuples():
-        asked = served.read(f"gemm:m{row.m}n{row.n}k{row.k}", dtype="bf16", math="default")
-        assert served.predict(asked).time_us == pytest.approx(row.time_us, rel=0.005)
+        predictor_ = served.read(f"gemm:m{row.m}n{row.n}k{row.k}", dtype="bf16", math="default")
+        assert served.predict(predictor_).time_us == pytest.approx(row.time_us, rel=0.005)
 
 
 def test_one_row_without_an_answer_leaves_the_others_theirs(refused) -> None:
@@ -341,9 +346,9 @@ def test_one_row_without_an_answer_leaves_the_others_theirs(refused) -> None:
     answers = served.predict(table.assign(m=256, gpu="gh200"))
     assert list(answers.supported) == [True, True, True, False]
     assert np.isfinite(answers.predicted_us).tolist() == [True, True, True, False]
-    asked = served.read("gemm:m256n512k512", dtype="bf16", math="default")
-    assert served.predict(asked, "older").time_us == pytest.approx(answers.predicted_us[1])
-    assert served.predict(asked).algorithm in ("small", "large")
+    predictor_ = served.read("gemm:m256n512k512", dtype="bf16", math="default")
+    assert served.predict(predictor_, "older").time_us == pytest.approx(answers.predicted_us[1])
+    assert served.predict(predictor_).algorithm in ("small", "large")
     with refused("did you mean small"):
         served.predict(table.assign(m=256, gpu="gh200", algorithm="smal"))
 

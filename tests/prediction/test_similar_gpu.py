@@ -15,5 +15,8 @@ def setting(dtype: str) -> tuple[str, ...]:
 
 
 @cases(__file__)
-def test_the_nearest_has_the_compute_capability_and_the_ratio(name, dtype, wanted, lends):
-    assert same_architecture_gpus(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(wanted), tuple(wanted[:lends]))
+def test_the_nearest_has_the_compute_capability_and_the_ratio(name, dtype, expected, is_donor):
+    assert same_architecture_gpus(GEMM, setting(dtype), gpu(name), MEASURED) == (
+        tuple(expected),
+        tuple(expected[:is_donor]),
+    )

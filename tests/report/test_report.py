@@ -155,8 +155,8 @@ def test_results_of_schema_1_can_be_drawn(tmp_path: Path, results: dict[str, Any
     text = json.dumps({"schema": 1, "choice_rows": choices, **kept})
     (tmp_path / "results.json").write_text(text, encoding="utf-8")
     words = " ".join(_page(write_report(tmp_path)).words).replace("\u00a0", " ")
-    said = "On held-out shapes, the picks of stacked-terms take 5.8 % less time than the picks of cuDNN's heuristic"
-    assert f"{said} (cudnn-heuristic; 95 % interval 3.9 to 7.7 %)." in words
+    sentence = "On held-out shapes, the picks of stacked-terms take 5.8 % less time than the picks of cuDNN's heuristic"
+    assert f"{sentence} (cudnn-heuristic; 95 % interval 3.9 to 7.7 %)." in words
     assert "−5.8 [−7.7, −3.9]" in words and "vs SEER" not in words.split("What the figures mean")[1]
 
 

@@ -152,8 +152,8 @@ def test_the_parts_of_a_step_by_hand(make_trace, read):
     reduce = kernels[0] | {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ts": 140, "dur": 30} | on_stream_8
     more = read({**trace, "traceEvents": [*trace["traceEvents"], wait, reduce]})
     assert _parts(more) == [360, 10, 40, 420, 50, 40, 70, 0]
-    said = "the host (largest share of the critical path). The device's time: idle until the host launches 42 %"
-    assert summary(profile(more))["bound"] == f"{said}, kernels compute 36 %, idle though work is launched 7 %"
+    sentence = "the host (largest share of the critical path). The device's time: idle until the host launches 42 %"
+    assert summary(profile(more))["bound"] == f"{sentence}, kernels compute 36 %, idle though work is launched 7 %"
     del copy["args"]["correlation"]  # nothing is known of the gap before a copy without a launch
     assert _parts(read(trace)) == [360, 0, 40, 390, 0, 0, 80, 120]
 

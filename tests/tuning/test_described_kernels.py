@@ -127,8 +127,8 @@ def test_a_table_is_answered_row_by_row(bundle: Bundle) -> None:
     assert answers["in_domain"].to_numpy()[:-1].all()
     assert not answers["in_domain"].iloc[-1]
     assert np.isfinite(answers["predicted_us"]).all()
-    held = truth["time_us"].between(answers["lower_us"][:-1].to_numpy(), answers["upper_us"][:-1].to_numpy())
-    assert held[ran].mean() >= 0.8
+    inside = truth["time_us"].between(answers["lower_us"][:-1].to_numpy(), answers["upper_us"][:-1].to_numpy())
+    assert inside[ran].mean() >= 0.8
     predicted = answers["predicted_us"][:-1].reset_index(drop=True)
     assert predicted[ran].corr(truth["time_us"][ran], "spearman") > 0.9
 
@@ -162,8 +162,8 @@ def test_the_command_line_from_a_table_to_a_choice(seer: Callable[..., Outcome],
     assert seer("train", data, "-o", bundle).is_refusal(
         "--sizes m,n --parameters block_m,block_n,warps,order", "convolution"
     )
-    said = seer("train", data, "--kernel", toml, "-o", bundle).succeeded()
-    assert "left out of fits, in 5 folds by shape" in said.out
+    trained = seer("train", data, "--kernel", toml, "-o", bundle).succeeded()
+    assert "left out of fits, in 5 folds by shape" in trained.out
     chosen = seer("select", "--bundle", bundle, "--gpu", "our own gpu", "made_up:m64n128", "--top", "2", "--json")
     candidates = chosen.json["candidates"]
     assert len(candidates) == 2

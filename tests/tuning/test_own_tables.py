@@ -196,11 +196,11 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     assert seer("train", data, "--sizes", "m", "n", "--parameters", "warps", "-o", tmp_path / "B").is_refusal(
         "n: no such file", "joined by commas"
     )
-    said = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
-    assert "in 5 folds by shape:" in said
-    assert "the kernel is called mine; ask for mine:m8n8" in said
+    trained = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
+    assert "in 5 folds by shape:" in trained
+    assert "the kernel is called mine; ask for mine:m8n8" in trained
     failed = int((table["status"] == "failed").sum())
-    assert f"{failed} rows failed: their configurations are not chosen there, and the model learned" in said
+    assert f"{failed} rows failed: their configurations are not chosen there, and the model learned" in trained
     export = seer("export", tmp_path / "B", "--problems", data, "--as", "c", "-o", tmp_path / "picks.h")
     assert export.is_refusal("did you mean c-header?")
     assert seer("select", "--bundel", tmp_path / "B", "m8n8").is_refusal("no option --bundel; did you mean --bundle?")
@@ -219,8 +219,8 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
     assert pd.read_csv(out)["source"].tolist() == ["measured"]
     pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv(query, index=False)
-    told = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
-    assert "the GPU v10 is not registered:" in told.out + told.err and "did you mean" in told.out + told.err
+    printed = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
+    assert "the GPU v10 is not registered:" in printed.out + printed.err and "did you mean" in printed.out + printed.err
 
 
 def test_one_problem_has_one_shape(seer: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -56,15 +56,15 @@ def test_against_a_loop_over_all_pairs(kind) -> None:
     sizes = np.column_stack([random.permutation(300)[:60] + 1 for _ in kind.sizes])  # no shape comes twice
     batch = np.array([name in kind.batch for name in kind.size_names])
     sizes[:, batch] = 4
-    train, asked = sizes[:40], sizes[40:]
+    train, query = sizes[:40], sizes[40:]
     shift = np.array([size.minimum == 0 for size in kind.sizes])
     points = np.log2(sizes + shift) * domains.size_weights(kind)
     gaps = points[40:, None, :] - points[None, :40, :]
     pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, : domains.NEIGHBOURS]
     known = domains.References.of(kind, train)
-    np.testing.assert_allclose(known.distances(asked), np.sqrt(pairs.mean(axis=1)))
-    np.testing.assert_allclose([known.distance(row) for row in asked.tolist()], known.distances(asked))
-    np.testing.assert_array_equal(domains.References.of(kind, train[::-1]).distances(asked), known.distances(asked))
+    np.testing.assert_allclose(known.distances(query), np.sqrt(pairs.mean(axis=1)))
+    np.testing.assert_allclose([known.distance(row) for row in query.tolist()], known.distances(query))
+    np.testing.assert_array_equal(domains.References.of(kind, train[::-1]).distances(query), known.distances(query))
     assert known.distances(np.empty((0, len(kind.sizes)), dtype=np.int64)).shape == (0,)
 
 
@@ -107,8 +107,8 @@ def test_training_rows_are_inside(domain: domains.Domain, rows: Rows) -> None:
 
 @pytest.mark.parametrize(("changes", "words"), ANSWERS["new"])
 def test_the_reason_names_what_is_new(domain: domains.Domain, rows: Rows, changes: dict, words: tuple) -> None:
-    said = reason(domain, rows.frame.iloc[0].to_dict() | changes)
-    assert said is not None and all(word in said for word in words), said
+    message = reason(domain, rows.frame.iloc[0].to_dict() | changes)
+    assert message is not None and all(word in message for word in words), message
 
 
 def test_one_problem_is_as_far_as_its_row(domain: domains.Domain, rows: Rows) -> None:

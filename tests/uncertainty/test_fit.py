@@ -56,8 +56,8 @@ def fitted(rows: Rows, predicted: np.ndarray, measured: np.ndarray, distance: np
     return fit.fit_widths(rows, predicted, measured, distance, evaluated=np.zeros(len(rows), dtype=bool))
 
 
-def part(where: np.ndarray, held: tuple[Rows, np.ndarray, np.ndarray, np.ndarray]) -> tuple:
-    rows, *arrays = held
+def part(where: np.ndarray, holdout: tuple[Rows, np.ndarray, np.ndarray, np.ndarray]) -> tuple:
+    rows, *arrays = holdout
     return rows.take(where), *(array[where] for array in arrays)
 
 
@@ -156,11 +156,11 @@ def test_new_shapes_are_covered() -> None:
     """Over many draws of 60 shapes the coverage of other shapes is 90 % on average, near and far alike."""
     covered, near = [], []
     for seed in range(12):
-        held = held_out(120, batches=3, seed=seed)
-        own = (held[0].frame["c"] <= 60).to_numpy()
-        rows, predicted, measured, distance = part(~own, held)
+        holdout = held_out(120, batches=3, seed=seed)
+        own = (holdout[0].frame["c"] <= 60).to_numpy()
+        rows, predicted, measured, distance = part(~own, holdout)
         dtype = fit.dtypes_of(rows)
-        half = fitted(*part(own, held)).at(device_names(rows.frame), rows.candidate, dtype, distance, predicted)
+        half = fitted(*part(own, holdout)).at(device_names(rows.frame), rows.candidate, dtype, distance, predicted)
         inside = np.abs(np.log(predicted / measured)) <= half
         covered.append(inside.mean())
         near.append((inside[distance < 1].mean(), inside[distance >= 1].mean()))
@@ -182,11 +182,11 @@ def test_held_out_half_widths_come_from_other_shapes() -> None:
 
 def test_errors_and_edges(refused) -> None:
     """Nothing to learn from is a user's error; one shape and a perfect model still give a width."""
-    held = held_out(4)
-    rows, _, measured, distance = held
+    holdout = held_out(4)
+    rows, _, measured, distance = holdout
     with refused("intervals"):
         fit.fit_widths(rows, np.full(len(rows), np.nan), measured, distance)
-    alone = part((rows.frame["c"] == 1).to_numpy(), held)
+    alone = part((rows.frame["c"] == 1).to_numpy(), holdout)
     assert half_width(fitted(*alone), "t4", SMALL, 1.0) > 0
     assert np.isnan(fit.held_out_half_widths(*alone)).all()
     widths = fitted(rows, measured, measured, distance)
@@ -205,8 +205,8 @@ def test_an_exact_model_has_the_least_widths_and_no_warning() -> None:
 
 def test_an_edge_belongs_to_the_step_above() -> None:
     steps = StepFunction((1.0, 2.0), (0.5, 1.0, 3.0))
-    asked = np.array([0.0, 1.0, 1.5, 2.0, np.inf, np.nan])
-    assert steps.at(asked).tolist() == [0.5, 1.0, 1.0, 3.0, 3.0, 3.0]
+    levels = np.array([0.0, 1.0, 1.5, 2.0, np.inf, np.nan])
+    assert steps.at(levels).tolist() == [0.5, 1.0, 1.0, 3.0, 3.0, 3.0]
 
 
 def roofline_times(frame: pd.DataFrame, off: np.ndarray) -> Rows:
@@ -227,11 +227,11 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     predicted, _ = predicted_without(model, rows, splits)
     known = fit.seen_settings(rows, splits)
     found = fit.fit_unseen_gpu(rows, predicted, known, evaluated)
-    wanted = HeldOutGpuErrors(
+    by_hand = HeldOutGpuErrors(
         3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.NEW_GPU_MARGIN / 3), rel=1e-3)
     )
-    assert found.by_kind[found.kind("nvidia", "fp32")] == wanted and 0 < found.independent_share <= 2
-    assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == wanted
+    assert found.by_kind[found.kind("nvidia", "fp32")] == by_hand and 0 < found.independent_share <= 2
+    assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == by_hand
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
     assert fit.gpu_splits(two, 0) == []  # says nothing of a third
     unknown = np.full(len(two), np.nan)
@@ -251,8 +251,8 @@ def test_what_no_other_gpu_was_measured_in_is_apart() -> None:
     found = fit.fit_unseen_gpu(rows, predicted, fit.seen_settings(rows, splits), np.full(len(rows), False))
     half_widths = {kind: each.half_width for kind, each in found.by_kind.items()}
     greatest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
-    wanted = {kind: np.log(factor) * (1 + fit.NEW_GPU_MARGIN / gpus) for kind, (factor, gpus) in greatest.items()}
-    assert half_widths == pytest.approx(wanted, rel=1e-3)
+    by_hand = {kind: np.log(factor) * (1 + fit.NEW_GPU_MARGIN / gpus) for kind, (factor, gpus) in greatest.items()}
+    assert half_widths == pytest.approx(by_hand, rel=1e-3)
     assert "GFX9" not in found.note("gfx9", described=False) and "3 NVIDIA GPUs" in found.note(
         "nvidia", described=False
     )

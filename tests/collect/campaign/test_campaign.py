@@ -42,20 +42,20 @@ def start(tmp_path, gpu):
     """Run the campaign: eight shapes a slice, and time enough, unless ``settings`` say otherwise."""
 
     def start(checks=(), **settings):
-        told = []
+        messages = []
         settings = {"minutes": 60.0, "shapes": 8, "clock": lambda: gpu.now_s, **settings}
-        fit, verdict = run_campaign(Campaign(tmp_path / "RUN", "cudnn", echo=told.append, **settings), gpu, checks)
+        fit, verdict = run_campaign(Campaign(tmp_path / "RUN", "cudnn", echo=messages.append, **settings), gpu, checks)
         assert fit == verdict.startswith("fit to be published")
-        return verdict, told
+        return verdict, messages
 
     return start
 
 
 def test_run_campaign_writes_tables_logs_and_a_page(start, tmp_path):
-    verdict, told = start([Check("ecc", "ok", "on")])
+    verdict, messages = start([Check("ecc", "ok", "on")])
     out = tmp_path / "RUN"
     assert verdict.startswith("fit to be published; counters are incomplete: no counters: ncu is not on the PATH")
-    assert len(told) == len(SLICES) + 1
+    assert len(messages) == len(SLICES) + 1
     dataset = read_dataset(out / "convolutions.parquet")
     assert dataset.candidates == "all" and set(dataset.frame["timer"].dropna()) == {"cupti"}
     kernels = pd.read_parquet(out / "convolutions.kernels.parquet")
@@ -67,17 +67,17 @@ def test_run_campaign_writes_tables_logs_and_a_page(start, tmp_path):
         "# Kernel times of Fake GPU\n\nFit to be published; counters are incomplete" in page
         and "| ecc | ok | on |" in page
     )
-    assert "no counters: ncu is not on the PATH" in told[2]
+    assert "no counters: ncu is not on the PATH" in messages[2]
     assert "hf upload YOUR-NAME/seer-fake-gpu . --repo-type dataset" in page
-    assert told[-1] == f"to publish: cd {out} && hf upload YOUR-NAME/seer-fake-gpu . --repo-type dataset"
+    assert messages[-1] == f"to publish: cd {out} && hf upload YOUR-NAME/seer-fake-gpu . --repo-type dataset"
 
 
 def test_a_repeated_campaign_continues_without_measuring_twice(start, tmp_path, gpu):
-    _, told = start(minutes=2.0)
-    assert gpu.now_s <= 120.0 and any("the time is up" in line for line in told)
-    while any("the time is up" in line for line in told):
+    _, messages = start(minutes=2.0)
+    assert gpu.now_s <= 120.0 and any("the time is up" in line for line in messages)
+    while any("the time is up" in line for line in messages):
         before = gpu.now_s
-        _, told = start(minutes=4.0)
+        _, messages = start(minutes=4.0)
         assert 0.0 < gpu.now_s - before <= 240.0
     reports = json.loads((tmp_path / "RUN" / "campaign.json").read_text())
     assert all(report["done"] == report["planned"] for report in reports)
@@ -97,15 +97,15 @@ def test_a_failed_slice_does_not_stop_the_others(start, gpu):
         raise DeviceLostError("sticky")
 
     gpu.operators.device_info = lost
-    verdict, told = start()
-    assert verdict == "not fit to be published: slice 6: sticky" and len(told) == 7 and "sticky" in told[6]
+    verdict, messages = start()
+    assert verdict == "not fit to be published: slice 6: sticky" and len(messages) == 7 and "sticky" in messages[6]
 
 
 @pytest.mark.parametrize("one", list(SLICES.values())[:6], ids=lambda one: one.title)
 def test_plan_of_uses_the_settings_of_the_slice(one):
     convs = [problem.conv for problem in plan_of(one, GPU_CAPS, 0, 20).problems]
-    wanted = {each for s in one.settings for each in product(s.dtypes, s.maths, s.layouts, s.directions)}
-    assert {(conv.dtype, conv.math, conv.layout, conv.direction) for conv in convs} == wanted
+    expected = {each for s in one.settings for each in product(s.dtypes, s.maths, s.layouts, s.directions)}
+    assert {(conv.dtype, conv.math, conv.layout, conv.direction) for conv in convs} == expected
     assert all(not GPU_CAPS.reason(conv) for conv in convs)
 
 

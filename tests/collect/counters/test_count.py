@@ -121,14 +121,14 @@ def test_collect_counters_refuses_a_cpu(refused, make_plan, fake_device, tmp_pat
 @pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])
 def test_each_chip_gets_only_metrics_that_it_has(capability):
     commands = [profiled.command for profiled in counting.NsightCompute("ncu", capability).passes((), Path())]
-    asked = [command[command.index("--metrics") + 1].split(",") for command in commands]
-    assert all(len(group) == len(set(group)) and set(counting.LAUNCH) <= set(group) for group in asked)
-    names = [name for group in asked for name in group]
+    requested = [command[command.index("--metrics") + 1].split(",") for command in commands]
+    assert all(len(group) == len(set(group)) and set(counting.LAUNCH) <= set(group) for group in requested)
+    names = [name for group in requested for name in group]
     assert not any(name.startswith("sm__throughput") for name in names)
     read = {"dram__sectors_read.sum": 7.0 <= capability < 12.0, "dram__sectors_op_read.sum": capability == 12.0}
     apart = capability in (8.7, 12.1)
     assert all((name in names) == (wanted and not apart) for name, wanted in read.items())
-    assert (counting.DRAM_SHARE in asked[0]) == (
+    assert (counting.DRAM_SHARE in requested[0]) == (
         capability >= 8.0 and not apart
     )  # it needs a group of its own on the older
 

@@ -37,10 +37,10 @@ def call():
 
     def call(name, *fields):
         kinds = [("size", SIZE), ("private", POINTER), *((field, kind) for field, kind, _ in fields)]
-        held = type("Held", (ctypes.Structure,), {"_fields_": kinds})(0, None, *(value for _, _, value in fields))
-        held.size = ctypes.sizeof(held)
-        assert getattr(library, f"cuptiProfilerHost{name}")(ctypes.byref(held)) == 0, name
-        return held
+        structure = type("Held", (ctypes.Structure,), {"_fields_": kinds})(0, None, *(value for _, _, value in fields))
+        structure.size = ctypes.sizeof(structure)
+        assert getattr(library, f"cuptiProfilerHost{name}")(ctypes.byref(structure)) == 0, name
+        return structure
 
     return call
 

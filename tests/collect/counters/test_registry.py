@@ -70,8 +70,8 @@ def test_missing_parts_of_a_metric_are_reported(tmp_path: Path) -> None:
 def test_every_requested_metric_is_declared() -> None:
     chips = {gpu.compute_capability for gpu in gpus() if gpu.vendor == "nvidia"}
     assert len(chips) > 5
-    asked = {name for chip in chips for group in metric_groups(chip).values() for name in group}
-    assert asked <= set(NCU), f"{PLACE}: {', '.join(sorted(asked - set(NCU)))} is asked for and not declared"
+    requested = {name for chip in chips for group in metric_groups(chip).values() for name in group}
+    assert requested <= set(NCU), f"{PLACE}: {', '.join(sorted(requested - set(NCU)))} is asked for and not declared"
 
 
 @pytest.mark.parametrize("name", DEVICES)

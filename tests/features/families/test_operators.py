@@ -179,9 +179,9 @@ def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
 
 
 @cases(__file__)
-def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, object], named: str) -> None:
+def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, object], words: str) -> None:
     columns = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
-    with refused(kind, named):
+    with refused(kind, words):
         operator(kind, **columns)
 
 

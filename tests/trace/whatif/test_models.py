@@ -93,9 +93,9 @@ def test_iterations_take_as_long_on_the_device_as_what_ifs_say(resnet):
     """Another batch, another GPU; the host's loading follows the batch in both, their models of the host differ."""
     part = trim(resnet, iterations_kept=[2])
     loading_us = iteration_times(part).iterations[0].input_us
-    for text, asked in (("batch=64", {"batch": 64}), ("gpu=a100", {"gpu": "a100"})):
+    for text, options in (("batch=64", {"batch": 64}), ("gpu=a100", {"gpu": "a100"})):
         (answer,) = what_ifs(part, [text])
-        (step,) = iteration_times(part, **asked)
+        (step,) = iteration_times(part, **options)
         assert step.device_us == pytest.approx(answer.to_dict()["device_us_after"], rel=0.01)
         assert step.input_us == pytest.approx(loading_us * answer.samples)
 

@@ -41,9 +41,9 @@ def test_whatif(seer, file):
 
 def test_one_that_does_not_apply_is_a_row(seer, file):
     """Without figures and with the reason, in its place; the others are answered, together too."""
-    asked = ("faster-kernels=4", "faster-network", "faster-hosts", "channels-last", "faster-host")
-    rows = seer("whatif", file, *asked, "--together", "--json").succeeded().json
-    assert [row["name"] for row in rows] == [*asked, "faster-kernels=4 + faster-host"]
+    requested = ("faster-kernels=4", "faster-network", "faster-hosts", "channels-last", "faster-host")
+    rows = seer("whatif", file, *requested, "--together", "--json").succeeded().json
+    assert [row["name"] for row in rows] == [*requested, "faster-kernels=4 + faster-host"]
     for row, why in zip(rows[1:4], ("no collective", "did you mean faster-host", "gain as a finding"), strict=True):
         assert why in row["refused"] and row["predicted_us"] is None
     assert all(row["refused"] is None and row["predicted_us"] for row in (rows[0], *rows[4:]))
@@ -51,7 +51,7 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
     for pair in (("gpu=b200", "gpu=h200-sxm"), ("faster-host=2", "faster-host=4")):
         *each, both = seer("whatif", file, *pair, "--together", "--json").succeeded().json
         assert all(row["predicted_us"] for row in each) and "exclude each other" in both["refused"]
-    code, out, _ = seer("whatif", file, *asked)
+    code, out, _ = seer("whatif", file, *requested)
     assert code == 0 and "faster-network: refused" in out and "Mean of 2 iterations" in out
     assert "faster-kernels=4, faster-host: the speedup is an assumption" in out
     code, _, err = seer("whatif", file, "faster-network")

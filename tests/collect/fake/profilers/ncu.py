@@ -96,11 +96,11 @@ def printed(value: float) -> str:
 def page(report: Path, base: str) -> None:
     """The raw page of a report."""
     metrics = report.read_text(encoding="utf-8").split(",")
-    held = [launch for launch in launches(report.with_suffix(".launches")) if launch.kind == "kernel"]
-    if not held:
+    kernels = [launch for launch in launches(report.with_suffix(".launches")) if launch.kind == "kernel"]
+    if not kernels:
         print("==WARNING== No kernels were profiled.")
         return
-    rows = [values(launch) for launch in held]
+    rows = [values(launch) for launch in kernels]
     units = {name: scaled(rows[0][name][0], [row[name][1] for row in rows]) for name in metrics}
     writer = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL, lineterminator="\n")
     head = (
@@ -118,7 +118,7 @@ def page(report: Path, base: str) -> None:
     )
     writer.writerow((*head, *metrics))
     writer.writerow((*[""] * len(head), *(units[name][0] for name in metrics)))
-    for number, (launch, row) in enumerate(zip(held, rows, strict=True)):
+    for number, (launch, row) in enumerate(zip(kernels, rows, strict=True)):
         facts = (number, 17, "python3.12", "127.0.0.1", name_of(launch.name, base), 1, 7, launch.block, launch.grid, 0)
         writer.writerow((*facts, CAPABILITY, *(printed(row[name][1] / units[name][1]) for name in metrics)))
 

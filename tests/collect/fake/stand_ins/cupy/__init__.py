@@ -124,10 +124,10 @@ def _compile(what: str) -> None:
 
 def _launched(name: str, grid: Any, block: Any, arrays: Any = (), work: float = 0.0, written: int = -1) -> None:
     """One kernel over ``arrays`` of which that at ``written`` is the result."""
-    held = [array for array in arrays if isinstance(array, ndarray)]
-    written %= max(len(held), 1)
-    operands = (Operand * max(len(held), 1))(
-        *(Operand(b"array", array.data.ptr, array.nbytes, at == written, 4) for at, array in enumerate(held))
+    buffers = [array for array in arrays if isinstance(array, ndarray)]
+    written %= max(len(buffers), 1)
+    operands = (Operand * max(len(buffers), 1))(
+        *(Operand(b"array", array.data.ptr, array.nbytes, at == written, 4) for at, array in enumerate(buffers))
     )
     _check(LIBRARY.fake_error())
     status = fault(name)
@@ -135,10 +135,10 @@ def _launched(name: str, grid: Any, block: Any, arrays: Any = (), work: float = 
         raise CUDARuntimeError(701)
     if status == MEMORY:
         raise OutOfMemoryError("Out of memory")
-    if not LIBRARY.fake_reachable(name.encode(), operands, len(held)):
+    if not LIBRARY.fake_reachable(name.encode(), operands, len(buffers)):
         return
     shape = [(*axes, 1, 1)[:3] for axes in (grid, block)]
-    moved = float(sum(array.nbytes for array in held))
+    moved = float(sum(array.nbytes for array in buffers))
     LIBRARY.fake_launch(Launch(name.encode(), *((ctypes.c_uint32 * 3)(*axes) for axes in shape), 32, 0, 0, work, moved))
 
 
