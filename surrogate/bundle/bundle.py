@@ -341,11 +341,11 @@ def load(path: str | Path) -> Bundle:
     path = Path(path)
     index = stored_index(path)[1]
     files: dict[str, bytes] = {}
-    left = MAX_BYTES
+    remaining = MAX_BYTES
     for name, digest in index.sha256.items():
-        maximum = min(left, MAX_JSON_BYTES) if name.endswith(".json") else left
+        maximum = min(remaining, MAX_JSON_BYTES) if name.endswith(".json") else remaining
         files[name] = checked_file(path, name, digest, max_bytes=maximum, remedy=REMEDY)
-        left -= len(files[name])
+        remaining -= len(files[name])
     with input_error_if_damaged(str(path)):
         parts = {name: _part(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()}
     return Bundle(parts, index.candidate, launches=index.launches, devices=index.devices, card=index.card)

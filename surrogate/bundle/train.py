@@ -141,7 +141,7 @@ def train(data: Data, **options: Any) -> Bundle:
             name = each.rows.family.name
             steps.family = f"{name}: " if len(families) > 1 else ""
             parts[name], cards[name] = each.fit(data, chosen, steps)
-    steps.say("done")
+    steps.report("done")
     training = {"trials": chosen.trials, "seed": chosen.seed, "left_out": few}
     card = {"data": data_card(data, [each.rows for each in families]), "training": training, "held_out": cards}
     card["licence_notices"] = listed(data, "licence_notices")
@@ -169,7 +169,7 @@ def new_model(name: str, params: Mapping[str, object] | None, seed: int) -> Time
 
 
 def fold_count(rows: Rows) -> int:
-    """Return the number of held-out folds. It is small for a described kernel, whose fits have inner folds."""
+    """Return the number of held-out folds. A described kernel has few folds, because its fits have inner folds."""
     shapes = len(np.unique(rows.shape))
     enough = shapes >= FEW_SHAPES or rows.family.parameter_names
     return min(shapes, HELD_OUT_FOLDS if enough else HELD_OUT_FOLDS_FEW)
@@ -188,7 +188,7 @@ class _Steps:
         self._last_s = self._between_s = 0.0
         self._lock = threading.Lock()
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Report a step. If the fits will take minutes, the text names the model and the option for another one."""
         if self._progress:
             done = 100 if text == "done" else min(int(100 * self._done / self._rows), 99)
@@ -203,7 +203,7 @@ class _Steps:
         """
         with self._lock:
             self._last_s = self._last_s or monotonic()
-            self.say(name)
+            self.report(name)
         before = 0.0
 
         def on_progress(share: float | None) -> None:
@@ -219,7 +219,7 @@ class _Steps:
                 self._between_s *= share != 1
                 self._left.add(self._model, rows * done, None if share is None else took_s)
                 self._last_s = now_s
-                self.say(name)
+                self.report(name)
 
         return on_progress
 
@@ -323,7 +323,7 @@ def _searched(model: TimeModel, rows: Rows, options: TrainOptions, steps: _Steps
     """Return the model with the best settings of a search."""
 
     def on_trial(number: int, of: int, best: str) -> None:
-        steps.say(f"trial {number} of {of} {best}")
+        steps.report(f"trial {number} of {of} {best}")
 
     found = search(type(model), rows, options.trials, options.seed, progress=on_trial)
     return type(model)(**{**model.get_params(), **found})

@@ -219,7 +219,7 @@ def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Comp
     fits = FoldFits(classes, chosen.tune, chosen.device, workers, progress)
     for part in parts:
         fits.run(part, chosen.keep and chosen.keep / _signature(part, chosen))
-    progress.say("evaluating")
+    progress.report("evaluating")
     return _compared(main, others, parts, refused, chosen, names)
 
 
@@ -255,7 +255,7 @@ def _family_runs(
 
 
 def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
-    """Return the rows that evaluate choices, (count,). Raises `InputError` if a choice is possible for no problem."""
+    """Return True (count,) for rows of problems with a choice. Raises `InputError` if no problem has a choice."""
     evaluated = evaluation_rows(rows.frame.iloc[:count], rows.family, data.candidates)
     if not evaluated.any() and len(np.unique(rows.problem[:count])) < count:
         hint = "; if it lists only some candidates, say --candidates listed" * (data.candidates != "listed")
@@ -272,7 +272,7 @@ def _signature(part: FamilyRuns, options: CompareOptions) -> str:
 
 
 @dataclass(frozen=True)
-class _Verdict:
+class _FamilyResults:
     """The results of one family; ``evaluated`` and ``choices`` are None if no choice is evaluated."""
 
     references: dict[str, str]
@@ -283,7 +283,7 @@ class _Verdict:
     choices: pd.DataFrame | None
 
 
-def _verdict(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) -> _Verdict:
+def _family_results(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) -> _FamilyResults:
     """Evaluate the times of one family and, if problems have two candidates, the choices."""
     family = part.rows.family
     tested = np.zeros(part.count, dtype=bool)
@@ -306,7 +306,7 @@ def _verdict(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) ->
     evidence = {
         name: [{"family": family.name, **record} for record in records] for name, records in _evidence(part).items()
     }
-    return _Verdict(references, time_rows, [where | row for row in rows], evidence, evaluated, choices)
+    return _FamilyResults(references, time_rows, [where | row for row in rows], evidence, evaluated, choices)
 
 
 def _compared(
@@ -318,28 +318,28 @@ def _compared(
     models: Sequence[str],
 ) -> Compared:
     """Evaluate all families and return the combined results."""
-    verdicts = [_verdict(part, data, options.by, models) for part in parts]
+    family_results = [_family_results(part, data, options.by, models) for part in parts]
     unevaluated = [
         {"split": options.by} | row
         for family, reason in refused.items()
         for row in _unevaluated(family, models, reason)
     ]
     first, names = parts[0], [part.rows.family.name for part in parts]
-    choices = [verdict.choices for verdict in verdicts if verdict.choices is not None]
+    choices = [result.choices for result in family_results if result.choices is not None]
     results = {
         "schema": RESULTS_SCHEMA,
-        "dataset": _describe(data, also_train, names, [each.evaluated for each in verdicts if each.evaluated]),
+        "dataset": _describe(data, also_train, names, [each.evaluated for each in family_results if each.evaluated]),
         "seeds": list(range(len(first.rounds))),
         "folds": len(first.rounds[0]),
         "tune": options.tune,
         "reported": {name: _reported(part) for name, part in zip(names, parts, strict=True)},
-        "references": {name: verdict.references for name, verdict in zip(names, verdicts, strict=True)},
+        "references": {name: result.references for name, result in zip(names, family_results, strict=True)},
         "settings": {name: first.settings.get(name, {}) for name in models},
-        "time_rows": json_value([row for verdict in verdicts for row in verdict.time_rows] + unevaluated),
-        "choice_rows": json_value([row for verdict in verdicts for row in verdict.choice_rows] + unevaluated),
+        "time_rows": json_value([row for result in family_results for row in result.time_rows] + unevaluated),
+        "choice_rows": json_value([row for result in family_results for row in result.choice_rows] + unevaluated),
     }
     for kind in ("coverage", "importance", "costs"):
-        results[kind] = json_value([record for verdict in verdicts for record in verdict.evidence[kind]])
+        results[kind] = json_value([record for result in family_results for record in result.evidence[kind]])
     return Compared(
         results,
         pd.concat([prediction_table(part) for part in parts], ignore_index=True),

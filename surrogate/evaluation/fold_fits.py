@@ -124,7 +124,7 @@ class FitProgress:
         self._progress = progress
         self._lock = threading.Lock()
 
-    def say(self, text: str, begun: int = 0) -> None:
+    def report(self, text: str, begun: int = 0) -> None:
         """Report a step; ``begun`` is the number of fits that start with it."""
         with self._lock:
             if self._progress is not None:
@@ -211,7 +211,7 @@ class FoldFits:
             if stopped.is_set():
                 break
             label = f"{rows.family.name} seed {seed} fold {fold.name} {cls.name}"
-            self.progress.say(label, begun=1)
+            self.progress.report(label, begun=1)
             begun_s = monotonic()
             file = folder and folder / f"{cls.name}-{seed}-{number}.json"
             is_kept = file is not None and file.is_file()
@@ -219,7 +219,7 @@ class FoldFits:
             def on_trial(done: int, of: int, best: str, label: str = label) -> None:
                 if stopped.is_set():  # another fit failed, or the command was interrupted: the search ends
                     raise CancelledError
-                self.progress.say(f"{label}, trial {done} of {of} {best}".rstrip())
+                self.progress.report(f"{label}, trial {done} of {of} {best}".rstrip())
 
             try:
                 with one_line_errors(cls.name):  # if one model raises, the others are still evaluated
@@ -250,8 +250,8 @@ def _fitted(
 ) -> HeldOut:
     """Fit a model and predict the held-out rows.
 
-    ``fitted`` are the round's fits of `STACK_PARTS` by name; a new one is added. ``explained`` are the columns to
-    compute the importance of.
+    ``fitted`` holds the round's fits of `STACK_PARTS` by name; a new fit of one of them is added. ``explained`` are the
+    columns whose importance is computed.
     """
     begun_s = monotonic()
     settings = json_value(model.get_params(deep=False))

@@ -127,13 +127,13 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ev
     scored = np.isfinite(score)
     chosen = np.zeros(candidates.count, dtype=bool)
     chosen[candidates.problem[scored]] = True
-    return choose_rows(candidates, row, chosen, second)
+    return evaluate_picks(candidates, row, chosen, second)
 
 
-def choose_rows(
+def evaluate_picks(
     candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None
 ) -> EvaluatedPicks:
-    """Return the slowdowns of given picks: ``row`` (problems,) are positions of candidates, −1 for no candidate.
+    """Return the evaluation of picks. ``row`` (problems,) are positions of candidates, −1 for no candidate.
 
     ``second`` (problems,) are the second choices, by default the picks themselves.
     """

@@ -81,16 +81,16 @@ def pick_by_heuristic(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     They are in the column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers. A problem has no pick if the
     column is empty or missing.
     """
-    c = evaluated.candidates
+    candidates = evaluated.candidates
     frame = evaluated.rows.frame
-    row, has_pick = np.full(c.count, -1), np.zeros(c.count, dtype=bool)
+    row, has_pick = np.full(candidates.count, -1), np.zeros(candidates.count, dtype=bool)
     chosen = "solver" if "solver" in frame and "heuristic_solver" in frame else "algorithm"
     if f"heuristic_{chosen}" in frame:
         has_name = frame[f"heuristic_{chosen}"].notna().to_numpy()
-        has_pick[c.problem[has_name]] = True
+        has_pick[candidates.problem[has_name]] = True
         hit = np.flatnonzero(has_name & (frame[f"heuristic_{chosen}"] == frame[chosen]).to_numpy())
-        row[c.problem[hit]] = hit
-    return judge.choose_rows(c, row, has_pick)
+        row[candidates.problem[hit]] = hit
+    return judge.evaluate_picks(candidates, row, has_pick)
 
 
 def pick_oracle(evaluated: EvaluationSet) -> judge.EvaluatedPicks:

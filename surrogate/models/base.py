@@ -215,7 +215,7 @@ def terms(family: Family) -> tuple[str, ...]:
     return (*(name for name in family.column_names if name != "mechanism"), *CONTEXT_NAMES)
 
 
-def configuration(family: Family) -> tuple[str, ...]:
+def published_columns(family: Family) -> tuple[str, ...]:
     """Return the columns of published predictors: the raw problem, its FLOPs and bytes, the device."""
     work = tuple(name for name in WORK_NAMES if name in family.problem_names)
     return (*family.dimension_names, *work, *CONTEXT_NAMES)

@@ -44,7 +44,7 @@ FEW_ROWS = 50
 RIDGE = {"common": 0.3, "linear": 0.1}
 """Standard deviations in log time of the ridge regressions."""
 MAX_ERROR_RATIO = 0.95
-"""A larger process is taken if its mean error on held-out shapes is below this share of the smaller one's."""
+"""A process with more parts is chosen if its mean error on held-out shapes is below this share of the other's."""
 MIN_STANDARD_ERRORS = 1.65
 """Standard errors by which a correction must be better than none. It rejects 19 in 20 useless corrections."""
 NEGLIGIBLE = 1e-9
@@ -116,16 +116,18 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
         holdout_factor = cross_fitted(scales)
         share = min(SHARES, key=lambda share: np.abs(target - share * holdout_factor).mean())
         error, before = np.abs(target - share * holdout_factor), np.abs(target - factor)
-        if error.mean() < MAX_ERROR_RATIO * before.mean() and (best_share or _is_sure(before - error, rows.shape)):
+        if error.mean() < MAX_ERROR_RATIO * before.mean() and (
+            best_share or _is_significant(before - error, rows.shape)
+        ):
             best, best_share, factor = scales, share, share * holdout_factor
     return conditioned(best, np.arange(len(rows)), best_share), factor
 
 
-def _is_sure(gain: np.ndarray, shape: np.ndarray) -> bool:
+def _is_significant(gain: np.ndarray, shape: np.ndarray) -> bool:
     """Return whether the mean ``gain`` (rows,) is significantly above 0. Rows of one ``shape`` are one observation."""
     of_shape = np.bincount(np.unique(shape, return_inverse=True)[1], gain - gain.mean())
-    chance = np.sqrt((of_shape**2).sum() * len(of_shape) / (len(of_shape) - 1)) / len(gain)
-    return bool(gain.mean() > MIN_STANDARD_ERRORS * chance)
+    standard_error = np.sqrt((of_shape**2).sum() * len(of_shape) / (len(of_shape) - 1)) / len(gain)
+    return bool(gain.mean() > MIN_STANDARD_ERRORS * standard_error)
 
 
 def _ridges(inputs: Inputs, target: np.ndarray) -> list[dict[str, float]]:

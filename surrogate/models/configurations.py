@@ -173,8 +173,8 @@ class Configurations(TimeModel):
         ran = np.flatnonzero(~np.isnan(best_us).all(axis=1))
         drawn = np.random.default_rng(self.random_state).permutation(ran)[:MAX_LEVELS]
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
-        sized = len(rows.family.problem_names)
-        self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, sized)
+        column_count = len(rows.family.problem_names)
+        self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, column_count)
         for name in ("places", "bounds", "gpus", "ran", "units", "boards", "_reached", "_log2_best_us"):
             vars(self).pop(name, None)
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from surrogate.dataset.rows import Rows
-from surrogate.models.base import SearchRange, TimeModel, configuration
+from surrogate.models.base import SearchRange, TimeModel, published_columns
 
 MAX_INPUT = 6.0
 """Standardised inputs are clipped to ± this, so that sizes far outside training do not give absurd times."""
@@ -62,7 +62,7 @@ class Forest(TimeModel):
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         from sklearn.ensemble import RandomForestRegressor
 
-        x = rows.columns(configuration(rows.family))
+        x = rows.columns(published_columns(rows.family))
         log_us = np.log(time_us)
         self.forests_ = {}
         for name in np.unique(rows.candidate):
@@ -78,7 +78,7 @@ class Forest(TimeModel):
             self.forests_[str(name)] = forest.fit(x[members], log_us[members])
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        x = rows.columns(configuration(rows.family))
+        x = rows.columns(published_columns(rows.family))
         time_us = np.full(len(rows), np.nan)
         for name in np.unique(rows.candidate):
             if forest := self.forests_.get(str(name)):
@@ -144,7 +144,7 @@ class Mlp(TimeModel):
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         from sklearn.neural_network import MLPRegressor
 
-        x = rows.columns(configuration(rows.family))
+        x = rows.columns(published_columns(rows.family))
         log_us = np.log(time_us)
         self.candidates_ = np.unique(rows.candidate.astype(str))
         self.mean_, self.deviation_ = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-6)
@@ -172,6 +172,6 @@ class Mlp(TimeModel):
 
     def _design(self, rows: Rows) -> np.ndarray:
         """Return (rows, columns + candidates) float32: standardised columns and the one-hot candidate."""
-        x = (rows.columns(configuration(rows.family)) - self.mean_) / self.deviation_
+        x = (rows.columns(published_columns(rows.family)) - self.mean_) / self.deviation_
         one_hot = rows.candidate.astype(str)[:, None] == self.candidates_
         return np.hstack([x.clip(-MAX_INPUT, MAX_INPUT), one_hot]).astype(np.float32)

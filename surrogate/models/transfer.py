@@ -41,7 +41,7 @@ MAX_PARAMETERS = 16
 """Maximum parameters with products and ratios: the parameters with most values."""
 MAX_TARGETS, MAX_PROBLEMS, MAX_CONFIGURATIONS = 100, 300, 1000
 """Maximum sizes of the tables from which similarity is learned. Larger tables are sampled."""
-FLOOR = 0.05
+MIN_WEIGHT = 0.05
 """Weight of a row with score 1; a row with score 0 has about weight 1."""
 SHRINKAGE = 0.02
 """Penalty if a column's rate of similarity differs by a factor of e from the mean rate."""
@@ -165,7 +165,7 @@ class TransferState:
         relative, failing = [], []
         for mask in masks:
             rows = np.flatnonzero(mask & ~failed if (mask & ~failed).any() else ~failed)
-            relative.append(_boosted(design[rows], target[rows], np.exp(-target[rows]) + FLOOR, ROUNDS, seed))
+            relative.append(_boosted(design[rows], target[rows], np.exp(-target[rows]) + MIN_WEIGHT, ROUNDS, seed))
             if failed.any():
                 failing.append(_boosted(design[mask], failed[mask], None, FAILURE_ROUNDS, seed))
         # 3. Learn the similarity, then the shares of both parts.
@@ -274,7 +274,7 @@ class TransferState:
             mean, coverage = self._mean(columns[target], index, left_out)
             trees = self._trees(columns[target], parameters[index], terms[target, index], left_out)
             score = self.scores[target, index]
-            weight = coverage * ((1 - score) ** 2 + FLOOR)
+            weight = coverage * ((1 - score) ** 2 + MIN_WEIGHT)
             for part, (of_mean, of_trees, truth) in enumerate(
                 [(mean.score, trees.score, score), (mean.failure, trees.failure, score == 1)]
             ):
@@ -404,7 +404,7 @@ def _rates(columns: np.ndarray, scores: np.ndarray, fold_of: np.ndarray, random:
     has_score = ~np.isnan(source_scores)
     source_scores = np.where(has_score, source_scores, 0.0).astype(np.float64)
     measured = has_score.astype(np.float64)
-    goodness = np.where(np.isnan(truth), 0.0, (1.0 - truth) ** 2 + FLOOR)
+    goodness = np.where(np.isnan(truth), 0.0, (1.0 - truth) ** 2 + MIN_WEIGHT)
     truth = np.nan_to_num(truth)
     gap = np.abs(columns[targets][:, None] - columns[sources][None])
     allowed = fold_of[targets][:, None] != fold_of[sources][None]

@@ -68,7 +68,7 @@ def test_ties_go_to_the_lowest_order() -> None:
 
 
 def test_known_picks() -> None:
-    choice = judge.choose_rows(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
+    choice = judge.evaluate_picks(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
     assert choice.slowdown == pytest.approx([2.0, 6 / 5, 1.0])
     assert choice.infeasible.tolist() == [False, True, True]
     assert choice.chosen.tolist() == [True, True, False]
