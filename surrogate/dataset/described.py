@@ -170,14 +170,7 @@ def merge_repeats(frame: pd.DataFrame, description: Description, where: str) -> 
     Repeats are rows of one configuration on one problem; the merged row has the median of their times. Raises
     `InputError`, which begins with ``where``, if repeats differ in a column that looks like a size or a parameter.
     """
-    key = [
-        "gpu",
-        *description.settings,
-        *(description.sizes or (UNSIZED,)),
-        "library",
-        "library_version",
-        "solver",
-    ]
+    key = ["gpu", *description.settings, *(description.sizes or (UNSIZED,)), "library", "library_version", "solver"]
     repeated = frame[frame.duplicated(key, keep=False)]
     if repeated.empty:
         return frame, 0
