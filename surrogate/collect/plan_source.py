@@ -215,8 +215,8 @@ class PlanSource:
         given = [f"{kind} {source}" for kind, source in sources.items() if source is not None]
         given += ["networks"] if self.networks else []
         if len(given) != 1:
-            named = " and ".join(given) or "none"
-            raise InputError(f"a plan has one source, not {named}; give one of --plan, --grid, --networks, --sample")
+            names = " and ".join(given) or "none"
+            raise InputError(f"a plan has one source, not {names}; give one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": [self.settings], "shard": self.shard}
         return build_plan(problems, description=given[0], anchors=anchors, **shared)
