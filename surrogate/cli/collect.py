@@ -125,7 +125,8 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     from surrogate.dataset.files import require_writable
 
     began_s = time.monotonic()
-    name = _device_name(options)
+    _check_options(options)
+    name = options["device"] or "cudnn"
     require_writable(options["output"], "filled" if options["campaign"] else "")
     if options["campaign"]:
         with closing(open_device(name)) as device:
@@ -200,11 +201,8 @@ def _progress() -> AbstractContextManager[Callable[..., None]]:
     return progress_bar("collect", "problem", bar_format=shape)
 
 
-def _device_name(options: dict[str, Any]) -> str:
-    """Check all options together, and return the requested device.
-
-    Raises `InputError` for options that contradict each other.
-    """
+def _check_options(options: dict[str, Any]) -> None:
+    """Raise `InputError` if options contradict each other."""
     device = options["device"]
     heuristic_only = options["heuristic_only"]
     campaign = options["campaign"]
@@ -239,7 +237,6 @@ def _device_name(options: dict[str, Any]) -> str:
     for wrong, message in rules:
         if wrong:
             raise InputError(message)
-    return device or "cudnn"
 
 
 def _source(options: dict[str, Any]) -> "PlanSource":

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, imported_callable, one_line_errors
+from surrogate.features.errors import InputError, one_line_errors
 from surrogate.features.problem import DTYPES, HALF
+from surrogate.features.user_code import imported_callable
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS, add_call

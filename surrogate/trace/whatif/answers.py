@@ -16,8 +16,9 @@ import numpy as np
 
 import surrogate.trace.whatif as package
 from surrogate.dataset.files import write_text
-from surrogate.features.errors import InputError, check_choice, imported_callable, one_line_errors
+from surrogate.features.errors import InputError, check_choice, one_line_errors
 from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.user_code import imported_callable
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.parts import OUTSIDE
 from surrogate.trace.events.tables import Ints
