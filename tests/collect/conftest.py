@@ -1,4 +1,4 @@
-"""A device without hardware, and a recorded run of it, for the tests of everything above a device."""
+"""Fixtures: a fake device with its plans and logs, and a fake of the CUDA libraries."""
 
 import hashlib
 import sys
@@ -19,9 +19,9 @@ ALGORITHMS = ("IMPLICIT_GEMM", "GEMM", "FFT", "WINOGRAD")
 
 
 class FakeDevice:
-    """Times that follow from the problem and the algorithm; each visit is 1 % slower than the one before.
+    """Measure times that depend on problem and algorithm only; each visit is 1 % slower than the previous one.
 
-    ``alter`` (measurement, algorithm) is what a test makes of every measurement.
+    A test may set ``alter(measurement, algorithm)``, which replaces every measurement.
     """
 
     def __init__(self, gpu: str = "Fake GPU", version: str = "9.1.0") -> None:
@@ -77,7 +77,7 @@ def fake_device() -> type[FakeDevice]:
 
 @pytest.fixture
 def make_plan() -> Callable[..., CollectionPlan]:
-    """A plan of ``count`` problems, some 1×1, with anchors from 200 problems on."""
+    """Return ``make_plan(count)``: a plan of ``count`` problems, some 1×1; from 200 problems it has anchors."""
 
     def make(count: int, **options: Any) -> CollectionPlan:
         problems = [
@@ -91,7 +91,7 @@ def make_plan() -> Callable[..., CollectionPlan]:
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Callable[..., Outcome]:
-    """Go on with ``plan`` on a device in the log of that name, and tell how it ended."""
+    """Return ``ran(plan, device, name)``, which runs or continues ``plan`` in a log and returns the outcome."""
 
     def make(plan: CollectionPlan, device: Any, name: str = "run", **options: Any) -> Outcome:
         with RunLog(tmp_path / name, header_for(plan, device, RepeatPolicy())) as log:
@@ -102,7 +102,7 @@ def ran(tmp_path: Path) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def record(tmp_path: Path, ran: Callable[..., Outcome]) -> Callable[..., Path]:
-    """Record ``plan`` on a device to a file and return its path."""
+    """Return ``record(plan, device, name)``, which runs ``plan`` and returns the path of its log."""
 
     def make(plan: CollectionPlan, device: Any = None, name: str = "run.jsonl", **options: Any) -> Path:
         ran(plan, device or FakeDevice(), name, **options)
@@ -113,7 +113,7 @@ def record(tmp_path: Path, ran: Callable[..., Outcome]) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake libcudnn, built once, beside bin/ with the profiler; skips where there is no C compiler."""
+    """Return the path of the fake libcudnn, built once; skip the test if there is no C compiler."""
     if not fake_chain.compiler():
         pytest.skip("the fake libcudnn needs Linux and a C compiler")
     return fake_chain.build(tmp_path_factory.mktemp("fake"))
@@ -121,22 +121,22 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
-    """The faithful fake of the measuring chain for this process and its children; its FAKE_ variables may be set.
+    """Install the fake CUDA libraries for this process and its children; return the monkeypatch.
 
-    FAKE_FAULTS, FAKE_FRONTEND, FAKE_GPU, FAKE_CUPTI, FAKE_LAUNCHES, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION, FAKE_PROFILER:
-    see tests/collect/fake.
+    A test may set FAKE_FAULTS, FAKE_FRONTEND, FAKE_GPU, FAKE_CUPTI, FAKE_LAUNCHES, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION
+    and FAKE_PROFILER; tests/collect/fake explains them.
     """
     (tmp_path / "state").mkdir()
     for name, value in fake_chain.environment(fake_library, tmp_path / "state").items():
         monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(fake_chain.FAKE / "stand_ins")
-    _forget()
+    _unload_cuda()
     yield monkeypatch
-    _forget()
+    _unload_cuda()
 
 
-def _forget() -> None:
-    """Leave nothing of CUDA in this process but the library's code."""
+def _unload_cuda() -> None:
+    """Remove the fake CUDA modules from this process and reset their library."""
     for name in ("cupy", "cupti", "cupti.cupti", "pynvml", "cudnn", "cuda_runtime"):
         module = sys.modules.pop(name, None)
         if name == "cuda_runtime" and module:

@@ -1,4 +1,4 @@
-"""``seer collect`` as a command: its contract, exit statuses and messages."""
+"""The command ``seer collect``: options, exit statuses and messages."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from surrogate.collect.plan_source import networks
 
 @pytest.fixture
 def seer(seer):
-    """``seer("--device", "cpu")`` for ``seer collect --device cpu``."""
+    """Return ``seer("--device", "cpu")``, which runs ``seer collect --device cpu``."""
     return partial(seer, "collect")
 
 
@@ -86,12 +86,12 @@ def test_the_reference_device_stops_in_time(seer, tmp_path, monkeypatch):
 
 def test_a_run_without_a_supported_algorithm_exits_1(seer, recording, tmp_path):
     text = recording.read_text().splitlines()
-    kept = [line for line in text if '"kind":"measure"' not in line or '"not_supported"' in line]
-    only_fft = [line.replace('"IMPLICIT_GEMM","GEMM","FFT","WINOGRAD"', '"FFT"') for line in kept]
-    barren = {line.split('"')[7] for line in only_fft if '"kind":"measure"' in line}
-    chosen = [line for line in only_fft[1:] if line.split('"')[7] in barren]
-    (tmp_path / "barren.jsonl").write_text("\n".join([text[0], *chosen]) + "\n")
-    result = seer("--device", "replay", "--recording", tmp_path / "barren.jsonl", "-o", tmp_path / "run.jsonl")
+    unsupported = [line for line in text if '"kind":"measure"' not in line or '"not_supported"' in line]
+    only_fft = [line.replace('"IMPLICIT_GEMM","GEMM","FFT","WINOGRAD"', '"FFT"') for line in unsupported]
+    problems = {line.split('"')[7] for line in only_fft if '"kind":"measure"' in line}
+    lines = [line for line in only_fft[1:] if line.split('"')[7] in problems]
+    (tmp_path / "only_fft.jsonl").write_text("\n".join([text[0], *lines]) + "\n")
+    result = seer("--device", "replay", "--recording", tmp_path / "only_fft.jsonl", "-o", tmp_path / "run.jsonl")
     assert result.code == 1
     assert "not_supported" in result.out
 
@@ -107,8 +107,10 @@ def test_a_lost_device_ends_the_run_and_the_command_can_be_repeated(
     device.measure = lambda *_: (_ for _ in ()).throw(DeviceLostError("no answer within 30 s"))
     result = seer(*words)
     assert (result.code, result.out.count("\n")) == (1, 1)
-    assert "measured 5 lost" in result.out and "stopped: the device was lost 5 times" in result.out
-    assert "no answer within 30 s" in result.out and "the same command continues" in result.out
+    assert "measured 5 lost" in result.out
+    assert "stopped: the device was lost 5 times" in result.out
+    assert "no answer within 30 s" in result.out
+    assert "the same command continues" in result.out
     device.measure = measure
     result = seer(*words)
     assert result.code == 0 and len(merge_runs([tmp_path / "run.jsonl"]).frame) == 16
@@ -125,7 +127,7 @@ def test_omitted_problems_are_counted(seer, tmp_path, monkeypatch):
 
 
 def test_cap_options_apply_and_omitted_problems_are_logged(seer, tmp_path, monkeypatch):
-    """71 MFLOP pass both caps, 567 MFLOP where the CPU's 500 are lifted, a filter of 4.3 MiB neither time."""
+    """The problems have 71 MFLOP, 567 MFLOP (over the CPU's default cap of 500), and a filter of 4.3 MiB."""
     monkeypatch.setattr("surrogate.collect.cpu.measure_datasheet", lambda: {"name": "Test CPU"})
     plan, output = tmp_path / "plan.txt", tmp_path / "run.jsonl"
     plan.write_text("n1c32h64k32r3 n8c32h64k32r3 n1c1024h4k1100r1".replace(" ", "\n"))
@@ -133,8 +135,8 @@ def test_cap_options_apply_and_omitted_problems_are_logged(seer, tmp_path, monke
     result = seer(*words, "-o", output, "--max-gflop", "inf", "--max-tensor", "4MiB")
     header = log.read_log(output).header
     assert header is not None
-    message = f"plan {plan}: 2 of 3 problems, without 1 with a tensor over 4 MiB (--max-tensor)"
-    assert message in result.err and header.description == message
+    description = f"plan {plan}: 2 of 3 problems, without 1 with a tensor over 4 MiB (--max-tensor)"
+    assert description in result.err and header.description == description
     again = seer(*words, "-o", tmp_path / "2.jsonl")
     assert "2 of 3 problems, without 1 over 0.5 GFLOP (--max-gflop)" in again.err
     assert seer(*words, "-o", output, "--campaign", "--max-gflop", 1).is_refusal("leave --plan out")
@@ -169,9 +171,9 @@ main()
 
 @pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_interrupted_run_continues_to_the_same_table(seer, recording, tmp_path, ending):
-    output, whole = tmp_path / "run.jsonl", tmp_path / "whole.jsonl"
+    output, reference = tmp_path / "run.jsonl", tmp_path / "reference.jsonl"
     words = ["--device", "replay", "--recording", str(recording), "-o"]
-    for lines in (3, 20):  # ended twice
+    for lines in (3, 20):  # the run is interrupted twice
         command = [sys.executable, "-c", SLOW, "collect", *words, str(output)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
             deadline = time.monotonic() + 120
@@ -185,8 +187,9 @@ def test_an_interrupted_run_continues_to_the_same_table(seer, recording, tmp_pat
         assert child.returncode == (130 if ending == signal.SIGINT else -ending)
         assert (f"the same command continues with {output}" in errors) is (ending == signal.SIGINT)
         assert "Traceback" not in errors
-    assert "12 of 12 problems done" in seer(*words, output).out and seer(*words, whole).code == 0
-    cut, uncut = (merge_runs([path]) for path in (output, whole))
-    pd.testing.assert_frame_equal(cut.frame, uncut.frame)
-    pd.testing.assert_frame_equal(cut.kernels, uncut.kernels)
-    assert cut.metadata["duplicates_dropped"] == 0
+    assert "12 of 12 problems done" in seer(*words, output).out
+    assert seer(*words, reference).code == 0
+    interrupted, uninterrupted = (merge_runs([path]) for path in (output, reference))
+    pd.testing.assert_frame_equal(interrupted.frame, uninterrupted.frame)
+    pd.testing.assert_frame_equal(interrupted.kernels, uninterrupted.kernels)
+    assert interrupted.metadata["duplicates_dropped"] == 0

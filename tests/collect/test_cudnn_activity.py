@@ -1,4 +1,4 @@
-"""CUPTI's records → kernels per call: over the fake chain in test_cudnn_chain.py, and its names by the real module."""
+"""`trace_repeats` turns CUPTI's records into kernels per call; test_cudnn_chain.py uses it with the fake CUPTI."""
 
 import ast
 from pathlib import Path
@@ -12,7 +12,7 @@ FAKE = Path(__file__).parent / "fake"
 
 
 def test_cupti_python_has_the_fields_and_names():
-    """A kernel record of cupti-python's own type, of CUDA 13 or 12; and the names used of its module exist."""
+    """The record types have different names in CUDA 13 and 12; the fake module may only have names of the real one."""
     cupti = pytest.importorskip("cupti.cupti", reason="needs cupti-python")
     import numpy as np
 
@@ -27,8 +27,8 @@ def test_cupti_python_has_the_fields_and_names():
     assert set(fields) <= set(dir(getattr(cupti, record)))
     assert {"correlation_id", "external_id"} <= set(dir(cupti.ActivityExternalCorrelation))
     assert {*NEEDED_KINDS, "RUNTIME", "KERNEL"} <= set(dir(cupti.ActivityKind))
-    stand_in = ast.parse((FAKE / "stand_ins" / "cupti" / "cupti.py").read_text(encoding="utf-8"))
-    public = {node.name for node in stand_in.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    fake = ast.parse((FAKE / "stand_ins" / "cupti" / "cupti.py").read_text(encoding="utf-8"))
+    public = {node.name for node in fake.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     assert {name for name in public if not name.startswith("_")} <= set(dir(cupti))
 
 
@@ -40,7 +40,7 @@ def test_trace_repeats_computes_sums_spans_and_medians():
     repeats = [
         [span(0, 10_000, "a"), span(15_000, 20_000, "b")],
         [span(0, 12_000, "a"), span(13_000, 20_000, "b")],
-        [span(0, 99_000, "c"), span(2_000, 8_000, "d")],  # another engine: its time counts, its kernels do not
+        [span(0, 99_000, "c"), span(2_000, 8_000, "d")],  # another engine ran: its time counts, but not its kernels
     ]
     result = trace_repeats(repeats)
     assert result is not None

@@ -1,4 +1,4 @@
-"""The cuDNN device and all its instruments over the faithful fake: results, timers, records, faults and misuse."""
+"""The cuDNN device with the fake CUDA libraries: results, timers, CUPTI's records, faults and misuse."""
 
 import json
 import sys
@@ -29,18 +29,22 @@ from tests.known import cases
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()
 DIRECTIONS = {"fwd": "Forward", "bwd_data": "BackwardData", "bwd_filter": "BackwardFilter"}
-NON_DETERMINISTIC = {("bwd_data", "ALGO_0"), ("bwd_filter", "ALGO_0"), ("bwd_filter", "ALGO_3")}  # by the header
+NON_DETERMINISTIC = {
+    ("bwd_data", "ALGO_0"),
+    ("bwd_filter", "ALGO_0"),
+    ("bwd_filter", "ALGO_3"),
+}  # as cuDNN's header says
 
 
 @pytest.fixture(autouse=True)
 def small_pool(chain: pytest.MonkeyPatch) -> None:
-    """A worker draws millions of random values at its start; these tests share one process and need few."""
+    """Reduce the pool of random operands, which a device fills when it opens."""
     chain.setattr(gpu_module, "POOL_ELEMENTS", 65_537)
 
 
 @pytest.fixture
 def opened(chain: pytest.MonkeyPatch) -> Iterator[Callable[..., CudnnDevice]]:
-    """Opens the device under the given FAKE_ variables, in lower case and without the prefix."""
+    """Return ``opened(gpu="v100")``, which opens the device with FAKE_GPU=v100, and so on for each variable."""
     with ExitStack() as stack:
 
         def make(**variables: str) -> CudnnDevice:
@@ -54,7 +58,7 @@ def opened(chain: pytest.MonkeyPatch) -> Iterator[Callable[..., CudnnDevice]]:
 
 
 def computed(device: CudnnDevice, conv: Conv, algorithm: int = 1) -> dict[str, np.ndarray]:
-    """Operands and result of one call, as arrays."""
+    """Run one call and return its operands and result as arrays."""
     convolutions = Convolutions(device.library, device.handle)
     with closing(convolutions):
         roles = convolutions.set(conv).roles
@@ -67,7 +71,7 @@ def computed(device: CudnnDevice, conv: Conv, algorithm: int = 1) -> dict[str, n
 
 
 def as_array(raw: np.ndarray, shape: tuple[int, ...], conv: Conv) -> np.ndarray:
-    """Bytes of the device as float64 in the order n, c, h, w."""
+    """Convert bytes of the device to float64 in the order n, c, h, w."""
     if conv.dtype == "bf16":
         values = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     else:
@@ -83,18 +87,17 @@ GENERAL = parse("n2c6h11w9k4r3s2p1q0u2v1l1j2g2")
 @cases(__file__)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_results_agree_with_direct_convolution(opened, direction, dtype, layout, tolerance):
-    """Sizes, pads, strides, dilations, groups, types, layouts and scales arrive as they are meant: the gradients are
-    the adjoints of the forward pass, so ⟨y, conv(x, w)⟩ = ⟨dx, x⟩ = ⟨dw, w⟩ for any x or w."""
+    """The gradients are adjoints of the forward pass: ⟨y, conv(x, w)⟩ = ⟨dx, x⟩ = ⟨dw, w⟩ for any x or w."""
     conv = replace(GENERAL, direction=direction, dtype=dtype, layout=layout)
     arrays = computed(opened(), conv)
     if direction == "fwd":
         assert relative_error(arrays["y"], direct(arrays["x"], arrays["w"], conv)) < tolerance
         return
-    other = {"bwd_data": "x", "bwd_filter": "w"}[direction]
-    probe = {**arrays, other: np.random.default_rng(0).standard_normal(arrays[other].shape)}
+    result = {"bwd_data": "x", "bwd_filter": "w"}[direction]
+    probe = {**arrays, result: np.random.default_rng(0).standard_normal(arrays[result].shape)}
     forward = float(np.vdot(arrays["y"], direct(probe["x"], probe["w"], conv)))
-    scale = float(np.linalg.norm(arrays[other]) * np.linalg.norm(probe[other]))
-    assert abs(float(np.vdot(arrays[other], probe[other])) - forward) < tolerance * scale
+    scale = float(np.linalg.norm(arrays[result]) * np.linalg.norm(probe[result]))
+    assert abs(float(np.vdot(arrays[result], probe[result])) - forward) < tolerance * scale
 
 
 @pytest.mark.parametrize(("number", "version"), [(8907, "8.9.7"), (8200, "8.2.0"), (90100, "9.1.0"), (91900, "9.19.0")])
@@ -105,7 +108,7 @@ def test_both_numberings_of_versions_are_read(chain, number, version):
 
 @cases(__file__)
 def test_the_header_reports_errors_of_fma_and_default_math(opened, variables, low, high):
-    """FMA keeps every digit, TF32 ten bits; NaN leaves a header that can be written."""
+    """FMA has fp32's precision, TF32 ten bits; an error of NaN becomes None, which JSON can contain."""
     info = opened(**variables).device_info()
     errors = info.properties["relative_errors"]
     json.dumps(info.to_dict(), allow_nan=False)
@@ -116,12 +119,13 @@ def test_the_header_reports_errors_of_fma_and_default_math(opened, variables, lo
     assert all(0 < error < 1e-6 for error in errors["fma"].values())
     facts = {"timer": "cupti", "mig": False, "flush_bytes": 256 << 20, "power_limit_w": 700.0, "other_processes": 0}
     assert facts.items() <= info.properties.items() and info.properties["library_path"].endswith("cudnn_fake.so")
-    assert info.versions["driver"] and info.versions["cuda_runtime"]
+    assert info.versions["driver"]
+    assert info.versions["cuda_runtime"]
 
 
 @cases(__file__)
 def test_every_algorithm_is_timed_by_its_kernels_or_not_supported(opened, direction, cupti):
-    """With cupti-python 12, which refuses RUNTIME, too."""
+    """cupti-python 12 refuses the kind RUNTIME."""
     device = opened(cupti=cupti)
     conv = Conv(n=4, c=16, h=14, k=8, r=3, pad_h=1, direction=direction)
     assert device.candidates(conv) == ALGORITHMS[direction]
@@ -136,22 +140,22 @@ def test_every_algorithm_is_timed_by_its_kernels_or_not_supported(opened, direct
         assert result.deterministic is ((direction, name) not in NON_DETERMINISTIC)
         names = [kernel.kernel_name for kernel in result.kernels]
         kernels_us = sum(kernel.time_us for kernel in result.kernels)
-        cleared_us = 1.0 if (direction, name) in NON_DETERMINISTIC else 0.0  # the memset of a gradient counts too
+        cleared_us = 1.0 if (direction, name) in NON_DETERMINISTIC else 0.0  # the memset of a gradient counts
         assert result.times_us[0] == pytest.approx(kernels_us + cleared_us, rel=0.03)
         assert all(span >= time for span, time in zip(result.spans_us, result.times_us, strict=True))
         assert all(launch.block_x and launch.registers_per_thread for launch in result.kernels)
         identified = identify_call(map(demangled, names))
         assert identified in {name, "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"}, names
-    found = device.find(conv)
-    ok = [choice for choice in found if choice.status == "ok"]
-    assert [choice.time_us for choice in ok] == sorted(choice.time_us or 0.0 for choice in ok) and ok[0].time_us
-    assert {choice.algorithm for choice in device.heuristic(conv)} == set(ALGORITHMS[direction])
-    assert device.heuristic(conv)[0].time_us is None and device.conditions()["sm_clock_mhz"] == 1980
+    found_us = [entry.time_us or 0.0 for entry in device.find(conv) if entry.status == "ok"]
+    assert found_us == sorted(found_us) and found_us[0]
+    assert {entry.algorithm for entry in device.heuristic(conv)} == set(ALGORITHMS[direction])
+    assert device.heuristic(conv)[0].time_us is None
+    assert device.conditions()["sm_clock_mhz"] == 1980
 
 
 @cases(__file__)
 def test_one_fault_costs_one_measurement(opened, chain, order, status, words):
-    """Where CUPTI lost something, events time the call and the reason is kept; a forced flush gets late records."""
+    """If CUPTI loses a record, events time the call and the row has the reason; a forced flush gets late records."""
     device = opened()
     chain.setenv("FAKE_FAULTS", order)
     result = device.measure(CONV, "GEMM", POLICY)
@@ -174,7 +178,7 @@ def test_flushes_separate_repeats_without_correlations(opened, chain):
 @pytest.mark.parametrize("launches", ["runtime", "driver", "mixed"])
 @pytest.mark.parametrize("cupti", ["12", "13"])
 def test_launches_without_labels_belong_to_their_call(opened, chain, cupti, launches):
-    """cupti-python 12.8 refuses the runtime's records: its launches have no label, and a mixed call only some."""
+    """cupti-python 12.8 records no runtime API, so a call's launches have labels only if the driver API made them."""
     chain.setenv("FAKE_CUPTI", cupti)
     device = opened(launches=launches)
     unlabelled = device.facts("cudnn").properties.get("cupti_unlabelled", [])
@@ -189,7 +193,7 @@ def test_launches_without_labels_belong_to_their_call(opened, chain, cupti, laun
 
 
 def test_throttled_times_are_repeated_and_marked(opened, chain):
-    """Once it lets go, the times are the usual ones; where it does not, the row says so, and tries are limited."""
+    """If throttling ends, the usual times are measured; if not, the row is marked after a limited number of tries."""
     chain.setattr(instruments, "PAUSE_S", 0.0)
     device = opened()
     usual = device.measure(CONV, "GEMM", POLICY)
@@ -197,23 +201,22 @@ def test_throttled_times_are_repeated_and_marked(opened, chain):
     again = device.measure(CONV, "GEMM", POLICY)
     assert again.throttle_reasons == 0 and again.times_us == pytest.approx(usual.times_us, rel=0.03)
     chain.setenv("FAKE_FAULTS", "soft clock -1 0")
-    measured = [device.measure(CONV, "GEMM", POLICY) for _ in range(15)]
-    assert {result.throttle_reasons for result in measured} == {8} and {result.sm_clock_mhz for result in measured} == {
-        1188
-    }
-    assert min(measured[-1].times_us) > 1.5 * max(usual.times_us)
+    throttled = [device.measure(CONV, "GEMM", POLICY) for _ in range(15)]
+    assert {result.throttle_reasons for result in throttled} == {8}
+    assert {result.sm_clock_mhz for result in throttled} == {1188}
+    assert min(throttled[-1].times_us) > 1.5 * max(usual.times_us)
 
 
 @pytest.mark.parametrize(("batch", "repeats"), [(1, 5), (50, 3), (200, 1)])
 def test_long_calls_get_fewer_repeats(chain, batch, repeats):
-    """More than 20 ms, more than 100 ms of the fake's clock; problems of this size are not computed."""
+    """The larger batches take more than 20 and 100 ms of the fake's clock; the fake does not compute them."""
     conv = Conv(n=batch, c=1024, h=28, k=1024, r=3, pad_h=1)
     with closing(CudnnDevice(max_workspace_bytes=1 << 25, max_tensor_bytes=1 << 30)) as device:
         assert len(device.measure(conv, "IMPLICIT_GEMM", POLICY).times_us) == repeats
 
 
 def test_find_warms_up_each_algorithm_once(opened, chain, tmp_path):
-    """Every algorithm once before, in this process, but the one that was measured."""
+    """`find` runs each algorithm once before it times them, except GEMM, which this process measured."""
     log = tmp_path / "launches"
     chain.setenv("FAKE_PROFILE", str(log))
     device = opened(profile_from_start="1")
@@ -291,7 +294,7 @@ OPERATORS = (
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
 def test_every_operator_is_timed(chain, operator):
-    """Its operands live until the call is over, are as long as their descriptors say, and do not overlap."""
+    """The fake refuses operands that are freed, too short or overlapping."""
     with closing(GpuOperators()) as device:
         result = device.measure(operator, POLICY)
         assert (result.status, result.timer, result.reason) == ("ok", "cupti", "") and result.kernels
@@ -311,7 +314,7 @@ def test_every_operator_is_timed(chain, operator):
     ],
 )
 def test_a_failing_operator_becomes_a_status(chain, order, operator):
-    """cuDNN's, CUDA's, cuBLAS's and the compiler's errors are of four kinds, none a child of another."""
+    """cuDNN, CUDA, cuBLAS and the compiler raise four unrelated exception classes."""
     with closing(GpuOperators()) as device:
         chain.setenv("FAKE_FAULTS", order)
         result = device.measure(operator, POLICY)
@@ -321,7 +324,7 @@ def test_a_failing_operator_becomes_a_status(chain, order, operator):
 
 
 def test_a_crash_of_the_heuristic_is_refused_with_the_remedy(refused, chain, tmp_path):
-    """As cuDNN 9.10 does without a driver; what was ranked before stays in the log, and the same command goes on."""
+    """cuDNN 9.10 crashes without a driver; the log keeps its rankings, and the same command continues."""
     output, plan = tmp_path / "picks.jsonl", PlanSource(sample=5).build(GPU_CAPS)
     chain.setenv("FAKE_FRONTEND", "segfault")
     with refused("signal 11", "seer-surrogate[heuristic]"):

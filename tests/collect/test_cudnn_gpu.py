@@ -1,4 +1,4 @@
-"""The GPU's arena over the fake chain's CuPy: placement, random operands, faults, missing parts."""
+"""`CudaDevice` with the fake CuPy: placement of operands, random values, faults, missing parts."""
 
 import sys
 
@@ -17,7 +17,7 @@ def cupy(chain):
 
 
 def values(gpu, pointer, count, dtype):
-    """``count`` elements at a device pointer."""
+    """Return ``count`` elements at a device pointer."""
     return gpu.read(pointer, count * np.dtype(dtype).itemsize).view(dtype).astype(float)
 
 
@@ -38,7 +38,7 @@ def test_operands_and_result_are_aligned_and_disjoint(cupy):
     assert [(pointer - first) % ALIGNMENT for pointer in (second, result)] == [0, 0]
     assert first + sizes[0] <= second
     assert second + sizes[1] <= result
-    assert len(gpu.read(result, sizes[2])) == sizes[2]  # the fake refuses what ends out of bounds
+    assert len(gpu.read(result, sizes[2])) == sizes[2]  # the fake refuses to read out of bounds
 
 
 @pytest.mark.parametrize(("dtype", "numpy_dtype"), [("fp32", np.float32), ("fp64", np.float64), ("fp16", np.float16)])
@@ -46,10 +46,10 @@ def test_operands_are_random_normal(cupy, dtype, numpy_dtype):
     gpu = CudaDevice(1 << 20, 1 << 20)
     first, second, _ = gpu.place((400_000, 400_000, 16), dtype)
     for pointer in (first, second):
-        found = values(gpu, pointer, 400_000 // np.dtype(numpy_dtype).itemsize, numpy_dtype)
-        assert np.isfinite(found).all()
-        assert abs(found.mean()) < 0.1
-        assert 0.9 < found.std() < 1.1
+        drawn = values(gpu, pointer, 400_000 // np.dtype(numpy_dtype).itemsize, numpy_dtype)
+        assert np.isfinite(drawn).all()
+        assert abs(drawn.mean()) < 0.1
+        assert 0.9 < drawn.std() < 1.1
 
 
 def test_operands_are_refilled_after_a_result_overwrote_them(cupy):
@@ -57,7 +57,7 @@ def test_operands_are_refilled_after_a_result_overwrote_them(cupy):
     first, _, result = gpu.place((1000, 1000, size), "fp32")
     written = cupy.empty(size, cupy.uint8)
     cupy.cuda.runtime.memset(written.data.ptr, 0, size)
-    cupy.cuda.runtime.memcpy(result, written.data.ptr, size, 3)  # what a convolution wrote
+    cupy.cuda.runtime.memcpy(result, written.data.ptr, size, 3)  # like a convolution's result
     again, _, _ = gpu.place((size, 1000, 1000), "fp32")
     assert again == first and values(gpu, first, size // 4, np.float32).std() > 0.9
 
@@ -81,8 +81,8 @@ def test_the_device_reports_versions_and_properties(cupy, chain):
     gpu = CudaDevice(1 << 20, 1 << 20)
     assert gpu.name == "NVIDIA H100 80GB HBM3"
     assert gpu.versions() == {"cuda_runtime": "12.9", "cuda_driver": "12.9", "cupy": "14.0.1"}
-    known = {"compute_capability": "9.0", "sms": 132, "workspace_limit_bytes": 1 << 20, "tf32_override": "0"}
-    assert known.items() <= gpu.properties().items()
+    expected = {"compute_capability": "9.0", "sms": 132, "workspace_limit_bytes": 1 << 20, "tf32_override": "0"}
+    assert expected.items() <= gpu.properties().items()
 
 
 def test_missing_cupy_and_memory_are_refused(refused, cupy, chain):

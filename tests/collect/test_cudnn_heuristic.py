@@ -1,4 +1,4 @@
-"""The ranking for a described GPU and its log: over the fake chain and, where installed, by the real library."""
+"""cuDNN's ranking for a GPU that is not present, and its log: with the fake library and, if installed, the real one."""
 
 import json
 import sys
@@ -30,16 +30,16 @@ def device(chain):
 @pytest.mark.parametrize(("dtype", "layout"), [("fp32", "NCHW"), ("fp16", "NHWC"), ("fp64", "NCHW")])
 @pytest.mark.parametrize("direction", OPERATIONS)
 def test_the_graph_has_the_tensors_of_the_problem(device, direction, dtype, layout):
-    """All sizes differ, and the stand-in takes no operation whose tensors are not those of its convolution."""
+    """All sizes differ, and the fake asserts that the tensors agree with the convolution."""
     conv = replace(parse("n2c6h11w9k4r3s2p1q0u2v1l1j2g2"), direction=direction, dtype=dtype, layout=layout)
     assert device.heuristic(conv)
 
 
 @cases(__file__)
 def test_fma_math_admits_no_tensor_cores_in_fp32(device, dtype, math, engines):
-    """Of nine plans eight are kept."""
+    """The fake ranks nine plans and refuses one."""
     ranking = device.heuristic(replace(CONV, dtype=dtype, math=math))
-    assert [choice.algorithm for choice in ranking] == [f"engine:{number}" for number in engines]
+    assert [entry.algorithm for entry in ranking] == [f"engine:{number}" for number in engines]
     assert len(ranking) <= MAX_PLANS
 
 
@@ -58,9 +58,9 @@ def test_the_ranking_skips_refused_plans_and_marks_deterministic_ones(device):
 
 
 def test_every_nvidia_gpu_can_be_described():
-    known = [each for each in gpus() if each.vendor == "nvidia" and each.compute_capability in LIMITS]
-    described = [json.loads(properties_json(each)) for each in known]
-    assert len(described) > 20 and {len(each) for each in described} == {23}
+    supported = [gpu for gpu in gpus() if gpu.vendor == "nvidia" and gpu.compute_capability in LIMITS]
+    descriptions = [json.loads(properties_json(gpu)) for gpu in supported]
+    assert len(descriptions) > 20 and {len(description) for description in descriptions} == {23}
     h200 = json.loads(properties_json(gpu("h200")))
     assert (h200["deviceVer"], h200["multiProcessorCount"], h200["smClockRateKHz"]) == (900, 132, 1_980_000)
     assert h200["maxSharedMemoryPerBlockOptin"] == 227 * 1024
@@ -100,37 +100,38 @@ def records(path):
 
 
 def test_collect_heuristic_logs_a_ranking_per_problem(device, make_plan, tmp_path):
-    path, seen, chosen = tmp_path / "run.jsonl", [], make_plan(3)
-    collect_heuristic(chosen, "h200", str(path), lambda *call: seen.append(call), device=device)
-    header, *rest = records(path)
-    assert [record["problem"] for record in rest] == [problem.key for problem in chosen.problems]
-    assert header["device"]["gpu"] == "h200-sxm" and header["device"]["properties"]["deviceless"] is True
-    assert rest[0]["candidates"] == [f"engine:{number}" for number in (1, 0, 2, 3, 4)]
-    assert seen[-1][:2] == (3, 3) and seen[-1][2].endswith(" rows/s, 0:00 left")
+    path, progress, plan = tmp_path / "run.jsonl", [], make_plan(3)
+    collect_heuristic(plan, "h200", str(path), lambda *call: progress.append(call), device=device)
+    header, *rankings = records(path)
+    assert [record["problem"] for record in rankings] == [problem.key for problem in plan.problems]
+    assert header["device"]["gpu"] == "h200-sxm"
+    assert header["device"]["properties"]["deviceless"] is True
+    assert rankings[0]["candidates"] == [f"engine:{number}" for number in (1, 0, 2, 3, 4)]
+    assert progress[-1][:2] == (3, 3) and progress[-1][2].endswith(" rows/s, 0:00 left")
 
 
 def test_collect_heuristic_continues_a_log_of_the_same_gpu_only(refused, chain, make_plan, tmp_path):
-    path, chosen = tmp_path / "run.jsonl", make_plan(3)
+    path, plan = tmp_path / "run.jsonl", make_plan(3)
 
-    def ranked(gpu_name, stop_after=3):
+    def rank(gpu_name, stop_after=3):
         def stop(done, *_):
             if done == stop_after:
                 raise KeyboardInterrupt
 
         with closing(HeuristicDevice(gpu(gpu_name))) as device:
-            collect_heuristic(chosen, gpu_name, str(path), stop, device=device)
+            collect_heuristic(plan, gpu_name, str(path), stop, device=device)
 
     with pytest.raises(KeyboardInterrupt):
-        ranked("h200", stop_after=2)
+        rank("h200", stop_after=2)
     assert len(records(path)) == 3
-    ranked("h200", stop_after=4)
+    rank("h200", stop_after=4)
     assert len(records(path)) == 4
     with refused("recorded with GPU h200-sxm, this is v100"):
-        ranked("v100")
+        rank("v100")
 
 
 def test_the_real_library_ranks():
-    """In a process of its own: cuDNN 9.10 aborts without a driver."""
+    """The library runs in a worker process, because cuDNN 9.10 aborts without a driver."""
     device = open_ranking("v100")
     try:
         ranking = device.heuristic(parse("n32c256h14w14k256r3s3p1u1"))

@@ -1,4 +1,4 @@
-"""cuDNN's binary interface: layouts and codes by the header, descriptors by the real library where it is installed."""
+"""cuDNN's binary interface agrees with its header and, if it is installed, with the real library."""
 
 import ctypes
 import re
@@ -28,14 +28,14 @@ needs_cudnn = pytest.mark.skipif(LIBRARY is None, reason=WHY)
 
 
 def header_text():
-    """The installed headers of cuDNN 9 as one text, comments left out; empty where there are none."""
+    """Return the installed headers of cuDNN 9 without comments; "" if there are none."""
     folder = Path(LIBRARY.path).parent.parent / "include" if LIBRARY else Path("no-folder")
     text = "\n".join(path.read_text() for path in sorted(folder.glob("cudnn_*_v9.h")))
     return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
 
 
 HEADER = header_text()
-needs_header = pytest.mark.skipif(not HEADER, reason="needs the headers of cuDNN 9 beside its library")
+needs_header = pytest.mark.skipif(not HEADER, reason="needs the headers of cuDNN 9 next to its library")
 
 
 def test_algo_perf_has_the_layout_of_the_header():
@@ -81,7 +81,7 @@ def test_the_environment_variable_selects_the_library(refused, monkeypatch):
 
 
 def c_type(declared):
-    """The ctypes type of a parameter as the header declares it."""
+    """Return the ctypes type of a parameter that the header declares."""
     text = re.sub(r"\s+", " ", declared.replace("const ", " ")).strip()
     pointer, name = "*" in text, text.split(" ")[0].rstrip("*")
     if name.endswith("AlgoPerf_t"):
@@ -89,12 +89,12 @@ def c_type(declared):
     if name == "void":
         return ctypes.c_void_p
     if name in ("double", "int64_t"):
-        plain = {"double": ctypes.c_double, "int64_t": ctypes.c_int64}[name]
-        return ctypes.POINTER(plain) if pointer else plain
+        number = {"double": ctypes.c_double, "int64_t": ctypes.c_int64}[name]
+        return ctypes.POINTER(number) if pointer else number
     if name.endswith("Descriptor_t") or name in ("cudnnHandle_t", "cudaStream_t"):
         return ctypes.POINTER(ctypes.c_void_p) if pointer else ctypes.c_void_p
-    plain = ctypes.c_size_t if name == "size_t" else ctypes.c_int  # everything else is int or an enumeration
-    return ctypes.POINTER(plain) if pointer else plain
+    number = ctypes.c_size_t if name == "size_t" else ctypes.c_int  # all other types are int or an enumeration
+    return ctypes.POINTER(number) if pointer else number
 
 
 @needs_header
@@ -111,11 +111,11 @@ def test_enumerations_agree_with_the_header():
     stems = {"fwd": "FWD", "bwd_data": "BWD_DATA", "bwd_filter": "BWD_FILTER"}
     for direction, algorithms in abi.ALGORITHMS.items():
         prefix = f"CUDNN_CONVOLUTION_{stems[direction]}_ALGO_"
-        theirs = {name: int(v) for name, v in values.items() if name.startswith(prefix) and "COUNT" not in name}
-        assert sorted(theirs.values()) == list(range(len(algorithms)))
+        numbers = {name: int(v) for name, v in values.items() if name.startswith(prefix) and "COUNT" not in name}
+        assert sorted(numbers.values()) == list(range(len(algorithms)))
         for number, name in enumerate(algorithms):
             suffixes = (name, name.removeprefix("ALGO_"))
-            assert number in {theirs.get(prefix + suffix) for suffix in suffixes}, name
+            assert number in {numbers.get(prefix + suffix) for suffix in suffixes}, name
     for name, number in {
         "CUDNN_DEFAULT_MATH": abi.MATHS["default"],
         "CUDNN_TENSOR_OP_MATH": abi.MATHS["tensor_op"],

@@ -1,4 +1,4 @@
-"""The examination of the measuring chain: on a stand-in that works, on each part that does not, and on this machine."""
+"""``seer doctor`` examines a fake device that works, each of its faults, and this machine."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ FACTS = ANSWERS["facts"]
 
 @pytest.fixture
 def examined(fake_device, monkeypatch, tmp_path):
-    """Name → check of a quick examination; ``facts`` and ``result`` replace what the device says."""
+    """Return ``examined(**facts)``: the checks of a fake device by name; ``facts`` replace its properties."""
     monkeypatch.setattr(doctor, "driver", lambda: Check("driver", "ok", "for CUDA 12.8"))
     monkeypatch.setattr(doctor, "find_tool", lambda capability: NsightCompute("/x/ncu"))
     monkeypatch.setattr(doctor, "counting_denied", lambda: True)
@@ -27,8 +27,9 @@ def examined(fake_device, monkeypatch, tmp_path):
         versions = {"cuda_driver": "12.8", "cuda_runtime": "12.8", "cupy": "14.2"}
         device.info = DeviceInfo("NVIDIA H100 80GB HBM3", "cudnn", version, versions, {**FACTS, **facts})
         measure = device.measure
-        reported = result and Measurement(*result)
-        device.measure = lambda *asked: reported or replace(measure(*asked), sm_clock_mhz=1755.0, throttle_reasons=0)
+        measurement = result and Measurement(*result)
+        clocks = {"sm_clock_mhz": 1755.0, "throttle_reasons": 0}
+        device.measure = lambda *call: measurement or replace(measure(*call), **clocks)
         return {check.name: check for check in examine(device, tmp_path, quick=True)}
 
     return examined
@@ -38,20 +39,21 @@ def test_a_working_chain_fails_only_the_counters_check(examined):
     checks = examined()
     assert [name for name, check in checks.items() if check.status != "ok"] == ["counters"]
     assert checks["counters"].remedy == PERMISSION_REMEDY
-    assert checks["gpu"].value.endswith("h100-sxm") and checks["names"].value == "implicit_precomp_gemm_kernel()"
+    assert checks["gpu"].value.endswith("h100-sxm")
+    assert checks["names"].value == "implicit_precomp_gemm_kernel()"
     assert checks["clocks"].value == "1755 of 1980 MHz under load"
     assert {"runtime", "cudnn", "cupti", "convolution", "arithmetic", "power", "mig", "mps", "disk"} <= checks.keys()
 
 
 @cases(__file__)
-def test_each_fault_is_reported_with_its_remedy(examined, facts, name, status, said):
+def test_each_fault_is_reported_with_its_remedy(examined, facts, name, status, message):
     check = examined(**facts)[name]
-    assert check.status == status and check.remedy and said in f"{check.value} {check.remedy}"
+    assert check.status == status and check.remedy and message in f"{check.value} {check.remedy}"
 
 
 @cases(__file__)
 def test_counting_denied_reads_the_driver_and_the_process(tmp_path, parameters, rights, denied):
-    """A machine that does not tell, such as a container, denies nothing."""
+    """A machine without the driver's file, such as a container, denies nothing."""
     driver, status = tmp_path / "params", tmp_path / "status"
     status.write_text(f"Name: x\nCapEff:\t{rights}\n")
     if parameters:
@@ -64,8 +66,9 @@ def test_doctor_reports_every_check_without_a_gpu(seer, monkeypatch):
     monkeypatch.setattr(doctor, "DRIVERS", ("no-such-driver.so",))
     result = seer("doctor")
     assert result.code == 1 and "Traceback" not in result.err
-    assert "failed driver      no-such-driver.so is not installed\n" in result.out and "--gpus all" in result.out
-    assert "failed cudnn " in result.out and "failed device " in result.out and "\nok     disk " in result.out
+    assert "failed driver      no-such-driver.so is not installed\n" in result.out
+    for part in ("--gpus all", "failed cudnn ", "failed device ", "\nok     disk "):
+        assert part in result.out
 
 
 def test_doctor_prints_json(seer, fake_device, monkeypatch):

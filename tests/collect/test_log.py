@@ -1,4 +1,4 @@
-"""The log: headers that must agree, torn tails, locks, foreign files."""
+"""`RunLog` appends to a log with the same header, repairs a truncated one, locks it, and refuses other files."""
 
 import errno
 import gzip
@@ -55,15 +55,15 @@ def test_a_log_truncated_at_any_byte_is_continued(tmp_path, data):
     path = tmp_path / "cut.jsonl"
     path.unlink(missing_ok=True)
     begin(path, RECORD, RECORD, RECORD)
-    whole = path.read_bytes()
-    cut = data.draw(st.integers(0, len(whole)))
-    path.write_bytes(whole[:cut])
-    lines = whole[:cut].count(b"\n")
+    complete = path.read_bytes()
+    cut = data.draw(st.integers(0, len(complete)))
+    path.write_bytes(complete[:cut])
+    lines = complete[:cut].count(b"\n")
     with RunLog(path, HEADER) as run:
         assert len(run.records) == max(lines - 1, 0)
         for _ in range(3 - len(run.records)):
             run.append(RECORD)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == complete
 
 
 @cases(__file__)
@@ -104,39 +104,39 @@ def test_unreadable_and_unwritable_logs_are_refused(refused, tmp_path):
         log.read_log(path)
     with refused("no such run"):
         log.read_log(tmp_path / "none")
-    for place in (tmp_path / "no" / "folder" / "run.jsonl", tmp_path):
+    for unwritable in (tmp_path / "no" / "folder" / "run.jsonl", tmp_path):
         with refused("cannot be written"):
-            RunLog(place, HEADER)
+            RunLog(unwritable, HEADER)
 
 
-class Narrow:
-    """A file that takes ``room`` bytes, in parts of at most 100, and then says that the disk is full."""
+class NearlyFullFile:
+    """A file that accepts ``free_bytes`` bytes, at most 100 a call, and then raises that the disk is full."""
 
-    def __init__(self, file, room):
-        self.file, self.room = file, room
+    def __init__(self, file, free_bytes):
+        self.file, self.free_bytes = file, free_bytes
 
     def write(self, data):
-        taken = min(len(data), self.room, 100)
-        if not taken:
+        count = min(len(data), self.free_bytes, 100)
+        if not count:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.room -= taken
-        return self.file.write(data[:taken])
+        self.free_bytes -= count
+        return self.file.write(data[:count])
 
     def __getattr__(self, name):
         return getattr(self.file, name)
 
 
-@pytest.mark.parametrize("room", [0, 1, 99, 250])
-def test_a_full_disk_leaves_complete_records(tmp_path, room):
-    """A raw write may take a part of a line: nothing may follow it there once there is room again."""
+@pytest.mark.parametrize("free_bytes", [0, 1, 99, 250])
+def test_a_full_disk_leaves_complete_records(tmp_path, free_bytes):
+    """A raw write may store a part of a line, which the log must remove before it appends the next one."""
     path = tmp_path / "run.jsonl"
     with RunLog(path, HEADER) as run:
         run.append(RECORD)
         before = path.read_bytes()
-        run._file = Narrow(run._file, room)
+        run._file = NearlyFullFile(run._file, free_bytes)
         with pytest.raises(OSError, match="No space left"):
             run.append({**RECORD, "find": ["x" * 400]})
         assert path.read_bytes() == before
-        run._file.room = 10_000
+        run._file.free_bytes = 10_000
         run.append({**RECORD, "find": ["y" * 400]})
     assert [record["find"] for record in log.read_log(path).records] == [[], ["y" * 400]]

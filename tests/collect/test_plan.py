@@ -1,4 +1,4 @@
-"""Plans: order, shards, anchors, caps, digest."""
+"""`build_plan` orders problems, selects a shard, repeats anchors, applies caps and computes a digest."""
 
 from collections import Counter
 from dataclasses import replace
@@ -35,15 +35,15 @@ def test_shards_contain_every_problem_once(count, shards, seed):
 
 
 def test_the_order_depends_on_the_seed_alone():
-    one = build_plan(problems(50), description="t", seed=1)
+    first = build_plan(problems(50), description="t", seed=1)
     again = build_plan(problems(50)[::-1], description="other", seed=1)
-    assert one.problems == again.problems
-    assert one.digest == again.digest
+    assert first.problems == again.problems
+    assert first.digest == again.digest
     other = build_plan(problems(50), description="t", seed=2)
-    assert other.problems != one.problems
-    assert sorted(p.key for p in other.problems) == sorted(p.key for p in one.problems)
-    assert other.digest != one.digest
-    assert [p.conv.c for p in one.problems] != sorted(p.conv.c for p in one.problems)
+    assert other.problems != first.problems
+    assert sorted(p.key for p in other.problems) == sorted(p.key for p in first.problems)
+    assert other.digest != first.digest
+    assert [p.conv.c for p in first.problems] != sorted(p.conv.c for p in first.problems)
 
 
 def test_anchors_recur_throughout_every_shard():
@@ -71,8 +71,8 @@ def test_evenly_spaced_covers_the_range_of_flops():
 
 def test_duplicate_problems_are_merged_with_all_networks():
     conv = Conv(n=1, c=64, h=28, k=32, r=3)
-    listed = [PlannedProblem(conv, "a", ("X",)), PlannedProblem(conv, "b", ("Y", "X"))]
-    plan = build_plan(listed, description="t")
+    sources = [PlannedProblem(conv, "a", ("X",)), PlannedProblem(conv, "b", ("Y", "X"))]
+    plan = build_plan(sources, description="t")
     assert [(p.origin, p.networks) for p in plan.problems] == [("a", ("X", "Y"))]
 
 
@@ -87,10 +87,10 @@ def test_settings_multiply_and_default_to_those_of_the_problem():
 
 
 def test_the_description_counts_problems_over_the_caps():
-    listed = [*problems(3), PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")]
-    listed.append(PlannedProblem(Conv(n=256, c=1024, h=320, k=1, r=1), "big tensor"))
-    listed.append(PlannedProblem(Conv(n=128, c=512, h=56, k=512, r=3), "long"))
-    plan = build_plan(listed, description="t", caps=GPU_CAPS)
+    sources = [*problems(3), PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")]
+    sources.append(PlannedProblem(Conv(n=256, c=1024, h=320, k=1, r=1), "big tensor"))
+    sources.append(PlannedProblem(Conv(n=128, c=512, h=56, k=512, r=3), "long"))
+    plan = build_plan(sources, description="t", caps=GPU_CAPS)
     assert len(plan) == 3
     assert plan.left_out == {
         "under 1e+06 FLOPs": 1,

@@ -1,4 +1,4 @@
-"""Repeats, medians, verdicts, clocks."""
+"""The timing protocol: number of repeats, summary of times, throttle reasons and clocks."""
 
 from unittest.mock import Mock
 
@@ -17,10 +17,17 @@ def test_long_calls_are_repeated_less(warm_us, repeats):
 
 def test_summarise_computes_median_range_and_stability():
     summary = summarise([10.0, 11.0, 10.5, 30.0, 10.2])
-    assert list(summary.values()) == [10.5, 10.0, 30.0, pytest.approx(0.5), 5, False]  # one took thrice as long
-    # MAD is a sixth of the median in the second.
-    many = ([10.0, 10.1, 10.2], [10.0, 12.0, 14.0], [10.0], [])
-    assert [summarise(times_us)["stable"] for times_us in many] == [True, False, None, None]
+    assert list(summary.values()) == [
+        10.5,
+        10.0,
+        30.0,
+        pytest.approx(0.5),
+        5,
+        False,
+    ]  # unstable: one call took three times as long
+    # The median absolute deviation of the second list is a sixth of its median.
+    repeats = ([10.0, 10.1, 10.2], [10.0, 12.0, 14.0], [10.0], [])
+    assert [summarise(times_us)["stable"] for times_us in repeats] == [True, False, None, None]
 
 
 def test_throttled_ignores_the_idle_reason():
@@ -29,7 +36,7 @@ def test_throttled_ignores_the_idle_reason():
 
 
 def test_clocks_omit_unreadable_values(chain):
-    """Power and ECC; and an older binding has another name for the reasons."""
+    """NVML reads neither power nor ECC here; an older binding has another name for the throttle reasons."""
     import pynvml  # pyright: ignore[reportMissingImports]
 
     unreadable = Mock(side_effect=pynvml.NVMLError)

@@ -1,4 +1,4 @@
-"""Where plans come from: SEER's grids, networks, samples, and which of them was asked for."""
+"""Sources of plans: SEER's grids, networks, random samples, files, and their mixture."""
 
 from collections import Counter
 from itertools import islice
@@ -33,27 +33,27 @@ def test_the_seer_grid_contains_all_grids(refused):
 
 @pytest.mark.parametrize(("name", "count", "gmacs"), ANSWERS["networks"])
 def test_networks_have_the_published_layer_counts_and_gmacs(name, count, gmacs):
-    """Convolution counts and multiply-adds as published (the dense layers at the end are not counted)."""
+    """The counts are as published; the dense layers at the end are not counted."""
     convs = plan_source.networks()[name]
     assert len(convs) == count
     assert sum(conv.flops for conv in convs) / 2e9 == pytest.approx(gmacs, abs=0.0006)
 
 
 def test_network_problems_are_distinct_and_name_their_networks():
-    found = plan_source.network_problems()
-    assert len({problem.conv for problem in found}) == len(found) == 247 * len(plan_source.BATCHES)
-    stem = [problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7]
+    problems = plan_source.network_problems()
+    assert len({problem.conv for problem in problems}) == len(problems) == 247 * len(plan_source.BATCHES)
+    stem = [problem for problem in problems if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7]
     assert [problem.networks for problem in stem] == [
         ("Inception-V1", "ResNet-18", "ResNet-34", "ResNet-50", "ResNeXt-50-32x4d", "DenseNet-121")
     ]
 
 
 def test_samples_depend_on_the_seed_alone_and_respect_the_caps():
-    one = list(islice(sample_convs(7, GPU_CAPS), 400))
-    assert one == list(islice(sample_convs(7, GPU_CAPS), 400))
-    assert one != list(islice(sample_convs(8, GPU_CAPS), 400))
-    assert len(set(one)) == 400
-    assert not any(GPU_CAPS.reason(conv) for conv in one)
+    sample = list(islice(sample_convs(7, GPU_CAPS), 400))
+    assert sample == list(islice(sample_convs(7, GPU_CAPS), 400))
+    assert sample != list(islice(sample_convs(8, GPU_CAPS), 400))
+    assert len(set(sample)) == 400
+    assert not any(GPU_CAPS.reason(conv) for conv in sample)
 
 
 def test_samples_cover_the_domain():

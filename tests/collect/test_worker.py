@@ -1,4 +1,4 @@
-"""A device in its own process: same answers, a fresh process after a loss, a hang or a crash."""
+"""A worker process returns a device's answers and is replaced after a loss, a hang or a crash."""
 
 import subprocess
 import sys
@@ -96,7 +96,7 @@ def test_the_worker_measures_operators():
 
 
 def test_a_hanging_process_is_terminated():
-    """The first call may load libraries for long, a later one may not."""
+    """The first call loads libraries, so its timeout is longer."""
     worker = WorkerDevice([sys.executable, "-c", CHILD], timeout_s=2.0, first_timeout_s=30.0)
     try:
         assert worker.candidates(CONV)
@@ -118,17 +118,17 @@ worker.measure(Conv(n=2, c=3, h=9, k=4, r=3), "HANG", RepeatPolicy())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_hanging_process_exits_with_its_killed_parent():
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     state = Path("/proc") / parent.stdout.readline().strip() / "stat"
     assert state.exists()
-    time.sleep(0.2)  # it hangs
+    time.sleep(0.2)  # until the child hangs
     parent.kill()
     parent.communicate(timeout=60)
     end_s = time.monotonic() + 60.0
-    while state.exists() and state.read_text().rpartition(") ")[2][0] not in "ZX":  # nobody may collect an orphan
+    while state.exists() and state.read_text().rpartition(") ")[2][0] not in "ZX":  # an orphan may stay a zombie
         assert time.monotonic() < end_s
         time.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""The campaign from end to end on a stand-in, and the command on this CPU."""
+"""Campaigns from end to end with a fake GPU, and the command on this CPU."""
 
 import json
 from itertools import product
@@ -17,7 +17,7 @@ from surrogate.dataset.store import read_dataset
 
 @pytest.fixture
 def gpu(fake_device, make_plan, monkeypatch):
-    """A GPU that is none, its operators too, and small plans; a measurement takes a second of its clock."""
+    """Return a fake GPU and patch operators and plans; each measurement advances its clock by one second."""
     device = fake_device()
     facts = {"compute_capability": "9.0", "sms": 132, "timer": "cupti"}
     device.info = DeviceInfo("Fake GPU", "cudnn", "9.19.0", {"cuda_runtime": "13.0"}, facts)
@@ -32,14 +32,18 @@ def gpu(fake_device, make_plan, monkeypatch):
     operators.info = device.info
     operators.measure = lambda operator, policy: Measurement("ok", "", (2.0,), (2.0,), "cupti")
     monkeypatch.setattr(campaign_module, "open_operators", lambda name: operators)
-    monkeypatch.setattr(campaign_module, "plan_of", lambda one, caps, seed, count: make_plan(count, seed=one.number))
+    monkeypatch.setattr(
+        campaign_module,
+        "plan_of",
+        lambda measured_slice, caps, seed, count: make_plan(count, seed=measured_slice.number),
+    )
     device.operators = operators
     return device
 
 
 @pytest.fixture
 def start(tmp_path, gpu):
-    """Run the campaign: eight shapes a slice, and time enough, unless ``settings`` say otherwise."""
+    """Return ``start(checks, **settings)``, which runs a campaign and returns its verdict and messages."""
 
     def start(checks=(), **settings):
         messages = []
@@ -63,10 +67,8 @@ def test_run_campaign_writes_tables_logs_and_a_page(start, tmp_path):
     assert len(pd.read_parquet(out / "operators.parquet")) == 8
     assert sorted(path.name for path in out.glob("*.jsonl*")) == [f"slice-{number}.jsonl" for number in SLICES]
     page = (out / "README.md").read_text()
-    assert (
-        "# Kernel times of Fake GPU\n\nFit to be published; counters are incomplete" in page
-        and "| ecc | ok | on |" in page
-    )
+    assert "# Kernel times of Fake GPU\n\nFit to be published; counters are incomplete" in page
+    assert "| ecc | ok | on |" in page
     assert "no counters: ncu is not on the PATH" in messages[2]
     assert "hf upload YOUR-NAME/seer-fake-gpu . --repo-type dataset" in page
     assert messages[-1] == f"to publish: cd {out} && hf upload YOUR-NAME/seer-fake-gpu . --repo-type dataset"
@@ -88,7 +90,7 @@ def test_a_repeated_campaign_continues_without_measuring_twice(start, tmp_path, 
 
 def test_allotted_seconds_counts_time_already_spent():
     assert allotted_seconds({1: 1, 2: 3}, {1: 0.0, 2: 0.0}, 40.0) == {1: 10.0, 2: 30.0}
-    assert allotted_seconds({1: 1, 2: 3}, {1: 20.0, 2: 0.0}, 40.0) == {1: 0.0, 2: 40.0}  # the first was ahead
+    assert allotted_seconds({1: 1, 2: 3}, {1: 20.0, 2: 0.0}, 40.0) == {1: 0.0, 2: 40.0}  # slice 1 has used its share
     assert allotted_seconds({1: 1, 2: 3}, {1: 10.0, 2: 20.0}, 10.0) == {1: 0.0, 2: 10.0}
 
 
@@ -98,13 +100,16 @@ def test_a_failed_slice_does_not_stop_the_others(start, gpu):
 
     gpu.operators.device_info = lost
     verdict, messages = start()
-    assert verdict == "not fit to be published: slice 6: sticky" and len(messages) == 7 and "sticky" in messages[6]
+    assert verdict == "not fit to be published: slice 6: sticky"
+    assert len(messages) == 7
+    assert "sticky" in messages[6]
 
 
-@pytest.mark.parametrize("one", list(SLICES.values())[:6], ids=lambda one: one.title)
-def test_plan_of_uses_the_settings_of_the_slice(one):
-    convs = [problem.conv for problem in plan_of(one, GPU_CAPS, 0, 20).problems]
-    expected = {each for s in one.settings for each in product(s.dtypes, s.maths, s.layouts, s.directions)}
+@pytest.mark.parametrize("measured_slice", list(SLICES.values())[:6], ids=lambda measured_slice: measured_slice.title)
+def test_plan_of_uses_the_settings_of_the_slice(measured_slice):
+    convs = [problem.conv for problem in plan_of(measured_slice, GPU_CAPS, 0, 20).problems]
+    settings = measured_slice.settings
+    expected = {names for s in settings for names in product(s.dtypes, s.maths, s.layouts, s.directions)}
     assert {(conv.dtype, conv.math, conv.layout, conv.direction) for conv in convs} == expected
     assert all(not GPU_CAPS.reason(conv) for conv in convs)
 
@@ -112,7 +117,7 @@ def test_plan_of_uses_the_settings_of_the_slice(one):
 def test_a_campaign_on_a_cpu_is_a_rehearsal(seer, tmp_path, make_plan, monkeypatch):
     from surrogate.collect import cpu
 
-    monkeypatch.setattr(campaign_module, "plan_of", lambda one, caps, seed, count: make_plan(count))
+    monkeypatch.setattr(campaign_module, "plan_of", lambda measured_slice, caps, seed, count: make_plan(count))
     monkeypatch.setattr(cpu, "measure_datasheet", lambda: {"name": "Test CPU"})
     words = ("collect", "--device", "cpu", "--campaign", "--minutes", 0.02, "--sample", 1, "-o", tmp_path / "RUN")
     result = seer(*words).succeeded()
@@ -124,5 +129,7 @@ def test_a_campaign_on_a_cpu_is_a_rehearsal(seer, tmp_path, make_plan, monkeypat
 def test_a_campaign_without_a_gpu_measures_nothing(seer, tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     result = seer("collect", "--device", "cudnn", "--campaign", "-o", tmp_path / "RUN")
-    assert result.code == 1 and "the times could not be trusted" in result.out and not (tmp_path / "RUN").exists()
+    assert result.code == 1
+    assert "the times could not be trusted" in result.out
+    assert not (tmp_path / "RUN").exists()
     assert "Traceback" not in result.err

@@ -1,4 +1,4 @@
-"""The stand-in of Nsight Compute (tests/collect/fake) around a program that launches what a test says."""
+"""Fixtures: the fake Nsight Compute of tests/collect/fake, and a program that launches the kernels of a test."""
 
 import json
 import os
@@ -43,8 +43,10 @@ def pairs() -> list[Pair]:
 
 @pytest.fixture
 def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The path of a program that behaves like ncu; ``denied``, ``failing`` groups, ``missing`` pairs, ``renamed``
-    kernels by group. The profiled program is ``child``, on the PATH.
+    """Return ``profiler(…)``, which writes a fake ncu and the profiled program ``child`` and returns ncu's path.
+
+    ``denied`` refuses permission, ``failing`` names a group that fails, ``missing`` lists pairs that do not run, and
+    ``renamed`` maps a group to a suffix of its kernels' names.
     """
     folder = tmp_path / "bin"
     folder.mkdir()

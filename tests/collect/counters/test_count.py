@@ -1,4 +1,4 @@
-"""Counting from end to end, under programs that write what the profilers would."""
+"""Hardware counters from end to end, with a fake of Nsight Compute."""
 
 import time
 from collections import Counter
@@ -22,7 +22,7 @@ from surrogate.features.conv import Conv
 
 
 def program(pairs_file, seconds):
-    """The child is the profilers' business here; its last word names the pairs, as theirs does."""
+    """Return the command to profile; its last word is the file of pairs."""
     return ["child", str(pairs_file)]
 
 
@@ -48,8 +48,12 @@ def test_count_pairs_returns_counters_of_every_kernel(profiler, pairs, tmp_path)
 
 def test_a_missing_pair_does_not_shift_the_others(profiler, pairs, tmp_path):
     result = counted(counting.NsightCompute(profiler(missing=[0, 3])), pairs, tmp_path)
-    got = {(row.n, row.algorithm) for row in result.kernels.itertuples()}
-    assert got == {(1, "WINOGRAD"), (2, "GEMM"), (3, "GEMM"), (3, "WINOGRAD")}
+    assert {(row.n, row.algorithm) for row in result.kernels.itertuples()} == {
+        (1, "WINOGRAD"),
+        (2, "GEMM"),
+        (3, "GEMM"),
+        (3, "WINOGRAD"),
+    }
     assert all(row.algorithm.lower() in row.kernel_name for row in result.kernels.itertuples())
 
 
@@ -79,7 +83,7 @@ def test_missing_permission_is_reported_with_the_remedy(profiler, pairs, tmp_pat
 
 @pytest.fixture
 def ncu(profiler, monkeypatch):
-    """Nsight Compute in place of the machine's own."""
+    """Replace the machine's Nsight Compute by the fake one."""
     tool = counting.NsightCompute(profiler())
     monkeypatch.setattr(counting, "find_tool", lambda capability: tool)
     monkeypatch.setattr(counting, "count_pairs", partial(counting.count_pairs, program=program))
@@ -89,7 +93,7 @@ def test_collect_counters_joins_counters_to_measured_kernels(ncu, make_plan, fak
     device, plan = fake_device(), make_plan(3)
     device.info = replace(device.info, properties={"compute_capability": "9.0"})
 
-    def launches_two(result, algorithm):  # as the profiler shows them
+    def launches_two(result, algorithm):  # with the names that the profiler reports
         base = algorithm.lower()
         names = [f"_Z{len(base) + 2}{base}_{index}IfLi128EEvPfi" for index in range(2)]
         names[1:] = ["another"] if algorithm == "GEMM" else names[1:]
@@ -99,13 +103,14 @@ def test_collect_counters_joins_counters_to_measured_kernels(ncu, make_plan, fak
     path = record(plan, device)
     with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
         assert len(counting.collect_counters(log, 60.0).kernels) > 0
-        assert counting.collect_counters(log, 60.0).kernels.empty  # each pair once
+        assert counting.collect_counters(log, 60.0).kernels.empty  # no pair is counted twice
     merged = merge_runs([path])
     gemms = int((merged.frame["algorithm"] == "GEMM").sum())
     counted = merged.metadata["counted_kernels"]
     assert counted == len(merged.kernels) > gemms == counted - merged.metadata["counted_kernels_joined"]
     joined = merged.kernels[merged.kernels["kernel_name"] != "another"]
-    assert joined["fp32_instructions"].eq(1e6).all() and joined["counted_time_us"].eq(1234.5).all()
+    assert joined["fp32_instructions"].eq(1e6).all()
+    assert joined["counted_time_us"].eq(1234.5).all()
     assert joined["registers_per_thread"].eq(96).all()  # measured values stay
     assert merged.kernels.loc[merged.kernels["kernel_name"] == "another", "fp32_instructions"].isna().all()
 
@@ -125,12 +130,11 @@ def test_each_chip_gets_only_metrics_that_it_has(capability):
     assert all(len(group) == len(set(group)) and set(counting.LAUNCH) <= set(group) for group in requested)
     names = [name for group in requested for name in group]
     assert not any(name.startswith("sm__throughput") for name in names)
-    read = {"dram__sectors_read.sum": 7.0 <= capability < 12.0, "dram__sectors_op_read.sum": capability == 12.0}
-    apart = capability in (8.7, 12.1)
-    assert all((name in names) == (wanted and not apart) for name, wanted in read.items())
-    assert (counting.DRAM_SHARE in requested[0]) == (
-        capability >= 8.0 and not apart
-    )  # it needs a group of its own on the older
+    integrated = capability in (8.7, 12.1)  # these chips use the memory of the CPU
+    assert ("dram__sectors_read.sum" in names) == (7.0 <= capability < 12.0 and not integrated)
+    assert ("dram__sectors_op_read.sum" in names) == (capability == 12.0 and not integrated)
+    # On older chips the share of DRAM's bandwidth needs a separate group.
+    assert (counting.DRAM_SHARE in requested[0]) == (capability >= 8.0 and not integrated)
 
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 9.0])
@@ -158,14 +162,14 @@ def test_a_hanging_profiler_is_stopped_after_the_grace_period(pairs, tmp_path, m
 
 
 def many(count: int) -> list[counting.Pair]:
-    """Mostly 3×3 GEMM, a few 1×1 FFT."""
+    """Return ``count`` pairs of 3×3 and GEMM, and five pairs of 1×1 and FFT."""
     common = [counting.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=3), "GEMM") for i in range(count)]
     return common + [counting.Pair(Conv(n=1, c=8 + i, h=28, k=32, r=1), "FFT") for i in range(5)]
 
 
 def test_stratified_samples_rare_strata_as_often_as_common_ones():
     chosen = counting.stratified(many(400), 10)
-    assert Counter(pair.algorithm for pair in chosen)["FFT"] >= 3  # 1 % of the pairs, 30 % of the chosen
+    assert Counter(pair.algorithm for pair in chosen)["FFT"] >= 3  # 1 % of all pairs, 30 % of the chosen pairs
 
 
 @given(st.integers(1, 60), st.integers(0, 3))
@@ -193,8 +197,8 @@ def test_written_pairs_read_back(tmp_path):
     assert counting.read_pairs(tmp_path / "pairs.jsonl") == pairs
 
 
-class Recorder:
-    """A device that notes what it is asked, and which number the marker would carry then."""
+class RecordingDevice:
+    """A device and marker that records each measurement with the marker's number and label."""
 
     def __init__(self):
         self.number, self.label, self.calls = -1, "", []
@@ -204,7 +208,7 @@ class Recorder:
 
 
 def test_run_pairs_runs_each_pair_once_with_its_number():
-    device, pairs = Recorder(), many(2)
+    device, pairs = RecordingDevice(), many(2)
     assert run_pairs(pairs, device, device, 60.0) == len(pairs)
     assert device.calls == [(i, pair.key, pair.algorithm) for i, pair in enumerate(pairs)]
     assert run_pairs(pairs, device, device, 0.0) == 0  # the time is up before the first
@@ -220,7 +224,7 @@ def test_the_stopwatch_profiles_only_the_second_call():
             yield
             events.append(("stop",))
 
-    silent = Mock(elapsed_us=lambda start, end: 12.0)  # a GPU whose events cost nothing
+    silent = Mock(elapsed_us=lambda start, end: 12.0)  # a GPU without the cost of events
     stopwatch = ProfiledStopwatch(silent, Marks())
     stopwatch.number, stopwatch.label = 4, "pair"
     result = stopwatch.time(lambda: events.append(("call",)), RepeatPolicy())

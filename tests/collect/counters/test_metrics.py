@@ -1,4 +1,4 @@
-"""The metrics of every chip, as CUPTI's host library answers for them without a GPU (cupti_profiler_host.h)."""
+"""CUPTI's host library knows the metrics of every chip and needs no GPU (cupti_profiler_host.h)."""
 
 import ctypes
 from importlib.metadata import PackageNotFoundError, files
@@ -28,7 +28,7 @@ POINTER, SIZE, NAMES = ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c
 
 @pytest.fixture(scope="module")
 def call():
-    """Call one of the library's functions on a structure of these fields; the structure comes back."""
+    """Return ``call(name, *fields)``, which calls a function on a structure of these fields and returns it."""
     try:
         paths = files("nvidia-cuda-cupti-cu12") or ()
     except PackageNotFoundError:
@@ -37,10 +37,12 @@ def call():
 
     def call(name, *fields):
         kinds = [("size", SIZE), ("private", POINTER), *((field, kind) for field, kind, _ in fields)]
-        structure = type("Held", (ctypes.Structure,), {"_fields_": kinds})(0, None, *(value for _, _, value in fields))
-        structure.size = ctypes.sizeof(structure)
-        assert getattr(library, f"cuptiProfilerHost{name}")(ctypes.byref(structure)) == 0, name
-        return structure
+        arguments = type("Arguments", (ctypes.Structure,), {"_fields_": kinds})(
+            0, None, *(value for _, _, value in fields)
+        )
+        arguments.size = ctypes.sizeof(arguments)
+        assert getattr(library, f"cuptiProfilerHost{name}")(ctypes.byref(arguments)) == 0, name
+        return arguments
 
     return call
 
@@ -52,8 +54,8 @@ def test_cupti_accepts_every_group_in_one_pass(call, chip, capability):
     for metrics in groups.values():
         names = [name.encode() for name in metrics if not name.startswith(("launch__", "device__"))]
         image, name = ("image", POINTER, None), ("chip", ctypes.c_char_p, chip.encode())
-        made = call("Initialize", ("kind", ctypes.c_int, 0), name, image, ("host", POINTER, None))
-        host = ("host", POINTER, made.host)
+        initialized = call("Initialize", ("kind", ctypes.c_int, 0), name, image, ("host", POINTER, None))
+        host = ("host", POINTER, initialized.host)
         array = ("names", NAMES, (ctypes.c_char_p * len(names))(*names))
         call("ConfigAddMetrics", host, array, ("count", SIZE, len(names)))
         size = call("GetConfigImageSize", host, ("bytes", SIZE, 0)).bytes

@@ -1,4 +1,4 @@
-"""Every counted metric and every device is complete: what one lacks is named, with the file to touch."""
+"""Every counted metric and every device is registered completely; a failure names the file to edit."""
 
 import csv
 import tomllib
@@ -26,7 +26,7 @@ NCU = {
 
 
 def _by_ncu(name: str, entry: list, folder: Path) -> float:
-    """What the kernel table holds of a launch of which the metric was printed, with those that it is combined with."""
+    """Return the kernel table's value for a metric that ncu printed, with the metrics that b_max needs."""
     printed = {name: entry}
     if entry[2] == "b_max":
         printed |= {other: values for other, values in NCU.items() if values[2] == "b_max" or "grid_dim" in other}
@@ -42,9 +42,9 @@ def _by_ncu(name: str, entry: list, folder: Path) -> float:
 
 
 def lacking(name: str, entry: list, folder: Path) -> list[str]:
-    """What is missing of a metric, each with the file that is to have it."""
+    """Return the missing parts of a metric, each with the file to edit."""
     if len(entry) != 5 or not (entry[1] and entry[2] and entry[3]):
-        return [f"{PLACE}: {name} needs [unit, meaning, column, a printed value, what the table then holds]"]
+        return [f"{PLACE}: {name} needs [unit, meaning, column, printed value, value in the kernel table]"]
     _, _, column, printed, value = entry
     if column not in KERNEL_COLUMNS or not KERNEL_COLUMNS[column].meaning:
         return [f"surrogate/dataset/columns.toml: the kernel table has no column {column} with a meaning"]
@@ -63,8 +63,8 @@ def test_missing_parts_of_a_metric_are_reported(tmp_path: Path) -> None:
         (["inst", "heat", "heat", "1", 1], "surrogate/dataset/columns.toml"),
         (["inst", "cycles", "sm_cycles", "1", 2], "surrogate/formats/ncu_metrics.toml"),
     ):
-        (complaint,) = lacking("sm__cycles_elapsed.max", entry, tmp_path)
-        assert complaint.startswith(file)
+        (message,) = lacking("sm__cycles_elapsed.max", entry, tmp_path)
+        assert message.startswith(file)
 
 
 def test_every_requested_metric_is_declared() -> None:
@@ -76,13 +76,12 @@ def test_every_requested_metric_is_declared() -> None:
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_every_device_has_option_help_limits_and_a_test(name: str) -> None:
-    """On the command line, in its help, with limits of its plans; and some test measures on it."""
-    (option,) = (each for each in command.params if "--device" in each.opts)
+    (option,) = (parameter for parameter in command.params if "--device" in parameter.opts)
     assert isinstance(option, click.Option) and isinstance(option.type, click.Choice)
     assert set(option.type.choices) == {*DEVICES, *ALIASES}, "surrogate/cli/collect.py: the choices of --device"
     assert DEVICES[name] in str(option.help), f"surrogate/cli/collect.py: the help of --device lacks {DEVICES[name]!r}"
     assert caps_for(name).max_flops > 0
     texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py") if path != Path(__file__)]
     assert any(f'"--device", "{name}"' in text for text in texts), f"tests/collect: no test measures on {name}"
-    if name != "replay":  # which serves a recording
+    if name != "replay":  # a replay needs a recording
         open_device(name).close()

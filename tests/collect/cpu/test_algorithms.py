@@ -1,4 +1,4 @@
-"""Every algorithm against the float64 oracle within the rounding error of its arithmetic, and its rule against it."""
+"""Every CPU algorithm agrees with a float64 oracle within its rounding error, or refuses the problem."""
 
 import itertools
 import math
@@ -25,11 +25,11 @@ def operands(conv: Conv, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bound(name: str, x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray | float:
-    """Largest absolute error of an output that fp32 arithmetic may cause, to first order in the unit roundoff u.
+    """Return the largest absolute error that fp32 arithmetic may cause, to first order in the unit roundoff u.
 
-    A sum of m products in any order: m·u·Σ|x||w| (Higham, 2002, §3.1). Winograd: as many roundings as the longest path
-    has, on the magnitudes |Aᵀ|(|G||g||G|ᵀ ⊙ |Bᵀ||d||B|)|A|, each operand at its largest. FFT: C·log2(L)·u of the norms
-    of image and filter, with C = 1 + 4·√2 < 7 (ibid., theorem 24.2) for each of two transforms forward and one back.
+    A sum of m products has the bound m·u·Σ|x||w| in any order (Higham, 2002, §3.1). Winograd's bound is the number of
+    roundings on the longest path times the magnitude |Aᵀ|(|G||g||G|ᵀ ⊙ |Bᵀ||d||B|)|A| of the largest operands. An FFT
+    adds C·log2(L)·u of the norms of image and filter, with C = 1 + 4·√2 < 7 (ibid., theorem 24.2); there are three.
     """
     channels = conv.c // conv.groups
     if "WINOGRAD" in name:
@@ -46,7 +46,7 @@ def bound(name: str, x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray | f
 
 
 def agrees(name: str, conv: Conv) -> bool:
-    """One run keeps to its bound at every output."""
+    """Return whether every output of a run is within the bound."""
     x, w = operands(conv)
     y = ALGORITHMS[name].run(x, w, conv)
     assert (y.shape, y.dtype) == ((conv.n, conv.k, conv.out_h, conv.out_w), np.float32)
@@ -55,7 +55,7 @@ def agrees(name: str, conv: Conv) -> bool:
 
 @st.composite
 def convs(draw, filters=((1, 8), (1, 8)), max_pad=9, strides=3, dilations=3, max_groups=4) -> Conv:
-    """A small problem; the image is drawn large enough for the filter."""
+    """Draw a small problem whose image is large enough for the filter."""
     r, s = (draw(st.integers(*bounds)) for bounds in filters)
     pad_h, pad_w = draw(st.integers(0, max_pad)), draw(st.integers(0, max_pad))
     dilation_h, dilation_w = draw(st.integers(1, dilations)), draw(st.integers(1, dilations))
@@ -113,7 +113,7 @@ def test_the_oracle_agrees_with_the_definition() -> None:
 
 @pytest.mark.parametrize(("m", "transforms"), WINOGRAD.items())
 def test_winograd_transforms_compute_the_correlation(m, transforms) -> None:
-    """One-dimensional, in float64: y_i = Σ_j d_{i+j} g_j for every unit vector d and g, since y is bilinear."""
+    """y is bilinear, so unit vectors d and g suffice: y_i = Σ_j d_{i+j} g_j in one dimension."""
     at, g, bt = (matrix.astype(np.float64) for matrix in transforms)
     expected = np.fromfunction(lambda i, at_input, at_tap: at_input == i + at_tap, (m, m + 2, 3))
     outputs = np.einsum("ip,pd,pt->idt", at, bt, g)
@@ -136,6 +136,6 @@ def test_workspace_bytes_follow_the_formulas() -> None:
     assert sizes["WINOGRAD"] == 4 * 16 * (48 * 32 + 28 * 28 * (32 + 48))
     assert sizes["WINOGRAD_NONFUSED"] == 4 * 36 * (48 * 32 + 4 * 14 * 14 * (32 + 48))
     assert sizes["FFT_TILING"] == 8 * 32 * 17 * (4 * 4 * 32 + 32 * 48 + 4 * 4 * 48)
-    # one image at a time: the batch costs nothing more
+    # These algorithms process one image at a time, so the batch adds no workspace.
     for name in ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "WINOGRAD"):
         assert ALGORITHMS[name].workspace_bytes(conv.with_batch(64)) == sizes[name]

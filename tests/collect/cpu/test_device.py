@@ -1,4 +1,4 @@
-"""The CPU device around its algorithms: statuses, repeats, limits."""
+"""`CpuDevice` measures algorithms: repeats, inputs, statuses and limits."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ CONV = Conv(n=2, c=4, h=9, k=6, r=3, groups=2)
 
 
 @dataclass
-class Fake:
-    """An algorithm that takes ``seconds`` by the test's clock."""
+class FakeAlgorithm:
+    """An algorithm that advances the test's clock by ``seconds``."""
 
     name: str
     clock: list
@@ -42,7 +42,7 @@ class Fake:
 
 def device(**fakes):
     clock = [0.0]
-    algorithms = {name: Fake(name, clock, **options) for name, options in fakes.items()}
+    algorithms = {name: FakeAlgorithm(name, clock, **options) for name, options in fakes.items()}
     datasheet = {"name": "Test CPU", "gemm_gflops": 50.0}
     return CpuDevice(algorithms, datasheet, clock=lambda: clock[0], max_workspace_bytes=1000), algorithms
 
@@ -93,7 +93,6 @@ def test_the_device_reports_the_cpu_and_numpy():
 
 
 def test_the_cpu_measures_a_plan_into_a_dataset(make_plan, record, tmp_path):
-    """The whole path on this machine's own CPU."""
     datasheet = {"name": "This CPU", "threads_used": 1, "gemm_gflops": 50.0, "copy_gbs": 10.0}
     datasheet["last_level_cache_bytes"] = 1 << 25
     merged = merge_runs([record(make_plan(4), CpuDevice(datasheet=datasheet))])

@@ -1,4 +1,4 @@
-"""The CPU's data sheet: parsed from files laid out as Linux lays them out, measured for real once."""
+"""The CPU's datasheet is parsed from Linux's files, and one test measures this machine."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,12 @@ from surrogate.collect import cpu
 
 
 def test_measure_datasheet_measures_this_machine() -> None:
-    found = cpu.measure_datasheet()
-    assert found["gemm_gflops"] > 0 and found["copy_gbs"] > 0 and found["name"]
-    assert found["threads_used"] >= 1
-    assert json.loads(json.dumps(found)) == found
+    datasheet = cpu.measure_datasheet()
+    assert datasheet["gemm_gflops"] > 0
+    assert datasheet["copy_gbs"] > 0
+    assert datasheet["name"]
+    assert datasheet["threads_used"] >= 1
+    assert json.loads(json.dumps(datasheet)) == datasheet
 
 
 def test_cpu_name_reads_the_first_model_name(tmp_path: Path) -> None:
@@ -35,7 +37,7 @@ def test_blas_has_one_thread_unless_the_environment_sets_more(monkeypatch):
     from threadpoolctl import threadpool_info, threadpool_limits
 
     def blas_threads() -> set[int]:
-        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)

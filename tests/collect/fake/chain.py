@@ -1,4 +1,4 @@
-"""The fake of the measuring chain on disk: its library, its profilers, the environment under which they stand in."""
+"""Build the fake CUDA libraries, and return the environment in which a process uses them."""
 
 import os
 import shutil
@@ -13,12 +13,12 @@ CFLAGS = ("-std=gnu11", "-O1", "-ftree-vectorize", "-shared", "-fPIC", "-Wall", 
 
 
 def compiler() -> str | None:
-    """The C compiler; None where there is none, or another system than Linux."""
+    """Return the path of the C compiler; None if there is none or the system is not Linux."""
     return (shutil.which("cc") or shutil.which("gcc")) if sys.platform == "linux" else None
 
 
 def build(folder: Path) -> Path:
-    """The fake libcudnn in ``folder``, which is libcuda too, beside bin/ with the profiler."""
+    """Build the fake libcudnn, which is also libcuda, and bin/ncu in ``folder``; return the library's path."""
     library = folder / "libcudnn_fake.so"
     command = [str(compiler()), *CFLAGS, "-o", str(library), *(str(FAKE / name) for name in SOURCES), "-lm"]
     subprocess.run(command, check=True)
@@ -31,7 +31,7 @@ def build(folder: Path) -> Path:
 
 
 def environment(library: Path, state: Path) -> dict[str, str]:
-    """What a process needs to meet the fake; ``state`` is the folder in which calls are counted across processes."""
+    """Return the environment for the fake libraries; files in ``state`` count calls across processes."""
     return {
         "SEER_CUDNN": str(library),
         "LD_LIBRARY_PATH": str(library.parent),

@@ -1,4 +1,4 @@
-"""Operator problems, what they compute, and their loop."""
+"""Samples of operators, the bytes of their operands, and the loop that measures them."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -18,9 +18,8 @@ SMALL = 1 << 18
 def test_samples_are_distinct_and_within_the_limit_of_bytes(seed, count):
     operators = sample_operators(count, seed, SMALL)
     assert len(set(operators)) == count and operators == sample_operators(count, seed, SMALL)
-    assert all(
-        MIN_BYTES <= operand_bytes(one) <= SMALL and parse_operator(operator_key(one)) == one for one in operators
-    )
+    assert all(MIN_BYTES <= operand_bytes(operator) <= SMALL for operator in operators)
+    assert [parse_operator(operator_key(operator)) for operator in operators] == operators
 
 
 def test_operand_bytes_counts_every_tensor_once():
@@ -32,8 +31,8 @@ def test_operand_bytes_counts_every_tensor_once():
     assert operand_bytes(bag) == 4 * 3 * (160 + 32 + 128)
 
 
-class Fake:
-    """A device with a clock; it is lost at some problems."""
+class FakeOperatorDevice:
+    """A device with a clock that is lost at the problems ``lost_at``."""
 
     def __init__(self, lost_at=()):
         self.seen, self.lost_at, self.now_s = [], lost_at, 0.0
@@ -56,17 +55,19 @@ class Fake:
 
 
 def test_collect_operators_stops_in_time_and_continues(tmp_path):
-    operators, path, device = sample_operators(8, 0), tmp_path / "run.jsonl", Fake()
+    operators, path, device = sample_operators(8, 0), tmp_path / "run.jsonl", FakeOperatorDevice()
     outcome = collect_operators(operators, device, path, minutes=0.75, clock=lambda: device.now_s)
     assert outcome.time_up and outcome.problems_done == 4
-    again = Fake()
+    again = FakeOperatorDevice()
     assert not collect_operators(operators, again, path).stopped and again.seen == operators[4:]
     assert merge_runs([path]).frame["time_us"].tolist() == [2.0] * 8
 
 
 def test_every_operator_becomes_a_row_of_its_family(tmp_path):
     path = tmp_path / "run.jsonl"
-    assert collect_operators(sample_operators(len(KINDS), 1, SMALL), Fake(), path).statuses == {"ok": len(KINDS)}
+    assert collect_operators(sample_operators(len(KINDS), 1, SMALL), FakeOperatorDevice(), path).statuses == {
+        "ok": len(KINDS)
+    }
     rows = merge_runs([path]).frame.set_index("operator")
     assert rows["family"].to_dict() == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
     for name, value in {
@@ -88,11 +89,13 @@ def test_every_operator_becomes_a_row_of_its_family(tmp_path):
 
 def test_a_lost_device_costs_one_problem(tmp_path):
     operators, path = sample_operators(9, 0), tmp_path / "run.jsonl"
-    assert not collect_operators(operators, Fake({operator_key(operators[1])}), path).stopped
+    assert not collect_operators(operators, FakeOperatorDevice({operator_key(operators[1])}), path).stopped
     assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 8
-    again = Fake()
+    again = FakeOperatorDevice()
     assert not collect_operators(operators, again, path).stopped and again.seen == [operators[1]]
     assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 9
-    outcome = collect_operators(operators, Fake(set(map(operator_key, operators))), tmp_path / "gone.jsonl")
+    outcome = collect_operators(
+        operators, FakeOperatorDevice(set(map(operator_key, operators))), tmp_path / "gone.jsonl"
+    )
     assert outcome.statuses == {"lost": MAX_LOST} and "lost" in outcome.stopped and not outcome.time_up
     assert not outcome.problems_done
