@@ -13,7 +13,7 @@ from surrogate.collect.device import DeviceInfo
 from surrogate.features.conv import Conv
 from surrogate.prediction.autotune import FILE_NAME, Attempt, with_attempts
 from surrogate.prediction.results import Limits
-from tests.prediction.test_autotune import Bench
+from tests.prediction.test_autotune import FakeDevice
 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
@@ -32,7 +32,7 @@ def select(seer, trained: Path) -> Callable[..., Any]:
     return lambda *words: seer("select", "--bundle", trained, "--gpu", "t4", PROBLEM, *words)
 
 
-def on(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Bench:
+def on(monkeypatch: pytest.MonkeyPatch, bench: FakeDevice) -> FakeDevice:
     monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: bench)
     return bench
 
@@ -45,7 +45,7 @@ def test_a_measurement_beats_the_model_and_is_not_repeated(select, cache, monkey
     """Measured once, recalled by the next --measure; without --measure the model alone answers."""
     before = ranked(select("--json"))
     first, second = before[0][0], before[1][0]
-    bench = on(monkeypatch, Bench({name: 100.0 - i for i, (name, _) in enumerate(before)}))
+    bench = on(monkeypatch, FakeDevice({name: 100.0 - i for i, (name, _) in enumerate(before)}))
     measured = select("--json", "--measure", "--device", "cudnn")
     assert ranked(measured)[:2] == [(second, "measured"), (first, "measured")]
     assert measured.json["library_version"] == "9.1.0" and len(bench.calls) == 2
@@ -102,7 +102,7 @@ def test_what_the_device_refused_is_out_and_what_it_ran_is_in(attempted) -> None
 
 
 def test_without_the_cache_nothing_is_kept(select, cache, monkeypatch) -> None:
-    bench = on(monkeypatch, Bench(dict.fromkeys(("GEMM", "IMPLICIT_GEMM", "WINOGRAD"), 5.0)))
+    bench = on(monkeypatch, FakeDevice(dict.fromkeys(("GEMM", "IMPLICIT_GEMM", "WINOGRAD"), 5.0)))
     words = ("--measure", "--device", "cudnn", "--no-cache")
     assert select(*words).code == 0 and select(*words).code == 0
     assert len(bench.calls) == 4 and not cache.exists()
@@ -111,10 +111,10 @@ def test_without_the_cache_nothing_is_kept(select, cache, monkeypatch) -> None:
 def test_another_gpu_s_times_are_refused(select, cache, monkeypatch) -> None:
     """Before anything is measured: `--gpu t4` on a machine with another one, or on the CPU."""
     for info in (DeviceInfo("TITAN V", "cudnn", "9.1.0"), DeviceInfo("Some CPU", "reference", "1")):
-        bench = on(monkeypatch, Bench({"GEMM": 1.0}, info=info))
+        bench = on(monkeypatch, FakeDevice({"GEMM": 1.0}, info=info))
         result = select("--measure", "--device", "cudnn")
         assert result.code == 2 and "ranked for t4 with cudnn" in result.err and bench.calls == []
-    on(monkeypatch, Bench({"GEMM": 1.0, "IMPLICIT_GEMM": 1.0}))
+    on(monkeypatch, FakeDevice({"GEMM": 1.0, "IMPLICIT_GEMM": 1.0}))
     result = select("--measure", "--device", "cudnn", "--library-version", "7.6.3")
     assert result.is_refusal("leave --library-version out"), result.err
 

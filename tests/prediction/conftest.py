@@ -1,4 +1,4 @@
-"""Small bundles for predicting: boosters of a few rounds on invented times, trained once per session."""
+"""Small bundles for tests of predictions: boosters of a few rounds on invented times, trained once per session."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +29,13 @@ WIDTHS = Widths(
     StepFunction((20.0,), (1.4, 1.0)),
     0.6,
 )
-"""Widths that depend on everything that they can."""
+"""Widths that depend on the GPU, the candidate, the distance and the time."""
 
 
 def bundle_of(
     frame: pd.DataFrame, model: TimeModel | None = None, kernel: Kernel | None = None, **more: object
 ) -> Bundle:
-    """A bundle fitted without held-out folds; ``model`` for every family, ``kernel`` describes the table's own."""
+    """Return a bundle fitted without held-out folds; ``model`` fits every family, ``kernel`` describes the table."""
     parts = {}
     data = Dataset(normalise(frame, "table")) if kernel is None else as_dataset(frame, kernel)
     for kind, (_, rows) in rows_by_family(data.frame, own=data.own).items():
@@ -56,7 +56,7 @@ def bundle_of(
 
 @pytest.fixture(scope="session")
 def frame(table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
-    """Two GPUs, two library versions, four algorithms."""
+    """Return convolutions of two GPUs, two library versions and four algorithms."""
     old = table(16, gpus=GPUS, version="7.5.0", algorithms=ALGORITHMS, seed=1)
     new = table(16, gpus=GPUS, version="7.6.3", algorithms=ALGORITHMS, batches=(1, 8, 32), seed=2)
     return pd.concat([old, new], ignore_index=True)
@@ -64,7 +64,7 @@ def frame(table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def operators() -> pd.DataFrame:
-    """Two operators by one library and two matrix-product libraries, on the same GPUs; roofline times and a launch."""
+    """Return two pointwise operators of one library and matrix products of two libraries, on the same GPUs."""
     rows = []
     for gpu in GPUS:
         for place, size in enumerate((64, 200, 512, 1000, 3000)):
@@ -107,13 +107,13 @@ def operators() -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def bundle(frame: pd.DataFrame) -> Bundle:
-    """A boosted bundle of 40 rounds, of convolutions."""
+    """Return a bundle of boosted trees (40 rounds) for convolutions."""
     return bundle_of(frame)
 
 
 @pytest.fixture(scope="session")
 def many_families(frame: pd.DataFrame, operators: pd.DataFrame) -> Bundle:
-    """Convolutions, matrix products and pointwise operators."""
+    """Return a bundle with convolutions, matrix products and pointwise operators."""
     launches = {CallKey("", "torch"): CallCost(12.0, 6.0, 1.0)}
     together = pd.concat([frame.assign(family="conv"), operators], ignore_index=True)
     numbers = together.select_dtypes("number").columns.difference(["time_us"])
@@ -122,7 +122,7 @@ def many_families(frame: pd.DataFrame, operators: pd.DataFrame) -> Bundle:
 
 @pytest.fixture(scope="session")
 def folder(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bundle` on disk."""
+    """Return the folder that `bundle` was saved to."""
     path = tmp_path_factory.mktemp("bundles") / "small"
     save(bundle, path)
     return path
@@ -130,5 +130,5 @@ def folder(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def predictor(bundle: Bundle) -> Predictor:
-    """The V100's."""
+    """Return the predictor of the V100."""
     return Predictor(bundle, gpu="v100")

@@ -1,4 +1,4 @@
-"""Problems and tables of them that the tests of predicting share."""
+"""Problems and tables of problems that the tests of predictions share."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ CONVS = st.builds(
 def frame_of(
     convs: Sequence[Conv], algorithms: Sequence[str], gpu: str = "v100", version: str = "7.6.3"
 ) -> pd.DataFrame:
-    """Every algorithm of every problem, without times."""
+    """Return a row for every algorithm of every problem, without times."""
     place = {"gpu": gpu, "library": "cudnn", "library_version": version, "family": "conv"}
     rows = [
         {
@@ -53,12 +53,12 @@ def frame_of(
 
 
 def predicted(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
-    """What a predictor says of the rows of a table, with the table's index."""
+    """Return a predictor's answers for the rows of a table, with the table's index."""
     return Predictor(bundle).predict(normalise(frame, "test")).to_frame().set_index(frame.index)
 
 
 def by_models(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
-    """What the fitted models themselves say of the rows of a table, without an engine."""
+    """Return the answers of the fitted models for the rows of a table, computed without `Predictor`."""
     out = pd.DataFrame(index=range(len(frame)), columns=["predicted_us", "lower_us", "upper_us", "supported"])
     for kind, (positions, rows) in rows_by_family(frame, bundle.devices).items():
         part, times = bundle.parts[kind.name], bundle.parts[kind.name].model.predict(rows)
@@ -67,7 +67,7 @@ def by_models(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
         unseen = part.unseen_gpu.half_widths(kinds_of(rows))
         settings = rows.frame[list(kind.setting_names)].astype(str).itertuples(index=False, name=None)
         names = zip(device, rows.frame["library"], settings, rows.frame["algorithm"], strict=True)
-        measured = np.array([SettingKey(*each) in part.domain.settings for each in names])
+        measured = np.array([SettingKey(*key) in part.domain.settings for key in names])
         base = np.array([part.widths.base(*key) for key in zip(device, rows.candidate, dtypes_of(rows), strict=True)])
         half = np.where(measured, half, np.maximum(base, unseen))
         factor = np.exp(np.where(np.isin(device, part.domain.gpus), half, unseen))

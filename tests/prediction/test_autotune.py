@@ -1,4 +1,4 @@
-"""Measuring the top k: order, fallback, limits, cache, lost devices; on fakes, a replayed run and the CPU itself."""
+"""Tests of `autotune`, which measures the top k candidates: order, limits, cache and lost devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class FakeCandidate:
     algorithm: str
     time_us: float
     lower_us: float = 0.0
@@ -28,25 +28,25 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Ranking:
-    candidates: tuple[Candidate, ...]
+class FakeSelection:
+    candidates: tuple[FakeCandidate, ...]
 
 
 @dataclass
-class Ranker:
-    """A predictor that ranks names in a given order, 1 µs apart."""
+class FakePredictor:
+    """A predictor that ranks algorithms in a given order, 1 µs apart."""
 
     names: Sequence[str] = NAMES
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    queries: list[dict[str, Any]] = field(default_factory=list)
 
-    def select(self, conv: Conv, **limits: Any) -> Ranking:
-        self.asked.append(limits)
-        return Ranking(tuple(Candidate(name, 1.0 + i) for i, name in enumerate(self.names)))
+    def select(self, conv: Conv, **limits: Any) -> FakeSelection:
+        self.queries.append(limits)
+        return FakeSelection(tuple(FakeCandidate(name, 1.0 + i) for i, name in enumerate(self.names)))
 
 
 @dataclass
-class Bench:
-    """A device whose every answer is written down: algorithm → a time in µs, a measurement, or an error to raise."""
+class FakeDevice:
+    """A device with an answer for each algorithm: a time in µs, a measurement, or an error to raise."""
 
     answers: Mapping[str, float | Measurement | Exception]
     calls: list[str] = field(default_factory=list)
@@ -72,111 +72,109 @@ class Bench:
         self.closed = True
 
 
-def tune(bench: Bench, k: int = 2, **options: Any) -> Any:
-    options = {"predictor": Ranker(), "cache": TuningCache(), **options}
-    return autotune(CONV, bench, k, **options)  # type: ignore[arg-type]
+def tune(device: FakeDevice, k: int = 2, **options: Any) -> Any:
+    options = {"predictor": FakePredictor(), "cache": TuningCache(), **options}
+    return autotune(CONV, device, k, **options)  # type: ignore[arg-type]
 
 
 def test_only_the_top_k_are_timed_and_the_fastest_wins() -> None:
-    bench = Bench({"WINOGRAD": 5.0, "GEMM": 3.0, "FFT": 1.0, "IMPLICIT_GEMM": 2.0})
-    tuned = tune(bench, 2)
-    assert bench.calls == ["WINOGRAD", "GEMM"]
+    device = FakeDevice({"WINOGRAD": 5.0, "GEMM": 3.0, "FFT": 1.0, "IMPLICIT_GEMM": 2.0})
+    tuned = tune(device, 2)
+    assert device.calls == ["WINOGRAD", "GEMM"]
     assert (tuned.algorithm, tuned.time_us, tuned.source) == ("GEMM", 3.0, "measured")
     assert [(a.algorithm, a.predicted_us, a.measured_us) for a in tuned.tried] == [
         ("WINOGRAD", 1.0, 5.0),
         ("GEMM", 2.0, 3.0),
     ]
-    assert not bench.closed  # an open device stays the caller's
+    assert not device.closed  # an open device stays the caller's
 
 
-def test_a_refusal_passes_the_turn_on() -> None:
-    """Until k ran; the reasons are told."""
+def test_refused_algorithms_are_skipped_until_k_ran() -> None:
     refused = Measurement("not_supported", "filter of 3")
-    bench = Bench({"WINOGRAD": refused, "GEMM": Measurement("failed"), "FFT": 4.0, "IMPLICIT_GEMM": 2.0})
-    tuned = tune(bench, 2)
+    device = FakeDevice({"WINOGRAD": refused, "GEMM": Measurement("failed"), "FFT": 4.0, "IMPLICIT_GEMM": 2.0})
+    tuned = tune(device, 2)
     assert tuned.algorithm == "IMPLICIT_GEMM"
     assert [a.reason for a in tuned.tried] == ["filter of 3", "failed", "", ""]
 
 
-def test_an_algorithm_that_the_device_does_not_offer_is_passed_over() -> None:
-    bench = Bench({"FFT": 4.0})
-    tuned = tune(bench, 1)
-    assert bench.calls == ["FFT"]
+def test_an_algorithm_that_the_device_lacks_is_skipped() -> None:
+    device = FakeDevice({"FFT": 4.0})
+    tuned = tune(device, 1)
+    assert device.calls == ["FFT"]
     assert "no such algorithm" in tuned.tried[0].reason
 
 
-def test_nothing_ran() -> None:
-    tuned = tune(Bench({name: Measurement("not_supported", "no") for name in NAMES}))
+def test_the_result_is_empty_if_every_algorithm_is_refused() -> None:
+    tuned = tune(FakeDevice({name: Measurement("not_supported", "no") for name in NAMES}))
     assert tuned.algorithm is None and tuned.time_us is None
     assert len(tuned.tried) == 4
     assert "nothing ran" in repr(tuned)
 
 
-def test_limits_reach_the_predictor_and_bind_what_is_measured() -> None:
-    """The library's own workspace counts where the prediction was too small; so does its determinism."""
-    ranker = Ranker()
+def test_limits_apply_to_predictions_and_to_measurements() -> None:
+    """The measured workspace and determinism count, even if the prediction said otherwise."""
+    ranker = FakePredictor()
     large = Measurement("ok", "", (1.0,), (1.0,), "events", 1000, True)
     loose = Measurement("ok", "", (1.0,), (1.0,), "events", 10, False)
-    bench = Bench({"WINOGRAD": large, "GEMM": loose, "FFT": 4.0, "IMPLICIT_GEMM": 9.0})
-    tuned = tune(bench, 1, predictor=ranker, workspace_limit=999, deterministic=True)
-    assert ranker.asked == [{"workspace_limit": 999, "deterministic": True}]
+    device = FakeDevice({"WINOGRAD": large, "GEMM": loose, "FFT": 4.0, "IMPLICIT_GEMM": 9.0})
+    tuned = tune(device, 1, predictor=ranker, workspace_limit=999, deterministic=True)
+    assert ranker.queries == [{"workspace_limit": 999, "deterministic": True}]
     assert tuned.algorithm == "FFT"
     assert "1000 bytes" in tuned.tried[0].reason and "nondeterministic" in tuned.tried[1].reason
 
 
-def test_the_cache_is_asked_before_the_device(tmp_path: Path) -> None:
-    """A second call measures nothing, whatever the ranking says now; a refusal is remembered, a failure is not."""
+def test_cached_times_are_used_before_the_device(tmp_path: Path) -> None:
+    """A later call measures only earlier failures, even if the ranking changed."""
     path = tmp_path / "tuning.sqlite"
     refused = Measurement("not_supported", "no")
-    first = Bench({"WINOGRAD": refused, "GEMM": 3.0, "FFT": Measurement("failed"), "IMPLICIT_GEMM": 2.0})
+    first = FakeDevice({"WINOGRAD": refused, "GEMM": 3.0, "FFT": Measurement("failed"), "IMPLICIT_GEMM": 2.0})
     assert tune(first, 2, cache=path).source == "measured"
-    second = Bench(dict.fromkeys(NAMES, 0.5))
+    second = FakeDevice(dict.fromkeys(NAMES, 0.5))
     tuned = tune(second, 2, cache=path)
     assert second.calls == ["FFT"]
     assert (tuned.algorithm, tuned.source) == ("FFT", "measured")
-    third = Bench(dict.fromkeys(NAMES, 0.1))
+    third = FakeDevice(dict.fromkeys(NAMES, 0.1))
     tuned = tune(third, 2, cache=path)
     assert third.calls == []
     assert (tuned.algorithm, tuned.time_us, tuned.source, tuned.cost_ms) == ("FFT", 0.5, "cache", 0.0)
-    reversed_ranking = tune(third, 1, cache=path, predictor=Ranker(NAMES[::-1]))
-    assert reversed_ranking.algorithm == "FFT"  # found earlier, beyond the first of this ranking
+    reversed_ranking = tune(third, 1, cache=path, predictor=FakePredictor(NAMES[::-1]))
+    assert reversed_ranking.algorithm == "FFT"  # its cached time is the shortest, although this ranking has it second
     assert third.calls == []
 
 
-def test_a_cached_time_beyond_the_limits_does_not_win(tmp_path: Path) -> None:
+def test_a_cached_time_above_the_workspace_limit_does_not_win(tmp_path: Path) -> None:
     path = tmp_path / "tuning.sqlite"
     large = Measurement("ok", "", (1.0,), (1.0,), "events", 1000, True)
-    tune(Bench({"WINOGRAD": large, "GEMM": 3.0, "FFT": 5.0, "IMPLICIT_GEMM": 7.0}), 2, cache=path)
-    limited = tune(Bench(dict.fromkeys(NAMES, 9.0)), 1, cache=path, workspace_limit=500)
+    tune(FakeDevice({"WINOGRAD": large, "GEMM": 3.0, "FFT": 5.0, "IMPLICIT_GEMM": 7.0}), 2, cache=path)
+    limited = tune(FakeDevice(dict.fromkeys(NAMES, 9.0)), 1, cache=path, workspace_limit=500)
     assert limited.algorithm == "GEMM"
 
 
-def test_a_device_lost_once_costs_one_algorithm_lost_twice_is_an_error(refused) -> None:
-    """A worker process starts afresh; what was measured before is in the cache."""
+def test_one_lost_device_skips_an_algorithm_and_a_second_is_an_error(refused) -> None:
     lost = DeviceLostError("an illegal address")
-    bench = Bench({"WINOGRAD": lost, "GEMM": 3.0, "FFT": 4.0, "IMPLICIT_GEMM": 2.0})
-    assert tune(bench, 2).algorithm == "GEMM"
+    device = FakeDevice({"WINOGRAD": lost, "GEMM": 3.0, "FFT": 4.0, "IMPLICIT_GEMM": 2.0})
+    assert tune(device, 2).algorithm == "GEMM"
     cache = TuningCache()
-    bench = Bench({"WINOGRAD": 2.0, "GEMM": lost, "FFT": lost, "IMPLICIT_GEMM": 2.0})
+    device = FakeDevice({"WINOGRAD": 2.0, "GEMM": lost, "FFT": lost, "IMPLICIT_GEMM": 2.0})
     with refused("an illegal address", "new process"):
-        tune(bench, 3, cache=cache)
-    assert set(cache.get(bench.device_info(), CONV)) == {"WINOGRAD"}
+        tune(device, 3, cache=cache)
+    assert set(cache.get(device.device_info(), CONV)) == {"WINOGRAD"}
 
 
-def test_user_errors(refused) -> None:
+def test_invalid_arguments_are_refused(refused) -> None:
     with refused("k is 0"):
-        tune(Bench({}), 0)
+        tune(FakeDevice({}), 0)
     with refused("unknown"):
-        autotune(CONV, "cuda", predictor=Ranker(), cache=TuningCache())
+        autotune(CONV, "cuda", predictor=FakePredictor(), cache=TuningCache())
 
 
 @given(st.permutations(NAMES), st.lists(st.none() | st.floats(0.1, 100), min_size=4, max_size=4), st.integers(1, 5))
-def test_the_pick_is_the_best_of_what_ran(ranking: list[str], times: list[float | None], k: int) -> None:
-    """At most k ran, in the ranking's order, with no gap but refusals; a larger k is never slower."""
+def test_the_pick_is_the_fastest_measured_algorithm(ranking: list[str], times: list[float | None], k: int) -> None:
+    """At most k algorithms run, in the order of the ranking; a larger k is never slower."""
     refused = Measurement("not_supported", "no")
     answers = {name: refused if time is None else time for name, time in zip(NAMES, times, strict=True)}
-    tuned = tune(Bench(answers), k, predictor=Ranker(ranking))
-    wider = tune(Bench(answers), k + 1, predictor=Ranker(ranking))
+    tuned = tune(FakeDevice(answers), k, predictor=FakePredictor(ranking))
+    wider = tune(FakeDevice(answers), k + 1, predictor=FakePredictor(ranking))
     measured = [attempt.measured_us for attempt in tuned.tried if attempt.measured_us is not None]
     assert len(measured) == min(k, sum(time is not None for time in times))
     assert [a.algorithm for a in tuned.tried] == ranking[: len(tuned.tried)]
@@ -184,13 +182,12 @@ def test_the_pick_is_the_best_of_what_ran(ranking: list[str], times: list[float 
         assert tuned.time_us == min(measured) >= wider.time_us
 
 
-def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name, for real; the next call recalls."""
+def test_the_reference_device_is_measured_once_and_then_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from surrogate.collect.cpu import CpuDevice
 
     datasheet = {"name": "This CPU"}  # measuring it would take two seconds
     monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: CpuDevice(datasheet=datasheet))
-    ranker = Ranker(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
+    ranker = FakePredictor(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
     conv = Conv(n=1, c=8, h=16, k=8, r=5, pad_h=2)  # no 5×5 Winograd
     first = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.sqlite")
     assert first.source == "measured" and first.cost_ms > 0

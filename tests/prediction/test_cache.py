@@ -1,4 +1,4 @@
-"""The tuning cache: what is put is got, by several processes at once; files that cannot be used; where it lies."""
+"""Tests of the tuning cache: reads after writes, several processes at once, unusable files and the default path."""
 
 import logging
 import subprocess
@@ -31,8 +31,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cache é" / FILE_NAME
 
 
-def test_what_is_put_is_got_by_another(path: Path) -> None:
-    """Times, refusals, workspace and determinism; the latest counts; other problems and devices stay apart."""
+def test_a_second_cache_reads_the_first_ones_writes(path: Path) -> None:
+    """The latest tuning counts; other problems, versions and settings have none."""
     first, second = TuningCache(path), TuningCache(path)
     first.put(T4, CONV, "GEMM", Tuning("ok", 3.5, 64, True))
     first.put(T4, CONV, "FFT", Tuning("not_supported", reason="filter"))
@@ -51,14 +51,14 @@ def test_what_is_put_is_got_by_another(path: Path) -> None:
     assert TuningCache().get(T4, CONV) == {}  # in memory
 
 
-def test_a_measurement_becomes_its_median() -> None:
+def test_a_tuning_holds_the_median_of_a_measurement() -> None:
     measured = Measurement("ok", "", (9.0, 1.0, 2.0), (9.0, 1.0, 2.0), "events", 64, False)
     assert Tuning.of(measured) == Tuning("ok", 2.0, 64, False)
     assert Tuning.of(Measurement("failed", "fault")) == Tuning("failed", reason="fault")
 
 
 @pytest.mark.slow
-def test_many_writers_lose_nothing(path: Path) -> None:
+def test_concurrent_writers_lose_nothing(path: Path) -> None:
     writers, count = 4, 50
     running = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(number), str(count)])
@@ -67,12 +67,12 @@ def test_many_writers_lose_nothing(path: Path) -> None:
     assert [process.wait(timeout=120) for process in running] == [0] * writers
     cache = TuningCache(path)
     for i in range(1, count + 1):
-        known = cache.get(T4, Conv(n=i, c=8, h=8, k=8, r=3))
-        assert {name: tuning.time_us for name, tuning in known.items()} == {f"A{w}": i for w in range(writers)}
+        tunings = cache.get(T4, Conv(n=i, c=8, h=8, k=8, r=3))
+        assert {name: tuning.time_us for name, tuning in tunings.items()} == {f"A{w}": i for w in range(writers)}
 
 
 @pytest.mark.parametrize("damage", ["text", "folder"])
-def test_a_file_that_cannot_be_used_is_one_warning(path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_file_gives_one_warning(path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir(parents=True)
     if damage == "text":
         path.write_text("no database at all, but long enough to be taken for one" * 100)
@@ -94,7 +94,9 @@ def test_a_file_that_cannot_be_used_is_one_warning(path: Path, damage: str, capl
         ({"XDG_CACHE_HOME": "c"}, f"/h/.cache/seer-surrogate/{FILE_NAME}"),
     ],
 )
-def test_where_it_lies(environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_path_follows_the_environment(
+    environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("SEER_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"HOME": "/h", **environment}.items():

@@ -1,4 +1,4 @@
-"""``seer select`` and ``seer predict`` through the entry point."""
+"""Tests of ``seer select`` and ``seer predict`` through the entry point."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,25 +19,27 @@ def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> No
     assert seer("select", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM).err == ""
 
 
-def test_select_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:
-    ask = ["select", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM, "--top", "2", "--workspace-limit", "64MiB"]
-    found = seer(*ask, "--json").json
+def test_select_writes_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:
+    cmd = ["select", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM, "--top", "2", "--workspace-limit", "64MiB"]
+    found = seer(*cmd, "--json").json
     assert found == load(folder, gpu="v100").select(PROBLEM, top=2, workspace_limit=64 * 2**20).to_dict()
-    header, *rows = seer(*ask, "--csv").out.splitlines()
+    header, *rows = seer(*cmd, "--csv").out.splitlines()
     assert header.startswith("algorithm,library,time_us,lower_us,upper_us,workspace_bytes") and len(rows) == 2
 
 
-def test_nothing_feasible_is_status_1(seer: Callable[..., Any], bundle: Bundle, tmp_path: Path) -> None:
+def test_select_exits_with_status_1_if_nothing_is_feasible(
+    seer: Callable[..., Any], bundle: Bundle, tmp_path: Path
+) -> None:
     save(refusing(bundle), tmp_path / "none")
     result = seer("select", "--bundle", tmp_path / "none", "--gpu", "v100", PROBLEM, "--json")
     assert result.code == 1 and result.json["candidates"] == [] and len(result.json["excluded"]) == 8
 
 
-def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
-    ask = ["predict", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM]
-    best, fft = seer(*ask, "--json").json, seer(*ask, "--json", "--algorithm", "FFT").json
-    expected = load(folder, gpu="v100")
-    assert best == expected.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
+def test_predict_answers_one_problem(seer: Callable[..., Any], folder: Path) -> None:
+    cmd = ["predict", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM]
+    best, fft = seer(*cmd, "--json").json, seer(*cmd, "--json", "--algorithm", "FFT").json
+    predictor = load(folder, gpu="v100")
+    assert best == predictor.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
     assert best["time_us"] <= fft["time_us"]
-    assert best["algorithm"] in seer(*ask).out
-    assert seer(*ask, "--csv").out.splitlines()[0].startswith("problem,gpu,library,library_version,algorithm,time_us")
+    assert best["algorithm"] in seer(*cmd).out
+    assert seer(*cmd, "--csv").out.splitlines()[0].startswith("problem,gpu,library,library_version,algorithm,time_us")

@@ -1,4 +1,4 @@
-"""Half-precision kernels on GPUs whose convolutions nobody published."""
+"""Tests of datasheet models: half-precision kernels on GPUs without published convolution times."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ CONV = Conv(n=64, c=128, h=28, k=128, r=3, pad_h=1, dtype="fp16", math="tensor_o
 
 
 @pytest.mark.parametrize("gpu", ["rtx-3090", "rtx-4090", "rtx-5090", "h100-sxm"])
-def test_a_convolution_keeps_its_order_of_sizes_and_its_roofline(gpu: str) -> None:
+def test_a_larger_convolution_takes_longer_and_obeys_the_roofline(gpu: str) -> None:
     predictor = load(gpu)
     times = [predictor.predict(CONV.with_batch(n)).time_us for n in (32, 64, 128)]
     assert times[0] < times[1] < times[2]
@@ -24,26 +24,26 @@ def test_a_convolution_keeps_its_order_of_sizes_and_its_roofline(gpu: str) -> No
     assert predictor.predict(CONV).source == "datasheet"
 
 
-def test_nchw_pays_for_its_transforms_and_bf16_takes_as_long_as_fp16() -> None:
+def test_nchw_is_slower_than_nhwc_and_bf16_takes_as_long_as_fp16() -> None:
     predictor = load("rtx-4090")
     nhwc = predictor.predict(CONV).time_us
     assert predictor.predict(replace(CONV, layout="NCHW")).time_us > nhwc
     assert predictor.predict(replace(CONV, dtype="bf16")).time_us == pytest.approx(nhwc)
 
 
-def test_a_strided_gradient_of_few_channels_pays_for_its_gathering() -> None:
-    """In TF32: up to four times the arithmetic of the same filter without steps, over channels padded to 32."""
+def test_a_strided_gradient_takes_up_to_four_times_as_long() -> None:
+    """Its TF32 kernels do up to four times the arithmetic of stride 1, over channels padded to 32."""
     wide = Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1, direction="bwd_data", math="default")
     strided = replace(wide, h=112, w=112, stride_h=2, stride_w=2)  # as many products
     predictor = load("a100-sxm4-80gb")
-    plain_us, strided_us = (predictor.predict(problem).time_us for problem in (wide, strided))
-    assert strided.flops == wide.flops and plain_us < strided_us < 4 * plain_us
+    unstrided_us, strided_us = (predictor.predict(problem).time_us for problem in (wide, strided))
+    assert strided.flops == wide.flops and unstrided_us < strided_us < 4 * unstrided_us
     few_us, many_us = (predictor.predict(replace(strided, k=k)).time_us for k in (4, 32))
     assert few_us > 0.8 * many_us
 
 
-def test_the_gradient_of_a_depthwise_filter_reads_its_images_for_every_tap() -> None:
-    """49 taps × 2 × 77 MB from A100's L2, 108 SMs × 32 bytes × 1.41 GHz, take 1.55 ms; forward each is read once."""
+def test_a_depthwise_filter_gradient_reads_its_images_for_every_tap() -> None:
+    """49 taps × 2 × 77 MB take 1.55 ms from A100's L2 (108 SMs × 32 bytes × 1.41 GHz)."""
     forward = Conv(n=128, c=96, h=56, k=96, r=7, pad_h=3, groups=96, dtype="fp16", math="tensor_op")
     predictor = load("a100-sxm4-80gb")
     forward_us, data_us, filter_us = (
@@ -53,7 +53,7 @@ def test_the_gradient_of_a_depthwise_filter_reads_its_images_for_every_tap() -> 
     assert 1550 < filter_us < forward_us + 1550
 
 
-def test_one_by_one_and_together_alike() -> None:
+def test_single_predictions_equal_the_batch() -> None:
     predictor = load("rtx-3090")
     problems = [replace(CONV, n=n, groups=groups) for n in range(1, 9) for groups in (1, 32, 128)]
     single = [predictor.predict(problem).time_us for problem in problems]
@@ -62,7 +62,7 @@ def test_one_by_one_and_together_alike() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_a_pass_over_memory_takes_what_its_bytes_take(dtype: str) -> None:
+def test_batch_norm_takes_as_long_as_its_memory_traffic(dtype: str) -> None:
     predictors = load_predictors("rtx-4090")
     norm = operator("batch_norm_inference", n=256, c=64, h=56, w=56, dtype=dtype)
     min_us = 2 * 256 * 64 * 56 * 56 * DTYPES[dtype] / (predictors.gpu.dram_gbs * 1e3)
@@ -72,12 +72,12 @@ def test_a_pass_over_memory_takes_what_its_bytes_take(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "measured_ms"), [("h100-sxm", 8.12), ("l4", 7.93), ("t4", 9.37), ("b200", 8.98)])
-def test_the_longest_rows_take_as_long_everywhere(gpu: str, measured_ms: float) -> None:
-    """KernelBench's layer norm of 16 rows of 4,194,304 values: no bandwidth of a board helps."""
+def test_layer_norm_of_very_long_rows_takes_as_long_on_every_gpu(gpu: str, measured_ms: float) -> None:
+    """KernelBench measured 16 rows of 4,194,304 values; more bandwidth does not help."""
     predictors = load_predictors(gpu)
     norm = operator("layer_norm", n=16, c=2**22)
     assert predictors.answers([norm], {})[norm].time_us == pytest.approx(1e3 * measured_ms, rel=0.3)
 
 
-def test_a_gpu_that_was_measured_keeps_its_measurements() -> None:
+def test_a_measured_gpu_is_answered_by_its_model() -> None:
     assert load("v100-sxm2-16gb").predict(replace(CONV, layout="NCHW")).source == "model"

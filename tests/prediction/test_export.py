@@ -1,4 +1,4 @@
-"""Exported picks: JSON as documented, a C header that compiles and answers, a find-db that we read back."""
+"""Tests of exported picks: JSON, a C header that is compiled and queried, and a find-db that is read back."""
 
 import hashlib
 import itertools
@@ -33,18 +33,18 @@ from tests.prediction.conftest import bundle_of
 Table = Callable[..., pd.DataFrame]
 CC = shutil.which("cc")
 CONV_HEADER = "e1550c41b5bb82b2de7ede0fbc93401878c12db22f70d62a48d95f6ec80776ab"
-"""SHA-256 of the header for one convolution, as the first version that had one wrote it."""
+"""SHA-256 of the header for one convolution, as the first version with headers wrote it."""
 
 
 @pytest.fixture(scope="module")
 def predictor(table: Table) -> Predictor:
-    """cuDNN's algorithms on a T4."""
+    """Return a predictor of cuDNN's algorithms on a T4."""
     return Predictor(bundle_of(table(12, gpus=("Tesla T4", "TITAN Xp"))), gpu="t4")
 
 
 @pytest.fixture(scope="module")
 def amd(table: Table) -> Bundle:
-    """MIOpen's solvers on an MI210."""
+    """Return a bundle with MIOpen's solvers on an MI210."""
     frame = table(12, gpus=("MI210",), algorithms=("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"))
     names = {"IMPLICIT_GEMM": ("ImplicitGEMM", "ConvIg"), "IMPLICIT_PRECOMP_GEMM": ("GEMM", "GemmFwd")}
     solver = [names[a][1] for a in frame["algorithm"]]
@@ -58,7 +58,7 @@ def amd(table: Table) -> Bundle:
 
 
 def convs(count: int, seed: int = 0) -> list[Conv]:
-    """Distinct problems, some 1×1, strided or grouped."""
+    """Return distinct problems, some of them 1×1, strided or grouped."""
     draw = random.Random(seed)
     found: set[Conv] = set()
     while len(found) < count:
@@ -79,26 +79,26 @@ def convs(count: int, seed: int = 0) -> list[Conv]:
 
 
 def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
-    queries = convs(20)
-    picks = picks_for(predictor, queries, Limits(deterministic=True))
+    problems = convs(20)
+    picks = picks_for(predictor, problems, Limits(deterministic=True))
     table = json.loads(export(picks, "json"))
     expected = {"kind": "seer-picks", "schema": 1, "gpu": gpu("Tesla T4").name, "library": "cudnn"}
     assert {name: table[name] for name in expected} == expected
     assert table["deterministic"] is True and table["workspace_limit_bytes"] is None
-    assert [row["problem"] for row in table["picks"]] == [str(conv) for conv in queries]
-    for conv, row in zip(queries, table["picks"], strict=True):
+    assert [row["problem"] for row in table["picks"]] == [str(conv) for conv in problems]
+    for conv, row in zip(problems, table["picks"], strict=True):
         ranked = predictor.select(conv, deterministic=True).candidates
         assert Conv(**{name: row[name] for name in conv.to_dict()}) == conv
         assert (row["algorithm"], row["time_us"]) == (ranked[0].algorithm, ranked[0].time_us)
         assert row["enum"] == algorithm(row["algorithm"]).enum
-        assert [one["algorithm"] for one in row["fallbacks"]] == [one.algorithm for one in ranked[1:]]
+        assert [row["algorithm"] for row in row["fallbacks"]] == [candidate.algorithm for candidate in ranked[1:]]
         assert row["lower_us"] < row["time_us"] < row["upper_us"]
         assert "solver" not in row
 
 
-def test_a_problem_comes_once_and_what_nothing_runs_is_told(refused, predictor: Predictor) -> None:
-    queries = convs(3)
-    picks = picks_for(predictor, [*queries, *queries], Limits(0))
+def test_json_has_each_problem_once_and_lists_infeasible_ones(refused, predictor: Predictor) -> None:
+    problems = convs(3)
+    picks = picks_for(predictor, [*problems, *problems], Limits(0))
     assert len(picks.selections) == 3
     table = json.loads(export(picks, "json"))
     assert len(table["picks"]) + len(table["infeasible"]) == 3
@@ -114,7 +114,7 @@ needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler here")
 
 
 def answered(program: str, folder: Path, *defined: str, given: str = "") -> list[str]:
-    """Lines that a program of headers/ prints, built against the headers in ``folder``; every warning is an error."""
+    """Return the lines printed by a C program of headers/, built with every warning an error."""
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-I", ".", *defined]
     source = Path(__file__).with_name("headers") / f"{program}.c"
     subprocess.run([str(CC), *flags, "-o", "main", str(source)], cwd=folder, check=True)
@@ -124,40 +124,40 @@ def answered(program: str, folder: Path, *defined: str, given: str = "") -> list
 
 @needs_compiler
 def test_the_header_compiles_and_answers(predictor: Predictor, tmp_path: Path) -> None:
-    """As C99 with every warning an error, twice included; every problem is found, neighbours of it are not."""
-    queries = convs(60)
-    (tmp_path / "picks.h").write_text(export(picks_for(predictor, queries), "c-header"))
-    others = [conv.with_batch(conv.n + 100) for conv in queries]
-    backward = Conv(**{**queries[0].to_dict(), "direction": "bwd_data"})
-    lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*queries, *others, backward])
+    """Every exported problem is found; other batches and directions are not."""
+    problems = convs(60)
+    (tmp_path / "picks.h").write_text(export(picks_for(predictor, problems), "c-header"))
+    others = [conv.with_batch(conv.n + 100) for conv in problems]
+    backward = Conv(**{**problems[0].to_dict(), "direction": "bwd_data"})
+    lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*problems, *others, backward])
     fields = f"-DFIELDS={', '.join(f'&p.{name}' for name in FIELDS)}"
     answers = answered("conv", tmp_path, "-pedantic", fields, f"-DFIELD_COUNT={len(FIELDS)}", given=lines)
-    for conv, line in zip(queries, answers, strict=False):
+    for conv, line in zip(problems, answers, strict=False):
         ranked = predictor.select(conv).candidates
         enum, fallback, time_us = line.split()
         assert int(enum) == algorithm(ranked[0].algorithm).enum
         assert int(fallback) == (algorithm(ranked[1].algorithm).enum if len(ranked) > 1 else -1)
         assert float(time_us) == pytest.approx(ranked[0].time_us, rel=1e-6)
-    assert answers[len(queries) :] == ["none"] * (len(others) + 1)
+    assert answers[len(problems) :] == ["none"] * (len(others) + 1)
 
 
 @needs_compiler
 def test_headers_of_other_families_compile_and_answer(many_families: Bundle, tmp_path: Path) -> None:
-    """A family has types of its own, so that its header goes with others; `operator` is a word of C++."""
+    """The types are named after their family, so one program can include several headers."""
     predictor = Predictor(many_families, gpu="t4")
-    queries = [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)]
-    for name, problems in (("gemm.h", queries), ("relu.h", [parse_problem("relu:n8c64h56w200")])):
+    products = [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)]
+    for name, problems in (("gemm.h", products), ("relu.h", [parse_problem("relu:n8c64h56w200")])):
         (tmp_path / name).write_text(export(picks_for(predictor, problems), "c-header"))
     answers = answered("families", tmp_path)
-    for problem, line in zip((queries[0], queries[-1]), answers, strict=False):
+    for problem, line in zip((products[0], products[-1]), answers, strict=False):
         best = predictor.select(problem).candidates[0]
         assert line == f"{best.library} {best.algorithm} {best.time_us:.6e}"
     assert answers[2:] == ["none", "none"]
 
 
 @needs_compiler
-def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
-    """A configuration is a struct of its parameters, whatever they are; a size may be a word of C."""
+def test_the_header_of_a_described_kernel_compiles_and_answers(tmp_path: Path) -> None:
+    """A configuration is a struct of its parameters; a size may be called `int`."""
     columns = KernelColumns(("block", "share", "fast", "order"), ("m", "int"), ("dtype",), "own_kernel")
     configurations = itertools.product((16, 128), (0.5, 1), (True, False), ('a"b?', "col\\é"))
     rows = [(m, m, "fp16", *c) for m in (16, 64, 4096) for c in configurations]
@@ -166,7 +166,7 @@ def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
     predictor = Predictor(bundle_of(frame, Configurations(), columns))
     picks = picks_for(predictor, [predictor.read(f"m{m}int{m}") for m in (16, 64, 4096)])
     (tmp_path / "picks.h").write_text(export(picks, "c-header"))
-    best = [each.candidates[0].parameters or {} for each in picks.selections]
+    best = [selection.candidates[0].parameters or {} for selection in picks.selections]
     expected = [
         f"{m} {p['block']} {p['share']:g} {p['fast']:d} {p['order']}" for m, p in zip((16, 64, 4096), best, strict=True)
     ]
@@ -176,15 +176,14 @@ def test_the_header_of_a_described_kernel(tmp_path: Path) -> None:
     assert [len(row["fallbacks"]) for row in table["picks"]] == [10] * 3
 
 
-def test_candidates_of_several_libraries_are_told_apart(many_families: Bundle) -> None:
-    """In JSON, where the header names all libraries."""
+def test_json_names_the_library_of_each_candidate(many_families: Bundle) -> None:
     picks = picks_for(Predictor(many_families, gpu="t4"), [parse_problem("gemm:m64n512k256")])
     (row,) = json.loads(export(picks, "json"))["picks"]
     assert (row["library"], row["fallbacks"][0]["library"], row["m"]) == ("cublas", "torch", 64)
 
 
-def test_the_header_of_convolutions_stays(predictor: Predictor) -> None:
-    """Others include it: what it declares may not change."""
+def test_the_header_of_convolutions_is_unchanged(predictor: Predictor) -> None:
+    """Users' programs include it."""
     conv = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
     selection = predictor.select(conv)
     first, second = selection.estimates[:2]
@@ -199,15 +198,15 @@ def test_the_header_of_convolutions_stays(predictor: Predictor) -> None:
 
 
 def _numbers(conv: Conv) -> list[int]:
-    """The key as a reader of the header's own enumerators would write it."""
+    """Return sizes and settings as numbers; settings are the header's enumerators."""
     return [*conv.sizes, {"fwd": 0, "bwd_data": 1, "bwd_filter": 2}[conv.direction], 1, 0, 0]
 
 
 def _as_miopen_reads(text: str) -> dict[str, dict[str, tuple[float, int, str]]]:
-    """A text database by MIOpen's rules (``DbRecord::ParseContents`` and ``FindDbData``, independent of our reader).
+    """Parse a text database by MIOpen's rules, independently of the package's reader.
 
-    The key ends at the first ``=``; entries are separated by ``;``, an id ends at its first ``:`` and counts once; its
-    values, separated by ``,``, are a float in ms, a size_t and the algorithm.
+    ``DbRecord::ParseContents`` and ``FindDbData`` define them: the key ends at the first ``=``,
+    ``;`` separates entries, and an id ends at its first ``:``. The values are a float in ms, a size_t and the algorithm.
     """
     records: dict[str, dict[str, tuple[float, int, str]]] = {}
     for line in text.splitlines():
@@ -221,33 +220,31 @@ def _as_miopen_reads(text: str) -> dict[str, dict[str, tuple[float, int, str]]]:
     return records
 
 
-def test_miopen_s_own_rules_read_the_find_db(amd: Bundle) -> None:
+def test_the_find_db_is_read_by_miopens_rules(amd: Bundle) -> None:
     picks = picks_for(Predictor(amd), convs(15))
     records = _as_miopen_reads(export(picks, "miopen-user-db"))
     assert len(picks.feasible) == len(records) > 0
     for selection in picks.feasible:
         record = records[find_db_key(selection.problem)]
         assert min(record, key=lambda solver: record[solver][0]) == selection.candidates[0].solver
-        for one in selection.candidates:
-            time_ms, workspace, name = record[one.solver]
-            assert time_ms == pytest.approx(one.time_us / 1e3) and workspace == one.workspace_bytes
-            assert name.endswith(one.algorithm) and name.startswith("miopenConvolution")
+        for candidate in selection.candidates:
+            time_ms, workspace, name = record[candidate.solver]
+            assert time_ms == pytest.approx(candidate.time_us / 1e3) and workspace == candidate.workspace_bytes
+            assert name.endswith(candidate.algorithm) and name.startswith("miopenConvolution")
 
 
 @given(st.from_type(Conv))
 @settings(max_examples=60)
-def test_every_key_is_read_back(conv: Conv) -> None:
-    """All directions, types and layouts that find-dbs have."""
+def test_every_find_db_key_is_read_back(conv: Conv) -> None:
     key = parse_key(find_db_key(conv))
     assert key is not None
     assert (key.sizes, key.direction, key.layout, key.dtype) == (conv.sizes, conv.direction, conv.layout, conv.dtype)
     assert (key.out_h, key.out_w) == (conv.out_h, conv.out_w)
 
 
-def test_keys_as_miopen_writes_them(measurements: Path) -> None:
-    """The lines of a real find-db are written again as they are."""
+def test_keys_equal_those_of_a_real_find_db(measurements: Path) -> None:
     lines = (measurements / "raw" / "miopen_gfx90a68_v2_sample.fdb.txt").read_text().splitlines()
-    written = 0
+    compared = 0
     for line in lines:
         key = parse_key(line.partition("=")[0])
         if key is None or key.casts or key.dtype not in ("fp32", "fp16", "bf16") or key.layout not in ("NCHW", "NHWC"):
@@ -259,11 +256,11 @@ def test_keys_as_miopen_writes_them(measurements: Path) -> None:
             continue  # MIOpen times problems whose filter does not fit
         text = line.partition("=")[0]
         assert find_db_key(conv) in (text, text.replace(f"{key.layout}-{key.layout}-{key.layout}", key.layout))
-        written += 1
-    assert written > 20
+        compared += 1
+    assert compared > 20
 
 
-def test_a_find_db_needs_miopen_s_solvers(refused, predictor: Predictor, amd: Bundle, table: Table) -> None:
+def test_a_find_db_is_refused_without_miopen_solvers(refused, predictor: Predictor, amd: Bundle, table: Table) -> None:
     with refused("cudnn"):
         export(picks_for(predictor, convs(2)), "miopen-user-db")
     picks = picks_for(Predictor(amd), convs(2))

@@ -1,4 +1,4 @@
-"""Exported functions: run as a user would run them, they answer what their heads and the bundle say."""
+"""Tests of exported functions: their answers are compared with their heads and with the bundle's predictions."""
 
 import itertools
 import re
@@ -29,7 +29,7 @@ COLUMNS = KernelColumns(
 
 
 def times() -> pd.DataFrame:
-    """Made up: whole waves of tiles; what a tile of 128 × 128 needs is there in fp16 alone."""
+    """Return invented times that grow with the waves of tiles; tiles of 128 × 128 fail in fp32."""
     configurations = [
         (m, n, w, s, o) for m in (16, 32, 128) for n in (32, 128) for w, s in ((4, 2), (8, 3)) for o in ("row", "col")
     ]
@@ -45,7 +45,7 @@ def times() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def kernel() -> Bundle:
-    """Fitted without held-out folds, whose result is made up."""
+    """Return a bundle fitted without held-out folds; its card has an invented held-out slowdown."""
     held_out = {"function_kernel": {"choice": {"all": {"slowdown_macro": 1.2345}}}}
     card = {"data": {"name": "made up", "gpus": ["our own"]}, "held_out": held_out}
     return bundle_of(times(), Configurations(), COLUMNS, card=card)
@@ -53,7 +53,7 @@ def kernel() -> Bundle:
 
 @pytest.fixture(scope="module")
 def listed(kernel: Bundle) -> Picks:
-    """Shapes that were measured, and some that were not."""
+    """Return picks for the measured shapes and for two others."""
     shapes = [*SHAPES, (64, 4096, 256), (4096, 64, 128)]
     texts = [f"function_kernel:m{m}n{n}in{k}" for m, n, k in shapes]
     problems = [parse_problem(text, kernel.described, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")]
@@ -61,7 +61,7 @@ def listed(kernel: Bundle) -> Picks:
 
 
 def defined(text: str, **modules: Any) -> dict[str, Any]:
-    """What a file defines, which imports nothing but ``modules``."""
+    """Return the names that an exported file defines; assert that it imports only ``modules``."""
     imported = re.findall(r"^\s*(?:import|from) (\w+)", text, flags=re.MULTILINE)
     assert set(imported) == modules.keys()
     names: dict[str, Any] = {}
@@ -70,18 +70,18 @@ def defined(text: str, **modules: Any) -> dict[str, Any]:
 
 
 def rebound(names: Mapping[str, Any]) -> Callable[..., Any]:
-    """``configs`` where the file's own names are global, as in a module."""
+    """Return ``configs`` with the file's names as its globals, as in a module."""
     return types.FunctionType(names["configs"].__code__, dict(names), None, names["configs"].__defaults__)
 
 
 def arguments(problem: AnyProblem) -> dict[str, Any]:
-    """Sizes and settings by name; Python's own words as the exported function spells them."""
+    """Return sizes and settings by name; the size `in` is called `in_`, as in the exported function."""
     return {"in_" if name == "in" else name: value for name, value in sizes_and_settings(problem).items()}
 
 
 def time_us(picks: Picks, problem: AnyProblem, answer: Any) -> float | None:
-    """What the bundle predicts for the answer; None where it says that this does not run."""
-    estimates = next(each.estimates for each in picks.selections if each.problem == problem)
+    """Return the bundle's prediction for the answer, None if the answer does not run."""
+    estimates = next(s.estimates for s in picks.selections if s.problem == problem)
     for estimate in estimates:
         candidate = estimate.candidate
         names = tuple(filter(None, (candidate.library, candidate.algorithm, candidate.solver)))
@@ -92,35 +92,35 @@ def time_us(picks: Picks, problem: AnyProblem, answer: Any) -> float | None:
 
 
 def slowdown(picks: Picks, select: Callable[..., Any]) -> float:
-    """Geometric mean over the listed problems of the answer's predicted time over the best."""
+    """Return the geometric mean over the problems of the answer's predicted time over the best."""
     logs = []
-    for each in picks.feasible:
-        own = time_us(picks, each.problem, select(**arguments(each.problem)))
-        assert own is not None, f"{each.problem} does not run"
-        logs.append(log(own / each.estimates[0].time_us))
+    for selection in picks.feasible:
+        own_us = time_us(picks, selection.problem, select(**arguments(selection.problem)))
+        assert own_us is not None, f"{selection.problem} does not run"
+        logs.append(log(own_us / selection.estimates[0].time_us))
     return exp(sum(logs) / len(logs))
 
 
-def stated(text: str, what: str = "Predicted slowdown on the listed problems") -> float:
-    return float(re.search(rf"# {what}: (\d+\.\d+)", text)[1])  # pyright: ignore[reportOptionalSubscript]
+def stated_slowdown(text: str) -> float:
+    """Return the slowdown that the head of an exported file states."""
+    return float(re.search(r"# Predicted slowdown on the listed problems: (\d+\.\d+)", text)[1])  # pyright: ignore[reportOptionalSubscript]
 
 
-def test_the_function_loses_what_its_head_says(listed: Picks) -> None:
-    """With any number of leaves, of which more never lose more; every listed problem's answer runs."""
-    lost = []
+def test_the_slowdown_equals_the_head_and_falls_with_more_leaves(listed: Picks) -> None:
+    slowdowns = []
     for leaves in (2, 4, 8, 32):
         text, summary = export_function(listed, "python", leaves=leaves)
-        lost.append(slowdown(listed, defined(text)["select"]))
-        assert stated(text) == pytest.approx(lost[-1], abs=6e-4)
+        slowdowns.append(slowdown(listed, defined(text)["select"]))
+        assert stated_slowdown(text) == pytest.approx(slowdowns[-1], abs=6e-4)
         count = text.count("return {")
         assert count <= leaves and f"leaves: {count}, predicted slowdown on the listed problems" in summary
-        assert f"{stated(text):.3f}" in summary
-    assert lost == sorted(lost, reverse=True)
-    assert lost[-1] < 1.05 < lost[0]
+        assert f"{stated_slowdown(text):.3f}" in summary
+    assert slowdowns == sorted(slowdowns, reverse=True)
+    assert slowdowns[-1] < 1.05 < slowdowns[0]
 
 
-def test_the_head_says_where_it_comes_from(kernel: Bundle, listed: Picks) -> None:
-    t4_picks = picks_for(Predictor(kernel, gpu="t4"), [each.problem for each in listed.selections])
+def test_the_head_states_bundle_data_and_held_out_slowdown(kernel: Bundle, listed: Picks) -> None:
+    t4_picks = picks_for(Predictor(kernel, gpu="t4"), [selection.problem for selection in listed.selections])
     assert "Held-out slowdown of the bundle: not evaluated on t4." in export_function(t4_picks, "python")[0]
     text, _ = export_function(listed, "python", leaves=8)
     head = " ".join(text.partition("\n\n\n")[0].replace("#", " ").split())
@@ -129,27 +129,27 @@ def test_the_head_says_where_it_comes_from(kernel: Bundle, listed: Picks) -> Non
     assert "fitted on made up (our own)." in head
     assert f"predictions, not measurements, except for {2 * len(SHAPES)} problems" in head
     assert "Held-out slowdown of the bundle: 1.234 (measured shapes left out of training" in head
-    holdout_slowdown = decision_function(listed, 8).held_out
-    assert holdout_slowdown is not None and f"slowdown of the tree: {holdout_slowdown.factor:.3f}" in head
-    assert holdout_slowdown.factor >= decision_function(listed, 8).slowdown.factor
+    held_out = decision_function(listed, 8).held_out
+    assert held_out is not None and f"slowdown of the tree: {held_out.factor:.3f}" in head
+    assert held_out.factor >= decision_function(listed, 8).slowdown.factor
     assert max(map(len, text.splitlines())) < 120
 
 
-def test_the_function_reads_well(listed: Picks) -> None:
-    """Sizes, then settings with the commonest value; whole thresholds between listed sizes; no unknown setting."""
+def test_the_function_has_default_settings_and_integer_thresholds(listed: Picks) -> None:
+    """A setting's default is its commonest value; a threshold lies between listed sizes."""
     text, _ = export_function(listed, "python")
     assert 'def select(m, n, in_, dtype="fp16"):' in text
     select = defined(text)["select"]
     assert set(select(64, 64, 64)) == set(COLUMNS.parameters)
     for name, size in re.findall(r"if (m|n|in_) <= (\S+):", text):
-        values = {arguments(each.problem)[name] for each in listed.feasible}
+        values = {arguments(selection.problem)[name] for selection in listed.feasible}
         assert min(values) <= int(size) < max(values)
     with pytest.raises(ValueError, match="int4"):
         select(64, 64, 64, dtype="int4")
 
 
-def test_lists_for_triton(listed: Picks) -> None:
-    """The first is what the function would pick; launch parameters are the config's own arguments."""
+def test_the_first_triton_config_is_the_functions_pick(listed: Picks) -> None:
+    """Launch parameters are arguments of `Config`, not entries of its dictionary."""
 
     class Config:
         def __init__(self, kwargs: dict[str, Any], *, num_warps: int, num_stages: int) -> None:
@@ -161,45 +161,44 @@ def test_lists_for_triton(listed: Picks) -> None:
     configs = defined(text, triton=types.SimpleNamespace(Config=Config))["configs"]
     select = defined(python)["select"]
     assert listed.feasible
-    for each in listed.feasible:
-        answer = configs(**arguments(each.problem))
-        assert len(answer) == 2 and answer[0].parameters == select(**arguments(each.problem))
+    for selection in listed.feasible:
+        answer = configs(**arguments(selection.problem))
+        assert len(answer) == 2 and answer[0].parameters == select(**arguments(selection.problem))
         assert answer[0].parameters != answer[1].parameters
         assert answer[0].kwargs.keys() == {"BLOCK_M", "BLOCK_N", "order"}
 
 
-def test_launch_parameters_may_be_called_short() -> None:
+def test_short_names_of_launch_parameters_are_accepted() -> None:
     assert triton_arguments({"B": 16, "warps": 4, "stages": 3}) == '{"B": 16}, num_warps=4, num_stages=3'
     assert triton_arguments({"warps": 2, "num_warps": 4, "maxnreg": 64}) == '{"warps": 2}, num_warps=4, maxnreg=64'
     assert triton_arguments({"ctas": 1}) == "{}, num_ctas=1"
 
 
-def test_a_built_in_family(many_families: Bundle, bundle: Bundle) -> None:
-    """Sizes that may be left out may be; the answer is library and algorithm."""
+def test_functions_of_built_in_families_return_library_and_algorithm(many_families: Bundle, bundle: Bundle) -> None:
     predictor = Predictor(many_families, gpu="t4")
     gemms = picks_for(predictor, [parse_problem(f"gemm:m{m}n512k256") for m in (64, 200, 512, 3000)])
     text, _ = export_function(gemms, "python")
     select = defined(text)["select"]
     assert select(m=64, n=512, k=256) == ("cublas", "default")
-    assert slowdown(gemms, select) == pytest.approx(stated(text), abs=6e-4)
+    assert slowdown(gemms, select) == pytest.approx(stated_slowdown(text), abs=6e-4)
     picks = picks_for(Predictor(bundle, gpu="v100"), convs(30))
     text, _ = export_function(picks, "python", leaves=5)
     select = defined(text)["select"]
-    assert slowdown(picks, select) == pytest.approx(stated(text), abs=6e-4)
+    assert slowdown(picks, select) == pytest.approx(stated_slowdown(text), abs=6e-4)
     assert select(n=8, c=64, h=28, k=64, r=3, pad_h=1) == select(
         n=8, c=64, h=28, w=28, k=64, r=3, s=3, pad_h=1, pad_w=1
     )
 
 
-def test_what_nothing_runs_is_counted_and_left_out(listed: Picks) -> None:
+def test_infeasible_problems_are_counted_and_left_out(listed: Picks) -> None:
     selections = (replace(listed.selections[0], estimates=()), *listed.selections[1:])
     text, _ = export_function(replace(listed, selections=selections), "python")
     assert f"# Listed problems: {len(selections) - 1}, and 1 left out because nothing runs them." in text
 
 
-def test_what_a_leaf_cannot_run_is_said(listed: Picks) -> None:
-    """Two problems, each of which another configuration alone runs, and one leaf."""
-    first, second = (replace(each, estimates=each.estimates[i : i + 1]) for i, each in enumerate(listed.selections[:2]))
+def test_problems_that_a_leaf_cannot_run_are_counted_as_failures(listed: Picks) -> None:
+    """One leaf serves two problems that have no feasible configuration in common."""
+    first, second = (replace(s, estimates=s.estimates[i : i + 1]) for i, s in enumerate(listed.selections[:2]))
     assert first.estimates[0].candidate.solver != second.estimates[0].candidate.solver
     picks = replace(listed, selections=(first, second))
     text, summary = export_function(picks, "python", leaves=1)
@@ -208,20 +207,20 @@ def test_what_a_leaf_cannot_run_is_said(listed: Picks) -> None:
     assert "failures" not in export_function(picks, "python", leaves=2)[1]
 
 
-def test_names_in_a_bundle_are_never_code(listed: Picks) -> None:
+def test_names_of_a_bundle_never_become_code(listed: Picks) -> None:
     for name in ("a\nraise SystemExit(3)", "a\rraise SystemExit(3)", "\x0craise SystemExit(3)"):
         text, _ = export_function(replace(listed, data=name, bundle=name, gpus=(name,)), "python", leaves=1)
         assert defined(text).keys() == {"select"}
 
 
-def test_one_problem_is_one_answer(listed: Picks) -> None:
+def test_a_function_of_one_problem_has_one_answer(listed: Picks) -> None:
     picks = replace(listed, selections=listed.selections[:1])
     text, _ = export_function(picks, "python")
     assert "Held-out slowdown of the tree: unknown" in text and " if m" not in text
     assert slowdown(picks, defined(text)["select"]) == 1.0
 
 
-def test_what_cannot_be_had(listed: Picks, many_families: Bundle, refused: Callable[..., Any]) -> None:
+def test_impossible_exports_are_refused(listed: Picks, many_families: Bundle, refused: Callable[..., Any]) -> None:
     predictor = Predictor(many_families, gpu="t4")
     with refused("leaves is 0"):
         export_function(listed, "python", leaves=0)
@@ -231,7 +230,7 @@ def test_what_cannot_be_had(listed: Picks, many_families: Bundle, refused: Calla
         export_function(picks_for(predictor, [parse_problem("gemm:m64n512k256")]), "triton")
     with refused("several families", "gemm", "pointwise"):
         picks_for(predictor, [parse_problem("gemm:m64n512k256"), parse_problem("relu:n8c64h64w56")])
-    nothing = replace(listed, selections=tuple(replace(each, estimates=()) for each in listed.selections))
+    nothing = replace(listed, selections=tuple(replace(s, estimates=()) for s in listed.selections))
     for form in ("python", "triton"):
         with refused("no problem has a pick"):
             export_function(nothing, form)
