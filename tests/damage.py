@@ -1,4 +1,4 @@
-"""Damage inside valid files: JSON, arrays, tables, and bytes of any kind, drawn by a seeded `Random`."""
+"""Random damage inside valid files: JSON, arrays, tables, and any bytes, drawn by a seeded `Random`."""
 
 import io
 import json
@@ -33,7 +33,7 @@ ODD: tuple[Any, ...] = (
 )
 
 
-def in_json(content: bytes, random: Random, odd: Sequence[Any] = ODD) -> bytes:
+def damaged_json(content: bytes, random: Random, odd: Sequence[Any] = ODD) -> bytes:
     """Return a document with one damaged value at any depth.
 
     The value is missing, doubled, renamed, of another kind (in ``odd``), or nested deeply.
@@ -59,7 +59,7 @@ def in_json(content: bytes, random: Random, odd: Sequence[Any] = ODD) -> bytes:
     return (f"{'[' * 900}{text}{']' * 900}" if random.random() < 0.02 else text).encode()
 
 
-def in_array(array: np.ndarray, random: Random) -> np.ndarray:
+def damaged_array(array: np.ndarray, random: Random) -> np.ndarray:
     """Return an array of another type, length or shape, or with other values in some places."""
     odd = random.choice((-1, 0, 1, len(array), 2**31 - 1, -(2**31), float("nan"), float("inf"), 1e38))
     values = array.copy()
@@ -76,11 +76,11 @@ def in_array(array: np.ndarray, random: Random) -> np.ndarray:
     return random.choice(changed)
 
 
-def in_arrays(content: bytes, random: Random) -> bytes:
+def damaged_npz(content: bytes, random: Random) -> bytes:
     """Return a NumPy archive with one array changed, replaced by another one, or missing."""
     arrays = dict(np.load(io.BytesIO(content)))
     name, other = random.choices(list(arrays), k=2)
-    arrays[name] = arrays[other] if random.random() < 0.2 else in_array(arrays[name], random)
+    arrays[name] = arrays[other] if random.random() < 0.2 else damaged_array(arrays[name], random)
     if random.random() < 0.05:
         del arrays[name]
     out = io.BytesIO()
@@ -88,12 +88,12 @@ def in_arrays(content: bytes, random: Random) -> bytes:
     return out.getvalue()
 
 
-def in_columns(content: bytes, random: Random) -> bytes:
+def damaged_parquet(content: bytes, random: Random) -> bytes:
     """Return a table with one column changed, empty, missing or renamed, without rows, or with another order of
     columns."""
     frame = pd.read_parquet(io.BytesIO(content))
     name = random.choice(list(frame.columns))
-    values = in_array(frame[name].to_numpy(), random)
+    values = damaged_array(frame[name].to_numpy(), random)
     fits = values.shape == (len(frame),) and values.dtype.kind != "c"
     changed = (
         frame.assign(**{name: values if fits else None}),
@@ -108,7 +108,7 @@ def in_columns(content: bytes, random: Random) -> bytes:
     return out.getvalue()
 
 
-def in_bytes(content: bytes, random: Random) -> bytes:
+def damaged_bytes(content: bytes, random: Random) -> bytes:
     """Return the file cut short, or with some inverted bits."""
     if random.random() < 0.4:
         return content[: random.randrange(len(content))]
@@ -118,7 +118,11 @@ def in_bytes(content: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-INSIDE: dict[str, Callable[[bytes, Random], bytes]] = {"json": in_json, "npz": in_arrays, "parquet": in_columns}
+DAMAGE: dict[str, Callable[[bytes, Random], bytes]] = {
+    "json": damaged_json,
+    "npz": damaged_npz,
+    "parquet": damaged_parquet,
+}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A damaged file is read or refused in one line by every reader of a user's file."""
+"""Tests that every reader of a user's file reads a damaged file or refuses it in one line."""
 
 import gzip
 import io
@@ -18,12 +18,12 @@ from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import registry
 from surrogate.formats import FORMATS
-from tests.damage import ODD, in_bytes, in_json, write
+from tests.damage import ODD, damaged_bytes, damaged_json, write
 
 DAMAGED_FILES = 12
-"""Per reader; each drawn from its number, so that a failure comes back."""
+"""Number of damaged files for each reader; the number seeds the damage, so that a failure can be repeated."""
 Files = dict[str, bytes]
-"""Name → content; the first is the one that the reader is given."""
+"""Name → content; the reader gets the first file."""
 SAMPLES = Path(__file__).parent / "formats" / "samples"
 """Small good files; the numbers in most of them are invented."""
 
@@ -35,14 +35,14 @@ def parquet(frame: pd.DataFrame) -> bytes:
 
 
 def wheel(folder: Path) -> Files:
-    """One table of aiconfigurator's wheel, not packed, so that damage reaches the parquet file."""
+    """Return an aiconfigurator wheel with one uncompressed table, so that damage reaches the parquet file."""
     frame = pd.DataFrame({"m": [1, 2], "n": 64, "k": 64, "gemm_dtype": "bfloat16", "kernel_source": "a", "latency": 1})
     with zipfile.ZipFile(folder / "good.whl", "w") as file:
         file.writestr("h100_sxm/gemm/vllm/1.0/gemm_perf.parquet", parquet(frame))
     return {"a.whl": (folder / "good.whl").read_bytes()}
 
 
-def t1_beside_a_cache(folder: Path) -> Files:
+def t1_and_cache(folder: Path) -> Files:
     files = {"T1.json": "convolution_milo.T1.json", "cache.json": "convolution_milo_A4000.cache.json"}
     return {name: (SAMPLES / sample).read_bytes() for name, sample in files.items()}
 
@@ -63,7 +63,7 @@ def read_profile(path: Path) -> object:
     return profile(read_trace(path))
 
 
-def imported(name: str, **options: Any) -> Callable[[Path], object]:
+def importer_of(name: str, **options: Any) -> Callable[[Path], object]:
     return lambda path: FORMATS[name].read([path], **options)
 
 
@@ -71,13 +71,13 @@ def read_t1_and_cache(path: Path) -> object:
     return FORMATS["kernel-tuner"].read([path, path.with_name("cache.json")])
 
 
-def called(module: str, function: str, **options: Any) -> Callable[[Path], object]:
+def reader_of(module: str, function: str, **options: Any) -> Callable[[Path], object]:
     return lambda path: getattr(__import__(module, fromlist=[function]), function)(path, **options)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of a user's file: a good sample, made in an empty folder, and the call that reads it."""
+    """A reader of a user's file, with a function that makes a valid sample in an empty folder."""
 
     name: str
     sample: Callable[[Path], Files]
@@ -91,54 +91,56 @@ def sample(name: str, read: Callable[[Path], object], file: str) -> Reader:
 
 LISTS = ("problems.txt", "problems.csv", "problems.jsonl", "test-set-ii.txt")
 READERS = (
-    *(sample(name, called("surrogate.dataset.problem_list", "read_list"), name) for name in LISTS),
+    *(sample(name, reader_of("surrogate.dataset.problem_list", "read_list"), name) for name in LISTS),
     sample("gpus", lambda path: registry().with_file(path), "gpus.toml"),
-    sample("import nvprof", imported("nvprof"), "nvprof_trace.csv"),
-    sample("import ncu", imported("ncu"), "ncu_raw.csv"),
-    sample("import miopen", imported("miopen", gpu="mi210"), "miopen.txt"),
-    sample("import lin-csv", imported("lin-csv", gpu="v100"), "lin.csv"),
-    sample("import cudnn-scope", imported("cudnn-scope"), "cudnn_scope.json"),
-    sample("import kernel-tuner", imported("kernel-tuner"), "convolution_milo_A4000.cache.json"),
-    sample("import T4", imported("kernel-tuner", gpu="a4000"), "convolution_milo_A4000.T4.json"),
-    Reader("import T1", t1_beside_a_cache, read_t1_and_cache),
-    sample("import triton", imported("triton", gpu="h100"), "triton.autotune.json"),
-    sample("import inductor", imported("inductor", gpu="h100"), "inductor.json"),
-    Reader("import aiconfigurator", wheel, imported("aiconfigurator", family="gemm")),
-    sample("settings", called("surrogate.evaluation.study", "read_settings"), "settings.json"),
-    sample("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), "overheads.json"),
+    sample("import nvprof", importer_of("nvprof"), "nvprof_trace.csv"),
+    sample("import ncu", importer_of("ncu"), "ncu_raw.csv"),
+    sample("import miopen", importer_of("miopen", gpu="mi210"), "miopen.txt"),
+    sample("import lin-csv", importer_of("lin-csv", gpu="v100"), "lin.csv"),
+    sample("import cudnn-scope", importer_of("cudnn-scope"), "cudnn_scope.json"),
+    sample("import kernel-tuner", importer_of("kernel-tuner"), "convolution_milo_A4000.cache.json"),
+    sample("import T4", importer_of("kernel-tuner", gpu="a4000"), "convolution_milo_A4000.T4.json"),
+    Reader("import T1", t1_and_cache, read_t1_and_cache),
+    sample("import triton", importer_of("triton", gpu="h100"), "triton.autotune.json"),
+    sample("import inductor", importer_of("inductor", gpu="h100"), "inductor.json"),
+    Reader("import aiconfigurator", wheel, importer_of("aiconfigurator", family="gemm")),
+    sample("settings", reader_of("surrogate.evaluation.study", "read_settings"), "settings.json"),
+    sample("overheads", reader_of("surrogate.trace.iteration.overheads", "load_overheads"), "overheads.json"),
     sample("trace", read_profile, "kineto.json"),
     Reader(
         "trace, gz",
         lambda _: {"t.json.gz": gzip.compress((SAMPLES / "kineto.json").read_bytes(), mtime=0)},
         read_profile,
     ),
-    Reader("ONNX", onnx_graph, called("surrogate.network.read", "read_network", batch=2), needs="onnx"),
+    Reader("ONNX", onnx_graph, reader_of("surrogate.network.read", "read_network", batch=2), needs="onnx"),
 )
 
 
 def odd_json(data: bytes, random: Random) -> bytes:
-    """A line's document (or the whole one) with one value of another kind, or gone."""
+    """Return JSON or JSON lines with one value of one document removed or replaced."""
     lines = data.split(b"\n") if b"\n" in data.strip() else [data]
     number = random.randrange(len(lines))
     try:
-        lines[number] = in_json(lines[number], random, (*ODD, 2**63, "\0", "x" * 3000, {"": None}, ["x"]))
+        lines[number] = damaged_json(lines[number], random, (*ODD, 2**63, "\0", "x" * 3000, {"": None}, ["x"]))
     except ValueError:
-        return in_bytes(data, random)
+        return damaged_bytes(data, random)
     return b"\n".join(lines)
 
 
 def odd_column(data: bytes, random: Random) -> bytes:
-    """A table with one column of another type, or gone, or without rows."""
+    """Return a table with one column of another type or removed, or without rows."""
     table = pd.read_parquet(io.BytesIO(data))
     name = random.choice(list(table.columns))
-    odd = random.choice((None, "x", b"\xff", [1], {"a": 1}, True, -1, 2**63 - 1, float("nan"), pd.Timedelta(1), "gone"))
-    if odd == "gone":
+    odd = random.choice(
+        (None, "x", b"\xff", [1], {"a": 1}, True, -1, 2**63 - 1, float("nan"), pd.Timedelta(1), "removed")
+    )
+    if odd == "removed":
         return parquet(table.drop(columns=name) if random.random() < 0.5 else table.iloc[:0])
     return parquet(table.assign(**{name: [odd] * len(table)}))
 
 
 def damaged(data: bytes, random: Random) -> bytes:
-    """What the file holds is damaged more often than the file that holds it."""
+    """Return the data damaged, more often inside its format than in its bytes."""
     inside = random.random() < 0.6
     if inside and data.startswith(b"\x1f\x8b"):
         return gzip.compress(damaged(gzip.decompress(data), random), mtime=0)
@@ -146,11 +148,11 @@ def damaged(data: bytes, random: Random) -> bytes:
         return odd_column(data, random)
     if inside and data.lstrip().startswith((b"{", b"[")):
         return odd_json(data, random)
-    return in_bytes(data, random) if data else data
+    return damaged_bytes(data, random) if data else data
 
 
 def is_refused(read: Callable[[Path], object], files: Files, folder: Path) -> bool:
-    """False where the first file is read; anything but an `InputError` of one readable line goes on to the test."""
+    """Return whether the first file is refused by an `InputError` of one printable line; other errors propagate."""
     try:
         read(write(files, folder) / next(iter(files)))
     except InputError as error:
@@ -161,7 +163,7 @@ def is_refused(read: Callable[[Path], object], files: Files, folder: Path) -> bo
 
 
 def try_damage(name: str, read: Callable[[Path], object], good: Files, folder: Path) -> None:
-    """The good files are read; some of the damaged ones are refused, and none ends in a traceback."""
+    """Assert that valid files are read, some damaged ones are refused, and none ends in a traceback."""
     assert not is_refused(read, good, folder / "good")
     refused = 0
     for number in range(DAMAGED_FILES):
@@ -181,16 +183,16 @@ def test_a_good_file_is_read_and_a_damaged_one_is_read_or_refused(reader: Reader
 
 
 @pytest.mark.parametrize("module", ["surrogate.dataset.store:read_dataset", "surrogate.dataset.problem_list:read_list"])
-def test_a_damaged_table(module: str, table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
-    try_damage(module, called(*module.split(":")), {"d.parquet": parquet(table(2))}, tmp_path)
+def test_a_damaged_table_is_read_or_refused(module: str, table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
+    try_damage(module, reader_of(*module.split(":")), {"d.parquet": parquet(table(2))}, tmp_path)
 
 
-def test_a_damaged_bundle(table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
+def test_a_damaged_bundle_is_read_or_refused(table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train
 
     save(train(Dataset(normalise(table(12), "invented")), model="linear-terms"), tmp_path / "good bundle")
     paths = [path for path in (tmp_path / "good bundle").rglob("*") if path.is_file()]
-    paths.sort(key=lambda path: path.name != "bundle.json")  # the index is the one that the reader is given
+    paths.sort(key=lambda path: path.name != "bundle.json")  # the reader gets the index
     good = {path.relative_to(tmp_path / "good bundle").as_posix(): path.read_bytes() for path in paths}
     try_damage("bundle", read_bundle, good, tmp_path)

@@ -1,7 +1,7 @@
-"""How long answers take, in groups: beside each of ours what it is to be measured against, where there is such a thing.
+"""Benchmarks of answers in groups, with a reference to compare with if there is one.
 
-``python -m pytest tests/benchmarks`` prints a table per group, with ratios in parentheses; nothing is asserted about
-times. `experiments.speed` asks the same questions of other predictors.
+``python -m pytest tests/benchmarks`` prints a table per group, with ratios in parentheses; times are not asserted.
+`experiments.speed` times other predictors on the same questions.
 """
 
 import gzip
@@ -49,62 +49,64 @@ def convs(measured: Dataset) -> list[Conv]:
 @pytest.fixture(scope="module")
 def served(convs: list[Conv]) -> Predictor:
     predictor = load(speed.GPU)
-    predictor.select(convs[0])  # what is made ready once per setting
+    predictor.select(convs[0])  # builds the ranker of the setting
     return predictor
 
 
-def ask(
+def benchmark_each(
     benchmark: BenchmarkFixture, served: Predictor, answer: Callable[[Any], object], questions: Sequence[object]
 ) -> None:
-    """Time each question once a round, none of which was answered before."""
+    """Time one question a round, without cached answers."""
     following = itertools.cycle(questions)
 
-    def forget() -> tuple[tuple[object], dict[str, object]]:
+    def next_uncached() -> tuple[tuple[object], dict[str, object]]:
         served.forget()
         return (next(following),), {}
 
-    benchmark.pedantic(answer, setup=forget, rounds=len(questions), warmup_rounds=3)
+    benchmark.pedantic(answer, setup=next_uncached, rounds=len(questions), warmup_rounds=3)
 
 
 @pytest.mark.benchmark(group="one problem")
-def test_predict(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
-    ask(benchmark, served, lambda conv: served.predict(conv, ALGORITHM), convs)
+def test_predict_one_problem(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
+    benchmark_each(benchmark, served, lambda conv: served.predict(conv, ALGORITHM), convs)
 
 
 @pytest.mark.benchmark(group="one problem")
-def test_select(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
-    ask(benchmark, served, served.select, convs)
+def test_select_one_problem(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
+    benchmark_each(benchmark, served, served.select, convs)
 
 
 @pytest.mark.benchmark(group="one problem")
-def test_select_what_was_answered_before(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
+def test_select_a_cached_answer(benchmark: BenchmarkFixture, served: Predictor, convs: list[Conv]) -> None:
     benchmark(served.select, convs[0])
 
 
 @pytest.mark.benchmark(group="a network of 56 convolutions")
-def test_a_network(benchmark: BenchmarkFixture, served: Predictor) -> None:
+def test_select_a_network(benchmark: BenchmarkFixture, served: Predictor) -> None:
     layers = networks()[speed.NETWORK]
     layers = list(itertools.islice(itertools.cycle(layers), 56))
-    ask(benchmark, served, served.select_many, [layers] * 20)
+    benchmark_each(benchmark, served, served.select_many, [layers] * 20)
 
 
 @pytest.fixture(scope="module")
-def many(convs: list[Conv]) -> pd.DataFrame:
+def big_table(convs: list[Conv]) -> pd.DataFrame:
     return speed.big_table(convs)
 
 
 @pytest.mark.benchmark(group="a table")
-def test_a_table(benchmark: BenchmarkFixture, served: Predictor, many: pd.DataFrame) -> None:
-    benchmark.extra_info["rows"] = len(many)
-    benchmark.pedantic(served.predict, args=(many,), rounds=3, warmup_rounds=1)
+def test_predict_a_table(benchmark: BenchmarkFixture, served: Predictor, big_table: pd.DataFrame) -> None:
+    benchmark.extra_info["rows"] = len(big_table)
+    benchmark.pedantic(served.predict, args=(big_table,), rounds=3, warmup_rounds=1)
 
 
 @pytest.mark.benchmark(group="a table")
-def test_a_table_by_xgboost_alone(benchmark: BenchmarkFixture, served: Predictor, many: pd.DataFrame) -> None:
-    """The same trees, asked about columns that lie ready."""
+def test_score_a_table_by_xgboost_alone(
+    benchmark: BenchmarkFixture, served: Predictor, big_table: pd.DataFrame
+) -> None:
+    """The same trees score columns that were computed before."""
     part = served.bundle.parts["conv"]
     assert isinstance(part.model, BoostedTerms)
-    design = part.model.design(rows_of(many, CONV))
+    design = part.model.design(rows_of(big_table, CONV))
     booster = part.model.times().trees.booster(design.shape[1])
     booster.set_param({"nthread": 2})
     scores = benchmark.pedantic(booster.inplace_predict, args=(design,), rounds=3, warmup_rounds=1)
@@ -113,38 +115,38 @@ def test_a_table_by_xgboost_alone(benchmark: BenchmarkFixture, served: Predictor
 
 @pytest.mark.benchmark(group="cold start")
 @pytest.mark.parametrize("words", speed.COLD.values(), ids=speed.COLD)
-def test_a_command(benchmark: BenchmarkFixture, words: Sequence[str]) -> None:
+def test_start_a_command(benchmark: BenchmarkFixture, words: Sequence[str]) -> None:
     benchmark.pedantic(speed.start, args=(words,), rounds=3, warmup_rounds=1)
 
 
 @pytest.mark.benchmark(group="cold start")
-def test_python_with_numpy_alone(benchmark: BenchmarkFixture) -> None:
+def test_start_python_with_numpy_alone(benchmark: BenchmarkFixture) -> None:
     words = [sys.executable, "-c", "import numpy"]
     benchmark.pedantic(subprocess.run, args=(words,), kwargs={"check": True}, rounds=3, warmup_rounds=1)
 
 
 @pytest.fixture(scope="module")
-def few(measured: Dataset) -> Dataset:
+def small_dataset(measured: Dataset) -> Dataset:
     frame = measured.frame.sample(TRAINED_ROWS, random_state=0).reset_index(drop=True)
     return measured.with_frame(frame)
 
 
 @pytest.mark.benchmark(group="training")
-def test_train_with_the_cards_errors(benchmark: BenchmarkFixture, few: Dataset) -> None:
-    benchmark.pedantic(train, args=(few,), rounds=1)
+def test_train_with_cross_validation(benchmark: BenchmarkFixture, small_dataset: Dataset) -> None:
+    benchmark.pedantic(train, args=(small_dataset,), rounds=1)
 
 
 @pytest.mark.benchmark(group="training")
-def test_one_fit_alone(benchmark: BenchmarkFixture, few: Dataset) -> None:
-    rows = rows_of(few.frame, CONV)
+def test_fit_one_model(benchmark: BenchmarkFixture, small_dataset: Dataset) -> None:
+    rows = rows_of(small_dataset.frame, CONV)
     benchmark.pedantic(lambda: BoostedTerms().fit(rows), rounds=1)
 
 
 @pytest.mark.benchmark(group="trace")
-def test_what_a_trace_says(benchmark: BenchmarkFixture) -> None:
+def test_profile_a_trace(benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(lambda: profile(read_trace(TRACE)), rounds=3)
 
 
 @pytest.mark.benchmark(group="trace")
-def test_its_json_alone(benchmark: BenchmarkFixture) -> None:
+def test_parse_the_json_of_a_trace(benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(lambda: json.loads(gzip.decompress(TRACE.read_bytes())), rounds=3)

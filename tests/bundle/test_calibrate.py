@@ -1,4 +1,4 @@
-"""Calibration: a correction that is known is found, intervals hold, other GPUs stay, bundles survive the disk."""
+"""Tests of calibration: known corrections are found, intervals cover, other GPUs and saved bundles do not change."""
 
 from collections.abc import Callable
 
@@ -28,12 +28,12 @@ Table = Callable[..., pd.DataFrame]
 
 @pytest.fixture(scope="module")
 def bundle(table: Table) -> Bundle:
-    """Fitted on two GPUs."""
+    """Return a bundle fitted on two GPUs."""
     return train(table(16, noise=0.02), model="linear-terms")
 
 
 def on_new_gpu(table: Table, bundle: Bundle, shapes: int = 16, noise: float = 0.02) -> Dataset:
-    """Times on a third GPU: the bundle's own predictions, changed by a factor per algorithm and one per size."""
+    """Return times on a third GPU: the bundle's predictions, times a factor per algorithm and one per size."""
     frame = normalise(table(shapes, gpus=(NEW,), seed=3), "test")
     times_us = bundle.parts["conv"].model.predict(rows_of(frame))
     factor = frame["algorithm"].map({"IMPLICIT_GEMM": 0.5, "IMPLICIT_PRECOMP_GEMM": 0.7, "FFT": 0.6, "WINOGRAD": 0.4})
@@ -49,14 +49,14 @@ def median_error(bundle: Bundle, data: Dataset) -> float:
 
 
 def split(data: Dataset, share: float = 0.5) -> tuple[Dataset, Dataset]:
-    """By shape: every other channel count measured, the rest to judge."""
+    """Split data by shape into measured and held-out rows: every other channel count is measured."""
     channels = sorted(data.frame["c"].unique())
     inside = data.frame["c"].isin(channels[:: round(1 / share)])
     return data.with_frame(data.frame[inside]), data.with_frame(data.frame[~inside])
 
 
 def test_a_known_correction_is_found_on_held_out_shapes(table: Table, bundle: Bundle) -> None:
-    """Factors per algorithm and a trend over the size, from half of the shapes."""
+    """The data differ by a factor per algorithm and a trend over the size."""
     measured, evaluated = split(on_new_gpu(table, bundle))
     calibrated = calibrate(bundle, measured)
     assert median_error(bundle, evaluated) > 0.3
@@ -66,7 +66,7 @@ def test_a_known_correction_is_found_on_held_out_shapes(table: Table, bundle: Bu
     assert card["problems"] == len(measured.frame.drop_duplicates(["n", "c", "h", "k", "r", "groups", "stride_h"]))
 
 
-def test_intervals_are_fitted_again_and_hold(table: Table, bundle: Bundle) -> None:
+def test_intervals_are_refitted_and_cover_held_out_times(table: Table, bundle: Bundle) -> None:
     measured, evaluated = split(on_new_gpu(table, bundle, shapes=24))
     frame = evaluated.frame[evaluated.frame["status"] == "ok"]
 
@@ -74,10 +74,10 @@ def test_intervals_are_fitted_again_and_hold(table: Table, bundle: Bundle) -> No
     inside = (after["lower_us"] <= frame["time_us"]) & (frame["time_us"] <= after["upper_us"])
     assert inside.mean() > 0.8
     ratio = np.log(after["upper_us"] / after["lower_us"]) / np.log(before["upper_us"] / before["lower_us"])
-    assert ratio.median() < 0.7  # the bundle's own are those of a poorer model
+    assert ratio.median() < 0.7  # uncorrected errors are larger
 
 
-def test_other_gpus_stay_as_they_are_and_the_new_one_is_known(table: Table, bundle: Bundle) -> None:
+def test_other_gpus_do_not_change_and_the_new_one_is_in_domain(table: Table, bundle: Bundle) -> None:
     calibrated = calibrate(bundle, on_new_gpu(table, bundle))
     old = table(6)
     pd.testing.assert_frame_equal(predicted(calibrated, old), predicted(bundle, old))
@@ -88,8 +88,8 @@ def test_other_gpus_stay_as_they_are_and_the_new_one_is_known(table: Table, bund
 
 
 @pytest.mark.slow
-def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp_path) -> None:
-    """Nothing but JSON and arrays."""
+def test_a_calibrated_bundle_is_saved_and_loaded(table: Table, bundle: Bundle, tmp_path) -> None:
+    """Its files are JSON and arrays only."""
     data = on_new_gpu(table, bundle, shapes=60)
     calibrated = calibrate(bundle, data)
     assert next(iter(calibrated.card["calibration"].values()))["problems"] >= 100
@@ -100,7 +100,7 @@ def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp
     assert again.card["calibration"] == calibrated.card["calibration"]
 
 
-def test_a_second_calibration_adds_a_gpu_or_corrects_it_anew(table: Table, bundle: Bundle) -> None:
+def test_a_second_calibration_adds_a_gpu_or_replaces_its_correction(table: Table, bundle: Bundle) -> None:
     first = calibrate(bundle, on_new_gpu(table, bundle))
     both = calibrate(first, table(16, gpus=("Tesla P100-SXM2-16GB",), seed=5))
     assert len(both.card["calibration"]) == 2
@@ -111,34 +111,33 @@ def test_a_second_calibration_adds_a_gpu_or_corrects_it_anew(table: Table, bundl
     assert median_error(calibrate(first, doubled), doubled) < 0.1  # not on top of the first
 
 
-def test_order_of_rows_does_not_matter(table: Table, bundle: Bundle) -> None:
+def test_the_order_of_rows_does_not_matter(table: Table, bundle: Bundle) -> None:
     data = on_new_gpu(table, bundle, shapes=8)
     shuffled = data.with_frame(data.frame.sample(frac=1, random_state=0))
     once, twice = (predicted(calibrate(bundle, data), data.frame), predicted(calibrate(bundle, shuffled), data.frame))
     np.testing.assert_allclose(once["predicted_us"], twice["predicted_us"], rtol=1e-3)
 
 
-def test_too_little_is_refused(refused, table: Table, bundle: Bundle) -> None:
-    """Fewer than ten problems, one shape, a library that the bundle does not know."""
+def test_unsuitable_calibration_data_is_refused(refused, table: Table, bundle: Bundle) -> None:
+    """The data have too few problems, one shape, or a library that the bundle lacks."""
     with refused("has 8 measured problems, calibration needs at least 10", "--sample 10"):
         calibrate(bundle, on_new_gpu(table, bundle, shapes=4))
-    one = table(1, gpus=(NEW,), batches=range(1, 13))
+    one_shape = table(1, gpus=(NEW,), batches=range(1, 13))
     with refused("one shape"):
-        calibrate(bundle, one)
+        calibrate(bundle, one_shape)
     with refused("measured with reference"):
         calibrate(bundle, table(16, gpus=(NEW,)).assign(library="reference"))
-    assert "calibrated" not in MODELS  # a comparison could not fit it
+    assert "calibrated" not in MODELS  # `compare` could not fit it
 
 
-def test_refusals_are_learned(table: Table, bundle: Bundle) -> None:
-    """An algorithm that the new GPU refused is not supported there, and still is elsewhere."""
+def test_an_algorithm_refused_by_the_new_gpu_is_unsupported_there_alone(table: Table, bundle: Bundle) -> None:
     data = on_new_gpu(table, bundle)
-    gone = data.frame["algorithm"] == "WINOGRAD"
+    refused = data.frame["algorithm"] == "WINOGRAD"
     frame = data.frame.assign(
-        status=data.frame["status"].where(~gone, "not_supported"), time_us=data.frame["time_us"].where(~gone)
+        status=data.frame["status"].where(~refused, "not_supported"), time_us=data.frame["time_us"].where(~refused)
     )
     calibrated = calibrate(bundle, data.with_frame(frame))
-    assert not predicted(calibrated, frame)["supported"][gone].any()
+    assert not predicted(calibrated, frame)["supported"][refused].any()
     old = table(16)
     assert predicted(calibrated, old)["supported"].equals(predicted(bundle, old)["supported"])
 
@@ -149,20 +148,19 @@ def conditioned(inputs: Inputs, target: np.ndarray, scales: dict[str, float]) ->
     )
 
 
-def said(correction: Correction, inputs: Inputs) -> np.ndarray:
+def log_factors(correction: Correction, inputs: Inputs) -> np.ndarray:
     return covariance(correction.scales, inputs, correction.inputs) @ correction.weights
 
 
 @given(st.integers(2, 30), st.integers(0, 5))
-def test_a_covariance_is_one(count: int, seed: int) -> None:
-    """Symmetric and without negative eigenvalues, whatever the rows."""
+def test_a_covariance_is_symmetric_and_positive_semidefinite(count: int, seed: int) -> None:
     matrix = covariance(MEDIANS, inputs := invented(count, seed), inputs)
     np.testing.assert_allclose(matrix, matrix.T)
     assert np.linalg.eigvalsh(matrix).min() > -1e-9
 
 
-def test_a_process_agrees_with_an_independent_one() -> None:
-    """scikit-learn's Gaussian process, given the same covariance: one mechanism, one candidate, no linear part."""
+def test_a_correction_equals_scikit_learns_gaussian_process() -> None:
+    """The covariance is the same: one mechanism, one candidate, no linear part."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -170,16 +168,16 @@ def test_a_process_agrees_with_an_independent_one() -> None:
     x, y, new = random.normal(size=(20, 3)), random.normal(size=20), random.normal(size=(7, 3))
     scales = {**dict.fromkeys(PRIORS, 0.0), "common": 0.3, "smooth": 0.5, "length": 1.2, "noise": 0.2}
     kernel = ConstantKernel(0.09) + ConstantKernel(0.25) * RBF(1.2)
-    theirs = GaussianProcessRegressor(kernel, alpha=0.04 + 1e-10, optimizer=None).fit(x, y)
-    np.testing.assert_allclose(said(conditioned(same(x), y, scales), same(new)), theirs.predict(new), rtol=1e-6)
+    process = GaussianProcessRegressor(kernel, alpha=0.04 + 1e-10, optimizer=None).fit(x, y)
+    np.testing.assert_allclose(log_factors(conditioned(same(x), y, scales), same(new)), process.predict(new), rtol=1e-6)
 
 
-def test_far_from_every_measurement_little_is_said() -> None:
-    """The smooth part fades; the common one stays."""
+def test_a_correction_shrinks_far_from_measurements() -> None:
+    """The smooth part decays with the distance; the common part does not."""
     near, far = invented(20, 0), invented(5, 1)
     correction = conditioned(near, np.full(20, 0.8), {**MEDIANS, "linear": 0.0})
     away = Inputs(far.terms + 100.0, far.mechanism + 50, far.candidate + 50)
-    assert (np.abs(said(correction, away)) < np.abs(said(correction, near)).min()).all()
+    assert (np.abs(log_factors(correction, away)) < np.abs(log_factors(correction, near)).min()).all()
 
 
 def invented(count: int, seed: int) -> Inputs:
@@ -193,8 +191,8 @@ def same(terms: np.ndarray) -> Inputs:
     return Inputs(terms, zeros, zeros)
 
 
-def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bundle: Bundle) -> None:
-    """Their errors foretell nothing: widths stay, and no error is called held out."""
+def test_training_rows_do_not_change_the_interval_widths(table: Table, bundle: Bundle) -> None:
+    """Their errors are not held-out errors."""
     again = calibrate(bundle, table(16, noise=0.02))
     assert again.parts["conv"].widths == bundle.parts["conv"].widths
     for row in again.card["calibration"].values():
@@ -206,13 +204,13 @@ def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bu
 
 
 @pytest.mark.slow
-def test_on_measured_gpus(measurements) -> None:
-    """T4 from the other GPUs: its other shapes' times get better by a third, and intervals hold."""
+def test_calibration_reduces_errors_on_a_measured_gpu(measurements) -> None:
+    """T4 is left out of training; its correction is fitted on some shapes and tested on the others."""
     data = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet")
     frame = data.frame[(data.frame["direction"] == "fwd") & (data.frame["dtype"] == "fp32")]
-    on_t4 = frame["gpu"] == "Tesla T4"
-    fitted = train(data.with_frame(frame[~on_t4]), model="linear-terms")
-    own = frame[on_t4 & (frame["status"] == "ok")]
+    is_t4 = frame["gpu"] == "Tesla T4"
+    fitted = train(data.with_frame(frame[~is_t4]), model="linear-terms")
+    own = frame[is_t4 & (frame["status"] == "ok")]
     measured = own["c"] % 64 != 0
     assert len(own[measured]) > 100 < len(own[~measured])
     evaluated = data.with_frame(own[~measured])
@@ -222,8 +220,8 @@ def test_on_measured_gpus(measurements) -> None:
     assert ((out["lower_us"] <= times) & (times <= out["upper_us"])).mean() > 0.8
 
 
-def test_candidates_stay_and_new_ones_join(table: Table, bundle: Bundle) -> None:
-    """A sample of two algorithms, one of which the bundle never saw."""
+def test_calibration_keeps_candidates_and_adds_new_ones(table: Table, bundle: Bundle) -> None:
+    """The sample has two algorithms, one of them unknown to the bundle."""
     trees = train(table(16, noise=0.02, algorithms=("IMPLICIT_GEMM", "FFT")), params={"rounds": 20})
     data = on_new_gpu(table, bundle)
     sample = data.with_frame(data.frame[data.frame["algorithm"].isin(["IMPLICIT_GEMM", "WINOGRAD"])])
@@ -236,7 +234,7 @@ def test_candidates_stay_and_new_ones_join(table: Table, bundle: Bundle) -> None
 
 
 def products(count: int, factor: Callable[[pd.DataFrame], object]) -> tuple[Rows, np.ndarray]:
-    """Rows of products on a T4 by two libraries, and times from which theirs differ by ``factor`` of the table."""
+    """Return rows of products on a T4 by two libraries, and predicted times that differ from them by ``factor``."""
     sizes = pd.DataFrame({"m": 2 ** (np.arange(count) % 9), "n": 512 + 64 * np.arange(count), "k": 1024})
     frame = pd.concat([sizes.assign(library=library) for library in ("cublas", "torch")], ignore_index=True)
     frame = frame.assign(
@@ -255,28 +253,28 @@ def products(count: int, factor: Callable[[pd.DataFrame], object]) -> tuple[Rows
     return checked(frame.assign(time_us=predicted_us * factor(frame))), predicted_us
 
 
-def said_of(rows: Rows, predicted_us: np.ndarray) -> np.ndarray:
+def fitted_log_factors(rows: Rows, predicted_us: np.ndarray) -> np.ndarray:
     correction, _ = fit_correction(rows, predicted_us)
     return correction.log_factor(rows.columns(correction_columns(rows.family)), rows.candidate, predicted_us)
 
 
-def test_few_rows_tell_an_offset_of_each_library_and_an_outlier_little() -> None:
-    """Twenty rows: half and twice the time, one of them a hundred times that."""
+def test_few_rows_give_an_offset_per_library_despite_an_outlier() -> None:
+    """Twenty rows take half or twice the predicted time; then one of them takes 100 times."""
     by_library = {"cublas": 0.5, "torch": 2.0}
     rows, predicted_us = products(10, lambda frame: frame["library"].map(by_library))
     expected = np.log(rows.frame["library"].map(by_library).to_numpy(dtype=float))
-    np.testing.assert_allclose(said_of(rows, predicted_us), expected, atol=0.35)
+    np.testing.assert_allclose(fitted_log_factors(rows, predicted_us), expected, atol=0.35)
     rows, predicted_us = products(10, lambda frame: np.where(frame.index == 3, 100.0, 0.5))
     others = np.arange(len(rows)) != 3
-    np.testing.assert_allclose(said_of(rows, predicted_us)[others], np.log(0.5), atol=0.2)
+    np.testing.assert_allclose(fitted_log_factors(rows, predicted_us)[others], np.log(0.5), atol=0.2)
 
 
-def test_what_does_not_hold_for_other_shapes_is_left_out() -> None:
-    """Noise alone, 20 times: it is hardly ever sure that a correction is better than none."""
+def test_noise_rarely_gives_a_correction() -> None:
+    """A correction is dropped if it does not reduce held-out errors."""
     random = np.random.default_rng(0)
-    said = []
+    largest = []
     for _ in range(20):
         noise = random.normal(0, 0.3, 40)
         rows, predicted_us = products(20, lambda frame, noise=noise: np.exp(noise[frame.index]))
-        said.append(np.abs(said_of(rows, predicted_us)).max())
-    assert sum(each > 0 for each in said) <= 3
+        largest.append(np.abs(fitted_log_factors(rows, predicted_us)).max())
+    assert sum(value > 0 for value in largest) <= 3

@@ -1,4 +1,4 @@
-"""Training by the workers of a Dask cluster: the same model as on one machine, from row groups."""
+"""Tests of training on a Dask cluster from row groups: the model equals that of one machine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ pytest.importorskip("distributed", reason="dask is not installed: the extra dask
 pytestmark = pytest.mark.filterwarnings("ignore")  # of dask's own processes and sockets
 
 
-def test_a_cluster_trains_what_one_machine_trains(seer, table, tmp_path):
+def test_a_cluster_trains_the_same_model_as_one_machine(seer, table, tmp_path):
     frame = normalise(table(8), "test")
     path = tmp_path / "data.parquet"
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, row_group_size=40)
@@ -26,11 +26,13 @@ def test_a_cluster_trains_what_one_machine_trains(seer, table, tmp_path):
     assert f"learned from {len(frame)} rows" in done.out
     rows = rows_of(frame)
     alone, cluster = (load(tmp_path / name).parts["conv"].model.predict(rows) for name in ("alone", "cluster"))
-    # Quantile sketches of partitions place a few cuts elsewhere; the trees are otherwise the same.
+    # Quantile sketches of partitions move a few cuts; the trees are otherwise equal.
     assert np.median(np.abs(cluster / alone - 1)) < 0.02
 
 
-def test_other_models_are_refused(seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
+def test_models_without_cluster_training_are_refused(
+    seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path
+) -> None:
     table(4).to_parquet(tmp_path / "data.parquet")
     done = seer("train", tmp_path / "data.parquet", "--model", "linear-terms", "--dask", "", "-o", tmp_path / "b")
     assert done.code == 2 and "cannot be trained on a cluster" in done.err

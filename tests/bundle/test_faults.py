@@ -1,4 +1,4 @@
-"""A bundle that somebody changed, all hashes renewed, is refused in one line or answers with finite times."""
+"""Tests that a changed bundle with recomputed hashes is refused in one line or gives finite times."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from surrogate.features.families import AnyProblem
 from surrogate.features.gpu import cpu_device
 from surrogate.models.trees import Trees
 from surrogate.prediction.export import export, picks_for
-from tests.damage import INSIDE, in_bytes, write
+from tests.damage import DAMAGE, damaged_bytes, write
 
 BUNDLES = {
     "cudnn7": ("v100", "n8c16h14k32r3p1"),
@@ -35,19 +35,19 @@ BUNDLES = {
     "language_quantise": ("b200", "quantise:n64c4096"),
     "language_mla": ("h100", "mla:b8h32q1k2048"),
 }
-"""Shipped bundle → a GPU and a problem that it is asked about."""
+"""Shipped bundle → a GPU and a problem that it answers."""
 Files = dict[str, bytes]
-SOUND = ("answered", "refused")
+ACCEPTED = ("answered", "refused")
 
 
 def bundle_files(name: str) -> Files:
-    """A shipped bundle's files by their paths."""
+    """Return the files of a shipped bundle by path."""
     folder = bundled.FOLDER / name
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def changed(good: Files, gpu: str, random: Random) -> tuple[str, Files]:
-    """The kind of fault, and the files of a bundle with it, all hashes renewed; tables are those of the GPU."""
+    """Return a fault's name and the damaged files, with recomputed hashes; tables of other GPUs are not damaged."""
     read = [name for name in good if ".parquet" not in name or f"grid.{gpu}" in name]
     name = random.choice([INDEX, INDEX, *read])
     kind = name.rpartition(".")[2]
@@ -57,11 +57,11 @@ def changed(good: Files, gpu: str, random: Random) -> tuple[str, Files]:
         files[name] = good[random.choice(list(good))]
     elif random.random() < 0.75:
         fault = f"values in {name if name == INDEX else f'.{kind}'}"
-        files[name] = INSIDE[kind](good[name], random)
+        files[name] = DAMAGE[kind](good[name], random)
     else:
         fault = f"bytes of {name if name == INDEX else f'.{kind}'}"
-        files[name] = in_bytes(good[name], random)
-    with suppress(ValueError, TypeError, KeyError, RecursionError):  # of an index that is none any more
+        files[name] = damaged_bytes(good[name], random)
+    with suppress(ValueError, TypeError, KeyError, RecursionError):  # the index itself may be damaged
         index = json.loads(files[INDEX])
         if name != INDEX:
             index["sha256"][name] = hashlib.sha256(files[name]).hexdigest()
@@ -70,7 +70,7 @@ def changed(good: Files, gpu: str, random: Random) -> tuple[str, Files]:
 
 
 def ask(folder: Path, gpu: str, problem: str) -> None:
-    """Every kind of question. Raises `InputError`, and `ValueError` for an answer that is no time."""
+    """Ask a bundle every kind of question; raise `ValueError` if a time is not positive and finite."""
     predictor = surrogate.load(folder, gpu=gpu)
     selection = predictor.select(problem)
     queries: list[str | AnyProblem] = [problem] * 20
@@ -79,14 +79,14 @@ def ask(folder: Path, gpu: str, problem: str) -> None:
     info = CliRunner().invoke(command, [str(folder)])
     if info.exception and not isinstance(info.exception, InputError):
         raise info.exception
-    for each in (*selection.candidates, *rows):
-        ends = each.lower_us, each.time_us, each.upper_us
+    for answer in (*selection.candidates, *rows):
+        ends = answer.lower_us, answer.time_us, answer.upper_us
         if not 0 < ends[0] <= ends[1] <= ends[2] < float("inf"):
             raise ValueError(f"{ends} µs")
 
 
 def outcome_of(call: Callable[[], object]) -> str:
-    """``answered``, ``refused``, or the fault."""
+    """Return ``answered``, ``refused``, or the error's text."""
     try:
         call()
     except InputError as error:
@@ -100,7 +100,7 @@ def outcome_of(call: Callable[[], object]) -> str:
 def outcome(name: str, seed: int, folder: Path, question: Callable[[Path, str, str], object]) -> str:
     fault, files = changed(bundle_files(name), BUNDLES[name][0], Random(seed))
     done = outcome_of(partial(question, write(files, folder / f"{name} {seed}"), *BUNDLES[name]))
-    return done if done in SOUND else f"{fault}: {done}"
+    return done if done in ACCEPTED else f"{fault}: {done}"
 
 
 def selected(folder: Path, gpu: str, problem: str) -> object:
@@ -109,18 +109,18 @@ def selected(folder: Path, gpu: str, problem: str) -> object:
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
-def test_a_changed_bundle_is_refused_or_answers(tmp_path: Path, seed: int) -> None:
-    assert outcome("language_quantise", seed, tmp_path, selected) in SOUND
+def test_a_damaged_bundle_is_refused_or_answers(tmp_path: Path, seed: int) -> None:
+    assert outcome("language_quantise", seed, tmp_path, selected) in ACCEPTED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLES)
-def test_many_changed_bundles_are_refused_or_answer(tmp_path: Path, name: str) -> None:
-    assert {outcome(name, seed, tmp_path, ask) for seed in range(200)} == set(SOUND)
+def test_many_damaged_bundles_are_refused_or_answer(tmp_path: Path, name: str) -> None:
+    assert {outcome(name, seed, tmp_path, ask) for seed in range(200)} == set(ACCEPTED)
 
 
-def spoilt(name: str, file: str, change: Callable[[Any], Any], folder: Path) -> Path:
-    """A shipped bundle in a folder, one JSON file of it changed and all hashes renewed."""
+def changed_bundle(name: str, file: str, change: Callable[[Any], Any], folder: Path) -> Path:
+    """Write a shipped bundle with one JSON file changed and all hashes recomputed; return its folder."""
     files = bundle_files(name)
     content = json.loads(files[file])
     change(content)
@@ -131,7 +131,7 @@ def spoilt(name: str, file: str, change: Callable[[Any], Any], folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "says"),
+    ("file", "change", "message"),
     [
         (INDEX, lambda c: c.pop("parts"), "required field `parts`"),
         (INDEX, lambda c: c["card"].update(data={"gpus": 3}), "got `int` - at `$.data.gpus`"),
@@ -166,25 +166,27 @@ def spoilt(name: str, file: str, change: Callable[[Any], Any], folder: Path) -> 
         ("conv/model/times.json", lambda c: c["codes"].update({"x": None}), "got `null` - at `$.codes[...]`"),
     ],
 )
-def test_what_does_not_fit_is_named(file: str, change: Callable[[Any], Any], says: str, tmp_path: Path) -> None:
+def test_the_error_names_the_invalid_value(
+    file: str, change: Callable[[Any], Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError) as error:
-        load(spoilt("cudnn7", file, change, tmp_path))
-    assert says in str(error.value) and str(error.value).endswith("train the bundle again with `seer train`")
+        load(changed_bundle("cudnn7", file, change, tmp_path))
+    assert message in str(error.value) and str(error.value).endswith("train the bundle again with `seer train`")
 
 
-def test_a_bundle_of_the_last_release_is_to_be_trained_again(refused, tmp_path: Path) -> None:
+def test_a_bundle_of_an_older_schema_is_refused(refused, tmp_path: Path) -> None:
     files = bundle_files("miopen")
     index = json.loads(files[INDEX])
     del index["index_sha256"]
-    bare = write(files | {INDEX: json.dumps(index).encode()}, tmp_path / "4")
+    unhashed = write(files | {INDEX: json.dumps(index).encode()}, tmp_path / "4")
     with refused("differs from its hash"):
-        load(bare)
+        load(unhashed)
     older = write(files | {INDEX: json.dumps({**index, "schema": 4}).encode()}, tmp_path / "older")
     with refused("schema 4"):
         load(older)
 
 
-def test_a_device_of_its_own_survives_the_disk(tmp_path: Path) -> None:
+def test_a_users_device_is_saved_and_loaded(tmp_path: Path) -> None:
     cpu = cpu_device("my-cpu", {"threads_used": 2, "gemm_gflops": 90.0, "copy_gbs": 12.0, "last_level_cache_bytes": 0})
     save(replace(load(bundled.FOLDER / "language_quantise"), devices={"my-cpu": cpu}), tmp_path / "b")
     assert load(tmp_path / "b").devices == {"my-cpu": cpu}
@@ -203,7 +205,7 @@ def test_a_device_of_its_own_survives_the_disk(tmp_path: Path) -> None:
         lambda trees: replace(trees, missing_left=trees.missing_left[:-1]),
     ],
 )
-def test_trees_that_lead_nowhere_are_refused(refused, change: Callable[[Trees], Trees]) -> None:
+def test_inconsistent_trees_are_refused(refused, change: Callable[[Trees], Trees]) -> None:
     trees = load(bundled.FOLDER / "language_quantise").parts["quantise"].times.trees  # pyright: ignore
     Trees.from_bytes(trees.to_bytes())
     with refused("do not fit one another"):

@@ -1,4 +1,4 @@
-"""Bundles that version 0.3.0 wrote are loaded, and give the times and intervals that 0.3.0 gave.
+"""Tests that bundles written by version 0.3.0 give the times and intervals that 0.3.0 gave.
 
 Each archive holds a bundle of one model, which `seer train` or `seer calibrate` of 0.3.0 wrote, and ``answers.csv``:
 problems with the columns that its `Predictor.predict` added. The tables were small parts of the project's own
@@ -22,21 +22,20 @@ NEWER = {"boosted-seer", "distilled-terms", "stacked-terms"}
 """Models that 0.3.0 did not have."""
 
 
-def test_every_model_of_that_version_is_here() -> None:
-    assert {name for name, each in DECLARED.items() if each.storable} - NEWER <= {path.stem for path in ARCHIVES}
+def test_every_model_of_version_0_3_0_has_an_archive() -> None:
+    assert {name for name, model in DECLARED.items() if model.storable} - NEWER <= {path.stem for path in ARCHIVES}
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.stem)
-def test_an_older_bundle_gives_its_answers(archive: Path, tmp_path: Path) -> None:
+def test_an_older_bundle_gives_its_original_answers(archive: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(archive) as files:
         files.extractall(tmp_path / "b")
     table = pd.read_csv(tmp_path / "b" / "answers.csv")
     bundle = load(tmp_path / "b")
     problems = table.drop(columns=ANSWERS)
-    given = Predictor(bundle).predict(problems).to_frame()[ANSWERS]
+    answers = Predictor(bundle).predict(problems).to_frame()[ANSWERS]
     assert len(table) > 50
-    np.testing.assert_allclose(given, table[ANSWERS], rtol=1e-6)  # another BLAS rounds otherwise
-    # It is the same after it was written by this version.
+    np.testing.assert_allclose(answers, table[ANSWERS], rtol=1e-6)  # BLAS libraries round differently
     save(bundle, tmp_path / "again")
     again = Predictor(load(tmp_path / "again")).predict(problems).to_frame()[ANSWERS]
-    np.testing.assert_allclose(again, given, rtol=1e-12)
+    np.testing.assert_allclose(again, answers, rtol=1e-12)

@@ -206,7 +206,8 @@ def _as_miopen_reads(text: str) -> dict[str, dict[str, tuple[float, int, str]]]:
     """Parse a text database by MIOpen's rules, independently of the package's reader.
 
     ``DbRecord::ParseContents`` and ``FindDbData`` define them: the key ends at the first ``=``,
-    ``;`` separates entries, and an id ends at its first ``:``. The values are a float in ms, a size_t and the algorithm.
+    ``;`` separates entries, and an id ends at its first ``:``. The values are a
+    float in ms, a size_t and the algorithm.
     """
     records: dict[str, dict[str, tuple[float, int, str]]] = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Every command and the Python API answer one question alike: time, interval, source and notes, to the last digit."""
+"""Tests that every command and the Python API give the same time, interval, source and notes, to the last digit."""
 
 import copy
 import json
@@ -19,14 +19,14 @@ from surrogate.prediction.resolve import MAX_SETTINGS, Question
 from surrogate.prediction.results import SOURCES
 
 GPUS = ("v100-sxm2-16gb", "h100-sxm", "rtx-4090", "mi210")
-"""Measured with convolutions, with products, with neither; another vendor's."""
+"""GPUs with measured convolutions, with measured products, with neither, and of another vendor."""
 CONVOLUTIONS = ("n32c256h14k256r3p1", "n1c64h56k64r1", "n8c96h28k96r3p1g96", "n64c3h224k64r7p3u2")
 SETTINGS = ({}, {"direction": "bwd_filter"}, {"dtype": "fp16", "layout": "NHWC"})
-PLACE = ("time_us", "lower_us", "upper_us", "source", "in_domain", "library", "notes")
+COMPARED_FIELDS = ("time_us", "lower_us", "upper_us", "source", "in_domain", "library", "notes")
 
 
 def questions() -> list[tuple[str, dict[str, str]]]:
-    """Convolutions in several settings, and the known problem of every operator."""
+    """Return convolutions in several settings, and the known problem of every operator."""
     kinds = [cls.KNOWN_ANSWER.problem for cls in OPERATORS.values() if cls.KNOWN_ANSWER]
     return [(text, settings) for text in CONVOLUTIONS for settings in SETTINGS] + [(text, {}) for text in kinds]
 
@@ -36,8 +36,8 @@ def predictor(request: pytest.FixtureRequest) -> Predictor:
     return load(request.param)
 
 
-def answered_questions(predictor: Predictor) -> list[tuple[AnyProblem, Selection]]:
-    """Every question that the predictor answers, with its selection."""
+def answered(predictor: Predictor) -> list[tuple[AnyProblem, Selection]]:
+    """Return every problem that the predictor answers, with its selection."""
     found = []
     for text, settings in questions():
         try:
@@ -51,12 +51,12 @@ def answered_questions(predictor: Predictor) -> list[tuple[AnyProblem, Selection
     return found
 
 
-def fields(answer: Any) -> tuple[object, ...]:
-    return tuple(getattr(answer, name) for name in PLACE)
+def fields_of(answer: Any) -> tuple[object, ...]:
+    return tuple(getattr(answer, name) for name in COMPARED_FIELDS)
 
 
 def as_table(problems: list[AnyProblem]) -> pd.DataFrame:
-    """Rows of sizes and settings."""
+    """Return problems as rows of sizes and settings."""
     rows = []
     for problem in problems:
         family = family_of(problem)
@@ -67,38 +67,38 @@ def as_table(problems: list[AnyProblem]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_a_prediction_is_the_selection_s_pick(predictor: Predictor) -> None:
-    for problem, selection in answered_questions(predictor):
+def test_a_prediction_equals_the_selections_pick(predictor: Predictor) -> None:
+    for problem, selection in answered(predictor):
         estimate, best = selection.estimates[0], selection.candidates[0]
         prediction = predictor.predict(problem)
-        named = predictor.predict(problem, estimate.candidate.name)
-        assert fields(prediction) == (*pick_fields(selection), selection.notes) == fields(named), problem
+        by_name = predictor.predict(problem, estimate.candidate.name)
+        assert fields_of(prediction) == (*pick_of(selection), selection.notes) == fields_of(by_name), problem
         assert best.source in SOURCES and prediction.time_us == best.time_us
         assert prediction.in_domain == (selection.reason is None)
 
 
-def pick_fields(selection: Selection) -> tuple[object, ...]:
+def pick_of(selection: Selection) -> tuple[object, ...]:
+    """Return the compared fields of a selection's best estimate, without the notes."""
     best = selection.estimates[0]
     return (best.time_us, best.lower_us, best.upper_us, best.source, best.in_domain, best.candidate.library)
 
 
-def test_a_table_s_rows_are_the_selections_picks(predictor: Predictor) -> None:
-    """Without names the best of each row; with them, and one at a time, the named candidate."""
-    pairs = answered_questions(predictor)
+def test_the_rows_of_a_table_equal_the_selections_picks(predictor: Predictor) -> None:
+    """A row without an algorithm gets the best one, a row with an algorithm gets that one."""
+    pairs = answered(predictor)
     table = as_table([problem for problem, _ in pairs])
-    for named in (table, table.assign(algorithm=[s.estimates[0].candidate.name for _, s in pairs])):
-        rows = predictor.predict(named)
+    for query in (table, table.assign(algorithm=[s.estimates[0].candidate.name for _, s in pairs])):
+        rows = predictor.predict(query)
         for row, (problem, selection) in enumerate(pairs):
-            of_row = tuple(rows[name][row] for name in ("predicted_us", *PLACE[1:]))
-            assert of_row == (*pick_fields(selection), selection.notes), problem
-    again = predictor.select(table)
-    assert [one.estimates for one in again] == [one.estimates for _, one in pairs]
+            of_row = tuple(rows[name][row] for name in ("predicted_us", *COMPARED_FIELDS[1:]))
+            assert of_row == (*pick_of(selection), selection.notes), problem
+    assert [s.estimates for s in predictor.select(table)] == [s.estimates for _, s in pairs]
 
 
-def test_kernels_of_networks_and_traces_are_the_selections_picks(predictor: Predictor) -> None:
-    """A network's convolution has the pick's time; any other kernel the pick's call."""
+def test_kernels_of_networks_and_traces_equal_the_selections_picks(predictor: Predictor) -> None:
+    """Convolutions of a network have the time of the pick, other kernels its time per call."""
     predictors = load_predictors(predictor.gpu or "")
-    pairs = answered_questions(predictor)
+    pairs = answered(predictor)
     convolutions = {problem: selection for problem, selection in pairs if problem.HAS_ALGORITHMS}
     if predictors.algorithms is not None:
         answers = predictors.answers(convolutions, predictors.selections(convolutions))
@@ -118,43 +118,45 @@ def test_kernels_of_networks_and_traces_are_the_selections_picks(predictor: Pred
     assert compared >= 5
 
 
-def test_commands_answer_as_python_does(seer: Callable[..., Any], tmp_path: Path) -> None:
-    """`select`, `predict`, `predict --data` and `export`, of one family a list, settings as options or columns."""
+def test_commands_answer_as_the_python_api(seer: Callable[..., Any], tmp_path: Path) -> None:
+    """Tested with `select`, `predict`, `predict --data` and `export`; settings are options or columns."""
     lists = {
         "conv": (["n32c256h14k256r3p1", "n1c64h56k64r1"], {"dtype": "fp16"}),
         "gemm": (["gemm:m4096n4096k4096", "gemm:m1n4096k4096"], {"dtype": "fp8"}),
         "attention": (["attention:b8h32g8d128q2048k2048"], {"kv_dtype": "fp8"}),
     }
-    served = load("h100-sxm")
+    predictor = load("h100-sxm")
     for family, (texts, settings) in lists.items():
         options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
-        expected = [served.select(text, **settings) for text in texts]
-        listed = tmp_path / f"{family}.csv"
-        listed.write_text("\n".join(["problem", *texts, ""]))
+        selections = [predictor.select(text, **settings) for text in texts]
+        text_file = tmp_path / f"{family}.csv"
+        text_file.write_text("\n".join(["problem", *texts, ""]))
         seer(
-            "export", "h100-sxm", "--problems", listed, *options, "--as", "json", "-o", tmp_path / "o.json"
+            "export", "h100-sxm", "--problems", text_file, *options, "--as", "json", "-o", tmp_path / "o.json"
         ).succeeded()
         exported = json.loads((tmp_path / "o.json").read_text())["picks"]
-        sized = tmp_path / f"{family}.parquet"
-        as_table([one.problem for one in expected]).drop(columns=[*settings, "math"]).to_parquet(sized)
-        for data in (listed, sized):
+        size_file = tmp_path / f"{family}.parquet"
+        as_table([selection.problem for selection in selections]).drop(columns=[*settings, "math"]).to_parquet(
+            size_file
+        )
+        for data in (text_file, size_file):
             seer("predict", "--gpu", "h100-sxm", "--data", data, *options, "-o", tmp_path / "p.parquet").succeeded()
             rows = pd.read_parquet(tmp_path / "p.parquet")
-            for pick, row, one in zip(exported, rows.to_dict("records"), expected, strict=True):
-                best = one.estimates[0]
+            for pick, row, selection in zip(exported, rows.to_dict("records"), selections, strict=True):
+                best = selection.estimates[0]
                 times = [best.time_us, best.lower_us, best.upper_us]
                 assert [row[name] for name in ("predicted_us", "lower_us", "upper_us")] == times
                 assert [pick[name] for name in ("time_us", "lower_us", "upper_us")] == times
-        for text, one in zip(texts, expected, strict=True):
+        for text, selection in zip(texts, selections, strict=True):
             selected = seer("select", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
             predicted = seer("predict", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
-            assert selected == one.to_dict()
-            assert predicted == served.predict(text, **settings).to_dict() | {"notes": [*one.notes]}
+            assert selected == selection.to_dict()
+            assert predicted == predictor.predict(text, **settings).to_dict() | {"notes": [*selection.notes]}
 
 
-def test_the_fast_path_of_one_problem_gives_the_bits_of_arrays(predictor: Predictor) -> None:
+def test_one_problem_gets_exactly_the_times_of_an_array(predictor: Predictor) -> None:
     compared = 0
-    for problem, _ in answered_questions(predictor):
+    for problem, _ in answered(predictor):
         family = family_of(problem)
         ranker = predictor._resolver.ranker(Question(family, predictor.gpu or "", family.setting_of(problem)))
         sizes = pd.DataFrame([family.sizes_of(problem)]).to_numpy()
@@ -162,7 +164,7 @@ def test_the_fast_path_of_one_problem_gives_the_bits_of_arrays(predictor: Predic
         together = ranker.answers(sizes, 0 * index, index)
         alone = ranker.rank(problem).estimates
         by_name = {ranker.candidates[i]: us for i, us in zip(index.tolist(), together.time_us.tolist(), strict=True)}
-        assert {one.candidate: one.time_us for one in alone}.items() <= by_name.items()
+        assert {estimate.candidate: estimate.time_us for estimate in alone}.items() <= by_name.items()
         compared += len(alone)
     assert compared > 50
 
@@ -172,51 +174,52 @@ def _times(predictor: Predictor) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["v100", "rtx-4090"])
-def test_what_load_returns_can_be_copied_pickled_shared_and_forked(name: str) -> None:
-    served = load(name)
-    expected = _times(served)
-    for copied in (pickle.loads(pickle.dumps(served)), copy.copy(served), copy.deepcopy(served)):
-        assert isinstance(copied, Predictor) and copied.gpu == served.gpu and _times(copied) == expected
-        assert copied.predict("gemm:m64n64k64").time_us == served.predict("gemm:m64n64k64").time_us
+def test_a_predictor_can_be_copied_pickled_and_shared_by_threads_and_processes(name: str) -> None:
+    predictor = load(name)
+    expected = _times(predictor)
+    for copied in (pickle.loads(pickle.dumps(predictor)), copy.copy(predictor), copy.deepcopy(predictor)):
+        assert isinstance(copied, Predictor) and copied.gpu == predictor.gpu and _times(copied) == expected
+        assert copied.predict("gemm:m64n64k64").time_us == predictor.predict("gemm:m64n64k64").time_us
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(_times, [served] * 16)) == [expected] * 16
+        assert list(pool.map(_times, [predictor] * 16)) == [expected] * 16
     for method in ("spawn", "forkserver"):
         with multiprocessing.get_context(method).Pool(1) as processes:
-            assert processes.map(_times, [served]) == [expected]
+            assert processes.map(_times, [predictor]) == [expected]
 
 
-def test_invented_versions_share_one_setting() -> None:
-    """An unknown version is answered as the next older known one; it costs no memory and is out of domain."""
-    served = load("v100")
-    known = served.predict(CONVOLUTIONS[0])
-    rankers = len(served._resolver._rankers)
+def test_unknown_versions_share_one_ranker() -> None:
+    """An unknown version is answered as the next older known one, out of domain."""
+    predictor = load("v100")
+    newest = predictor.predict(CONVOLUTIONS[0])
+    rankers = len(predictor._resolver._rankers)
     for number in range(50):
-        invented = served.predict(CONVOLUTIONS[0], library_version=f"7.6.{100 + number}")
+        invented = predictor.predict(CONVOLUTIONS[0], library_version=f"7.6.{100 + number}")
         assert isinstance(invented, Prediction) and not invented.in_domain
-        assert (invented.time_us, invented.algorithm) == (known.time_us, known.algorithm)
-        assert f"7.6.{100 + number}" in (invented.reason or "") and invented.library_version == f"7.6.{100 + number}"
-    assert len(served._resolver._rankers) <= rankers + 1
+        assert (invented.time_us, invented.algorithm) == (newest.time_us, newest.algorithm)
+        assert f"7.6.{100 + number}" in (invented.reason or "")
+        assert invented.library_version == f"7.6.{100 + number}"
+    assert len(predictor._resolver._rankers) <= rankers + 1
 
 
-def test_settings_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_rankers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_SETTINGS <= 1024
     monkeypatch.setattr("surrogate.prediction.resolve.MAX_SETTINGS", 3)
-    served = load("v100")
-    first = _times(served)
+    predictor = load("v100")
+    first = _times(predictor)
     for direction in ("fwd", "bwd_data", "bwd_filter"):
         for layout in ("NCHW", "NHWC"):
-            served.predict(CONVOLUTIONS[0], direction=direction, layout=layout)
-    assert len(served._resolver._rankers) <= 3
-    served.forget()
-    assert _times(served) == first
+            predictor.predict(CONVOLUTIONS[0], direction=direction, layout=layout)
+    assert len(predictor._resolver._rankers) <= 3
+    predictor.forget()
+    assert _times(predictor) == first
 
 
-def test_a_table_s_caveats_are_printed_with_their_rows(seer: Callable[..., Any], tmp_path: Path) -> None:
+def test_notes_of_a_table_are_printed_with_their_number_of_rows(seer: Callable[..., Any], tmp_path: Path) -> None:
     table = tmp_path / "list.csv"
     table.write_text(f"problem,dtype\n{CONVOLUTIONS[0]},\n{CONVOLUTIONS[1]},\ngemm:m512n512k512,fp16\n", "utf-8")
     done = seer("predict", "--gpu", "rtx-4090", "--data", table, "-o", tmp_path / "out.json").succeeded()
-    answer = load("rtx-4090")
-    notes = answer.predict(CONVOLUTIONS[0]).notes, answer.predict("gemm:m512n512k512", dtype="fp16").notes
+    predictor = load("rtx-4090")
+    notes = predictor.predict(CONVOLUTIONS[0]).notes, predictor.predict("gemm:m512n512k512", dtype="fp16").notes
     assert notes[0] and notes[1]
     lines = [*(f"2 rows: {note}" for note in notes[0]), *(f"1 row: {note}" for note in notes[1])]
     assert [line for line in lines if line not in done.out.splitlines()] == []

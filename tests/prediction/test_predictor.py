@@ -1,4 +1,4 @@
-"""`Predictor`: one problem, many, a table and `Bundle.predict` agree, for every family; caches, threads, errors."""
+"""Tests of `Predictor`: single problems, lists and tables agree for every family; caches, threads and errors."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,7 +27,7 @@ from surrogate.uncertainty.domain import shape_hash
 from tests.prediction.conftest import GPUS, bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, by_models, frame_of
 
-EVERY = tuple(each.name for each in algorithms("cudnn"))
+ALGORITHMS = tuple(algorithm.name for algorithm in algorithms("cudnn"))
 
 
 def agree(predictor: Predictor, bundle: Bundle, frame: pd.DataFrame) -> None:
@@ -41,21 +41,21 @@ def agree(predictor: Predictor, bundle: Bundle, frame: pd.DataFrame) -> None:
 
 @settings(max_examples=12)
 @given(conv=CONVS)
-def test_one_problem_is_a_table_row_is_the_bundle(predictor: Predictor, bundle: Bundle, conv: Conv) -> None:
-    frame = frame_of([conv], EVERY)
-    expected_rows, table = by_models(bundle, frame), predictor.predict(frame)
-    assert list(table.algorithm) == list(EVERY)
-    for place, name in enumerate(EVERY):
-        one = predictor.predict(conv, name)
-        for ours, column in ((one.time_us, "predicted_us"), (one.lower_us, "lower_us"), (one.upper_us, "upper_us")):
-            assert ours == pytest.approx(expected_rows[column][place], rel=1e-6)
-            assert table[column][place] == pytest.approx(expected_rows[column][place], rel=1e-6)
-        assert one.in_domain == table.in_domain[place]
-        assert one.supported == table.supported[place] == expected_rows["supported"][place]
-        assert one.workspace_bytes == table.workspace_bytes[place]
+def test_a_single_problem_and_a_table_row_equal_the_models(predictor: Predictor, bundle: Bundle, conv: Conv) -> None:
+    frame = frame_of([conv], ALGORITHMS)
+    expected, table = by_models(bundle, frame), predictor.predict(frame)
+    assert list(table.algorithm) == list(ALGORITHMS)
+    for place, name in enumerate(ALGORITHMS):
+        single = predictor.predict(conv, name)
+        for column, attribute in (("predicted_us", "time_us"), ("lower_us", "lower_us"), ("upper_us", "upper_us")):
+            assert getattr(single, attribute) == pytest.approx(expected[column][place], rel=1e-6)
+            assert table[column][place] == pytest.approx(expected[column][place], rel=1e-6)
+        assert single.in_domain == table.in_domain[place]
+        assert single.supported == table.supported[place] == expected["supported"][place]
+        assert single.workspace_bytes == table.workspace_bytes[place]
 
 
-def test_tables_of_training_rows_agree_with_the_bundle(
+def test_tables_of_training_rows_equal_the_models(
     bundle: Bundle, many_families: Bundle, frame: pd.DataFrame, operators: pd.DataFrame
 ) -> None:
     agree(Predictor(bundle), bundle, frame.assign(family="conv"))
@@ -63,13 +63,13 @@ def test_tables_of_training_rows_agree_with_the_bundle(
 
 
 @pytest.mark.slow
-def test_large_tables_are_scored_by_xgboost_alike(bundle: Bundle, frame: pd.DataFrame) -> None:
+def test_large_tables_scored_by_xgboost_equal_the_models(bundle: Bundle, frame: pd.DataFrame) -> None:
     long = pd.concat([frame.assign(family="conv", n=n) for n in range(1, 60)], ignore_index=True)
     assert len(long) > 8_192
     agree(Predictor(bundle), bundle, long)
 
 
-def test_real_data_and_the_bundle_agree(measurements: Path) -> None:
+def test_predictions_of_measured_data_equal_the_models(measurements: Path) -> None:
     from surrogate.dataset.store import read_dataset
 
     frame = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet").frame.sample(2000, random_state=0)
@@ -78,56 +78,57 @@ def test_real_data_and_the_bundle_agree(measurements: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [BoostedDims(rounds=10), LinearTerms()], ids=lambda model: model.name)
-def test_other_models_are_served_too(frame: pd.DataFrame, model: BoostedDims) -> None:
-    other = bundle_of(frame, model)
-    served = Predictor(other, gpu="t4")
+def test_other_models_can_be_served(frame: pd.DataFrame, model: BoostedDims) -> None:
+    bundle = bundle_of(frame, model)
+    served = Predictor(bundle, gpu="t4")
     names = ["IMPLICIT_GEMM", "FFT", "WINOGRAD"]
-    expected_rows = by_models(other, frame_of([CONV, STRIDED], names, gpu="t4"))["predicted_us"]
+    expected = by_models(bundle, frame_of([CONV, STRIDED], names, gpu="t4"))["predicted_us"]
     times = [served.predict(conv, name).time_us for conv in (CONV, STRIDED) for name in names]
-    assert times == pytest.approx(list(expected_rows), rel=1e-6)
+    assert times == pytest.approx(list(expected), rel=1e-6)
 
 
-def test_what_the_model_does_not_know_falls_to_the_roofline(frame: pd.DataFrame) -> None:
+def test_the_roofline_answers_for_an_algorithm_that_the_model_lacks(frame: pd.DataFrame) -> None:
     served = Predictor(bundle_of(frame, Forest(trees=1)), gpu="v100")
-    one = served.predict(CONV, "GEMM")  # no tree was grown for it
-    assert one.source == "roofline" and one.upper_us / one.lower_us == pytest.approx(100.0)
+    single = served.predict(CONV, "GEMM")  # no tree was trained for it
+    assert single.source == "roofline" and single.upper_us / single.lower_us == pytest.approx(100.0)
     table = served.predict(frame_of([CONV], ["GEMM", "FFT"]))
-    assert table.predicted_us[0] == pytest.approx(one.time_us)
-    assert table.upper_us[0] == pytest.approx(one.upper_us)
+    assert table.predicted_us[0] == pytest.approx(single.time_us)
+    assert table.upper_us[0] == pytest.approx(single.upper_us)
 
 
 @settings(max_examples=6)
 @given(convs=st.lists(CONVS, min_size=1, max_size=30))
-def test_many_are_one_by_one(bundle: Bundle, convs: list[Conv]) -> None:
+def test_selections_of_a_list_equal_single_selections(bundle: Bundle, convs: list[Conv]) -> None:
     together = Predictor(bundle, gpu="v100").select([*convs, *convs], workspace_limit=10**6)
-    apart = Predictor(bundle, gpu="v100")
+    predictor = Predictor(bundle, gpu="v100")
     assert len(together) == 2 * len(convs) and together[0] is together[len(convs)]
-    for conv, found in zip(convs, together, strict=False):
-        one = apart.select(conv, workspace_limit=10**6)
-        assert found.excluded == one.excluded and found.reason == one.reason
-        assert [e.candidate for e in found.estimates] == [e.candidate for e in one.estimates]
+    for conv, selection in zip(convs, together, strict=False):
+        single = predictor.select(conv, workspace_limit=10**6)
+        assert selection.excluded == single.excluded and selection.reason == single.reason
+        assert [e.candidate for e in selection.estimates] == [e.candidate for e in single.estimates]
         for name in ("time_us", "half_width", "workspace_bytes"):
-            ours, theirs = ([getattr(e, name) for e in s.estimates] for s in (found, one))
-            assert ours == pytest.approx(theirs, rel=1e-6)
+            values, expected = ([getattr(e, name) for e in s.estimates] for s in (selection, single))
+            assert values == pytest.approx(expected, rel=1e-6)
 
 
-def test_rows_and_a_path_are_tables(bundle: Bundle, tmp_path: Path) -> None:
+def test_rows_frames_and_paths_are_accepted_as_tables(bundle: Bundle, tmp_path: Path) -> None:
     served, rows = Predictor(bundle, gpu="v100"), [{"n": n, "c": 16, "h": 14, "k": 16, "r": 3} for n in (1, 8)]
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv")
     times = list(served.predict(rows).time_us)
-    for each in (rows, pd.DataFrame(rows), tmp_path / "rows.csv"):
-        assert list(served.predict(each).time_us) == [pick.time_us for pick in served.select(each)] == times
+    for table in (rows, pd.DataFrame(rows), tmp_path / "rows.csv"):
+        assert list(served.predict(table).time_us) == [pick.time_us for pick in served.select(table)] == times
     assert len(served.predict(rows[0])) == 1
 
 
 def test_libraries_compete_unless_one_is_named(many_families: Bundle) -> None:
     served, problem = Predictor(many_families, gpu="v100"), "gemm:m512n512k256"
     both = served.select(problem)
-    assert {one.library for one in both.candidates} == {"cublas", "torch"} and both.best.library == "cublas"
-    assert sum(one.probability_best for one in both.candidates) == pytest.approx(1.0)
+    assert {candidate.library for candidate in both.candidates} == {"cublas", "torch"}
+    assert both.best.library == "cublas"
+    assert sum(candidate.probability_best for candidate in both.candidates) == pytest.approx(1.0)
     assert "library" in repr(both).splitlines()[1]
     alone = served.select(problem, library="torch")
-    assert [one.library for one in alone.candidates] == ["torch"]
+    assert [candidate.library for candidate in alone.candidates] == ["torch"]
     assert Predictor(many_families, gpu="v100", library="torch").predict(problem).library == "torch"
     table = served.predict(
         pd.DataFrame(
@@ -149,50 +150,52 @@ def test_libraries_compete_unless_one_is_named(many_families: Bundle) -> None:
     assert table.predicted_us[1] == pytest.approx(served.select(CONV).time_us)
 
 
-def test_kernel_times_leave_the_launch_out_and_stand_ins_answer(many_families: Bundle) -> None:
+def test_kernel_times_exclude_the_launch_and_use_fallback_operators(many_families: Bundle) -> None:
     served = Predictor(many_families, gpu="v100")
     sizes = {"n": 8, "c": 64, "h": 512, "w": 56}
     relu, silu = operator("relu", **sizes), operator("silu", **sizes)
     softmax = operator("softmax", n=8, c=1000)
-    known, like, unknown, again = served.kernel_times([relu, silu, softmax, relu])
-    assert known is again and known.library == "torch" and known.source == "model" and known.in_domain
-    assert known.call_us == pytest.approx(served.select(relu).time_us)
-    assert known.time_us == pytest.approx(known.call_us - 6.0)  # the launch
-    assert known.lower_us < known.time_us < known.upper_us
-    assert like.time_us == known.time_us and not like.in_domain and like.problem == silu
+    measured, fallback, unknown, again = served.kernel_times([relu, silu, softmax, relu])
+    assert measured is again and measured.in_domain
+    assert (measured.library, measured.source) == ("torch", "model")
+    assert measured.call_us == pytest.approx(served.select(relu).time_us)
+    assert measured.time_us == pytest.approx(measured.call_us - 6.0)  # the launch
+    assert measured.lower_us < measured.time_us < measured.upper_us
+    assert fallback.time_us == measured.time_us  # silu moves as many bytes as relu
+    assert not fallback.in_domain and fallback.problem == silu
     assert unknown.source == "roofline" and unknown.lower_us < unknown.time_us < unknown.upper_us
     conv = served.kernel_times([CONV])[0]  # no call cost in its times
     assert conv.time_us == conv.call_us == pytest.approx(served.select(CONV).time_us)
     assert conv.to_dict()["problem"] == str(CONV)
 
 
-def test_the_best_of_a_table_is_the_selection(predictor: Predictor) -> None:
+def test_the_best_of_a_table_row_equals_the_selection(predictor: Predictor) -> None:
     convs = [CONV, STRIDED, CONV, Conv(n=1, c=64, h=28, k=8, r=1)]
     frame = frame_of(convs, ["x"]).drop(columns=["algorithm", "gpu", "library", "library_version", "family"])
     columns = frame[["n", "c", "h", "k", "r", "pad_h", "stride_h"]]
     for table in (frame, dict(frame.items()), columns, np.asarray(columns.to_records(index=False))):
-        found = predictor.predict(table)
-        for place, conv in enumerate(convs):
+        answers = predictor.predict(table)
+        for row, conv in enumerate(convs):
             best = predictor.select(conv).best
-            assert found.algorithm[place] == best.algorithm
-            assert found.predicted_us[place] == pytest.approx(best.time_us, rel=1e-6)
-            assert found.workspace_bytes[place] == best.workspace_bytes
+            assert answers.algorithm[row] == best.algorithm
+            assert answers.predicted_us[row] == pytest.approx(best.time_us, rel=1e-6)
+            assert answers.workspace_bytes[row] == best.workspace_bytes
 
 
 def test_rows_keep_their_order_across_chunks(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = Predictor(bundle)
     frame = pd.concat([frame_of([CONV, STRIDED], ["FFT", "IMPLICIT_GEMM"], gpu=g) for g in ("t4", "v100", "t4")])
-    whole = predictor.predict(frame)
+    single_chunk = predictor.predict(frame)
     monkeypatch.setattr("surrogate.prediction.table.CHUNK_ROWS", 5)
     monkeypatch.setattr("surrogate.prediction.table.threads_for", lambda rows: 3)
-    np.testing.assert_array_equal(predictor.predict(frame).upper_us, whole.upper_us)
-    assert list(whole.algorithm) == list(frame["algorithm"])
-    assert whole.predicted_us[0] == whole.predicted_us[8] != whole.predicted_us[4]
+    np.testing.assert_array_equal(predictor.predict(frame).upper_us, single_chunk.upper_us)
+    assert list(single_chunk.algorithm) == list(frame["algorithm"])
+    assert single_chunk.predicted_us[0] == single_chunk.predicted_us[8] != single_chunk.predicted_us[4]
     assert len(predictor.predict(frame[:0])) == 0
 
 
-def test_a_shape_beyond_reach_is_inside_where_it_was_measured(bundle: Bundle, frame: pd.DataFrame) -> None:
-    """The same of a row of a table as of one problem: all measured shapes at whatever batch, and no other."""
+def test_a_measured_shape_is_in_domain_whatever_the_distances(bundle: Bundle, frame: pd.DataFrame) -> None:
+    """A reach of -1 puts every other shape out of domain; the batch does not matter."""
     part = bundle.parts["conv"]
     nothing_near = {key: replace(near, reach=-1.0) for key, near in part.domain.references.items()}
     narrow = replace(bundle, parts={"conv": replace(part, domain=replace(part.domain, references=nothing_near))})
@@ -202,12 +205,12 @@ def test_a_shape_beyond_reach_is_inside_where_it_was_measured(bundle: Bundle, fr
     convs = [conv for old in measured for conv in (old, replace(old, n=2), replace(old, k=old.k + old.groups))][:-1]
     answers = predictor.predict(frame_of(convs, ["IMPLICIT_GEMM"]))
     assert answers.in_domain.tolist() == [predictor.predict(conv, "IMPLICIT_GEMM").in_domain for conv in convs]
-    known = [shape_hash(part.family, conv.sizes) in part.domain.shapes for conv in convs]
-    assert {True, False} <= set(known) and set(answers.in_domain[np.array(known)]) == {True}
-    assert not answers.in_domain[~np.array(known)].any()
+    has_shape = [shape_hash(part.family, conv.sizes) in part.domain.shapes for conv in convs]
+    assert {True, False} <= set(has_shape) and set(answers.in_domain[np.array(has_shape)]) == {True}
+    assert not answers.in_domain[~np.array(has_shape)].any()
 
 
-def test_answers_are_kept(predictor: Predictor) -> None:
+def test_equal_questions_get_the_cached_answer(predictor: Predictor) -> None:
     again = Conv(**CONV.to_dict())
     assert predictor.select(CONV) is predictor.select(again)
     assert predictor.predict(CONV, "FFT") is predictor.predict(again, "FFT")
@@ -217,33 +220,34 @@ def test_answers_are_kept(predictor: Predictor) -> None:
 
 
 def test_threads_share_a_predictor(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogate.prediction.predictor.MAX_ANSWERS", 16)  # much forgetting
+    monkeypatch.setattr("surrogate.prediction.predictor.MAX_ANSWERS", 16)  # answers are dropped often
     served = Predictor(bundle, gpu="v100")
     convs = [Conv(n=n, c=c, h=14, k=16, r=3, pad_h=1) for n in range(1, 9) for c in (8, 16, 24)]
-    expected_rows = {conv: Predictor(bundle, gpu="v100").select(conv).estimates for conv in convs}
+    expected = {conv: Predictor(bundle, gpu="v100").select(conv).estimates for conv in convs}
 
     def work(seed: int) -> bool:
         order = np.random.default_rng(seed).permutation(len(convs)).tolist() * 3
-        return all(served.select(convs[i]).estimates == expected_rows[convs[i]] for i in order)
+        return all(served.select(convs[i]).estimates == expected[convs[i]] for i in order)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
 
 
-def test_loading_a_folder(folder: Path, bundle: Bundle) -> None:
-    found = load(folder, gpu="t4")
-    assert found.gpu == "t4" and found.bundle.card == dict(bundle.card) and "t4" in repr(found)
-    assert found.select(CONV).estimates == Predictor(bundle, gpu="t4").select(CONV).estimates
+def test_load_reads_a_folder(folder: Path, bundle: Bundle) -> None:
+    loaded = load(folder, gpu="t4")
+    assert loaded.gpu == "t4" and "t4" in repr(loaded)
+    assert loaded.bundle.card == dict(bundle.card)
+    assert loaded.select(CONV).estimates == Predictor(bundle, gpu="t4").select(CONV).estimates
 
 
-BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
+TABLE = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
 
 
 @pytest.mark.parametrize(
-    ("ask", "word"),
+    ("call", "word"),
     [
         (lambda p, f: load(f).select(CONV), "several GPUs"),
-        (lambda p, f: load(f).predict(BAD), "gpu"),
+        (lambda p, f: load(f).predict(TABLE), "gpu"),
         (lambda p, f: load(f, gpu="v1000"), "unknown"),
         (lambda p, f: load("v1000"), "folder"),
         (lambda p, f: load("./nowhere"), "no bundle"),
@@ -260,17 +264,19 @@ BAD = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.select(CONV, top=0), "1 or more"),
         (lambda p, f: p.select(replace(CONV, direction="bwd_data")), "bwd_data"),
         (lambda p, f: p.predict({"n": [1], "c": [1]}), "h, k, r"),
-        (lambda p, f: p.predict(BAD | {"n": [1.5]}), "row 1: n is 1.5"),
-        (lambda p, f: p.predict(BAD | {"n": [0]}), "from 1 to"),
-        (lambda p, f: p.predict(BAD | {"n": ["x"]}), "row 1: n is 'x'; give a whole number"),
-        (lambda p, f: p.predict(BAD | {"groups": [3]}), "divide"),
+        (lambda p, f: p.predict(TABLE | {"n": [1.5]}), "row 1: n is 1.5"),
+        (lambda p, f: p.predict(TABLE | {"n": [0]}), "from 1 to"),
+        (lambda p, f: p.predict(TABLE | {"n": ["x"]}), "row 1: n is 'x'; give a whole number"),
+        (lambda p, f: p.predict(TABLE | {"groups": [3]}), "divide"),
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),
         (lambda p, f: p.predict(3), "int"),
     ],
 )
-def test_bad_questions_are_told_in_one_line(refused, predictor: Predictor, folder: Path, ask, word: str) -> None:
+def test_invalid_questions_are_refused_in_one_line(
+    refused, predictor: Predictor, folder: Path, call, word: str
+) -> None:
     with refused(word):
-        ask(predictor, folder)
+        call(predictor, folder)
 
 
 def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:
@@ -284,7 +290,7 @@ def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.Data
     assert not np.allclose(predicted, part.model.predict(rows), rtol=0.01)
     first = rows.frame.iloc[0]
     conv = Conv(**{name: int(first[name]) for name in SIZE_COLUMNS})
-    named = Predictor(served.bundle, gpu="v100").predict(
+    single = Predictor(served.bundle, gpu="v100").predict(
         conv, first["algorithm"], library_version=first["library_version"]
     )
-    assert named.time_us == pytest.approx(predicted[0], rel=1e-9)
+    assert single.time_us == pytest.approx(predicted[0], rel=1e-9)

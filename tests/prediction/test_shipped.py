@@ -1,4 +1,4 @@
-"""Bundles that ship: found by GPU, else by vendor; and the module's own `predict` and `select`."""
+"""Tests of shipped bundles: found by GPU, else by vendor; and of the module's `predict` and `select`."""
 
 import json
 import shutil
@@ -26,8 +26,8 @@ DATA = Path(__file__).parents[2] / "experiments" / "data"
 
 
 @pytest.fixture
-def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of shipped bundles: the small one, and one with fewer rows for another GPU too."""
+def two_bundles(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder that stands in for the shipped bundles: `nvidia`, and `other` with fewer rows."""
     shutil.copytree(folder, tmp_path / "nvidia")
     shutil.copytree(folder, tmp_path / "other")
     index = tmp_path / "other" / "bundle.json"
@@ -42,46 +42,46 @@ def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     shipped_module._cached_predictor.cache_clear()
 
 
-def test_found_by_gpu_then_by_vendor(shelf: Path) -> None:
-    assert [one.path.name for one in shipped()] == ["nvidia", "other"]
+def test_a_bundle_is_found_by_gpu_then_by_vendor(two_bundles: Path) -> None:
+    assert [bundle.path.name for bundle in shipped()] == ["nvidia", "other"]
     assert bundle_for(gpu("v100")).name == "nvidia"
     assert bundle_for(gpu("titan-xp")).name == "other"
-    assert bundle_for(gpu("k80")).name == "nvidia"  # of two that do not know it, the one with more rows
+    assert bundle_for(gpu("k80")).name == "nvidia"  # unknown to both: the one with more rows
     assert bundle_for(gpu("k80"), "cudnn").name == "nvidia"
 
 
-def test_none_for_a_vendor_or_library(refused, shelf: Path) -> None:
+def test_a_vendor_or_library_without_a_bundle_is_refused(refused, two_bundles: Path) -> None:
     with refused("no bundle for mi210 ships", "shipped: t4, titan-xp, v100-sxm2-16gb"):
         load("mi210")
     with refused("no bundle for v100-sxm2-16gb with miopen"):
         load("v100", library="miopen")
 
 
-def test_an_empty_shelf_says_so(refused, shelf: Path) -> None:
-    shutil.rmtree(shelf / "nvidia")
-    shutil.rmtree(shelf / "other")
+def test_an_installation_without_bundles_is_refused(refused, two_bundles: Path) -> None:
+    shutil.rmtree(two_bundles / "nvidia")
+    shutil.rmtree(two_bundles / "other")
     with refused("this installation ships no bundle"):
         bundle_for(gpu("v100"))
 
 
-def test_names_load_what_ships(shelf: Path) -> None:
+def test_a_gpu_name_loads_its_shipped_bundle(two_bundles: Path) -> None:
     assert load("Tesla T4").gpu == "t4"
-    far = load("h200").select(PROBLEM)
-    assert far.best is not None and far.best.source == "datasheet"
+    unmeasured = load("h200").select(PROBLEM)
+    assert unmeasured.best is not None and unmeasured.best.source == "datasheet"
     assert select(PROBLEM, gpu="t4").estimates == load("t4").select(PROBLEM).estimates
     assert predict(PROBLEM, gpu="t4", algorithm="FFT") is predict(PROBLEM, gpu="t4", algorithm="FFT")  # loaded once
     assert len(predict({"n": [1, 2], "c": [8, 8], "h": [7, 7], "k": [8, 8], "r": [1, 1]}, gpu="t4")) == 2
 
 
-def test_filters_larger_than_their_input_are_timed_as_miopen_timed_them() -> None:
-    """Its tables hold such problems: 7 × 7 on one pixel, without padding."""
+def test_filters_larger_than_their_input_are_supported_for_miopen() -> None:
+    """MIOpen's tables have such problems: 7 × 7 on one pixel, without padding."""
     table = pd.read_parquet(DATA / "miopen_conv_mi300x_2024.parquet").query("r == 7 and h == 1 and pad_h == 0")
     answers = load("mi300x").predict(table.head(20)).to_frame()
     assert answers["supported"].all() and answers["predicted_us"].between(1, 1e6).all()
 
 
-def test_the_library_answers_that_ran_the_operator() -> None:
-    """cuDNN was measured on this V100 but never with softmax; PyTorch was with softmax, on another V100."""
+def test_an_operator_is_answered_by_a_library_that_ran_it() -> None:
+    """cuDNN never ran softmax on this V100; PyTorch ran it on another V100."""
     traffic_us = 2 * 4 * 65536 * 1000 / 900e3  # at 900 GB/s
     answer = predict("softmax:n65536c1000", gpu="v100-sxm2-16gb")
     assert (answer.library, answer.source) == ("torch", "datasheet")
@@ -89,8 +89,8 @@ def test_the_library_answers_that_ran_the_operator() -> None:
     assert predict("relu:n512c1000", gpu="v100-sxm2-16gb").source == "model"
 
 
-def test_one_half_precision_type_stands_for_the_other() -> None:
-    """Where it alone was measured, as bf16 on an H100; V100 runs fp16 alone, and was measured with it."""
+def test_fp16_is_answered_by_bf16_measurements() -> None:
+    """H100 was measured with bf16 alone, V100 with fp16."""
     for text in ("gemm:m4096n4096k4096", "attention:b8h32g8d128q2048k2048", "moe:t256h7168i2048k8e256tp1ep8"):
         fp16, bf16 = (predict(load("h100").read(text, dtype=dtype), gpu="h100") for dtype in ("fp16", "bf16"))
         assert (fp16.time_us, fp16.lower_us, fp16.source) == (bf16.time_us, bf16.lower_us, "model")
@@ -98,7 +98,7 @@ def test_one_half_precision_type_stands_for_the_other() -> None:
     assert not predict(Gemm(m=512, n=512, k=512, dtype="fp16", math="default"), gpu="v100").notes
 
 
-def test_no_product_is_said_to_be_faster_than_the_data_sheet_allows() -> None:
+def test_no_interval_is_faster_than_the_datasheet_peak() -> None:
     """989.4 TFLOP/s in fp16: 2·4096³ operations take 138.9 µs."""
     product = Gemm(m=4096, n=4096, k=4096, dtype="fp16", math="default")
     answer = predict(product, gpu="h100", library="cublas")
@@ -108,35 +108,35 @@ def test_no_product_is_said_to_be_faster_than_the_data_sheet_allows() -> None:
     assert predict(table, gpu="h100", library="cublas").lower_us[0] == pytest.approx(answer.lower_us)
 
 
-def test_evidence_names_the_element_types_measured_there() -> None:
-    known = next(one for one in shipped() if one.path.name == "operators")
-    assert known.evidence("gemm", "v100-sxm2-16gb")["dtypes"] == ["fp16", "fp32"]
+def test_evidence_names_the_measured_element_types() -> None:
+    bundle = next(bundle for bundle in shipped() if bundle.path.name == "operators")
+    assert bundle.evidence("gemm", "v100-sxm2-16gb")["dtypes"] == ["fp16", "fp32"]
 
 
-def test_kernels_are_refused_whose_units_the_gpu_lacks() -> None:
-    for gpu_name, problem, lacks in (
+def test_kernels_without_hardware_units_on_the_gpu_are_refused() -> None:
+    for gpu_name, problem, missing in (
         ("p100-sxm2-16gb", Gemm(m=512, n=512, k=512, dtype="bf16"), "bf16 units"),
         ("t4", Gemm(m=512, n=512, k=512, dtype="fp8"), "fp8 units"),
         ("k80", Conv(n=8, c=64, h=56, k=64, r=3, dtype="fp16", math="tensor_op"), "tensor cores"),
     ):
-        with pytest.raises(InputError, match=lacks):
+        with pytest.raises(InputError, match=missing):
             predict(problem, gpu=gpu_name)
 
 
-def test_the_part_of_a_family_is_that_of_the_type_and_the_gpu() -> None:
-    """Half-precision products of servers were measured on an H200, fp32 ones with other libraries on a V100."""
-    asked = load("h200").bundle
+def test_the_family_model_is_chosen_by_type_and_gpu() -> None:
+    """Half-precision products were measured on an H200, fp32 ones with other libraries on a V100."""
+    bundle = load("h200").bundle
 
     def libraries(dtype: str, gpu_name: str) -> set[str]:
         values = tuple({"operator": "gemm", "dtype": dtype}.get(name, "") for name in GEMM.setting_names)
-        return set(asked.part(GEMM, gpu_name, values).domain.libraries)
+        return set(bundle.part(GEMM, gpu_name, values).domain.libraries)
 
     assert "trtllm" in libraries("bf16", "h200-sxm") and "trtllm" not in libraries("fp32", "v100-sxm2-16gb")
     assert "torch" in libraries("fp32", "v100-sxm2-16gb")
 
 
-def test_settings_are_arguments(refused):
-    """As on the command line, by the names that people type; of a text, a problem and a list."""
+def test_settings_are_keyword_arguments(refused):
+    """Also common names as "torch.bfloat16" and "half"; for a text, a problem and a list."""
     h100 = load("h100")
     product = h100.predict("matmul:bs1m512n512k512", dtype="torch.bfloat16")
     assert product.problem == h100.read("gemm:m512n512k512", dtype="bf16") and product.problem.dtype == "bf16"

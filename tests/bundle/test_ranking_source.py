@@ -1,4 +1,4 @@
-"""Whose order answers on a GPU never measured: decided by GPUs left out, known answers on invented times."""
+"""Tests of the ranking source for unmeasured GPUs, which held-out GPUs decide; times are invented."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ Times = Callable[[str, int, str], float]
 
 
 def rows(time_of: Times) -> Rows:
-    """Products of four sizes by two candidates on three GPUs."""
+    """Return products of four sizes by two candidates on three GPUs."""
     frame = every(gpu=GPUS, m=(16, 64, 256, 1024), algorithm=("a", "b")).assign(n=512, k=512)
     frame["time_us"] = [time_of(*row) for row in zip(frame["gpu"], frame["m"], frame["algorithm"], strict=True)]
     setting = {"family": "gemm", "operator": "gemm", "dtype": "bf16", "math": "default", "variant": "", "batch": 1}
@@ -34,18 +34,19 @@ def chosen(table: Rows, model_us: np.ndarray) -> tuple[str, dict[str, float]]:
 
 
 def test_an_average_rank_costs_the_mean_log_slowdown() -> None:
-    """B is twice as slow on one of three GPUs, and a on none."""
+    """Candidate b takes twice as long on one of three GPUs."""
     costs = average_costs(rows(lambda gpu, m, name: 20.0 if (gpu, name) == ("l40s", "b") else 10.0))
     by_name = {label.rpartition("|")[2]: cost for label, cost in costs.items()}
     assert by_name == {"a": 0.0, "b": pytest.approx(np.log(2) / 3, abs=1e-4)}
 
 
-def test_the_best_order_on_gpus_left_out_is_taken() -> None:
+def test_the_source_with_the_best_order_on_held_out_gpus_is_chosen() -> None:
     always_a = rows(lambda gpu, m, name: 10.0 if name == "a" else 15.0)
     wrong = np.where(always_a.frame["algorithm"] == "a", 2.0, 1.0)
     name, means = chosen(always_a, wrong)
-    assert name == AVERAGE_RANK and means[AVERAGE_RANK] == 0.0 and means[MODEL] == pytest.approx(np.log(1.5))
-    assert chosen(always_a, always_a.time_us)[0] == MODEL  # of equals the model answers
+    assert name == AVERAGE_RANK
+    assert means == {AVERAGE_RANK: 0.0, MODEL: pytest.approx(np.log(1.5))}
+    assert chosen(always_a, always_a.time_us)[0] == MODEL  # on a tie the model answers
     by_size = rows(lambda gpu, m, name: 10.0 if (name == "a") == (m < 100) else 15.0)
     name, means = chosen(by_size, by_size.time_us)
     assert name == MODEL and means[MODEL] == 0.0 < means[AVERAGE_RANK]
