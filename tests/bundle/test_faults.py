@@ -73,8 +73,8 @@ def ask(folder: Path, gpu: str, problem: str) -> None:
     """Ask a bundle every kind of question; raise `ValueError` if a time is not positive and finite."""
     predictor = surrogate.load(folder, gpu=gpu)
     selection = predictor.select(problem)
-    queries: list[str | AnyProblem] = [problem] * 20
-    rows = predictor.predict(queries)
+    problems: list[str | AnyProblem] = [problem] * 20
+    rows = predictor.predict(problems)
     export(picks_for(predictor, [selection.problem]), "json")
     info = CliRunner().invoke(command, [str(folder)])
     if info.exception and not isinstance(info.exception, InputError):
