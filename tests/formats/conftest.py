@@ -1,4 +1,4 @@
-"""What the tests of formats of autotuners share."""
+"""A helper for the tests of autotuner formats."""
 
 from typing import Any
 
@@ -6,6 +6,6 @@ from surrogate.formats.imported import Imported
 
 
 def kernel(imported: Imported) -> Any:
-    """The described kernel in the metadata, as plain tables."""
-    plain: Any = imported.metadata["kernel"]
-    return plain | {key: dict(plain[key]) for key in ("settings", "parameters", "formulas") if key in plain}
+    """Return the kernel description in the metadata as dictionaries."""
+    described: Any = imported.metadata["kernel"]
+    return described | {key: dict(described[key]) for key in ("settings", "parameters", "formulas") if key in described}

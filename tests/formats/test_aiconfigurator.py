@@ -1,4 +1,4 @@
-"""Tables of aiconfigurator as datasets: a small tree of parquet files in its layout, with invented times."""
+"""Reading aiconfigurator: small parquet files in its folder layout, with invented times."""
 
 import zipfile
 from collections.abc import Callable
@@ -20,14 +20,14 @@ GEMM = {"gemm_dtype": "bfloat16", "n": 256, "k": 512}
 
 
 def table(root: Path, place: str, name: str, rows: int = 1, **columns: Any) -> None:
-    """A table at ``GPU/FAMILY/FRAMEWORK/VERSION``; single values fill ``rows`` rows."""
+    """Write a table at ``GPU/FAMILY/FRAMEWORK/VERSION``; single values fill ``rows`` rows."""
     path = root / place / f"{name}_perf.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(COMMON | columns, index=range(rows)).to_parquet(path)
 
 
 def gemm(root: Path, place: str, **columns: Any) -> None:
-    """A table of matrix products, a row per m."""
+    """Write a table of matrix products with one row per m."""
     table(root, place, "gemm", len(columns["m"]), **GEMM | columns)
 
 
@@ -36,25 +36,25 @@ def read(root: Path, family: str = "gemm", **options: Any):
 
 
 def only(root: Path, family: str) -> dict[str, Any]:
-    """The one row of a family."""
+    """Return the only row of a family."""
     (row,) = read(root, family).rows.to_dict("records")
     return row
 
 
-def test_a_matrix_product_in_microseconds(tmp_path: Path) -> None:
+def test_gemm_row_has_its_time_in_microseconds(tmp_path: Path) -> None:
     gemm(tmp_path, "h100_sxm/gemm/sglang/0.5.14", m=[16], latency=[0.25], gemm_dtype="sq")
     row = only(tmp_path, "gemm")
-    expected = ANSWERS["test_a_matrix_product_in_microseconds"]["expected"]
+    expected = ANSWERS["test_gemm_row_has_its_time_in_microseconds"]["expected"]
     assert row == expected
 
 
 @cases(__file__)
-def test_each_table(tmp_path, place, name, columns, family, expected):
+def test_row_of_each_table_has_the_columns_of_its_family(tmp_path, place, name, columns, family, expected):
     table(tmp_path, f"{place}/sglang/0.5.14", name, latency=0.001, **columns)
     assert only(tmp_path, family).items() >= {"time_us": 1.0, **expected}.items()
 
 
-def test_the_newest_version_of_each_problem_counts_and_repeats_are_one_row(tmp_path: Path) -> None:
+def test_newest_version_of_a_problem_counts_and_repeats_become_one_row(tmp_path: Path) -> None:
     gemm(tmp_path, "h100_sxm/gemm/trtllm/1.3.0rc9", m=[1, 2, 4], latency=[0.9, 0.9, 0.9])
     gemm(tmp_path, "h100_sxm/gemm/trtllm/1.3.0rc20", m=[1, 2], latency=[0.8, 0.8], kernel_source="renamed")
     gemm(tmp_path, "h100_sxm/gemm/trtllm/1.3.0", m=[2, 2, 2, 8], latency=[0.3, 0.5, 0.4, 0.0])
@@ -62,10 +62,10 @@ def test_the_newest_version_of_each_problem_counts_and_repeats_are_one_row(tmp_p
     rows = imported.rows.set_index("m")
     assert rows["time_us"].round(6).to_dict() == {1: 800.0, 2: 400.0, 4: 900.0}
     assert rows["library_version"].to_dict() == {1: "1.3.0rc20", 2: "1.3.0", 4: "1.3.0rc9"}
-    assert sorted(imported.metadata["left_out"].values()) == [1, 3]  # without a time, superseded
+    assert sorted(imported.metadata["left_out"].values()) == [1, 3]  # one row has no time, three are superseded
 
 
-def test_rows_at_a_harness_floor_are_left_out_and_slow_kernels_stay(tmp_path: Path) -> None:
+def test_rows_at_a_harness_floor_are_dropped_and_slow_kernels_are_kept(tmp_path: Path) -> None:
     real = [0.003 * step for step in range(1, 101)]
     slow, floor = [10 * time for time in real], [max(time, 0.1) for time in real]
     for name, times in {"good": real, "slow": slow, "floor": floor}.items():
@@ -77,7 +77,7 @@ def test_rows_at_a_harness_floor_are_left_out_and_slow_kernels_stay(tmp_path: Pa
     assert (record["algorithm"], record["rows"], record["floor_us"]) == ("floor", 66, pytest.approx(100))
 
 
-def test_spikes_are_flagged_and_noise_is_told(tmp_path: Path) -> None:
+def test_spikes_are_flagged_and_noise_is_estimated(tmp_path: Path) -> None:
     times = [0.01 * 1.01**step for step in range(60)]
     times[20] *= 1.2
     times[40] *= 0.8
@@ -89,7 +89,7 @@ def test_spikes_are_flagged_and_noise_is_told(tmp_path: Path) -> None:
     assert imported.metadata["noise"] < 0.001
 
 
-def test_the_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[..., Any]) -> None:
+def test_import_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[..., Any]) -> None:
     folder, output = tmp_path / "aic-core/src/aiconfigurator_core/systems/data", tmp_path / "out.parquet"
     for name in ("h100_sxm", "l40s"):
         gemm(folder, f"{name}/gemm/vllm/1.0", m=[1, 2], latency=[1.0, 1.5])
@@ -97,15 +97,15 @@ def test_the_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[
     with zipfile.ZipFile(wheel, "w") as file:
         for path in folder.rglob("*.parquet"):
             file.write(path, "aiconfigurator_core/systems/data" / path.relative_to(folder))
-    for source, origin in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
-        done = seer("import", "aiconfigurator", source, "--family", "gemm", "--gpu", "l40s", "-o", output)
-        assert done.code == 0 and "rows of l40s 2" in done.err
+    for source, version in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
+        outcome = seer("import", "aiconfigurator", source, "--family", "gemm", "--gpu", "l40s", "-o", output)
+        assert outcome.code == 0 and "rows of l40s 2" in outcome.err
         data = read_dataset(output)
         assert (data.candidates, set(data.frame["gpu"])) == ("listed", {"l40s"})
-        assert origin in data.metadata["licence_notices"][0]
+        assert version in data.metadata["licence_notices"][0]
 
 
-def test_mistakes_are_named(refused, tmp_path: Path) -> None:
+def test_missing_tables_and_damaged_files_are_refused(refused, tmp_path: Path) -> None:
     gemm(tmp_path, "h100_sxm/gemm/vllm/1.0", m=[1], latency=[1.0])
     with refused("no table of family pool"):
         read(tmp_path, "pool")
@@ -123,6 +123,6 @@ def test_mistakes_are_named(refused, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="aiconfigurator-core is not installed")
-def test_the_installed_package() -> None:
+def test_installed_package_is_read_without_paths() -> None:
     imported = FORMATS["aiconfigurator"].read([], family="quantise", gpus=["h100-sxm"])
     assert len(imported.rows) > 1000

@@ -1,4 +1,4 @@
-"""cudnn_scope's JSON, both generations."""
+"""Reading cudnn_scope's JSON in both generations."""
 
 import json
 from pathlib import Path
@@ -24,19 +24,21 @@ def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
     return path
 
 
-def test_second_generation(tmp_path: Path) -> None:
+def test_second_generation_file_is_read(tmp_path: Path) -> None:
     path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("DIRECT"), **FAILED})
     rows = FORMATS["cudnn-scope"].read([path]).rows
-    expected = ANSWERS["test_second_generation"]["expected"]
+    expected = ANSWERS["test_second_generation_file_is_read"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows.iloc[1][["algorithm", "status", "gpu"]].tolist() == ["DIRECT", "not_supported", "Tesla T4"]
     assert rows["time_us"].isna().tolist() == [False, True]
 
 
 @cases(__file__)
-def test_first_generation(refused, tmp_path: Path, layer: str, algorithm: str, expected: tuple[str, ...]) -> None:
-    plain = {key: value for key, value in RAN.items() if ":" not in key}
-    path = save(tmp_path, {"name": FIRST.format(layer, algorithm), **plain})
+def test_first_generation_file_needs_a_gpu_and_is_read(
+    refused, tmp_path: Path, layer: str, algorithm: str, expected: tuple[str, ...]
+) -> None:
+    fields = {key: value for key, value in RAN.items() if ":" not in key}
+    path = save(tmp_path, {"name": FIRST.format(layer, algorithm), **fields})
     with refused("names no GPU; ", "--gpu"):
         FORMATS["cudnn-scope"].read([path])
     rows = FORMATS["cudnn-scope"].read([path], gpu="v100", library_version="7.1").rows
@@ -56,7 +58,7 @@ def test_repetitions_become_one_row(tmp_path: Path) -> None:
     assert "1 benchmark left out" in imported.notes[0]
 
 
-def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
+def test_truncated_file_gives_its_complete_benchmarks(tmp_path: Path) -> None:
     path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("FFT"), **RAN})
     path.write_text(path.read_text()[:-60])
     imported = FORMATS["cudnn-scope"].read([path])
@@ -65,17 +67,17 @@ def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, message: str) -> None:
     path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN})
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    with refused(str(path), words):
+    with refused(str(path), message):
         FORMATS["cudnn-scope"].read([path])
 
 
 @cases(__file__)
 def test_samples_agree_with_the_published_table(measurements, sample, origin, options, minimum, tolerance):
-    """The published table rounds to six digits, and takes the median over more files than the 2018 sample."""
+    """The published table rounds to six digits and takes the median of more files than the 2018 sample."""
     rows = FORMATS["cudnn-scope"].read([measurements / "raw" / f"{sample}.json.gz"], **options).rows
     published = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     published = published[published["origin"] == origin]
@@ -89,11 +91,11 @@ def test_samples_agree_with_the_published_table(measurements, sample, origin, op
     assert (ok["heuristic_algorithm"].fillna("") == ok["heuristic_algorithm_published"].fillna("")).all()
 
 
-def test_counted_benchmarks_give_their_kernels_and_no_times(measurements: Path) -> None:
-    """14 × 14 at batch 16: 81 operations transform each of 256² filters, 240 each of 16 · 16 · 256 input tiles."""
-    read = FORMATS["cudnn-scope"].read([measurements / "raw" / "dlperf_v100_profile" / "batch_16.json.gz"])
-    assert set(read.rows["status"]) == {"not_supported"} and "44 benchmarks counted" in read.notes[-1]
-    kernels = read.kernels
+def test_benchmarks_with_counters_give_kernels_without_times(measurements: Path) -> None:
+    """81 operations transform each of the 256² filters, and 240 each of the 16 · 16 · 256 input tiles."""
+    imported = FORMATS["cudnn-scope"].read([measurements / "raw" / "dlperf_v100_profile" / "batch_16.json.gz"])
+    assert set(imported.rows["status"]) == {"not_supported"} and "44 benchmarks counted" in imported.notes[-1]
+    kernels = imported.kernels
     assert kernels is not None and not kernels.duplicated([*KEY_COLUMNS, "kernel_index"]).any()
     assert set(kernels[["dtype", "math"]].agg(" ".join, axis=1)) == {"fp16 tensor_op"}
     assert len(kernels.drop_duplicates(list(KEY_COLUMNS))) == 44
@@ -105,12 +107,12 @@ def test_counted_benchmarks_give_their_kernels_and_no_times(measurements: Path) 
     assert not {"time_us", "fp32_instructions", "dram_read_transactions"} & set(kernels)
 
 
-def test_times_of_uncounted_benchmarks_stand_beside_kernels(tmp_path: Path) -> None:
-    """A utilisation level counts ten per cent; the same problem timed without CUPTI keeps its time."""
+def test_benchmarks_without_counters_give_times(tmp_path: Path) -> None:
+    """The same problem without CUPTI keeps its time; a utilisation level is ten per cent."""
     name = SECOND.format("GEMM")
-    metrics = ANSWERS["test_times_of_uncounted_benchmarks_stand_beside_kernels"]["metrics"]
+    metrics = ANSWERS["test_benchmarks_without_counters_give_times"]["metrics"]
     path = save(tmp_path, {"name": name, **RAN, "real_time": 1e9, **metrics}, {"name": name, **RAN})
-    read = FORMATS["cudnn-scope"].read([path])
-    assert read.rows["time_us"].tolist() == [59.0] and read.kernels is not None
+    imported = FORMATS["cudnn-scope"].read([path])
+    assert imported.rows["time_us"].tolist() == [59.0] and imported.kernels is not None
     columns = ["kernel_name", "half_precision_fu_utilization_pct", "kernel_index"]
-    assert read.kernels[columns].to_numpy().tolist() == [["sgemm(a/b)", 40.0, 0]]
+    assert imported.kernels[columns].to_numpy().tolist() == [["sgemm(a/b)", 40.0, 0]]

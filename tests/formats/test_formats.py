@@ -1,4 +1,4 @@
-"""What all formats share: the registry, opening foreign files, rows of families, and ``seer import`` end to end."""
+"""Behaviour common to all formats: opening foreign files, rows of families, and ``seer import``."""
 
 import bz2
 import gzip
@@ -29,7 +29,7 @@ def test_missing_files_are_named(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_packing_is_seen_by_content_and_bounded(refused, tmp_path: Path, packer: str) -> None:
+def test_compression_is_detected_by_content_and_limited(refused, tmp_path: Path, packer: str) -> None:
     path = tmp_path / "file.txt"
     path.write_bytes(PACKERS[packer](b"one\r\ntwo\n\nfour"))
     assert list(read_lines(path)) == [(1, "one"), (2, "two"), (3, ""), (4, "four")]
@@ -40,7 +40,7 @@ def test_packing_is_seen_by_content_and_bounded(refused, tmp_path: Path, packer:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_encodings(tmp_path: Path, encoding: str) -> None:
+def test_files_are_read_in_any_unicode_encoding(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "file"
     path.write_text("µs, é\nsecond\n", encoding=encoding)
     assert list(read_lines(path)) == [(1, "µs, é"), (2, "second")]
@@ -59,8 +59,8 @@ def test_files_without_lines_are_refused(tmp_path: Path, content: bytes, word: s
         list(read_lines(tmp_path / "file"))
 
 
-def test_rows_of_several_families_share_a_table() -> None:
-    """Repeats become a median; what a family lacks is 0 or empty, what a row leaves open is the family's default."""
+def test_family_rows_puts_several_families_into_one_table() -> None:
+    """Repeats become a median; columns of other families are 0 or empty; missing values get the family's default."""
     shared = {"gpu": "t4", "library": "cudnn"}
     gemm = {**shared, "operator": "linear", "batch": 1, "m": 2, "n": 3, "k": 4, "dtype": "fp16"}
     conv = {**shared, "operator": "conv", "n": 1, "c": 2, "h": 3, "w": 3, "k": 4, "r": 1, "s": 1, "stride_h": 1}
@@ -85,7 +85,7 @@ def run(*arguments: object) -> str:
     return result.output
 
 
-def test_miopen_becomes_a_listed_dataset(tmp_path: Path) -> None:
+def test_import_command_writes_a_listed_dataset_of_miopen(tmp_path: Path) -> None:
     source, target = tmp_path / "gfx90a68.HIP.fdb.txt", tmp_path / "mi210.parquet"
     source.write_text(ANSWERS["line"])
     assert f"{target}: 2 rows, candidates listed" in run("miopen", source, "-o", target)
@@ -94,7 +94,7 @@ def test_miopen_becomes_a_listed_dataset(tmp_path: Path) -> None:
     assert dataset.frame["solver"].tolist() == ["ConvA", "ConvB"]
 
 
-def test_profiler_rows_come_with_their_kernels(tmp_path: Path) -> None:
+def test_import_command_writes_kernels_of_nvprof(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(ANSWERS["trace"])
     (tmp_path / "ops.txt").write_text("1\n128 64 56 128 0 3 1 0 1\n")
     log, target, kernels = (tmp_path / name for name in ("trace.csv", "xp.parquet", "xp.kernels.parquet"))

@@ -1,4 +1,4 @@
-"""Inductor's logs of autotuning, as torch/_inductor/select_algorithm.py writes them."""
+"""Reading Inductor's autotuning logs, as torch/_inductor/select_algorithm.py writes them."""
 
 import json
 from pathlib import Path
@@ -34,8 +34,8 @@ def read(*paths: Path, **options: str) -> Imported:
     return FORMATS["inductor"].read(paths, **{"gpu": "h100", **options})
 
 
-def test_matrix_products(tmp_path: Path) -> None:
-    """The key is (M, K, N); cuBLAS has no parameters, and the faster of its kernels, or of two templates, counts."""
+def test_matrix_products_become_rows_and_a_kernel(tmp_path: Path) -> None:
+    """The key is (M, K, N); cuBLAS has no parameters; the fastest of equal choices counts."""
     imported = read(save(tmp_path, PRODUCTS))
     columns = ["m", "n", "k", "library", "status", "time_us"]
     rows = imported.rows
@@ -46,9 +46,9 @@ def test_matrix_products(tmp_path: Path) -> None:
     assert imported.candidates == "listed" and not imported.notes
 
 
-def test_repeats_unlike_parameters_and_symbolic_sizes(tmp_path: Path) -> None:
-    again = [{"(8, 64, 1024)": [triton(0.25, 64), triton(1.0, 64, GROUP_M=8)]}, {"(s0, 64, 1024)": [CUBLAS]}]
-    imported = read(save(tmp_path, [PRODUCTS[2], *again]))
+def test_repeats_are_merged_and_symbolic_sizes_are_dropped(tmp_path: Path) -> None:
+    repeats = [{"(8, 64, 1024)": [triton(0.25, 64), triton(1.0, 64, GROUP_M=8)]}, {"(s0, 64, 1024)": [CUBLAS]}]
+    imported = read(save(tmp_path, [PRODUCTS[2], *repeats]))
     columns = ["BLOCK_M", "GROUP_M", "time_us", "time_us_min", "time_us_max", "repeats"]
     assert imported.rows[columns].to_numpy().tolist() == [
         [64, 0, 500.0, 250.0, 750.0, 2],
@@ -57,8 +57,8 @@ def test_repeats_unlike_parameters_and_symbolic_sizes(tmp_path: Path) -> None:
     assert imported.notes == ("1 tuning with symbolic sizes left out", "GROUP_M: None is 0")
 
 
-def test_kinds_of_products_are_kernels_of_their_own(refused, tmp_path: Path) -> None:
-    """Of one with a batch the key is (batch, m, n), whatever it is called."""
+def test_each_kind_of_product_is_a_separate_kernel(refused, tmp_path: Path) -> None:
+    """The key of a batched product is (batch, m, n)."""
     path = save(tmp_path, [*PRODUCTS, {"(4, 512, 1024)": [triton(0.5, 64)], "kernel_type": "bmm"}])
     with refused("choose with --name: inductor_bmm, inductor_mm"):
         read(path)
@@ -68,7 +68,7 @@ def test_kinds_of_products_are_kernels_of_their_own(refused, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
+def test_attention_sizes_are_read_from_key_or_choices(refused, tmp_path: Path, is_old: bool) -> None:
     """Older versions write the sizes in the key, newer ones in every choice."""
     log: list[Any] = []
     for kind in ("forward", "backward"):
@@ -93,6 +93,6 @@ def test_attention(refused, tmp_path: Path, is_old: bool) -> None:
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, words: str) -> None:
-    with refused("log.json", words):
+def test_wrong_files_are_refused(refused, tmp_path: Path, log: object, message: str) -> None:
+    with refused("log.json", message):
         read(save(tmp_path, log))

@@ -1,4 +1,4 @@
-"""Kernel Tuner's caches, T4 and T1 files; the samples are excerpts of AutoTuningAssociation/benchmark_hub (MIT)."""
+"""Reading Kernel Tuner's caches, T4 and T1 files; samples: AutoTuningAssociation/benchmark_hub (MIT)."""
 
 import gzip
 import json
@@ -39,13 +39,13 @@ def read(*paths: Path, **options: str) -> Imported:
 
 
 def save(folder: Path, name: str = "a.json", **changes: Any) -> Path:
-    """The sample cache with other fields; None takes one away."""
+    """Write the sample cache with changed fields; None removes a field."""
     content = json.loads(CACHE.read_text()) | changes
     (folder / name).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
     return folder / name
 
 
-def test_a_real_cache() -> None:
+def test_real_cache_becomes_rows_and_a_kernel() -> None:
     imported = read(CACHE)
     rows = imported.rows
     assert rows.columns.tolist() == ["gpu", "size_x", "size_y", *PARAMETERS, *TIMES, "origin"]
@@ -62,10 +62,10 @@ def test_a_real_cache() -> None:
     assert "conditions" not in kernel(imported)
     described = description_of(kernel(imported), "the table")
     assert (described.name, described.sizes) == ("convolution_kernel", ("size_x", "size_y"))
-    assert described.parameters["tile_size_y"] == (1, 2, 3, 4)  # more than the excerpt measured
+    assert described.parameters["tile_size_y"] == (1, 2, 3, 4)  # the excerpt measured only some of them
 
 
-def test_t1_gives_conditions_that_every_row_keeps() -> None:
+def test_rows_satisfy_the_conditions_of_the_t1_file() -> None:
     imported = read(CACHE, T1)
     described = description_of(kernel(imported), "the table")
     space = described.space({"size_x": 4096, "size_y": 4096})
@@ -75,20 +75,21 @@ def test_t1_gives_conditions_that_every_row_keeps() -> None:
     assert allowed.issuperset(imported.rows[PARAMETERS].itertuples(index=False, name=None))
 
 
-def test_t4_is_the_cache_in_other_words(refused, tmp_path: Path) -> None:
+def test_t4_file_gives_the_same_rows_as_the_cache(refused, tmp_path: Path) -> None:
     with refused("T4.json: the file names no GPU; give it with --gpu"):
         read(T4, T1)
     cache = read(CACHE, T1, gpu="a4000")
     results = read(T4, T1, gpu="a4000")
     assert kernel(results) == kernel(cache)
     assert set(results.rows["reason"].dropna()) == {"runtime"}
-    both = ["origin", "reason"]
-    assert results.rows.drop(columns=both).round(6).equals(cache.rows.drop(columns=both).round(6))
-    alone = read(T4, gpu="a4000", name="my_kernel")
-    assert kernel(alone)["name"] == "my_kernel" and kernel(alone)["sizes"] == [] and "size_x" not in alone.rows
+    differing = ["origin", "reason"]
+    assert results.rows.drop(columns=differing).round(6).equals(cache.rows.drop(columns=differing).round(6))
+    without_t1 = read(T4, gpu="a4000", name="my_kernel")
+    assert (kernel(without_t1)["name"], kernel(without_t1)["sizes"]) == ("my_kernel", [])
+    assert "size_x" not in without_t1.rows
 
 
-def test_units_and_repeats_of_t4(tmp_path: Path) -> None:
+def test_t4_times_are_converted_and_repeats_are_merged(tmp_path: Path) -> None:
     def result(value: object, **rest: Any) -> dict[str, Any]:
         return {
             "configuration": {"a": 1},
@@ -109,10 +110,10 @@ def test_units_and_repeats_of_t4(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_several_sizes_and_devices_are_one_table(refused, tmp_path: Path) -> None:
+def test_files_of_several_sizes_and_devices_become_one_table(refused, tmp_path: Path) -> None:
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(CACHE.read_bytes()))
-    line = save(tmp_path, problem_size=100_000, device_name="Tesla T4")
-    rows = read(tmp_path / "b.json.gz", line, CACHE).rows
+    on_t4 = save(tmp_path, problem_size=100_000, device_name="Tesla T4")
+    rows = read(tmp_path / "b.json.gz", on_t4, CACHE).rows
     assert rows.groupby(["gpu", "size_x", "size_y"]).size().to_dict() == {
         ("NVIDIA RTX A4000", 4096, 4096): 7,
         ("Tesla T4", 100_000, 1): 7,
@@ -124,7 +125,7 @@ def test_files_of_several_sizes_and_devices_are_one_table(refused, tmp_path: Pat
         read(CACHE, unsized)
 
 
-def test_several_kernels(refused, tmp_path: Path) -> None:
+def test_one_of_several_kernels_is_chosen_by_name(refused, tmp_path: Path) -> None:
     other = save(tmp_path, kernel_name="conv<float, 4>")
     with refused("choose with --name: conv<float, 4>, convolution_kernel"):
         read(CACHE, other)
@@ -134,7 +135,7 @@ def test_several_kernels(refused, tmp_path: Path) -> None:
     assert kernel(read(save(tmp_path, kernel_name="softmax")))["name"] == "softmax_kernel"
 
 
-def test_texts_and_missing_values_of_parameters(tmp_path: Path) -> None:
+def test_parameters_may_be_texts_or_missing(tmp_path: Path) -> None:
     values = {
         "vector": ["float", "float4"],
         "mixed": [1, "auto"],
@@ -143,7 +144,7 @@ def test_texts_and_missing_values_of_parameters(tmp_path: Path) -> None:
         "off": [None],
     }
     entries = {
-        str(place): {name: each[-place % len(each)] for name, each in values.items()} | {"time": 1.5}
+        str(place): {name: choices[-place % len(choices)] for name, choices in values.items()} | {"time": 1.5}
         for place in (0, 1)
     }
     imported = read(save(tmp_path, tune_params=values, tune_params_keys=list(values), cache=entries))
@@ -161,7 +162,7 @@ def test_texts_and_missing_values_of_parameters(tmp_path: Path) -> None:
     )
 
 
-def test_conditions_that_are_no_arithmetic_are_left_out(tmp_path: Path) -> None:
+def test_conditions_other_than_arithmetic_are_dropped(tmp_path: Path) -> None:
     content = json.loads(T1.read_text())
     space = content["ConfigurationSpace"]
     space["Conditions"] += [{"Expression": "block_size_x in (16, 32)"}, {"Expression": "__import__('os')"}]
@@ -173,8 +174,8 @@ def test_conditions_that_are_no_arithmetic_are_left_out(tmp_path: Path) -> None:
     assert "block_size_x are not a list" in imported.notes[0] and "no arithmetic" in imported.notes[1]
 
 
-def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Path) -> None:
-    """However the run ended: Kernel Tuner itself leaves out the closing brackets until the end."""
+def test_truncated_cache_gives_its_complete_entries(refused, tmp_path: Path) -> None:
+    """Kernel Tuner writes the closing brackets only at the end of a run."""
     path = tmp_path / "cut.json"
     text = CACHE.read_text()
     path.write_text(text.removesuffix("}\n}\n") + ",")
@@ -195,12 +196,12 @@ def test_a_cache_that_was_cut_off_gives_its_whole_entries(refused, tmp_path: Pat
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, changes: str, words: str) -> None:
-    with refused("a.json", words):
+def test_wrong_files_are_refused(refused, tmp_path: Path, changes: str, message: str) -> None:
+    with refused("a.json", message):
         read(save(tmp_path, **json.loads(changes)))
 
 
-def test_files_that_do_not_fit_together_are_refused(refused, tmp_path: Path) -> None:
+def test_incompatible_files_are_refused(refused, tmp_path: Path) -> None:
     entry = {"a": 1, "time": 1}
     other = save(tmp_path, tune_params_keys=["a"], tune_params={"a": [1]}, cache={"1": entry})
     with refused("not all files have the parameters a, block_size_x"):
@@ -221,7 +222,9 @@ VALUES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.
 
 @settings(max_examples=40)
 @given(cells=st.lists(st.tuples(VALUES, VALUES | st.just("CompilationFailedConfig")), min_size=1, max_size=5))
-def test_any_values_give_a_table_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, cells: list[Any]) -> None:
+def test_any_parameter_values_give_a_table_or_an_input_error(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[Any]
+) -> None:
     entries = {str(place): {"a": value, "b": 1, "time": time} for place, (value, time) in enumerate(cells)}
     folder = tmp_path_factory.getbasetemp()
     path = save(folder, "any.json", tune_params_keys=["a", "b"], tune_params={}, cache=entries)

@@ -1,4 +1,4 @@
-"""GEMM timings as CSV."""
+"""Reading GEMM timings from CSV."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ def read(folder: Path, *lines: str, **options: str):
     return FORMATS["lin-csv"].read([path], **{"gpu": "v100", **options})
 
 
-def test_rows_of_the_gemm_family(tmp_path: Path) -> None:
-    """Kernels of one problem are repeats: their median counts."""
-    again = ROW.replace("345.5", "365.5")
-    imported = read(tmp_path, HEADER + ",run", ROW + ",3", "", again + ",5", "sgemm,2,8,64,32,16,4")
+def test_rows_belong_to_the_gemm_family(tmp_path: Path) -> None:
+    """Kernels of one problem are repeats, so their median counts."""
+    repeat = ROW.replace("345.5", "365.5")
+    imported = read(tmp_path, HEADER + ",run", ROW + ",3", "", repeat + ",5", "sgemm,2,8,64,32,16,4")
     assert "us" in imported.notes[0] and imported.candidates == "listed"
     kind = imported.rows[["family", "operator", "library", "dtype"]].drop_duplicates()
     assert kind.to_numpy().tolist() == [["gemm", "gemm", "cublas", "fp32"]]
@@ -31,7 +31,7 @@ def test_rows_of_the_gemm_family(tmp_path: Path) -> None:
     assert imported.rows["kernel_name"].tolist() == ["volta_sgemm_128x64_nn(float*, int)", "sgemm"]
 
 
-def test_the_unit_is_checked_against_what_a_gpu_can_do(refused, tmp_path: Path) -> None:
+def test_times_in_a_wrong_unit_are_refused(refused, tmp_path: Path) -> None:
     in_ms, in_ns = ROW.replace("345.5", "0.3455"), "sgemm,345500000,1,2048,2048,2048"
     with refused("TFLOP/s; if they are in ms"):
         read(tmp_path, HEADER, in_ms)
@@ -43,6 +43,6 @@ def test_the_unit_is_checked_against_what_a_gpu_can_do(refused, tmp_path: Path) 
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], words: str) -> None:
-    with refused("fully_connected_forward.csv", words):
+def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], message: str) -> None:
+    with refused("fully_connected_forward.csv", message):
         read(tmp_path, *lines)

@@ -1,4 +1,4 @@
-"""MIOpen's find-db, both versions, against hand-written lines and against the published tables."""
+"""Reading both versions of MIOpen's find-db: hand-written lines and the published tables."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def save(folder: Path, *lines: str, name: str = "gfx90a68.HIP.fdb.txt") -> Path:
     return path
 
 
-def test_forward_line(tmp_path: Path) -> None:
+def test_forward_line_becomes_rows(tmp_path: Path) -> None:
     imported = FORMATS["miopen"].read([save(tmp_path, FORWARD)])
     columns = ["solver", "algorithm", "time_us", "workspace_bytes"]
     assert imported.candidates == "listed" and imported.notes == ()
@@ -30,18 +30,18 @@ def test_forward_line(tmp_path: Path) -> None:
         ["ConvA", "ImplicitGEMM", 500.0, 1024],
         ["ConvB", "Winograd", 250.0, 0],
     ]
-    expected = ANSWERS["test_forward_line"]["expected"]
+    expected = ANSWERS["test_forward_line_becomes_rows"]["expected"]
     assert imported.rows.iloc[0][list(expected)].to_dict() == expected
 
 
-def test_backward_line_is_named_by_its_forward_problem(tmp_path: Path) -> None:
+def test_backward_line_has_the_sizes_of_its_forward_problem(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([save(tmp_path, OLD, name="gfx1030_36.HIP.fdb.txt")]).rows
-    expected = ANSWERS["test_backward_line_is_named_by_its_forward_problem"]["expected"]
+    expected = ANSWERS["test_backward_line_has_the_sizes_of_its_forward_problem"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
 
 
 def test_repeated_candidates_count_once(tmp_path: Path) -> None:
-    """In one file, as a bias that changes no key does, and in a second one."""
+    """A bias does not change the key, and a second file repeats the first."""
     file = save(tmp_path, FORWARD, FORWARD.replace("-0-NCHW", "-1-NCHW"))
     other = save(tmp_path, FORWARD, name="gfx90a68.OpenCL.fdb.txt")
     imported = FORMATS["miopen"].read([file, other])
@@ -50,12 +50,12 @@ def test_repeated_candidates_count_once(tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_gpu_by_file_name(name: str, expected: list[str | int | None]) -> None:
+def test_gpu_is_read_from_the_file_name(name: str, expected: list[str | int | None]) -> None:
     assert list(gpu_of_file(name)) == expected
 
 
 @cases(__file__)
-def test_odd_records_are_counted_and_refused_only_where_none_is_good(refused, tmp_path, line, why):
+def test_invalid_records_are_counted_and_refused_without_a_valid_one(refused, tmp_path, line, why):
     imported = FORMATS["miopen"].read([save(tmp_path, line, FORWARD, line)])
     assert len(imported.rows) == 2 and find_violations(imported.rows) == []
     (note,) = imported.notes
@@ -64,12 +64,12 @@ def test_odd_records_are_counted_and_refused_only_where_none_is_good(refused, tm
         FORMATS["miopen"].read([save(tmp_path, line)])
 
 
-def test_an_odd_candidate_leaves_the_others_of_its_problem(tmp_path: Path) -> None:
+def test_invalid_candidate_does_not_drop_the_others(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([save(tmp_path, FORWARD.replace(":0.5,", ":0,"))]).rows
     assert rows["solver"].tolist() == ["ConvB"]
 
 
-def test_a_name_that_tells_no_gpu(refused, tmp_path: Path) -> None:
+def test_file_name_without_a_gpu_needs_the_option(refused, tmp_path: Path) -> None:
     path = save(tmp_path, FORWARD, name="mine.ufdb.txt")
     with refused("--gpu"):
         FORMATS["miopen"].read([path])

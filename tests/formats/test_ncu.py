@@ -1,4 +1,4 @@
-"""Nsight Compute: both CSV formats, locales, and reports through a stand-in for its module."""
+"""Reading Nsight Compute: both CSV formats, locales, and reports with a fake ``ncu_report`` module."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ HEADER = next(line for line in DETAILS.splitlines() if line.startswith('"ID"'))
 
 
 def details(*metrics: tuple[str, str, str]) -> str:
-    """A details page of one launch with these metrics, their units and values."""
+    """Return a details page of one launch with these metrics: (name, unit, value)."""
     row = '"0","6153","sgemm","7","(256, 1, 1)","(1024, 1, 1)","0","7.5","Some Section","{}","{}","{}"'
     return "\n".join([HEADER, *(row.format(*metric) for metric in metrics)]) + "\n"
 
@@ -39,17 +39,17 @@ def first(imported: Imported) -> pd.Series:
     return imported.kernels.iloc[0]
 
 
-def test_wide_format_with_scaled_units(tmp_path: Path) -> None:
+def test_wide_format_is_read_with_scaled_units(tmp_path: Path) -> None:
     imported = read(tmp_path, RAW, gpu="v100-sxm2-16gb")
     assert imported.kernels is not None and len(imported.kernels) == 2
-    expected = ANSWERS["test_wide_format_with_scaled_units"]["expected"]
+    expected = ANSWERS["test_wide_format_is_read_with_scaled_units"]["expected"]
     assert first(imported)[list(expected)].to_dict() == expected
     assert imported.kernels.iloc[1][["blocks", "b_max", "waves"]].tolist() == [10, 160, 1]
 
 
-def test_long_format(tmp_path: Path) -> None:
+def test_long_format_is_read(tmp_path: Path) -> None:
     row = first(read(tmp_path, DETAILS))
-    expected = ANSWERS["test_long_format"]["expected"]
+    expected = ANSWERS["test_long_format_is_read"]["expected"]
     assert row[list(expected)].to_dict() == expected
 
 
@@ -58,7 +58,7 @@ def test_waves_rounded_to_two_digits_give_no_b_max(tmp_path: Path) -> None:
     assert pd.isna(row["b_max"]) and pd.isna(row["waves"])
 
 
-def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
+def test_files_of_one_metric_group_each_are_joined(tmp_path: Path) -> None:
     times = details(("gpu__time_duration.sum", "ns", "5500"))
     counts = details(("dram__sectors_read.sum", "sector", "320"))
     imported = read(tmp_path, counts, times)
@@ -68,70 +68,70 @@ def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
 
 def test_problems_make_dataset_rows_with_all_counters(refused, tmp_path: Path) -> None:
     counted = ANSWERS["test_problems_make_dataset_rows_with_all_counters"]["counted"]
-    listed = tmp_path / "ops.txt"
-    listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
-    imported = read(tmp_path, details(*counted), problems=listed, kernel="sgemm", gpu="v100", library_version="9.1")
+    problems = tmp_path / "ops.txt"
+    problems.write_text("1\n8 64 56 128 0 3 1 1 1\n")
+    imported = read(tmp_path, details(*counted), problems=problems, kernel="sgemm", gpu="v100", library_version="9.1")
     columns = ["n", "algorithm", "time_us", "gpu", "library_version"]
     assert imported.rows[columns].to_numpy().tolist() == [[8, "IMPLICIT_PRECOMP_GEMM", 5.5, "v100", "9.1"]]
     assert imported.table == "problems" and imported.kernels is not None
     counters = ["blocks", "l2_read_sectors", "tensor_pipe_instructions", "sm_cycles"]
     assert imported.kernels[counters].to_numpy().tolist() == [[1024, 1500.0, 42.0, 9000.0]]
     with refused("name no GPU"):
-        read(tmp_path, RAW, problems=listed, kernel="sgemm")
+        read(tmp_path, RAW, problems=problems, kernel="sgemm")
 
 
 @cases(__file__)
-def test_real_exports(measurements: Path, file: str, expected: dict[str, float]) -> None:
+def test_real_exports_have_known_values(measurements: Path, file: str, expected: dict[str, float]) -> None:
     row = first(FORMATS["ncu"].read([measurements / file], gpu="t4"))
     assert row[list(expected)].to_dict() == expected
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, words: str) -> None:
-    with refused("export0.csv", words):
+def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, message: str) -> None:
+    with refused("export0.csv", message):
         read(tmp_path, text)
 
 
-class _Metric:
+class FakeMetric:
     def __init__(self, unit: str, value: float) -> None:
         self.unit, self.as_double = (lambda: unit), (lambda: value)
 
 
 _REPORTED = {
-    "gpu__time_duration.sum": _Metric("nsecond", 1234.0),
-    "dram__sectors_read.sum": _Metric("sector", 320.0),
-    "launch__grid_dim_x": _Metric("", 8.0),
-    "launch__grid_dim_y": _Metric("", 2.0),
-    "launch__grid_dim_z": _Metric("", 1.0),
-    "smsp__other.sum": _Metric("", 1.0),
+    "gpu__time_duration.sum": FakeMetric("nsecond", 1234.0),
+    "dram__sectors_read.sum": FakeMetric("sector", 320.0),
+    "launch__grid_dim_x": FakeMetric("", 8.0),
+    "launch__grid_dim_y": FakeMetric("", 2.0),
+    "launch__grid_dim_z": FakeMetric("", 1.0),
+    "smsp__other.sum": FakeMetric("", 1.0),
 }
 
 
-class _Action:
+class FakeAction:
     def name(self) -> str:
         return "sgemm"
 
     def metric_names(self) -> list[str]:
         return list(_REPORTED)
 
-    def metric_by_name(self, name: str) -> _Metric:
+    def metric_by_name(self, name: str) -> FakeMetric:
         return _REPORTED[name]
 
 
-def test_report_through_the_module(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_is_read_with_the_ncu_report_module(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "a.ncu-rep"
     report.write_bytes(b"NVR\0")
     with refused("ncu --import a.ncu-rep --csv --page raw"):
         FORMATS["ncu"].read([report])
-    one = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda _: _Action())
-    none = SimpleNamespace(num_actions=lambda: 0)
-    context = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: one)
+    profiled = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda _: FakeAction())
+    empty = SimpleNamespace(num_actions=lambda: 0)
+    context = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: profiled)
     monkeypatch.setitem(sys.modules, "ncu_report", SimpleNamespace(load_report=lambda path: context))
     with refused("no such file"):
         FORMATS["ncu"].read([tmp_path / "b.ncu-rep"])
     row = first(FORMATS["ncu"].read([report], gpu="h200-sxm"))
     columns = ["kernel_name", "time_us", "dram_read_transactions", "blocks"]
     assert row[columns].tolist() == ["sgemm", 1.234, 320, 16]
-    context.range_by_idx = lambda _: none
+    context.range_by_idx = lambda _: empty
     with refused("no profiled kernel"):
         FORMATS["ncu"].read([report])

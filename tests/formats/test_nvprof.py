@@ -1,4 +1,4 @@
-"""nvprof logs in each of its printed forms."""
+"""Reading nvprof logs in each printed form."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ TRACE = (SAMPLES / "nvprof_trace.csv").read_text()
 
 
 def read(folder: Path, *texts: str, **options: Any) -> Imported:
-    """The import of samples (by file name) and of other texts."""
+    """Return the import of samples (by file name) or of other texts."""
     paths = []
     for index, text in enumerate(texts):
         paths.append(folder / f"log{index}.csv")
@@ -36,7 +36,7 @@ def kernels(folder: Path, *texts: str, **options: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("ending", ["csv", "txt"])
-def test_trace(tmp_path: Path, ending: str) -> None:
+def test_trace_becomes_launches(tmp_path: Path, ending: str) -> None:
     assert read(tmp_path, f"nvprof_trace.{ending}").notes == ("log0.csv: 1 memory operation left out",)
     frame = kernels(tmp_path, f"nvprof_trace.{ending}")
     texts, (first, second) = (["kernel_name", "gpu"], frame[[*KERNEL_NUMBERS, "start_us"]].dropna(axis=1).to_numpy())
@@ -49,7 +49,7 @@ def test_trace(tmp_path: Path, ending: str) -> None:
     assert second.tolist() == pytest.approx([512, 1, 3, 128, 2, 1, 128, 512, 0, 1250.5, 1536, 467500])
 
 
-def test_units_row_varies_by_file_and_process(tmp_path: Path) -> None:
+def test_each_table_has_its_own_units_row(tmp_path: Path) -> None:
     other = TRACE.replace("ms,us,,,,,,,,KB,B", "s,ms,,,,,,,,B,KB")
     frame = kernels(tmp_path, TRACE + other, gpu="titan-xp")
     columns = ["gpu", "time_us", "static_shared_bytes", "dynamic_shared_bytes"]
@@ -59,7 +59,7 @@ def test_units_row_varies_by_file_and_process(tmp_path: Path) -> None:
     ]
 
 
-def test_indented_text_and_output_of_the_program_inside_a_table(tmp_path: Path) -> None:
+def test_indented_text_and_program_output_in_a_table_are_read(tmp_path: Path) -> None:
     text = (SAMPLES / "nvprof_trace.txt").read_text()
     assert len(kernels(tmp_path, "\n".join("      " + line for line in text.splitlines()))) == 2
     noisy = TRACE.replace("\n467.5", "\ndone 50 %\n467.5")
@@ -68,7 +68,7 @@ def test_indented_text_and_output_of_the_program_inside_a_table(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("ending", ["csv", "txt"])
-def test_metrics_join_the_trace_launch_by_launch_and_averages_by_name(tmp_path: Path, ending: str) -> None:
+def test_metrics_join_by_launch_and_averages_by_name(tmp_path: Path, ending: str) -> None:
     columns = ["time_us", "fp32_instructions", "dram_read_transactions", "dram_utilization_pct"]
     joined = kernels(tmp_path, TRACE, f"nvprof_metrics.{ending}")
     assert joined[columns].to_numpy().tolist() == [[4.992, 1000, 250, 50], [1250.5, 4_000_000, 90_000, 80]]
@@ -88,11 +88,11 @@ def test_metrics_of_another_program_are_not_joined(tmp_path: Path) -> None:
 
 
 def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
-    """Two runs of one problem: the median counts, and the main kernel's counters stand beside it."""
-    listed = tmp_path / "prof-ops-algo2.txt"
-    listed.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\t2\n")
+    """The median of the two runs of a problem counts; the table of kernels has the counters."""
+    problems = tmp_path / "prof-ops-algo2.txt"
+    problems.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\t2\n")
     texts = (TRACE, "nvprof_metrics.csv", TRACE.replace("1250.5", "1350.5"))
-    imported = read(tmp_path, *texts, problems=listed, kernel="sgemm", library_version="7.6")
+    imported = read(tmp_path, *texts, problems=problems, kernel="sgemm", library_version="7.6")
     expected = ANSWERS["test_problems_make_dataset_rows"]["expected"]
     assert imported.rows[list(expected)].to_dict("records") == [expected]
     assert imported.table == "problems" and imported.kernels is not None
@@ -104,19 +104,19 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
         ("nvprof_metrics.csv", "sgemm", "no times"),
     ):
         with pytest.raises(InputError, match=message):
-            read(tmp_path, text, problems=listed, kernel=kernel)
-    listed.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\n")
+            read(tmp_path, text, problems=problems, kernel=kernel)
+    problems.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\n")
     with refused("a line has no algorithm"):
-        read(tmp_path, TRACE, problems=listed, kernel="sgemm")
+        read(tmp_path, TRACE, problems=problems, kernel="sgemm")
 
 
 @cases(__file__)
-def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, words: str) -> None:
-    with refused("log0.csv", words):
+def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, message: str) -> None:
+    with refused("log0.csv", message):
         read(tmp_path, text)
 
 
-def test_values() -> None:
+def test_values_are_converted_to_columns() -> None:
     assert scaled("2.4e+03s", "", TIME_US, "x") == pytest.approx(2.4e9)
     assert scaled("912ns", "", TIME_US, "x") == pytest.approx(0.912)
     assert round(scaled("1.1152KB", "", SIZE_BYTES, "x")) == 1142

@@ -1,4 +1,4 @@
-"""Every format is complete: what one lacks is named, with the file to touch; nothing here lists the formats."""
+"""Every registered format is complete; a failure names the missing part and its file."""
 
 import ast
 from pathlib import Path
@@ -14,7 +14,7 @@ HELP = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
 
 
 def _has_known_answer(path: Path) -> bool:
-    """True for a module one of whose tests compares what was read with a number."""
+    """Return whether a test of the module compares a result with a number."""
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
     tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     compared = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Compare))
@@ -23,30 +23,31 @@ def _has_known_answer(path: Path) -> bool:
     return any(isinstance(number.value, int | float) for number in numbers)
 
 
-def lacking(each: Format) -> list[str]:
-    """What is missing of a format, each with the file that is to have it."""
-    module = each.reader.__module__.rpartition(".")[2]
+def missing_parts(file_format: Format) -> list[str]:
+    """Return the missing parts of a format with their files."""
+    module = file_format.reader.__module__.rpartition(".")[2]
     reader, test = f"surrogate/formats/{module}.py", f"tests/formats/test_{module}.py"
-    unexplained = [name for name, option in each.options.items() if not option.help]
-    expected = {
-        f"{reader}: FORMAT needs a line of help": bool(each.summary.strip()),
-        f"{reader}: `seer import --help` does not show {each.name}": f"{each.name} {each.summary}" in HELP,
-        f"{reader}: its docstring has to say how to get the files": "how to get" in each.how_to_get().lower(),
+    unexplained = [name for name, option in file_format.options.items() if not option.help]
+    heading = f"{file_format.name} {file_format.summary}"
+    checks = {
+        f"{reader}: FORMAT needs a line of help": bool(file_format.summary.strip()),
+        f"{reader}: `seer import --help` does not show {file_format.name}": heading in HELP,
+        f"{reader}: its docstring has to say how to get the files": "how to get" in file_format.how_to_get().lower(),
         f"{reader}: {', '.join(unexplained)} needs help, in `own` of its FORMAT": not unexplained,
         f"{test}: no test compares what was read with a known number": _has_known_answer(HERE.parents[1] / test),
     }
-    return [complaint for complaint, is_there in expected.items() if not is_there]
+    return [complaint for complaint, is_present in checks.items() if not is_present]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_is_complete(name: str) -> None:
-    assert not lacking(FORMATS[name]), "\n".join(lacking(FORMATS[name]))
+def test_every_format_is_complete(name: str) -> None:
+    assert not missing_parts(FORMATS[name]), "\n".join(missing_parts(FORMATS[name]))
 
 
-def test_what_a_format_lacks_is_named() -> None:
+def test_missing_parts_of_a_format_are_reported() -> None:
     def read(paths: list[str], *, flavour: str) -> None:
-        """A reader of nothing, in a module that is about something else."""
+        """Read nothing, in a module of another subject."""
 
-    complaints = lacking(Format("bare", "", read))  # pyright: ignore[reportArgumentType]
+    complaints = missing_parts(Format("bare", "", read))  # pyright: ignore[reportArgumentType]
     assert len(complaints) == 5 and all(".py: " in text for text in complaints)
     assert any("flavour" in text for text in complaints)

@@ -1,4 +1,4 @@
-"""SEER's workbooks, written here in every shape that the original writes."""
+"""Reading SEER's workbooks in every layout of the original."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ B_COUNTS = [7.5e8, 2.2e6, 4.4e5, 240, 9216, 39, 4, 10]
 
 
 def save(path: Path, **sheets: list[list[Any]]) -> Path:
-    """An .xls file with the given rows (the first is the header) per sheet."""
+    """Write an .xls file with the given rows per sheet; the first row is the header."""
     book = xlwt.Workbook()
     for name, rows in sheets.items():
         sheet = book.add_sheet(name)
@@ -39,13 +39,13 @@ def read(*paths: Path, **options: Any):
 
 
 def variant(folder: Path, name: str, *train: list[Any], test: tuple[list[Any], ...] = ()) -> Path:
-    """A variant's workbook with these rows in its sheets ``train`` and ``test``."""
+    """Write a variant's workbook with these rows in its sheets ``train`` and ``test``."""
     header = [*VARIANT, "type"][: len(train[0])]
     return save(folder / f"{name}.xls", train=[header, *train], test=[header, *test])
 
 
-def test_variant(tmp_path: Path) -> None:
-    """The nineteenth column is dropped; waves are computed anew, as the original does."""
+def test_variant_workbook_becomes_rows_and_kernels(tmp_path: Path) -> None:
+    """The original drops the nineteenth column and recomputes the waves."""
     imported = read(
         variant(
             tmp_path, "algo0_32x32", [*A, 0, 5.5, *A_COUNTS, -1], test=([*B, 0, 2.25, *B_COUNTS[:5], 0, 4, 10, -1],)
@@ -53,11 +53,11 @@ def test_variant(tmp_path: Path) -> None:
     )
     rows, kernels = imported.rows, imported.kernels
     assert imported.candidates == "all" and kernels is not None
-    expected = ANSWERS["test_variant"]["expected"]
+    expected = ANSWERS["test_variant_workbook_becomes_rows_and_kernels"]["expected"]
     assert rows.iloc[0][list(expected)].to_dict() == expected
     assert rows[["time_us", "seer_part"]].to_numpy().tolist()[1] == [2250.0, "test"]
     assert set(names("kernels", required=True)) <= set(kernels)
-    columns = ANSWERS["test_variant"]["columns"]
+    columns = ANSWERS["test_variant_workbook_becomes_rows_and_kernels"]["columns"]
     assert kernels[columns].to_numpy().tolist() == [
         ["32x32", 195, 240, 90, 30, 2.5e8, 3.4e5],
         ["32x32", 39, 240, 40, 100, 7.5e8, 4.4e5],
@@ -65,18 +65,20 @@ def test_variant(tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_numberings_and_tiles(tmp_path, name, row, numbering, algorithm, tile):
+def test_algorithm_comes_from_the_numbering_and_tile_from_the_file_name(
+    tmp_path, name, row, numbering, algorithm, tile
+):
     imported = read(variant(tmp_path, name, row), numbering=numbering)
     assert imported.kernels is not None and imported.kernels["tile"].tolist() == [tile]
     assert imported.rows[["algorithm", "time_us"]].to_numpy().tolist() == [[algorithm, 5500.0]]
 
 
-def test_pre_kernels_add_to_their_algorithms_time(tmp_path: Path) -> None:
+def test_pre_kernels_add_to_the_time_of_their_algorithm(tmp_path: Path) -> None:
     main = variant(tmp_path, "algo2_32x32", [*A, 2, 5.5, *A_COUNTS])
     pre = variant(tmp_path, "algo2_pre", [*A, 2, 0.75])
-    alone, both, only_pre = read(main), read(pre, main), read(pre)
-    assert alone.rows["time_us"].tolist() == [5500.0]
-    assert any("GEMM" in note and "main kernel" in note for note in alone.notes)
+    only_main, both, only_pre = read(main), read(pre, main), read(pre)
+    assert only_main.rows["time_us"].tolist() == [5500.0]
+    assert any("GEMM" in note and "main kernel" in note for note in only_main.notes)
     assert both.rows["time_us"].tolist() == [6250.0] and both.notes == ()
     assert both.kernels is not None
     assert both.kernels[["kernel_index", "kernel_name", "time_us"]].to_numpy().tolist() == [
@@ -87,7 +89,7 @@ def test_pre_kernels_add_to_their_algorithms_time(tmp_path: Path) -> None:
     assert only_pre.kernels["time_us"].tolist() == [750.0]
 
 
-def test_fft_tiling_classes_are_kernels_without_a_time(tmp_path: Path) -> None:
+def test_fft_tiling_classes_become_kernels_without_a_time(tmp_path: Path) -> None:
     kernels = read(variant(tmp_path, "algo5-ctree", [*A, 5, 2], test=([*B, 5, 0],))).kernels
     assert kernels is not None and kernels["kernel_class"].tolist() == [2, 0]
     assert kernels["time_us"].isna().all()
@@ -98,7 +100,7 @@ PICK_TIMES = [5.5, 4.25, 9.0, 0, 7.0, 6.0, 3.0, -1]
 
 
 @pytest.mark.parametrize("columns", [16, 18])
-def test_pick(tmp_path: Path, columns: int) -> None:
+def test_algorithm_pick_workbook_becomes_eight_rows(tmp_path: Path, columns: int) -> None:
     row = [*A, *PICK_TIMES, 6, 1]
     imported = read(save(tmp_path / "Algo-pick-set.xls", test=[PICK[:columns], row[:columns]]))
     rows = imported.rows
@@ -115,22 +117,22 @@ OTHER = ["op_type", *PROBLEM, "run_time", *[f"optional{i}" for i in range(1, 7)]
 
 
 @cases(__file__)
-def test_other_operators_are_rows_of_their_families(tmp_path, name, row, shared, passes):
+def test_other_operators_become_rows_of_their_families(tmp_path, name, row, shared, passes):
     path = save(tmp_path / f"Other-ops-{name}.xls", new=[OTHER[: len(row)], row])
     imported = read(path)
-    expected = [{"gpu": "titan-xp", "dtype": "fp32", **shared, **each} for each in passes]
+    expected = [{"gpu": "titan-xp", "dtype": "fp32", **shared, **columns} for columns in passes]
     assert imported.rows[list(expected[0])].to_dict("records") == expected
     assert imported.table == "problems" and imported.candidates == "listed" and imported.kernels is None
 
 
 @cases(__file__)
-def test_wrong_workbooks_are_refused_in_one_line(refused, tmp_path, name, sheets, words):
+def test_wrong_workbooks_are_refused(refused, tmp_path, name, sheets, message):
     path = save(tmp_path / f"{name}.xls", **sheets)
-    with refused(str(path), words):
+    with refused(str(path), message):
         read(path)
 
 
-def test_unknown_numbering_mixed_kinds_and_no_workbook(tmp_path: Path) -> None:
+def test_wrong_options_and_mixed_workbooks_are_refused(tmp_path: Path) -> None:
     main = variant(tmp_path, "algo0_32x32", [*A, 0, 5.5, *A_COUNTS])
     other = save(tmp_path / "Other-ops-conv_1x1.xls", less128=[OTHER[:10], [0, *A, 1.5]], larger128=[OTHER[:10]])
     text = tmp_path / "a.xls"
@@ -146,14 +148,14 @@ def test_unknown_numbering_mixed_kinds_and_no_workbook(tmp_path: Path) -> None:
             read(*paths, **options)
 
 
-def test_repeated_rows_count_once(tmp_path: Path) -> None:
+def test_repeated_row_counts_once(tmp_path: Path) -> None:
     imported = read(variant(tmp_path, "algo0_32x32", [*A, 0, 5.5, *A_COUNTS], [*A, 0, 6.5, *A_COUNTS]))
     assert imported.rows["time_us"].tolist() == [5500.0]
     assert imported.kernels is not None and len(imported.kernels) == 1
     assert any("1 repeated measurement" in note for note in imported.notes)
 
 
-def test_xlsx_where_openpyxl_is_installed(refused, tmp_path: Path) -> None:
+def test_xlsx_workbook_is_read_with_openpyxl(refused, tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is optional")
     book = openpyxl.Workbook()
     book.active.title = "train"

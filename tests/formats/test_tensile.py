@@ -1,4 +1,4 @@
-"""Tensile's logic: excerpts of two untouched files (rocBLAS b520bc83f), and a compiled library made by hand."""
+"""Reading Tensile's logic: excerpts of two files (rocBLAS b520bc83f), and a hand-made compiled library."""
 
 import gzip
 import json
@@ -29,34 +29,34 @@ def save(folder: Path, content: str, name: str = "logic.yaml") -> Path:
     return path
 
 
-def test_percent_of_navi21s_peak(tmp_path: Path) -> None:
+def test_percentages_of_navi21_become_times(tmp_path: Path) -> None:
     imported = FORMATS["tensile"].read([save(tmp_path, NAVI21)])
     assert imported.notes == ("1 row left out: percents below 0.05 are rounded too coarsely",)
     first, second = imported.rows.to_dict("records")
-    expected = ANSWERS["test_percent_of_navi21s_peak"]["expected"]
+    expected = ANSWERS["test_percentages_of_navi21_become_times"]["expected"]
     assert {name: first[name] for name in expected} == expected
-    # 2·768·128·256 operations at 10.988 × 443.3 GFLOP/s
+    # The row does 2·768·128·256 operations at 10.988 × 443.3 GFLOP/s.
     assert first["time_us"] == pytest.approx(10.333, rel=1e-3)
     assert (second["batch"], second["time_us"]) == (1280, pytest.approx(58.65, rel=1e-3))
     assert imported.candidates == "listed" and not find_violations(imported.rows)
 
 
-def test_gflops_of_vega20_packed_and_in_a_folder(tmp_path: Path) -> None:
-    """The fastest of a repeated size counts; other files of a folder are told and left out."""
+def test_gflops_of_vega20_in_a_folder_become_times(tmp_path: Path) -> None:
+    """The fastest row of a repeated size counts; a note names the other files of the folder."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner/logic.yaml.gz").write_bytes(gzip.compress(VEGA20.encode()))
     save(tmp_path, "- a\n- b\n", "other.yaml")
     imported = FORMATS["tensile"].read([tmp_path])
     rows = imported.rows.set_index("k")
-    assert (rows["gpu"] == "mi60").all() and (rows["variant"] == "TT").all() and (rows["dtype"] == "fp32").all()
+    assert rows[["gpu", "variant", "dtype"]].drop_duplicates().to_numpy().tolist() == [["mi60", "TT", "fp32"]]
     assert rows.loc[3328, "time_us"] == pytest.approx(2 * 4288 * 3584 * 3328 / 9678.34e3)
     assert rows.loc[128, "time_us"] == pytest.approx(26.49, rel=1e-3)
     assert any("other.yaml: not as expected" in note for note in imported.notes)
     assert "1 row left out: the speed is not a number above 0" in imported.notes
 
 
-def test_types_are_part_of_the_key(tmp_path: Path) -> None:
-    """fp16 throughout is no HHS: the variant tells it."""
+def test_compute_types_are_part_of_the_variant(tmp_path: Path) -> None:
+    """Products that accumulate in fp16 differ from HHS, so the variant names the type."""
     half = NAVI21.replace("ComputeDataType: 0", "ComputeDataType: 4").replace("Accumulate: true", "Accumulate: false")
     rows = FORMATS["tensile"].read([save(tmp_path, NAVI21), save(tmp_path, half, "half.yaml")]).rows
     assert sorted(rows["variant"].unique()) == ["HB TN", "TN"] and len(rows) == 4
@@ -69,8 +69,8 @@ CU_110 = {"type": "And", "value": [{"type": "Processor", "value": "gfx90a"}, {"t
     ("changes", "gpu"),
     [({}, "mi60"), ({"gfx906": "gfx90a"}, "mi250"), ({"gfx906": "gfx90a", "TruePred": CU_110}, "mi250x")],
 )
-def test_message_pack(tmp_path: Path, changes: dict[str, object], gpu: str) -> None:
-    """Boards of one architecture are told apart by their compute units, where a condition names them."""
+def test_message_pack_library_is_read(tmp_path: Path, changes: dict[str, object], gpu: str) -> None:
+    """If a condition names the compute units, they identify the board of an architecture."""
     path = tmp_path / "TensileLibrary_Type_HH.dat"
     text = json.dumps(LIBRARY)
     for old, new in changes.items():
@@ -82,7 +82,7 @@ def test_message_pack(tmp_path: Path, changes: dict[str, object], gpu: str) -> N
     assert row["time_us"] == pytest.approx(2 * 512 * 256 * 2 * 128 / 4e6)
 
 
-def test_without_message_pack_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_msgpack_is_named_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
     path = tmp_path / "TensileLibrary_gfx906.dat"
     path.write_bytes(msgpack.packb(LIBRARY))
@@ -91,7 +91,7 @@ def test_without_message_pack_it_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 @cases(__file__)
-def test_copies_and_faults_are_refused_in_one_line(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
+def test_copied_figures_and_faulty_files_are_refused(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     content = NAVI21
     for old, new in changes.items():
         assert old in content
@@ -105,22 +105,22 @@ DAMAGED = [(b"\xc1", "is not MessagePack"), (b"\x01", "not as expected"), (b"\x9
 
 
 @pytest.mark.parametrize(("content", "reason"), DAMAGED)
-def test_damaged_message_pack(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_damaged_message_pack_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "TensileLibrary_gfx906.dat"
     path.write_bytes(content)
     with pytest.raises(InputError, match=reason):
         FORMATS["tensile"].read([path])
 
 
-def test_percents_of_other_boards_are_the_data_sheets(tmp_path: Path) -> None:
+def test_percentages_of_other_boards_refer_to_the_datasheet_peak(tmp_path: Path) -> None:
     content = NAVI21.replace("navi21", "gfx1201").replace("gfx1030", "gfx1201")
     imported = FORMATS["tensile"].read([save(tmp_path, content)])
     assert "3 rows hold percents, read as percents of the datasheet peak of rx-9070-xt" in imported.notes
-    # 195 TFLOP/s of its matrix units in fp16
+    # Its matrix units have a peak of 195 TFLOP/s in fp16.
     assert imported.rows["time_us"].iloc[0] == pytest.approx(2 * 768 * 128 * 256 / (0.10988 * 195e6), rel=1e-6)
 
 
-def test_on_the_command_line(tmp_path: Path, seer: Callable[..., Outcome]) -> None:
+def test_import_command_writes_a_tensile_dataset(tmp_path: Path, seer: Callable[..., Outcome]) -> None:
     out = tmp_path / "products.parquet"
     run = seer("import", "tensile", save(tmp_path, VEGA20), "-o", out)
     assert run.code == 0 and "2 rows, candidates listed" in run.out

@@ -1,4 +1,4 @@
-"""Triton's autotuning caches, as its runtime/autotuner.py writes them."""
+"""Reading Triton's autotuning caches, as its runtime/autotuner.py writes them."""
 
 import json
 import math
@@ -47,8 +47,8 @@ def read(*paths: Path, **options: str) -> Imported:
     return FORMATS["triton"].read(paths, **{"gpu": "h100", **options})
 
 
-def test_a_folder_of_keys(tmp_path: Path) -> None:
-    """Newer versions write all of a key as text."""
+def test_folder_of_keys_becomes_one_table(tmp_path: Path) -> None:
+    """Newer versions of Triton write every value of a key as text."""
     save(tmp_path / "deep", [512, 1024, 64, "torch.float16", "torch.float16"])
     save(tmp_path, ["512", "2048", "64", "torch.bfloat16", "torch.float16"], TIMINGS[:1], entry="B")
     (tmp_path / "B" / "matmul_kernel.json").write_text("{}")
@@ -65,7 +65,7 @@ def test_a_folder_of_keys(tmp_path: Path) -> None:
     assert description_of(kernel(imported), "the table").text(first).startswith("BLOCK_M=64,EVEN=True,num_warps=4")
 
 
-def test_keys_without_names_and_values_that_are_no_sizes(refused, tmp_path: Path) -> None:
+def test_unnamed_keys_and_texts_become_settings(refused, tmp_path: Path) -> None:
     save(tmp_path, [512, "relu", True, "torch.float16"])
     save(tmp_path, [64, "", None, "torch.float16"], entry="B")
     imported = read(tmp_path)
@@ -74,13 +74,13 @@ def test_keys_without_names_and_values_that_are_no_sizes(refused, tmp_path: Path
     save(tmp_path, [512, "torch.float16"], entry="C")
     with refused("keys of matmul_kernel have 1 to 3 values; name them with --keys"):
         read(tmp_path)
-    words = read(tmp_path, keys="n")
-    assert kernel(words)["settings"]["dtype_2"] == ["none", "torch.float16"]
+    with_keys = read(tmp_path, keys="n")
+    assert kernel(with_keys)["settings"]["dtype_2"] == ["none", "torch.float16"]
     with refused("its key has 2 values, --keys names 3"):
         read(tmp_path, keys="m,n,k")
 
 
-def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> None:
+def test_repeated_keys_are_merged_and_register_limits_are_kept(tmp_path: Path) -> None:
     limited = configuration(4, maxnreg=128, BLOCK_M=64, EVEN=True)
     save(tmp_path, [8, "torch.float16"], [[TIMINGS[0][0], 0.5], [limited, [0.25]], TIMINGS[1]])
     save(tmp_path, [8, "torch.float16"], [[TIMINGS[0][0], 1.5], [TIMINGS[1][0], 4]], entry="B")
@@ -90,7 +90,7 @@ def test_one_time_a_register_limit_and_the_same_key_again(tmp_path: Path) -> Non
     assert imported.notes[0] == "maxnreg: None is 0"
 
 
-def test_one_table_has_one_kernel(refused, tmp_path: Path) -> None:
+def test_one_of_several_kernels_is_chosen_by_name(refused, tmp_path: Path) -> None:
     save(tmp_path, [8])
     file = save(tmp_path, [8], name="softmax")
     with refused("choose with --name: matmul_kernel, softmax"):
@@ -101,8 +101,8 @@ def test_one_table_has_one_kernel(refused, tmp_path: Path) -> None:
     assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
 
 
-@pytest.mark.parametrize(("content", "words"), ANSWERS["wrong"])
-def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, words: str) -> None:
+@pytest.mark.parametrize(("content", "message"), ANSWERS["wrong"])
+def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "k.autotune.json").write_text(content)
-    with refused("k.autotune.json", words):
+    with refused("k.autotune.json", message):
         read(tmp_path / "k.autotune.json")

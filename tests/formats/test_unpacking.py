@@ -1,4 +1,4 @@
-"""What unpacks is bounded: by bytes, by its own size, by members; links, devices and untrue sizes do no harm."""
+"""Limits of unpacking: bytes, compression ratio, members; links, devices and false sizes are harmless."""
 
 import bz2
 import gzip
@@ -18,13 +18,13 @@ NOISE = Random(0).randbytes(3_000_000)
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds of kilobytes in the place of megabytes."""
+def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the limits of megabytes with kilobytes."""
     monkeypatch.setattr(foreign_file, "FREE_BYTES", 100_000)
     monkeypatch.setattr(foreign_file, "MAX_MEMBERS", 20)
 
 
-def test_the_allowance_is_the_least_of_three_bounds(refused) -> None:
+def test_allowance_is_the_smallest_of_three_limits(refused) -> None:
     assert Allowance("f", 10, 50_000).left == 50_000
     assert Allowance("f", 10, 10**9).left == 100_000
     assert Allowance("f", 5000, 10**9).left == 500_000
@@ -35,7 +35,7 @@ def test_the_allowance_is_the_least_of_three_bounds(refused) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
-def test_blanks_are_refused_and_what_is_real_is_read(refused, pack, tmp_path: Path) -> None:
+def test_highly_compressed_file_is_refused_and_a_real_one_is_read(refused, pack, tmp_path: Path) -> None:
     (tmp_path / "good").write_bytes(pack(bytes(range(256)) * 390))
     assert read_bytes(tmp_path / "good") == bytes(range(256)) * 390
     (tmp_path / "bad").write_bytes(pack(b" " * 3_000_000))
@@ -44,7 +44,7 @@ def test_blanks_are_refused_and_what_is_real_is_read(refused, pack, tmp_path: Pa
 
 
 def archive(path: Path, members: list[tuple[str, bytes, bytes]], declared: int | None = None) -> Path:
-    """A tar archive of (name, type, content)."""
+    """Write a tar archive of (name, type, content)."""
     with gzip.open(path, "wb") as file:
         for name, kind, content in members:
             header = tarfile.TarInfo(name)
@@ -55,7 +55,7 @@ def archive(path: Path, members: list[tuple[str, bytes, bytes]], declared: int |
     return path
 
 
-def test_an_archive_gives_its_regular_files_alone(tmp_path: Path) -> None:
+def test_untar_extracts_regular_files_only(tmp_path: Path) -> None:
     odd = [(f"/{number}", kind, b"") for number, kind in enumerate((b"1", b"2", b"3", b"4", b"5", b"6"))]
     path = archive(tmp_path / "a.tar.gz", [*odd, ("../../x.json", b"0", b"{}"), ("y", b"0", b"")])
     (tmp_path / "in").mkdir()
@@ -65,7 +65,7 @@ def test_an_archive_gives_its_regular_files_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "declared", "says"),
+    ("members", "declared", "message"),
     [
         ([("x", b"0", b" " * 300_000)], None, "unpacks to over 100,000 bytes"),
         ([("x", b"0", b"")], 300_000, "unpacks to over 100,000 bytes"),
@@ -75,13 +75,13 @@ def test_an_archive_gives_its_regular_files_alone(tmp_path: Path) -> None:
         ([(str(number), b"0", b"") for number in range(30)], None, "more than 20 members"),
     ],
 )
-def test_a_hostile_archive_is_refused(members, declared, says, tmp_path):
+def test_hostile_archive_is_refused(members, declared, message, tmp_path):
     path = archive(tmp_path / "a.tar.gz", members, declared)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         untar(path, tmp_path, ("",), max_bytes=10**7)
 
 
-def test_a_zip_archive_gives_no_more_than_is_allowed(refused) -> None:
+def test_zip_member_larger_than_the_allowance_is_refused(refused) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("good", "abc")
