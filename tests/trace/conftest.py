@@ -1,4 +1,4 @@
-"""A small invented training step in both generations of Kineto's JSON, and the real traces where they are present."""
+"""Fixtures: an invented training step in both generations of Kineto's JSON, and the real traces."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.known import known_answers
 
 
 def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
-    """The events of one training step of 1000 µs, `step` of ``conftest.toml``: its ids and times filled in."""
+    """Return the events of one training step of 1000 µs: `step` of ``conftest.toml`` with ids and times."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -31,8 +31,8 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
 
 
 def trace_json(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str, Any]:
-    """A trace of several steps as the newer Kineto writes it."""
-    events = [each for i in range(steps) for each in step(start + 1000 * i, 10 * (i + 1), i + 5)]
+    """Return a trace of several steps as the newer Kineto writes it."""
+    events = [event for i in range(steps) for event in step(start + 1000 * i, 10 * (i + 1), i + 5)]
     gpu = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
     return {
         "schemaVersion": 1,
@@ -42,8 +42,8 @@ def trace_json(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str
     }
 
 
-def aged(trace: dict[str, Any]) -> dict[str, Any]:
-    """The same trace in the older generation: other categories, threads and streams as text, lower-case ids."""
+def older_generation(trace: dict[str, Any]) -> dict[str, Any]:
+    """Return the trace in the older generation: other categories, threads as text, lower-case ids."""
     older = {
         "cpu_op": "Operator",
         "user_annotation": "Operator",
@@ -52,28 +52,28 @@ def aged(trace: dict[str, Any]) -> dict[str, Any]:
         "gpu_memcpy": "Memcpy",
     }
     events = []
-    for each in json.loads(json.dumps(trace["traceEvents"])):
-        category = each.get("cat")
+    for event in json.loads(json.dumps(trace["traceEvents"])):
+        category = event.get("cat")
         if category == "ac2g":
-            each |= {"cat": "async"}
+            event |= {"cat": "async"}
         elif category in older:
-            each["cat"] = older[category]
-            each["tid"] = f"stream {each['tid']}" if older[category] in ("Kernel", "Memcpy") else str(each["tid"])
-            if each["cat"] != "Operator":
-                each["args"]["external id"] = each["args"].pop("External id", -1)
-        events.append(each)
+            event["cat"] = older[category]
+            event["tid"] = f"stream {event['tid']}" if older[category] in ("Kernel", "Memcpy") else str(event["tid"])
+            if event["cat"] != "Operator":
+                event["args"]["external id"] = event["args"].pop("External id", -1)
+        events.append(event)
     return {**trace, "traceEvents": events}
 
 
 @pytest.fixture
 def make_trace() -> Callable[..., dict[str, Any]]:
-    """``make_trace(steps=2, start=…)``: the invented trace as a JSON object."""
+    """Return ``make_trace(steps=2, start=…)``, which builds the invented trace as a JSON object."""
     return trace_json
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The invented trace of two steps."""
+    """Write the invented trace of two steps."""
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace_json(steps=2)), encoding="utf-8")
     return path
@@ -81,19 +81,19 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def seer(seer: Callable[..., Any]) -> Callable[..., Any]:
-    """``seer("summary", FILE)`` for ``seer trace summary FILE`` → status, standard output, standard error."""
+    """Return ``seer("summary", FILE)``, which runs ``seer trace summary FILE``."""
     return partial(seer, "trace")
 
 
 @pytest.fixture
 def make_older() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Turns the invented trace into the older generation's layout."""
-    return aged
+    """Return a function that converts the invented trace into the older generation."""
+    return older_generation
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., Trace]:
-    """Write a JSON object to a file and read it as a trace."""
+    """Return a function that writes a JSON object to a file and reads it as a trace."""
 
     def write_and_read(trace: Any, name: str = "trace.json") -> Trace:
         path = tmp_path / name
@@ -105,7 +105,7 @@ def read(tmp_path: Path) -> Callable[..., Trace]:
 
 @pytest.fixture(scope="session")
 def real(measurements: Path) -> Callable[[str], Trace]:
-    """Real traces by file name, read once."""
+    """Return a function that reads a real trace by file name, once."""
     traces: dict[str, Trace] = {}
 
     def get(name: str) -> Trace:
@@ -126,8 +126,8 @@ def resnet(real: Callable[[str], Trace]) -> Trace:
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    """The invented trace of three steps, read once."""
+def invented_trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """Read the invented trace of three steps once."""
     path = tmp_path_factory.mktemp("trace") / "three.json"
     path.write_text(json.dumps(trace_json(steps=3)), encoding="utf-8")
     return read_trace(path)

@@ -9,13 +9,13 @@ def event(category: str, name: str, start: float, length: float, thread: int = 1
 
 
 def call(name: str, start: float, length: float, number: int, thread: int = 1) -> dict:
-    """A call of the runtime, on the host."""
+    """Return a runtime call on the host."""
     return event("cuda_runtime", name, start, length, thread, correlation=number)
 
 
 def device(
     name: str, start: float, length: float, number: int, stream: int = 7, category: str = "kernel", **args: Any
 ) -> dict:
-    """A kernel, or a copy, that the call of this number put on the device."""
+    """Return a kernel or a copy launched by the call with this number."""
     where = {"device": 0, "stream": stream, "correlation": number}
     return event(category, name, start, length, stream, 0, **where, **args)

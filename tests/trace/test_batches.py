@@ -1,4 +1,4 @@
-"""A trace in batches: the same events as at once, whatever they hold; a cut or damaged file; memory."""
+"""Reading a trace in batches: all events, truncated and damaged files, memory."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def in_pieces(content: bytes, size: int) -> list[bytes]:
 
 @settings(max_examples=60, deadline=None)
 @given(_EVENTS, _HEADERS, _HEADERS, st.sampled_from([None, 1]), st.booleans(), st.integers(1, 300), st.integers(1, 200))
-def test_batches_hold_what_the_whole_file_holds(events, before, after, indent, escaped, piece, batch):
+def test_batches_contain_all_events_of_the_file(events, before, after, indent, escaped, piece, batch):
     document = {**before, "traceEvents": events, **after}
     content = json.dumps(document, indent=indent, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
     document = json.loads(content.decode("utf-8", "replace"))
@@ -40,33 +40,33 @@ def test_batches_hold_what_the_whole_file_holds(events, before, after, indent, e
 
 @settings(max_examples=25, deadline=None)
 @given(_EVENTS, st.integers(1, 300), st.integers(1, 200), st.sampled_from(["", "\ufeff", " \n"]))
-def test_a_bare_list_in_batches(events, piece, batch, start):
+def test_bare_event_list_is_read_in_batches(events, piece, batch, start):
     content = (start + json.dumps(events)).encode()
     assert [event for part in EventFile(in_pieces(content, piece), batch) for event in part] == events
 
 
-def test_what_msgspec_refuses_is_read_all_the_same():
+def test_events_that_msgspec_rejects_are_still_read():
     texts = [b'{"ph": "X", "n": NaN}', b'{"ph": "X", "n": "\xff\x01"}', b'{"ph": "X", "n": "\\ud800"}', b'{"ph": "M"}']
     content = b'{"traceEvents": [%b]}' % b", ".join(texts * 9)
     events = [event for part in EventFile([content[:50], content[50:]], 40) for event in part]
     assert len(events) == 36 and events[1]["n"] == "\ufffd\x01" and events[2]["n"] == "\ud800"
 
 
-def test_batches_are_small_where_events_are(make_trace):
+def test_batches_of_small_events_stay_near_the_requested_size(make_trace):
     content = json.dumps(make_trace(steps=40)).encode()
     sizes = [len(json.dumps(part)) for part in EventFile(in_pieces(content, 1000), 4000)]
     assert len(sizes) > 10 and max(sizes) < 8000
 
 
-def test_events_larger_than_a_batch():
+def test_events_larger_than_a_batch_are_read():
     event = {"ph": "X", "args": {"parts": [{"a": 1}, {"b": 2}] * 50}}
     content = json.dumps({"traceEvents": [event] * 20, "after": [{}, {}] * 100}).encode()
     file = EventFile(in_pieces(content, 100), 60)
     assert [entry for part in file for entry in part] == [event] * 20 and len(file.header["after"]) == 200
 
 
-def test_a_file_cut_at_any_byte_gives_its_whole_events_or_one_line(refused, make_trace):
-    """As many events as end before the cut; without one, an `InputError`."""
+def test_truncated_file_gives_its_complete_events_or_input_error(refused, make_trace):
+    """The reader returns the events that end before the cut, or raises `InputError` if there are none."""
     trace = make_trace(steps=1)
     content = json.dumps(trace).encode()
     ends = []
@@ -89,7 +89,7 @@ def test_a_file_cut_at_any_byte_gives_its_whole_events_or_one_line(refused, make
 
 
 @pytest.mark.parametrize("damage", [b"!", b'"', b"}", b"]", b'{"a": ', b"\\"])
-def test_damage_in_the_middle_is_one_line(refused, make_trace, damage):
+def test_damage_in_the_middle_raises_input_error(refused, make_trace, damage):
     content = json.dumps(make_trace(steps=20)).encode()
     position = content.index(b'"dur"', len(content) // 2)
     with refused("damaged"):
@@ -99,15 +99,15 @@ def test_damage_in_the_middle_is_one_line(refused, make_trace, damage):
 _LIMITED = """
 import resource, sys
 from surrogate.trace import read_trace
-held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 trace = read_trace(sys.argv[1])
-print(len(trace.ranges), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held))
+print(len(trace.ranges), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 """
 
 
 @pytest.mark.slow
-def test_memory_grows_with_what_is_kept_not_with_the_file(tmp_path):
-    """60 MB of events of which a thousandth is kept: a batch's text, two copies and its objects (10 times its text)."""
+def test_memory_does_not_grow_with_discarded_events(tmp_path):
+    """Of 60 MB a thousandth is kept; a batch needs its text, two copies and objects of 10 times its text."""
     path = tmp_path / "large.json"
     number = count()
     with path.open("w") as file:

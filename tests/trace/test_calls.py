@@ -1,4 +1,4 @@
-"""Operator calls of a trace as problems: what is found around a call, other batches, and what is lacking."""
+"""Operator calls of a trace as problems: shapes from neighbouring calls, other batches, unsupported calls."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def rows_of(trace, name):
     return [row for row in range(len(trace.ranges)) if trace.name_of(trace.ranges, row) == name]
 
 
-def test_a_forward_convolutions_output_is_found_in_its_backward_pass(make_trace, read):
+def test_forward_convolution_takes_its_output_from_the_backward_pass(make_trace, read):
     trace = read(make_trace(steps=1))
     reader = CallReader(trace)
     (forward,) = rows_of(trace, "aten::cudnn_convolution")
@@ -30,8 +30,8 @@ def test_a_forward_convolutions_output_is_found_in_its_backward_pass(make_trace,
     assert work is not None and work[0] == 2 * FLOPS
 
 
-def test_without_a_backward_pass_the_next_operator_tells(make_trace, read):
-    """The relu behind it; without either the output is unknown, and so are stride and padding."""
+def test_forward_convolution_without_backward_takes_its_output_from_the_next_operator(make_trace, read):
+    """The next operator is relu; without it, output, stride and padding are unknown."""
     trace = make_trace(steps=1)
     events = [e for e in trace["traceEvents"] if "ackward" not in e["name"]]
     without_relu = read({"traceEvents": [e for e in events if "relu" not in e["name"]]})
@@ -41,7 +41,7 @@ def test_without_a_backward_pass_the_next_operator_tells(make_trace, read):
     assert CallReader(followed).problems(rows_of(followed, "aten::cudnn_convolution")[0]) == (CONV,)
 
 
-def test_halves_of_a_backward_convolution_take_the_shapes_around_them(read):
+def test_backward_convolution_parts_take_shapes_from_the_enclosing_call(read):
     shapes = [[8, 3, 32, 32], [8, 16, 30, 30], [16, 3, 3, 3]]
     names = ["", "_input", "_weight"]
     events = [
@@ -65,7 +65,7 @@ def test_halves_of_a_backward_convolution_take_the_shapes_around_them(read):
         CallReader(lonely).problems(0)
 
 
-def test_every_convolution_of_the_real_resnet_has_its_problem(resnet):
+def test_every_convolution_of_resnet50_becomes_a_problem(resnet):
     reader = CallReader(resnet)
     rows = rows_of(resnet, "aten::cudnn_convolution")
     assert len(rows) == 53 * 6
@@ -74,7 +74,7 @@ def test_every_convolution_of_the_real_resnet_has_its_problem(resnet):
     assert np.all([reader.flops_bytes_dtype(row)[0] == conv.flops for row, conv in zip(rows, convs, strict=True)])  # type: ignore[index]
 
 
-def test_another_batch():
+def test_rebatched_replaces_the_batch_dimension():
     assert rebatched(Conv(n=32, c=3, h=8, k=4, r=3), 32, 64).n == 64  # type: ignore[index]
     assert rebatched(Addmm(m=32, k=8, n=9), 32, 48) == Addmm(m=48, k=8, n=9)
     assert rebatched(Gemm(m=9, k=32, n=8), 32, 48) == Gemm(m=9, k=48, n=8)
@@ -83,6 +83,6 @@ def test_another_batch():
 
 
 @pytest.mark.parametrize("problem", [Gemm(m=32, k=32, n=8), operator("relu", n=64), Conv(n=33, c=3, h=8, k=4, r=3)])
-def test_ambiguous_batches_are_reported(problem):
+def test_rebatched_refuses_ambiguous_batches(problem):
     with pytest.raises(UnsupportedError, match="batch dimension"):
         rebatched(problem, 32, 64)

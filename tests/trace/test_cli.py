@@ -12,19 +12,19 @@ from surrogate.trace.page import trace_page
 from tests.trace.events import call, device, event
 
 
-def test_summary(seer, file):
-    whole = seer("summary", file, "--json").succeeded().json
-    assert whole["summary"]["kernels"] == 10 and whole["summary"]["batch"] == 8
-    assert {row["type"] for row in whole["types"]} == {"conv2d", "relu", "Optimizer.step#SGD.step", "copy_"}
-    assert whole["copies"][0]["direction"] == "device to host"
+def test_summary_command_prints_json_and_tables(seer, file):
+    answer = seer("summary", file, "--json").succeeded().json
+    assert answer["summary"]["kernels"] == 10 and answer["summary"]["batch"] == 8
+    assert {row["type"] for row in answer["types"]} == {"conv2d", "relu", "Optimizer.step#SGD.step", "copy_"}
+    assert answer["copies"][0]["direction"] == "device to host"
     code, out, _ = seer("summary", file)
     assert code == 0 and "conv2d" in out and "Copies and memsets" in out
     figures = {line.split()[0]: line for line in out.splitlines() if line}
     assert "per iteration" in figures["iteration_ms"] and "whole trace" in figures["kernel_ms"]
 
 
-def test_what_a_servers_trace_waits_for(seer, tmp_path):
-    """Nothing that it holds, so that is said; its rows are tokens, which are no samples."""
+def test_summary_names_the_longest_wait_of_a_server_trace(seer, tmp_path):
+    """The trace does not show the cause of the wait; its rows are tokens, so it has no batch."""
     dims = {"Input Dims": [[4096, 64], [64, 64]], "Input type": ["c10::BFloat16"] * 2}
     events = [
         event("cpu_op", "sglang::prepare", 0, 20),
@@ -41,7 +41,7 @@ def test_what_a_servers_trace_waits_for(seer, tmp_path):
     assert facts["batch"] is None and facts["samples_per_s"] is None
 
 
-def test_kernels(seer, file):
+def test_kernels_command_groups_and_limits_rows(seer, file):
     rows = seer("kernels", file, "--top", "2", "--json").succeeded().json
     assert [row["kernel"] for row in rows] == ["cudnn_wgrad_kernel", "volta_scudnn_128x64_relu_interior_nn_v1"]
     rows = list(csv.DictReader(io.StringIO(seer("kernels", file, "--by", "layer", "--csv", "--iteration", "1").out)))
@@ -50,15 +50,15 @@ def test_kernels(seer, file):
     assert seer("kernels", file, "--by", "type")[1].splitlines()[1].startswith("type ")
 
 
-def test_spans(seer, file):
+def test_spans_command_lists_spans_with_known_parents(seer, file):
     rows = seer("spans", file, "--level", "kernel", "--json").succeeded().json
     assert sum(row["level"] == "kernel" for row in rows) == 12
-    known = {row["id"] for row in rows}
-    assert all(row["parent"] is None or row["parent"] in known for row in rows)
+    ids = {row["id"] for row in rows}
+    assert all(row["parent"] is None or row["parent"] in ids for row in rows)
     assert "ProfilerStep#5" in seer("spans", file)[1]
 
 
-def test_what_was_left_out_is_said(seer, make_trace, tmp_path):
+def test_kernels_command_reports_unused_events(seer, make_trace, tmp_path):
     trace = make_trace()
     trace["traceEvents"].append({"ph": "X", "cat": "novel", "name": "n", "ts": 1, "dur": 1})
     trace["traceEvents"][1]["dur"] = -1
@@ -68,11 +68,11 @@ def test_what_was_left_out_is_said(seer, make_trace, tmp_path):
     assert code == 0 and "1 events of novel (X) are not used" in err and "usable time" in err
 
 
-def test_one_html_file_with_everything_escaped(seer, make_trace, tmp_path):
+def test_html_page_escapes_names_and_loads_nothing(seer, make_trace, tmp_path):
     trace = make_trace()
-    for each in trace["traceEvents"]:
-        if each["name"] == "volta_scudnn_128x64_relu_interior_nn_v1":
-            each["name"] = "evil<script>alert(1)</script>&\"'"
+    for record in trace["traceEvents"]:
+        if record["name"] == "volta_scudnn_128x64_relu_interior_nn_v1":
+            record["name"] = "evil<script>alert(1)</script>&\"'"
     path, page = tmp_path / "evil.json", tmp_path / "out.html"
     path.write_text(json.dumps(trace))
     assert seer("summary", path, "--html", page)[0] == 0
@@ -82,59 +82,56 @@ def test_one_html_file_with_everything_escaped(seer, make_trace, tmp_path):
     assert "<svg" in text and "conv2d.0" in text and "Copies and memsets" in text
 
 
-def test_pages_of_real_traces(real):
+def test_html_pages_of_real_traces_are_complete(real):
     for name in ("vgg13_b128_training_h100.json.gz", "nsys_power_iteration.sqlite", "edge_no_gpu_events.json.gz"):
         page = trace_page(profile(real(name)))
         assert page.startswith("<!doctype html>") and page.count("<table>") == page.count("</table>")
         assert page.count("<svg") == page.count("</svg>") and page.count("<details>") == page.count("</details>")
-        assert ("Bound by" in page) == ("What bounds the step" in page) == ("gpu_events" not in name)
-        assert (
-            0
-            < page.index('id="figure-layers-over-time"')
-            < page.index('id="kernels"' if "Bound by" in page else "<table>")
-        )
-        assert (
-            'name="zoom-layers-over-time"' in page
-            and "<script" not in page
-            and "//" not in page.replace("http-equiv", "")
-        )
-        assert ("What to change" in page) == ("throughput" in page) == ("assumes" in page) == ("gpu_events" not in name)
+        for text in ("Bound by", "What bounds the step", "What to change", "throughput", "assumes"):
+            assert (text in page) == ("gpu_events" not in name), text
+        first_table = page.index('id="kernels"' if "Bound by" in page else "<table>")
+        assert 0 < page.index('id="figure-layers-over-time"') < first_table
+        assert 'name="zoom-layers-over-time"' in page
+        assert "<script" not in page and "//" not in page.replace("http-equiv", "")
 
 
-def test_the_summary_of_a_trace_without_a_device(seer, measurements):
+def test_commands_name_the_missing_device_events(seer, measurements):
     host_only = measurements / "traces" / "edge_no_gpu_events.json.gz"
     out = seer("summary", host_only)[1]
     assert "Findings: none" in out.splitlines()[-2] and "ProfilerActivity.CUDA" in out.splitlines()[-1]
     assert "host_us" in out and seer("diff", host_only, host_only).is_refusal("diff compares GPU kernels")
     assert "total_us" not in out and "busy" not in out
-    # A rate above the matrix units' peak is none of this GPU's.
-    assert "check the shapes, or name the GPU" in seer("kernels", "vgg13_h100", "--gpu", "t4")[1]
-    assert "check the shapes" not in seer("kernels", "vgg13_h100")[1]
     refused = seer("whatif", host_only, "amp", "batch=32", "gpu=h100", "data-parallel=8")
     assert refused.is_refusal("record it with ProfilerActivity.CUDA") and refused.err.count("holds no work") == 1
 
 
-def test_levels_recorded_apart(seer, make_trace, tmp_path):
-    """Steps alone, then operators, then all, each 10 % slower than the one before."""
+def test_kernels_command_notes_a_rate_above_the_peak_of_the_gpu(seer):
+    """The kernels ran on an H100, so they exceed the peak of a T4."""
+    assert "check the shapes, or name the GPU" in seer("kernels", "vgg13_h100", "--gpu", "t4")[1]
+    assert "check the shapes" not in seer("kernels", "vgg13_h100")[1]
+
+
+def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, tmp_path):
+    """The traces hold steps, operators and all events; each is 10 % slower than the one before."""
     kept = [("user_annotation",), ("user_annotation", "cpu_op"), None]
     for number, categories in enumerate(kept):
         trace = make_trace(steps=2, start=0)
         trace["traceEvents"] = [
-            each | {name: each[name] * (1 + number / 10) for name in ("ts", "dur") if name in each}
-            for each in trace["traceEvents"]
-            if not categories or (each.get("cat") in categories and (number or "Optimizer" not in each["name"]))
+            record | {name: record[name] * (1 + number / 10) for name in ("ts", "dur") if name in record}
+            for record in trace["traceEvents"]
+            if not categories or (record.get("cat") in categories and (number or "Optimizer" not in record["name"]))
         ]
         (tmp_path / f"{number}.json").write_text(json.dumps(trace))
     files = [tmp_path / f"{number}.json" for number in range(3)]
-    whole = seer("spans", *files, "--level", "kernel", "--json").succeeded().json
-    assert whole["without_counterpart"] == 0
-    levels = [(row["level"], row["model_us"], row["overhead_pct"]) for row in whole["levels"]]
+    answer = seer("spans", *files, "--level", "kernel", "--json").succeeded().json
+    assert answer["without_counterpart"] == 0
+    levels = [(row["level"], row["model_us"], row["overhead_pct"]) for row in answer["levels"]]
     assert levels == [
         ("model", 990, 0),
         ("operator", pytest.approx(1089), pytest.approx(10)),
         ("kernel", pytest.approx(1188), pytest.approx(10)),
     ]
-    times = {row["span"].strip(): row["time_us"] for row in whole["spans"]}
+    times = {row["span"].strip(): row["time_us"] for row in answer["spans"]}
     assert (times["ProfilerStep#5"], times["conv2d.0"]) == (990, pytest.approx(110))
     assert times["volta_scudnn_128x64_relu_interior_nn_v1"] == pytest.approx(120)
     code, out, _ = seer("spans", *files)
@@ -142,7 +139,7 @@ def test_levels_recorded_apart(seer, make_trace, tmp_path):
     assert seer("spans", *reversed(files)).is_refusal("the shallowest first")
 
 
-def test_people_read_short_names_in_lines_that_fit_and_files_hold_the_full_ones(seer, make_trace, tmp_path):
+def test_tables_shorten_kernel_names_and_files_keep_them(seer, make_trace, tmp_path):
     name, path, page = (
         "void at::native::relu_kernel<float>(at::Tensor<float>, int)",
         tmp_path / "t.json",

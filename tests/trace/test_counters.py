@@ -1,4 +1,4 @@
-"""Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
+"""Counters of ncu and nvprof joined to the kernels of a trace: known answers, spellings, unknown kernels."""
 
 import json
 import re
@@ -26,7 +26,7 @@ HEAD = ("ID", "Kernel Name", "Block Size", "Grid Size", "gpu__time_duration.sum"
 
 
 def ncu(path: Path, launches: Sequence[Sequence[object]]) -> Path:
-    """Nsight Compute's raw page of (name, grid, multiply-adds, MB read, MB written, occupancy) per launch."""
+    """Write Nsight Compute's raw page of (name, grid, multiply-adds, MB read, MB written, occupancy) per launch."""
     rows = [HEAD, ["", "", "", "", "ns", "inst", "Mbyte", "Mbyte", "%"]]
     rows += [[i, name, "(256, 1, 1)", str(grid), 9, *values] for i, (name, grid, *values) in enumerate(launches)]
     path.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
@@ -35,16 +35,15 @@ def ncu(path: Path, launches: Sequence[Sequence[object]]) -> Path:
 
 @pytest.fixture
 def invented(make_trace, read):
-    """Two steps; the convolution takes 5 ms."""
+    """Return a profile of two steps in which the convolution takes 5 ms."""
     trace = make_trace(steps=2)
     for event in trace["traceEvents"]:
         event["dur"] = 5000 if event["name"] == CONV else event.get("dur", 0)
     return profile(read(trace))
 
 
-def test_xsps_row_and_its_layer(invented, tmp_path):
-    """ResNet-50's kernel in XSP's slides: 62 GFLOP, 12.1 MB read, 296 MB written, 13.2 %; 201 FLOP a byte. In 5 ms that
-    is 79 % of a V100's 15.7 TFLOP/s. One step was counted, so each launch counts for both steps."""
+def test_counters_reproduce_the_resnet50_kernel_of_xsp(invented, tmp_path):
+    """XSP's slides give the counters of one launch; one step was counted, so each launch counts for both steps."""
     counted = with_counters(invented, [ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])])
     for by, name in (("name", CONV), ("layer", "conv2d.0"), ("type", "conv2d"), ("model", "whole model")):
         row = next(row for row in kernel_table(counted, by) if row["kernel" if by == "name" else by] == name)
@@ -57,7 +56,7 @@ def test_xsps_row_and_its_layer(invented, tmp_path):
     assert "measured_gflop" not in kernel_table(invented).rows[0]
 
 
-def test_counters_are_tags_of_the_spans_of_kernels(invented, make_trace, seer, tmp_path):
+def test_kernel_spans_carry_counters_as_tags(invented, make_trace, seer, tmp_path):
     counters = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
     spans = trace_spans(invented.trace, with_counters(invented, [counters]).counters)
     tags = [dict(tag) for name, tag in zip(spans.name, spans.tags, strict=True) if name == CONV]
@@ -71,15 +70,15 @@ def test_counters_are_tags_of_the_spans_of_kernels(invented, make_trace, seer, t
     assert [row["tags"]["write_bytes"] for row in rows] == pytest.approx([296e6] * 2)
 
 
-def test_launches_join_in_their_order(invented, tmp_path):
-    """The occupancy of a group is the mean by time; both launches took 5 ms."""
+def test_counters_join_launches_in_order(invented, tmp_path):
+    """The occupancy of a group is the mean weighted by time; both launches took 5 ms."""
     launches = [(CONV, GRID, 1e9, 1, 1, 10), ("other", GRID, 1, 1, 1, 1), (CONV, GRID, 3e9, 1, 1, 30)]
     counted = with_counters(invented, [ncu(tmp_path / "ncu.csv", launches)])
     assert counted.counters.flops[counted.counters.row >= 0].tolist() == [2e9, 6e9]
     assert kernel_table(counted).rows[0]["measured_occupancy_pct"] == pytest.approx(20)
 
 
-def test_averages_of_nvprof_count_for_every_launch(invented, tmp_path):
+def test_nvprof_averages_apply_to_every_launch(invented, tmp_path):
     log = tmp_path / "averages.csv"
     names = {"flop_count_sp": 500, "dram_read_bytes": 32_000, "dram_write_transactions": 10, "achieved_occupancy": 0.5}
     lines = [f'"V (0)","relu_kernel",2,"{name}","…",1,9,{value}' for name, value in names.items()]
@@ -90,25 +89,25 @@ def test_averages_of_nvprof_count_for_every_launch(invented, tmp_path):
     assert row["measured_occupancy_pct"] == 50
 
 
-def test_every_kernel_of_the_real_resnet_joins_in_another_spelling(resnet, tmp_path):
-    """One step's launches as Nsight Compute writes them: casts in template arguments, and for some no arguments."""
-    one = profile(resnet)
-    kernels = np.flatnonzero((resnet.activities.kind == events.KERNEL) & (one.layers.iteration_of_activity == 2))
+def test_kernels_of_resnet50_join_in_the_spelling_of_ncu(resnet, tmp_path):
+    """Nsight Compute writes casts in template arguments and omits some function arguments."""
+    profiled = profile(resnet)
+    kernels = np.flatnonzero((resnet.activities.kind == events.KERNEL) & (profiled.layers.iteration_of_activity == 2))
     names = [re.sub(r"(?<=[<, ])(\d+)(?=[,>])", r"(int)\1", resnet.name_of(resnet.activities, i)) for i in kernels]
     names = [name.split("(")[0] if "<" not in name else name for name in names]
     launches = [(names[i], tuple(grid), i, 1, 1, 50) for i, grid in enumerate(resnet.activities.grid[kernels].tolist())]
-    counters = with_counters(one, [ncu(tmp_path / "ncu.csv", launches)]).counters
+    counters = with_counters(profiled, [ncu(tmp_path / "ncu.csv", launches)]).counters
     assert (counters.row >= 0).sum() == 8772
     assert counters.row[kernels].tolist() == list(range(len(kernels)))
 
 
 @pytest.mark.parametrize(("name", "grid"), [("unknown", GRID), (CONV, (161, 1, 1))])
-def test_what_does_not_join_is_refused(refused, invented, tmp_path, name, grid):
+def test_counters_of_unknown_kernels_are_refused(refused, invented, tmp_path, name, grid):
     with refused("none of its 1 kernels"):
         with_counters(invented, [ncu(tmp_path / "ncu.csv", [(name, grid, 1, 1, 1, 1)])])
 
 
-def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
+def test_tensor_core_kernels_have_no_measured_flops(make_trace, read, tmp_path):
     trace = make_trace(steps=1)
     for event in trace["traceEvents"]:
         event["name"] = event["name"].replace("volta_scudnn", "volta_fp16_s884cudnn")
@@ -119,7 +118,7 @@ def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nvprof_summary.txt", "nvprof_summary_older.txt", "nvprof_summary.csv"])
-def test_nvprofs_own_summary_is_a_kernel_table(seer, name):
+def test_nvprof_summary_becomes_a_kernel_table(seer, name):
     log = SAMPLES / name
     rows = seer("kernels", log, "--json").succeeded().json
     assert [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
@@ -137,8 +136,8 @@ def test_nvprofs_own_summary_is_a_kernel_table(seer, name):
     assert "[CUDA memcpy DtoH]" in seer("kernels", log)[1]
 
 
-def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
-    """A GTX 1080 Ti has 354.368 GFLOP/s in doubles: 70 GFLOP in 250 ms are 79 % of it, compute-bound."""
+def test_nvprof_summary_with_counters_gives_a_bound(seer, tmp_path):
+    """A GTX 1080 Ti reaches 354.368 GFLOP/s in fp64; 70 GFLOP in 250 ms are 79 % of this peak."""
     log, metrics = SAMPLES / "nvprof_summary.txt", tmp_path / "metrics.csv"
     name = "void dgemm<double, int=4>(double*, int)"
     counts = {"flop_count_dp": 70_000_000_000, "dram_read_bytes": 1_000_000_000, "dram_write_bytes": 1_000_000_000}
@@ -161,8 +160,8 @@ def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
         ("Mid (5)", "Low (1)", "Mid (5)", "latency-bound"),
     ],
 )
-def test_nvprofs_levels_give_a_verdict(seer, tmp_path, single, special, dram, bound):
-    """A level is a tenth of the peak; below six of the busiest unit and of the memory the kernel waits."""
+def test_nvprof_utilization_levels_give_a_bound(seer, tmp_path, single, special, dram, bound):
+    """A level is a tenth of the peak; a kernel with every level below six is latency-bound."""
     metrics = tmp_path / "metrics.csv"
     levels = {"single_precision_fu_utilization": single, "special_fu_utilization": special, "dram_utilization": dram}
     header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'

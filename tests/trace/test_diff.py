@@ -1,4 +1,4 @@
-"""Two traces of one program compared: an invented pair by hand, and the iterations of a real training run."""
+"""Comparison of two traces of one program: an invented pair, and iterations of a real training run."""
 
 import json
 
@@ -12,7 +12,7 @@ BACKWARD = "cudnn_wgrad_kernel"
 
 
 def on_another_gpu(trace: dict) -> dict:
-    """The weights' gradient takes 50 µs, not 200, and its kernel has another name; relu is gone; a memset is new."""
+    """Rename the weight-gradient kernel, shorten it from 200 to 50 µs, drop relu and add a memset."""
     for event in [*trace["traceEvents"]]:
         if event["name"] == BACKWARD:
             event |= {"name": "Cijk_Ailk_Bljk", "dur": 50}
@@ -25,7 +25,7 @@ def on_another_gpu(trace: dict) -> dict:
 
 @pytest.fixture
 def pair(make_trace, read):
-    """Two steps of the invented program, 400 µs each on the device, and three on another GPU, 235 µs each."""
+    """Return two steps of 400 µs device time, and three steps of 235 µs on another GPU."""
     return read(make_trace(steps=2), "a.json"), read(on_another_gpu(make_trace(steps=3)), "b.json")
 
 
@@ -35,7 +35,7 @@ def rows_of(found, *columns):
 
 
 @pytest.mark.parametrize("by", LEVELS)
-def test_a_trace_against_itself_changes_nothing(pair, by):
+def test_diff_of_a_trace_with_itself_shows_no_change(pair, by):
     found = trace_diff(pair[0], pair[0], by)
     assert found.by == by and found.matched_pct == (100, 100)
     assert all(row["change_us"] == 0 and row["ratio"] == 1 for row in found.rows)
@@ -43,8 +43,8 @@ def test_a_trace_against_itself_changes_nothing(pair, by):
 
 
 @pytest.mark.parametrize("by", LEVELS)
-def test_changes_add_up_to_that_of_the_device_time(pair, by):
-    """Whatever the number of steps: all is per iteration."""
+def test_changes_sum_to_the_change_of_device_time(pair, by):
+    """The traces differ in their number of steps, so every time is per iteration."""
     found = trace_diff(pair[0], pair[1], by)
     totals = {row["total"]: (row["before_us"], row["after_us"]) for row in found.totals}
     assert totals["device"] == totals["device busy"] == (400, 235)
@@ -53,21 +53,21 @@ def test_changes_add_up_to_that_of_the_device_time(pair, by):
     assert sorted(found.rows, key=lambda row: -abs(row["change_us"])) == list(found.rows)
 
 
-def test_operators_by_hand(pair):
+def test_operator_diff_equals_hand_computed_rows(pair):
     found = rows_of(trace_diff(pair[0], pair[1], "operator"), "before_us", "after_us", "ratio", "calls_after", "match")
     assert found["ConvolutionBackward0"] == (200, 50, 0.25, 1, "name, shape")
     assert found["aten::relu"] == (20, 0, 0, 0, "only A")
     assert found["Memset (Device)"] == (0, 5, None, 1, "only B")
 
 
-def test_kernels_of_other_names_match_by_their_operator(pair):
+def test_renamed_kernels_match_by_operator(pair):
     found = rows_of(trace_diff(pair[0], pair[1], "kernel"), "before_us", "after_us", "match")
     assert found[f"{BACKWARD} → Cijk_Ailk_Bljk"] == (200, 50, "operator")
     assert found["add_kernel"] == (10, 10, "name")
 
 
-def test_another_batch_and_another_library_match_by_order(make_trace, read):
-    """Twice the batch: shapes differ, so that operators of a kind go by their order; so do renamed ones."""
+def test_other_shapes_and_renamed_operators_match_by_order(make_trace, read):
+    """The batch doubles, so that the shapes differ and only the order of the operators matches."""
     text = json.dumps(make_trace()).replace("[8, 3, 32, 32]", "[16, 3, 32, 32]").replace("::relu", "::native_relu")
     other = read(json.loads(text.replace("ConvolutionBackward0", "MiopenConvolutionBackward1")), "b.json")
     found = rows_of(trace_diff(read(make_trace()), other, "operator"), "match")
@@ -75,8 +75,8 @@ def test_another_batch_and_another_library_match_by_order(make_trace, read):
     assert found["ConvolutionBackward0 → MiopenConvolutionBackward1"] == ("shape",)
 
 
-def test_what_matches_most_is_chosen(pair, make_trace, read):
-    """Operators where they match; without operators kernels are all that is left, by their family in the end."""
+def test_diff_chooses_the_level_that_matches_most(pair, make_trace, read):
+    """Operators match best; a trace without operators is matched by kernels and, last, by kernel family."""
     assert trace_diff(pair[0], pair[1]).by == "operator"
     events = [event for event in make_trace()["traceEvents"] if event["cat"] != "cpu_op"]
     text = json.dumps({"traceEvents": events})
@@ -86,8 +86,8 @@ def test_what_matches_most_is_chosen(pair, make_trace, read):
     assert rows_of(trace_diff(a, b, "kernel"), "match")["volta_sgemm_32x128_nt → Cijk_Ailk"] == ("family",)
 
 
-def test_different_programs_are_said_to_be_so(resnet, real, pair):
-    """An H100's VGG-13 and a V100's ResNet-50 have kernels of the same families; one program on two GPUs is one."""
+def test_diff_notes_different_programs(resnet, real, pair):
+    """VGG-13 and ResNet-50 have kernels of the same families but few names in common."""
     found = trace_diff(resnet, real("vgg13_b128_training_h100.json.gz"))
     assert "different programs" in found.notes[0] and min(found.matched_pct) > 80
     assert max(found.stages["name"]) < 20
@@ -95,8 +95,8 @@ def test_different_programs_are_said_to_be_so(resnet, real, pair):
     assert "different programs" not in trace_diff(*pair).notes[0]
 
 
-def test_iterations_of_other_sizes_are_noted(pair, make_trace, read):
-    """One step of B holds what two steps of A do."""
+def test_diff_notes_iterations_of_different_sizes(pair, make_trace, read):
+    """One step of B contains the work of two steps of A."""
     trace = make_trace(steps=2)
     first, second = (event for event in trace["traceEvents"] if event["name"].startswith("ProfilerStep"))
     trace["traceEvents"].remove(second)
@@ -105,8 +105,8 @@ def test_iterations_of_other_sizes_are_noted(pair, make_trace, read):
     assert len(notes) == 2 and "6 times per iteration in A, 12 in B" in notes[1]
 
 
-def test_iterations_of_one_run(resnet):
-    """The sums of each step's activities; nothing of another step counts."""
+def test_diff_compares_two_iterations_of_one_run(resnet):
+    """The totals are the sums of the activities of steps 1 and 3 only."""
     found = trace_diff(resnet, resnet, "operator", ((1,), (3,)))
     totals = {row["total"]: (row["before_us"], row["after_us"]) for row in found.totals}
     assert totals["device"] == pytest.approx((100_606, 100_650)) and totals["iteration"] == (173_992, 181_259)
@@ -114,14 +114,14 @@ def test_iterations_of_one_run(resnet):
     assert sum(row["change_us"] for row in found.rows) == pytest.approx(44)
 
 
-def test_totals_are_those_of_the_summary(resnet):
+def test_diff_totals_equal_the_summary(resnet):
     totals = {row["total"]: row["before_us"] for row in trace_diff(resnet, resnet, "kernel").totals}
     facts = summary(profile(resnet))
     assert totals["iteration"] == pytest.approx(1e3 * facts["iteration_ms"]) == 176_273
     assert totals["device idle"] == pytest.approx(1e3 * facts["idle_ms"] / facts["iterations"])
 
 
-def test_command(seer, make_trace, tmp_path):
+def test_diff_command_prints_tables_json_and_csv(seer, make_trace, tmp_path):
     for name, trace in (("a", make_trace(steps=2)), ("b", on_another_gpu(make_trace(steps=3)))):
         (tmp_path / f"{name}.json").write_text(json.dumps(trace))
     words = "diff", tmp_path / "a.json", tmp_path / "b.json", "--by", "operator"
@@ -135,7 +135,7 @@ def test_command(seer, make_trace, tmp_path):
     assert code == 0 and json.loads(out)["totals"] == answer["totals"]
 
 
-def test_mistakes_are_one_line(seer, file, make_trace, tmp_path):
+def test_diff_command_refuses_wrong_input(seer, file, make_trace, tmp_path):
     other = make_trace()
     for event in other["traceEvents"]:
         event["name"] = event["name"][::-1]

@@ -1,4 +1,4 @@
-"""Iterations: by step, by optimizer, by repetition, or one."""
+"""Iterations of a trace: by profiler step, by optimizer, by repetition, or the whole trace."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,12 @@ from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations, period, steady_run, trim
 
 
-def test_profiler_steps(make_trace, read):
+def test_profiler_steps_become_iterations(make_trace, read):
     found = iterations(read(make_trace(steps=3)))
     labels = [f"ProfilerStep#{number}" for number in (5, 6, 7)]
-    assert [(one.label, one.by, one.time_us) for one in found] == [(label, "step", 990.0) for label in labels]
+    assert [(iteration.label, iteration.by, iteration.time_us) for iteration in found] == [
+        (label, "step", 990.0) for label in labels
+    ]
 
 
 def _without(trace, *prefixes):
@@ -22,36 +24,36 @@ def _without(trace, *prefixes):
 
 def test_optimizer_steps_bound_iterations(make_trace, read):
     found = iterations(read(_without(make_trace(steps=3), "ProfilerStep")))
-    assert [one.by for one in found] == ["optimizer"] * 3
-    assert [one.end_ns for one in found] == [490_000, 1_490_000, 2_490_000]
+    assert [iteration.by for iteration in found] == ["optimizer"] * 3
+    assert [iteration.end_ns for iteration in found] == [490_000, 1_490_000, 2_490_000]
 
 
-def test_repeated_operators(make_trace, read):
+def test_repeated_operators_become_iterations(make_trace, read):
     trace = read(_without(make_trace(steps=4), "ProfilerStep", "Optimizer"))
     found = iterations(trace)
-    assert [one.by for one in found] == ["repetition"] * 4
-    assert [one.start_ns for one in found] == [0, 1_000_000, 2_000_000, 3_000_000]
+    assert [iteration.by for iteration in found] == ["repetition"] * 4
+    assert [iteration.start_ns for iteration in found] == [0, 1_000_000, 2_000_000, 3_000_000]
     assert np.bincount(iteration_of(found, trace)[2]).tolist() == [6, 6, 6, 6]
 
 
-def test_repeated_kernels_alone(make_trace, read):
+def test_repeated_kernels_become_iterations(make_trace, read):
     trace = make_trace(steps=4)
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") == "kernel"]
     assert len(iterations(read(trace))) == 4
 
 
-def test_nothing_repeats(make_trace, read):
+def test_trace_without_repetition_is_one_iteration(make_trace, read):
     found = iterations(read(_without(make_trace(steps=1), "ProfilerStep")))
-    assert [(one.label, one.by) for one in found] == [("whole trace", "whole")]
+    assert [(iteration.label, iteration.by) for iteration in found] == [("whole trace", "whole")]
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2))
-def test_a_repeated_block_is_found_after_a_prologue(block, times, prologue):
+def test_period_finds_a_repeated_block_after_a_prologue(block, times, prologue):
     sequence = np.array([*range(100, 100 + prologue), *block * times])
     assert period(sequence) == (prologue, len(block))
 
 
-def test_activities_follow_their_launch_not_their_start(make_trace, read):
+def test_activities_belong_to_the_iteration_of_their_launch(make_trace, read):
     trace = make_trace(steps=2)
     late = next(e for e in trace["traceEvents"] if e["name"] == "add_kernel")
     late["ts"] += 700  # it runs while the next step's host work is under way
@@ -61,9 +63,9 @@ def test_activities_follow_their_launch_not_their_start(make_trace, read):
     assert of_activity[row].tolist() == [0, 1]
 
 
-def test_the_real_traces(resnet, real):
+def test_iterations_of_real_traces_have_known_counts(resnet, real):
     found = iterations(resnet)
-    assert [one.label for one in found] == [f"ProfilerStep#{i}" for i in range(5, 11)]
+    assert [iteration.label for iteration in found] == [f"ProfilerStep#{i}" for i in range(5, 11)]
     assert np.bincount(iteration_of(found, resnet)[2]).tolist() == [1516] * 6
     by_optimizer = iterations(real("resnet_training_2080ti_no_dims.json.gz"))
     assert len(by_optimizer) == 30 and by_optimizer[0].by == "optimizer"
@@ -72,7 +74,7 @@ def test_the_real_traces(resnet, real):
 
 
 @pytest.mark.parametrize("part", [{"iterations_kept": [1]}, {"from_us": 1000.0}])
-def test_the_second_half_by_any_name(make_trace, read, part):
+def test_trim_keeps_the_second_step(make_trace, read, part):
     trace = trim(read(make_trace(steps=2)), **part)
     tables = (trace.ranges, trace.calls, trace.activities, trace.allocations)
     assert list(map(len, tables)) == [10, 6, 6, 1]
@@ -88,16 +90,16 @@ def test_the_second_half_by_any_name(make_trace, read, part):
     ]
 
 
-def test_trimmed_parts_add_up(resnet):
+def test_trimmed_iterations_sum_to_the_trace(resnet):
     found = iterations(resnet)
     parts = [trim(resnet, iterations_kept=[i]) for i in range(len(found))]
     assert sum(len(p.activities) for p in parts) == len(resnet.activities)
     assert sum(p.activities.time_us.sum() for p in parts) == resnet.activities.time_us.sum()
 
 
-def test_a_part_keeps_the_numbers_and_times_of_its_iterations(refused, real):
+def test_trimmed_trace_keeps_iteration_numbers_and_times(refused, real):
     trace = real("resnet_training_2080ti_no_dims.json.gz")
-    by_index = {one.index: one for one in iterations(trace)}
+    by_index = {iteration.index: iteration for iteration in iterations(trace)}
     part = trim(trace, iterations_kept=[5, 10])
     assert iterations(part) == (by_index[5], by_index[10])
     assert iterations(trim(part, iterations_kept=[10])) == (by_index[10],)
@@ -106,8 +108,8 @@ def test_a_part_keeps_the_numbers_and_times_of_its_iterations(refused, real):
         trim(part, iterations_kept=[6])
 
 
-def test_none_that_counts_takes_over_three_times_the_median_of_those():
-    """Long ones make the median of all long: 30 is 3 times that of all, 10, and 6 times that of the steady ones."""
+def test_steady_run_excludes_iterations_over_three_times_the_median():
+    """30 is 3 times the median of all times, but 6 times the median of the steady ones."""
     times = [400, 5, 5, 5, 5, 30, 10, 10, 200, 90, 100, 300]
     rounds = [Iteration(i, "", 0, 1000 * time, "step") for i, time in enumerate(times)]
     kept, text = steady_run(rounds)
@@ -115,7 +117,7 @@ def test_none_that_counts_takes_over_three_times_the_median_of_those():
     assert steady_run(rounds[1:5]) == (range(4), "")
 
 
-def test_trimming_to_a_gpu(make_trace, read):
+def test_trim_keeps_one_gpu(make_trace, read):
     trace = make_trace(steps=1)
     for event in trace["traceEvents"]:
         if event["name"] == "add_kernel":
@@ -128,20 +130,20 @@ def test_trimming_to_a_gpu(make_trace, read):
 @pytest.mark.parametrize(
     "part", [{"iterations_kept": [7]}, {"gpu": 3}, {"from_us": 5.0, "to_us": 4.0}, {"from_us": 1e9}]
 )
-def test_what_is_not_there_is_refused(make_trace, read, part):
+def test_trim_refuses_parts_outside_the_trace(make_trace, read, part):
     with pytest.raises(ValueError) as error:
         trim(read(make_trace()), **part)
     assert "\n" not in str(error.value)
 
 
 @given(st.floats(0, 2500), st.floats(1, 1500))
-def test_any_span_keeps_links_valid(made_once, start, length):
-    first, _ = made_once.span_ns
-    begun_us = (np.concatenate([made_once.ranges.start_ns, made_once.calls.start_ns]) - first) / 1e3
+def test_trim_keeps_links_valid_for_any_time_range(invented_trace, start, length):
+    first, _ = invented_trace.span_ns
+    begun_us = (np.concatenate([invented_trace.ranges.start_ns, invented_trace.calls.start_ns]) - first) / 1e3
     # The margin of 1 ns at both ends excludes errors of rounding.
     starts_event = ((begun_us > start + 0.001) & (begun_us < start + length - 0.001)).any()
     try:
-        part = trim(made_once, from_us=start, to_us=start + length)
+        part = trim(invented_trace, from_us=start, to_us=start + length)
     except ValueError as error:
         assert not starts_event and "no event starts at" in str(error)
         return

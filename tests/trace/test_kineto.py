@@ -1,4 +1,4 @@
-"""PyTorch profiler JSON: both generations, missing keys, damage, archives."""
+"""Reading PyTorch profiler JSON: both generations, missing keys, damage, archives."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from surrogate.trace.tables import summary
 from surrogate.trace.whatif import what_ifs
 
 
-def test_every_table_is_filled_and_linked(make_trace, read):
+def test_reader_fills_and_links_every_table(make_trace, read):
     trace = read(make_trace(steps=2))
     assert (len(trace.ranges), len(trace.calls), len(trace.activities)) == (20, 12, 12)
     assert trace.rank == 3
@@ -30,7 +30,7 @@ def test_every_table_is_filled_and_linked(make_trace, read):
     assert around["add_kernel"] == "aten::add_"
 
 
-def test_columns_hold_what_the_file_says(make_trace, read):
+def test_columns_equal_the_values_of_the_file(make_trace, read):
     trace = read(make_trace(steps=1))
     kernel = int(np.flatnonzero(trace.activities.kind == events.KERNEL)[0])
     row = take_rows(trace.activities, np.array([kernel]))
@@ -46,7 +46,7 @@ def test_columns_hold_what_the_file_says(make_trace, read):
     assert trace.name_of(trace.ranges, trace.allocations.range[0]) == "aten::cudnn_convolution"
 
 
-def test_both_generations_give_the_same_tables(make_trace, make_older, read):
+def test_both_kineto_generations_give_the_same_tables(make_trace, make_older, read):
     new, old = read(make_trace()), read(make_older(make_trace()), "old.json")
     for table in ("ranges", "calls", "activities"):
         a, b = getattr(new, table), getattr(old, table)
@@ -68,7 +68,7 @@ def test_tables_are_sorted_and_times_start_at_zero(make_trace, read):
     assert trace.span_ns[0] == 0 and trace.origin_ns == 1_700_000_000_000_000_000
 
 
-def test_compressed_and_bare_list_read_alike(refused, make_trace, read, tmp_path):
+def test_compressed_file_and_bare_list_give_the_same_trace(refused, make_trace, read, tmp_path):
     expected = read(make_trace())
     packed = tmp_path / "t.json.gz"
     packed.write_bytes(gzip.compress(json.dumps(make_trace()).encode()))
@@ -82,7 +82,7 @@ def test_compressed_and_bare_list_read_alike(refused, make_trace, read, tmp_path
         read_trace(packed)
 
 
-def test_fractions_of_a_microsecond_survive(read):
+def test_fractions_of_a_microsecond_are_kept(read):
     event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 12.345, "dur": 0.125}
     later = {**event, "ts": 13.0, "dur": 1}
     trace = read({"traceEvents": [event, later]})
@@ -90,7 +90,7 @@ def test_fractions_of_a_microsecond_survive(read):
 
 
 @pytest.mark.parametrize("bad", [{"dur": -5}, {"dur": None}, {"ts": "soon"}, {"ts": 1e300}, {"ts": float("nan")}])
-def test_events_without_a_usable_time_are_left_out_and_said(make_trace, read, bad):
+def test_events_without_a_usable_time_are_dropped_with_a_note(make_trace, read, bad):
     trace = make_trace(steps=1)
     trace["traceEvents"][1] |= bad
     found = read(trace)
@@ -98,7 +98,7 @@ def test_events_without_a_usable_time_are_left_out_and_said(make_trace, read, ba
     assert any("1 events without a usable time" in note for note in found.notes)
 
 
-def test_missing_keys_do_no_harm(make_trace, read):
+def test_events_without_args_or_thread_are_read(make_trace, read):
     trace = make_trace(steps=1)
     for event in trace["traceEvents"]:
         event.pop("args", None)
@@ -108,7 +108,7 @@ def test_missing_keys_do_no_harm(make_trace, read):
     assert found.rank is None and found.devices == ()
 
 
-def test_a_correlation_id_in_the_external_id_is_no_operator(make_trace, read):
+def test_external_id_equal_to_a_correlation_id_links_no_operator(make_trace, read):
     trace = make_trace(steps=1)
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") != "cuda_runtime"]
     found = read(trace)
@@ -116,7 +116,7 @@ def test_a_correlation_id_in_the_external_id_is_no_operator(make_trace, read):
     assert (found.activities.range[kernels] == -1).all()
 
 
-def test_an_operators_id_links_where_the_call_is_missing(make_trace, make_older, read):
+def test_external_id_links_a_kernel_to_its_operator_without_a_call(make_trace, make_older, read):
     trace = make_older(make_trace(steps=1))
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") != "Runtime"]
     relu = next(e for e in trace["traceEvents"] if e["name"] == "aten::relu")
@@ -156,7 +156,7 @@ def test_kernels_of_a_cuda_graph_share_their_launch(read):
     assert trace.calls.kind.tolist() == [events.GRAPH_LAUNCH]
 
 
-def test_processes_with_the_same_correlation_ids_stay_apart(make_trace, read):
+def test_equal_correlation_ids_of_two_processes_are_not_mixed(make_trace, read):
     first, second = make_trace(steps=1), make_trace(steps=1, start=1_700_000_000_005_000)
     for event in second["traceEvents"]:
         event["pid"] = 2 if event["pid"] == 1 else 1
@@ -166,7 +166,7 @@ def test_processes_with_the_same_correlation_ids_stay_apart(make_trace, read):
     assert (trace.activities.start_ns - calls < 1_000_000).all()
 
 
-def test_synchronisation_records(make_trace, read):
+def test_synchronisation_records_are_read(make_trace, read):
     trace = make_trace(steps=1)
     trace["traceEvents"].append(
         {
@@ -185,7 +185,7 @@ def test_synchronisation_records(make_trace, read):
     assert found.name_of(found.calls, found.syncs.call[0]) == "cudaMemcpyAsync"
 
 
-def test_a_truncated_file_gives_its_whole_events(refused, make_trace, tmp_path):
+def test_truncated_file_gives_its_complete_events(refused, make_trace, tmp_path):
     text = json.dumps(make_trace())
     path = tmp_path / "cut.json"
     path.write_text(text[: len(text) * 2 // 3])
@@ -194,25 +194,25 @@ def test_a_truncated_file_gives_its_whole_events(refused, make_trace, tmp_path):
     assert len(trace.notes) == 1 and "ends early" in trace.notes[0] and "ends early" in summary(trace)["notes"]
     with refused("ends early"):
         what_ifs(path, ["faster-host"])
-    assert (trace.rank, trace.devices[0].sms) == (3, 80)  # what stands before the events is kept
+    assert (trace.rank, trace.devices[0].sms) == (3, 80)  # the keys before the events are read
 
 
 @pytest.mark.slow
-def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path):
+def test_every_activity_of_resnet50_is_linked(resnet, measurements: Path):
     with gzip.open(measurements / "traces" / "resnet50_b32_training_v100.json.gz") as file:
         found_events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]
     kernels = [e for e in found_events if e["cat"] in ("Kernel", "Memcpy", "Memset")]
     assert len(resnet.activities) == len(kernels) == 9096
     assert resnet.activities.time_us.sum() == sum(e["dur"] for e in kernels)
     assert (resnet.activities.call >= 0).all() and (resnet.activities.range >= 0).all()
-    # The older Kineto names each kernel's operator itself: an oracle for the attribution by time.
+    # The older Kineto records the operator of each kernel: a reference for the attribution by time.
     recorded = sorted((e["ts"], e["args"]["correlation"], e["args"]["external id"]) for e in kernels)
     order = np.lexsort((resnet.activities.correlation, resnet.activities.start_ns))
     assert resnet.ranges.external_id[resnet.activities.range[order]].tolist() == [i for _, _, i in recorded]
 
 
-def test_an_execution_trace_in_the_place_of_a_trace(refused, tmp_path):
-    """It holds operators without times: said, with what to record."""
+def test_execution_trace_is_refused_with_advice_on_recording(refused, tmp_path):
+    """An execution trace has operators without times."""
     path = tmp_path / "et.json"
     path.write_text(json.dumps({"schema": "1.0.1", "pid": 1, "nodes": [{"id": 1, "name": "aten::relu"}]}))
     with refused("record_shapes=True"):

@@ -1,4 +1,4 @@
-"""Nesting and launch joins against brute force."""
+"""Nesting of intervals and joins of launches, compared with brute force."""
 
 import numpy as np
 from hypothesis import given
@@ -19,13 +19,13 @@ def _nest(rows, tolerance=0):
     return start, end, thread, nesting.parent, nesting.depth
 
 
-def test_no_intervals_have_no_parents():
+def test_nest_accepts_no_intervals():
     assert [len(column) for column in _nest([])] == [0] * 5
 
 
 @given(_intervals)
-def test_parents_are_the_latest_begun_intervals_that_include(rows):
-    """Equal intervals nest in the order of the list."""
+def test_parent_is_the_latest_started_enclosing_interval(rows):
+    """Equal intervals nest in list order."""
     start, end, thread, parent, _ = _nest(rows)
     assert len(parent) == len(rows)
     for row in range(len(rows)):
@@ -53,7 +53,7 @@ def test_depth_counts_the_ancestors(rows):
         assert depth[row] == count
 
 
-def test_rounding_to_whole_microseconds_keeps_a_child_inside():
+def test_tolerance_keeps_a_rounded_child_inside_its_parent():
     rows = [(0, 10_000, 0), (5_000, 6_000, 0)]
     assert _nest(rows)[3].tolist() == [-1, -1]
     assert _nest(rows, tolerance=1000)[3].tolist() == [-1, 0]
@@ -69,7 +69,7 @@ def test_many_staggered_overlaps_take_linear_time():
 
 
 @given(_intervals, st.lists(st.tuples(st.integers(0, 65), st.integers(0, 2)), min_size=1, max_size=20))
-def test_the_innermost_open_interval_is_the_latest_begun_that_no_later_one_outlasts(rows, times):
+def test_open_at_returns_the_innermost_open_interval(rows, times):
     start, end, thread, _, _ = _nest(rows)
     nesting = nest(start, end, thread, np.arange(len(rows)))
     at = np.array([time for time, _ in times], dtype=np.int64)
@@ -85,7 +85,7 @@ def test_the_innermost_open_interval_is_the_latest_begun_that_no_later_one_outla
         assert chosen == (still[-1] if still else -1)
 
 
-def test_a_repeated_correlation_id_means_the_last_call_before():
+def test_repeated_correlation_id_joins_the_last_call_before():
     calls = np.array([5, 5, 6])
     call_starts = np.array([0, 100, 50])
     activities, starts = np.array([5, 5, 6, 7]), np.array([20, 120, 10, 10])

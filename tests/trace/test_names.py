@@ -1,4 +1,4 @@
-"""Short names of kernels: what people read, and that distinct names stay distinct."""
+"""Short kernel names: known answers, and distinct names stay distinct."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.known import cases
 
 
 @cases(__file__)
-def test_known_names(short):
+def test_short_names_equal_known_answers(short):
     assert short_names(short) == short
 
 
@@ -19,7 +19,7 @@ PIECE = st.sampled_from([*"<>(){},:_ x7", "::", "at::native::", "void ", "Kernel
 
 
 @given(st.lists(st.lists(PIECE, max_size=40).map("".join) | st.text(max_size=80), max_size=12, unique=True))
-def test_distinct_names_stay_distinct_and_short(names):
+def test_short_names_are_distinct_and_bounded(names):
     short = short_names(names)
     assert list(short) == names and len(set(short.values())) == len(names)
     assert all(len(text) <= MAX_NAME_LENGTH for text in short.values())
@@ -34,7 +34,7 @@ TRACES = (
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_names_of_real_traces(real, name):
+def test_short_names_of_real_traces_are_distinct(real, name):
     trace = real(name)
     kernels = np.unique(trace.activities.name[trace.activities.kind == events.KERNEL])
     short = set(short_names(trace.names[i] for i in kernels).values())

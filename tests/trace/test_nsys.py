@@ -1,4 +1,4 @@
-"""Nsight Systems' sqlite exports: an invented one of few columns, and a real one."""
+"""Reading sqlite exports of Nsight Systems: an invented one with few columns, and a real one."""
 
 import sqlite3
 from contextlib import closing
@@ -43,7 +43,7 @@ def _export(path: Path, *, kernels: bool = True) -> Path:
     return path
 
 
-def test_an_invented_export(tmp_path):
+def test_export_fills_and_links_every_table(tmp_path):
     trace = read_trace(_export(tmp_path / "x.sqlite"))
     assert trace.format == "nsys" and trace.origin_ns == -600
     assert [trace.names[n] for n in trace.ranges.name] == ["step"]
@@ -59,13 +59,13 @@ def test_an_invented_export(tmp_path):
     assert (trace.threads[0].process, trace.threads[0].thread) == ("42", "7")
 
 
-def test_an_export_without_kernels(tmp_path):
+def test_export_without_kernels_is_read(tmp_path):
     trace = read_trace(_export(tmp_path / "x.sqlite", kernels=False))
     assert len(trace.activities) == 0 and len(trace.calls) == 3
 
 
-def test_nvprofs_own_database_is_refused_with_what_makes_csv_of_it(tmp_path, refused):
-    """`nvprof -o file.prof` writes SQLite, too, with tables of these names."""
+def test_nvprof_database_is_refused_with_the_csv_command(tmp_path, refused):
+    """`nvprof -o file.prof` also writes SQLite, with these table names."""
     path = tmp_path / "file.prof"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (_id_ INTEGER, start INTEGER)")
@@ -75,7 +75,7 @@ def test_nvprofs_own_database_is_refused_with_what_makes_csv_of_it(tmp_path, ref
             read(path)
 
 
-def test_files_that_are_no_export(refused, tmp_path):
+def test_sqlite_file_without_cuda_tables_is_refused(refused, tmp_path):
     other = tmp_path / "other.sqlite"
     with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE a (b)")
@@ -83,7 +83,7 @@ def test_files_that_are_no_export(refused, tmp_path):
         read_trace(other)
 
 
-def test_the_real_export(real):
+def test_real_export_has_known_counts(real):
     trace = real("nsys_power_iteration.sqlite")
     assert len(trace.calls) == 7417 and len(trace.syncs) == 90
     assert np.bincount(trace.activities.kind).tolist() == [3689, 89]

@@ -1,4 +1,4 @@
-"""Spans of a trace, the live tracer, leveled experiments."""
+"""Spans of a trace, the live tracer, and leveled experiments."""
 
 import sys
 import threading
@@ -34,7 +34,7 @@ def _chain(spans, row):
     return found
 
 
-def test_a_kernel_leads_up_to_its_iteration(make_trace, read):
+def test_parents_of_a_kernel_span_lead_to_its_iteration(make_trace, read):
     spans = trace_spans(read(make_trace(steps=1)))
     assert _chain(spans, _named(spans, "volta_scudnn_128x64_relu_interior_nn_v1")) == [
         ("kernel", "volta_scudnn_128x64_relu_interior_nn_v1"),
@@ -43,7 +43,7 @@ def test_a_kernel_leads_up_to_its_iteration(make_trace, read):
         ("layer", "conv2d.0"),
         ("model", "ProfilerStep#5"),
     ]
-    # A backward kernel hangs under the layer of its forward operator, though its thread is another.
+    # A backward kernel belongs to the layer of its forward operator, although it runs on another thread.
     assert _chain(spans, _named(spans, "cudnn_wgrad_kernel"))[-3:] == [
         ("operator", "ConvolutionBackward0"),
         ("layer", "conv2d.0"),
@@ -51,7 +51,7 @@ def test_a_kernel_leads_up_to_its_iteration(make_trace, read):
     ]
 
 
-def test_launch_and_execution_are_two_spans_of_one_correlation(make_trace, read):
+def test_launch_and_kernel_are_two_spans_with_the_same_tags(make_trace, read):
     spans = trace_spans(read(make_trace(steps=1)))
     kernel = _named(spans, "relu_kernel")
     call = int(spans.parent[kernel])
@@ -60,7 +60,7 @@ def test_launch_and_execution_are_two_spans_of_one_correlation(make_trace, read)
     assert spans.track[kernel] == "GPU 0 stream 7" and spans.track[call] == "100"
 
 
-def test_every_span_of_the_real_resnet_has_an_upper_parent(resnet):
+def test_parents_in_resnet50_are_at_a_higher_level(resnet):
     spans = trace_spans(resnet)
     has_parent = spans.parent >= 0
     upper = spans.level[spans.parent[has_parent]]
@@ -85,7 +85,7 @@ def test_a_live_span_is_recorded_with_its_parent():
     assert tracer.spans().tags == ({"error": "ZeroDivisionError"},)
 
 
-def test_levels_switch_while_running(refused):
+def test_levels_can_change_while_spans_are_open(refused):
     tracer = Tracer()
     with tracer.span("layer", "unseen"):
         tracer.enable("layer", "model")
@@ -100,7 +100,7 @@ def test_levels_switch_while_running(refused):
         tracer.enable("layers")
 
 
-def test_threads_keep_their_own_stacks():
+def test_spans_of_threads_nest_separately():
     tracer = Tracer("model", "layer", "operator")
     barrier = threading.Barrier(8)
 
@@ -125,7 +125,7 @@ ROW = st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 15), st.in
 
 
 @given(st.lists(ROW, min_size=1, max_size=20))
-def test_parents_include_their_children_from_above(rows):
+def test_parents_enclose_their_children_at_a_higher_level(rows):
     level, start, length, thread = (np.array([r[i] for r in rows], dtype=np.int64) for i in range(4))
     parent = parents_by_inclusion(level, start, start + length, thread)
     assert len(parent) == len(rows)
@@ -140,7 +140,7 @@ def test_parents_include_their_children_from_above(rows):
         assert up < 0 or not same_thread or thread[up] == thread[row]
 
 
-def test_the_shared_tracer_is_off_until_enabled():
+def test_shared_tracer_records_only_after_enable():
     with surrogate.trace.span("layer", "x"):
         pass
     assert len(surrogate.trace.recorded()) == 0
@@ -154,7 +154,7 @@ def test_the_shared_tracer_is_off_until_enabled():
         surrogate.trace.clear()
 
 
-def test_levels_are_measured_one_deeper_at_a_time():
+def test_leveled_adds_one_level_per_run():
     seen = []
 
     def run(tracer: Tracer) -> None:
@@ -182,12 +182,12 @@ def test_levels_are_measured_one_deeper_at_a_time():
         (("model",), 1, "no span of level 'model'"),
     ],
 )
-def test_experiments_that_make_no_sense_are_refused(refused, levels, repeats, why):
+def test_leveled_refuses_invalid_arguments(refused, levels, repeats, why):
     with refused(why):
         leveled(lambda tracer: None, levels, repeats=repeats)
 
 
-def test_a_small_torch_model_level_by_level():
+def test_leveled_records_layers_and_operators_of_a_torch_model():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     nn = torch.nn
@@ -211,16 +211,15 @@ def test_a_small_torch_model_level_by_level():
 
 
 def _spans(*rows) -> Spans:
-    """From (name, level, start, end, parent) on one track, kernels on another; times in ns."""
+    """Return spans of (name, level, start, end, parent) in ns; kernels have their own track."""
     name, level, start, end, parent = zip(*rows, strict=True)
-    track = ["GPU" if one == 4 else "host" for one in level]
+    track = ["GPU" if number == 4 else "host" for number in level]
     ints = [np.array(column) for column in (level, start, end, parent)]
     return in_time_order(name, *ints[:3], track, ints[3], [{}] * len(rows))
 
 
-def test_levels_of_separate_runs_make_one_timeline():
-    """The model alone takes 100. With layers it takes 160: a and b 40 each, gaps of 20, 32 and 28 that shrink to a
-    quarter, 20 in all. With kernels 320: those outside their layer keep their share of it."""
+def test_merge_levels_places_separate_runs_on_one_timeline():
+    """The model takes 100 alone and 160 with layers, so the gaps of 20, 32 and 28 shrink to a quarter."""
     model = _spans(("step 5", 0, 1000, 1100, -1))
     layers = _spans(("step 8", 0, 0, 160, -1), ("a", 1, 20, 60, 0), ("b", 1, 92, 132, 0))
     kernels = _spans(
@@ -243,9 +242,8 @@ def test_levels_of_separate_runs_make_one_timeline():
     assert lost == 1
 
 
-def test_no_kernel_of_a_merged_timeline_begins_before_its_launch():
-    """A step of 100 in the shallow run: what lies behind its launch keeps its share of the step, yet the launch call,
-    15 of it, is placed at 27 and ends at 42, and its kernel, at 10 % of the deep step, would begin at 10."""
+def test_merge_levels_starts_no_kernel_before_its_launch():
+    """Scaled from the deep step, the first kernel would begin at 10, but its launch ends at 42."""
     calls = _spans(("step", 0, 0, 100, -1), ("op", 2, 25, 60, 0), ("launch", 3, 27, 42, 1))
     deep = _spans(
         ("step", 0, 0, 1000, -1),
@@ -258,7 +256,7 @@ def test_no_kernel_of_a_merged_timeline_begins_before_its_launch():
     assert lost == 0 and found.start_ns[found.level == 4].tolist() == [42, 62]
 
 
-def test_a_run_of_several_batches_has_a_time_for_each(monkeypatch):
+def test_leveled_times_every_batch_of_a_run(monkeypatch):
     now_ns = iter([0, 1000, 1000, 4000, 4000, 6000] * 2)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: next(now_ns))
 
@@ -271,8 +269,8 @@ def test_a_run_of_several_batches_has_a_time_for_each(monkeypatch):
     assert found.runs[0].model_us == (1.0, 3.0, 2.0) * 2 and found.rows().rows[0]["model_us"] == 2.0
 
 
-class Recorder:
-    """What the tracer asks of CUPTI: a kernel of 2 µs, 5 µs after its launch, on a clock 7 s behind the host's."""
+class FakeActivity:
+    """Replaces CUPTI: a kernel of 2 µs, 5 µs after its launch, on a clock 7 s behind the host's."""
 
     broken = ""
 
@@ -304,16 +302,16 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(monkeypatch) -> Recorder:
-    """CUPTI's place, and its clock."""
-    one = Recorder()
+def recorder(monkeypatch) -> FakeActivity:
+    """Install `FakeActivity` and its clock in place of CUPTI."""
+    activity = FakeActivity()
     clock = SimpleNamespace(get_timestamp=lambda: time.perf_counter_ns() - BEHIND_NS)
     monkeypatch.setitem(sys.modules, "cupti", SimpleNamespace(cupti=clock))
-    monkeypatch.setattr(Activity, "open", lambda number: (one, ""))
-    return one
+    monkeypatch.setattr(Activity, "open", lambda number: (activity, ""))
+    return activity
 
 
-def test_kernels_are_recorded_live_under_the_span_that_launches_them(recorder):
+def test_live_kernels_are_children_of_the_launching_span(recorder):
     tracer = Tracer("model", "layer", "kernel")
     with tracer.kernels(), tracer.span("model", "net"):
         with tracer.span("layer", "conv"):
@@ -326,7 +324,7 @@ def test_kernels_are_recorded_live_under_the_span_that_launches_them(recorder):
     assert above == {"relu(float*)": "conv", "pool": "pool", "late": "net"}
     kernel = _named(spans, "relu(float*)")
     assert spans.time_us[kernel] == 2 and spans.tags[kernel]["grid_x"] == 4 and spans.track[kernel] == "GPU"
-    # On the host's clock: 5 µs behind a launch inside conv.
+    # The kernel starts 5 µs after a launch inside conv, on the host's clock.
     assert 0 < spans.start_ns[kernel] - spans.start_ns[_named(spans, "conv")] < 1e9
 
     def run(tracer: Tracer) -> None:
@@ -339,7 +337,7 @@ def test_kernels_are_recorded_live_under_the_span_that_launches_them(recorder):
     assert merged.name == ("net", "conv", "relu(float*)") and lost == 0
 
 
-def test_kernels_that_cannot_be_recorded_are_said(monkeypatch, refused, recorder):
+def test_kernel_recording_reports_lost_records_and_missing_cupti(monkeypatch, refused, recorder):
     tracer = Tracer("kernel")
     recorder.lost = 5
     with refused("lost 5 records"), tracer.kernels():
@@ -349,5 +347,5 @@ def test_kernels_that_cannot_be_recorded_are_said(monkeypatch, refused, recorder
     with refused("cupti-python is not installed"), tracer.kernels():
         pass
     tracer.disable()
-    with tracer.kernels():  # off: nothing is asked of CUPTI
+    with tracer.kernels():  # disabled: CUPTI is not called
         pass

@@ -1,4 +1,4 @@
-"""Layers, kernels, types, copies and the summary: known answers, and totals that equal the trace's own."""
+"""Tables of layers, kernels, types and copies, and the summary: known answers, and totals of the trace."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)
 
 
 @pytest.fixture
-def made(make_trace, read):
+def invented(make_trace, read):
     return profile(read(make_trace(steps=2)))
 
 
@@ -28,10 +28,14 @@ def _by(table, key):
     return {row[key]: row for row in table}
 
 
-def test_backward_kernels_belong_to_their_forward_layer(made):
-    layers = made.layers
+def test_backward_kernels_belong_to_their_forward_layer(invented):
+    layers = invented.layers
     found = [
-        (made.trace.name_of(made.trace.activities, i), layers.name[layers.of_activity[i]], layers.phase_of_activity[i])
+        (
+            invented.trace.name_of(invented.trace.activities, i),
+            layers.name[layers.of_activity[i]],
+            layers.phase_of_activity[i],
+        )
         for i in range(6)
     ]
     assert found == [
@@ -44,17 +48,17 @@ def test_backward_kernels_belong_to_their_forward_layer(made):
     ]
 
 
-def test_overlapping_layers_of_two_threads_stay_apart(make_trace, read):
+def test_overlapping_layers_of_two_threads_are_not_mixed(make_trace, read):
     trace = make_trace(steps=1)
-    again = make_trace(steps=1)["traceEvents"]
-    for event in again:  # the same layers at the same time on another thread, numbered apart
+    other_thread = make_trace(steps=1)["traceEvents"]
+    for event in other_thread:  # the same layers at the same time on another thread, numbered apart
         event["tid"] = 300 if event.get("cat") in ("cpu_op", "cuda_runtime") else event.get("tid")
         if "correlation" in event.get("args", {}):
             event["args"]["correlation"] += 5000
         if event.get("cat") == "cpu_op":
             event["args"]["External id"] += 50_000
             event["args"].pop("Sequence number", None)
-    kept = [e for e in again if e.get("cat") in ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy")]
+    kept = [e for e in other_thread if e.get("cat") in ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy")]
     found = read({**trace, "traceEvents": trace["traceEvents"] + kept})
     layers = find_layers(found)
     for row, layer in enumerate(layers.of_activity):
@@ -64,8 +68,8 @@ def test_overlapping_layers_of_two_threads_stay_apart(make_trace, read):
     assert layers.name.count("conv2d.0") == layers.name.count("conv2d.1") == 1
 
 
-def test_the_layer_table_by_hand(made):
-    rows = _by(layer_table(made), "layer")
+def test_layer_table_equals_hand_computed_values(invented):
+    rows = _by(layer_table(invented), "layer")
     conv = rows["conv2d.0"]
     assert (conv["runs"], conv["total_us"], conv["per_iteration_us"]) == (2, 600.0, 300.0)
     assert (conv["forward_us"], conv["backward_us"], conv["backward_host_us"]) == (200.0, 400.0, 200.0)
@@ -77,22 +81,21 @@ def test_the_layer_table_by_hand(made):
     assert rows["relu.0"]["idle_us"] == 2 * (10 + 50)
 
 
-def test_a_layers_line_in_the_program_and_what_can_be_said_of_the_device(resnet, made):
+def test_layer_table_names_the_source_line(resnet, invented):
     rows = _by(layer_table(profile(resnet)), "layer")
     assert "resnet.py" in rows["conv2d.0"]["source"]
-    assert _by(layer_table(made), "layer")["conv2d.0"]["source"] is None
-    assert (summary(made)["compute_capability"], summary(made)["sms"]) == (7.0, 80)
+    assert _by(layer_table(invented), "layer")["conv2d.0"]["source"] is None
 
 
-def test_types_group_the_layers(made):
-    rows = _by(type_table(made), "type")
+def test_type_table_groups_layers(invented):
+    rows = _by(type_table(invented), "type")
     assert rows["conv2d"]["layers"] == 1 and rows["conv2d"]["runs"] == 2
-    times = [row["total_us"] for row in type_table(made)]
+    times = [row["total_us"] for row in type_table(invented)]
     assert times == sorted(times, reverse=True)
 
 
-def test_the_kernel_table_by_hand(made):
-    row = _by(kernel_table(made), "kernel")["volta_scudnn_128x64_relu_interior_nn_v1"]
+def test_kernel_table_equals_hand_computed_values(invented):
+    row = _by(kernel_table(invented), "kernel")["volta_scudnn_128x64_relu_interior_nn_v1"]
     assert (row["calls"], row["total_us"]) == (2, 200.0)
     assert row["avg_us"] == row["min_us"] == row["max_us"] == 100.0
     assert row["time_pct"] == pytest.approx(100 * 100 / 360)
@@ -106,32 +109,33 @@ def test_the_kernel_table_by_hand(made):
     assert (row["registers"], row["shared_bytes"]) == (32, 4096)
 
 
-def test_kernels_by_layer_type_and_model(refused, made):
-    by_layer = _by(kernel_table(made, "layer"), "layer")
+def test_kernel_table_groups_by_layer_type_and_model(refused, invented):
+    by_layer = _by(kernel_table(invented, "layer"), "layer")
     assert by_layer["conv2d.0"]["calls"] == 4 and by_layer["conv2d.0"]["total_us"] == 600.0
-    assert _by(kernel_table(made, "type"), "type")["relu"]["calls"] == 4
-    (model,) = kernel_table(made, "model").rows
+    assert _by(kernel_table(invented, "type"), "type")["relu"]["calls"] == 4
+    (model,) = kernel_table(invented, "model").rows
     assert model["calls"] == 10 and model["total_us"] == 720.0 and model["time_pct"] == 100.0
     with refused("did you mean layer"):
-        kernel_table(made, "layers")
+        kernel_table(invented, "layers")
 
 
-def test_copies_and_their_share_of_the_link(made):
-    (row,) = copy_table(made).rows
+def test_copy_table_gives_the_share_of_pcie_bandwidth(invented):
+    (row,) = copy_table(invented).rows
     expected = {"direction": "device to host", "calls": 2, "total_us": 80.0, "total_mb": 0.8}
     assert {name: row[name] for name in expected} == expected
     assert row["gbs"] == pytest.approx(10.0)
-    assert row["pcie_pct"] == pytest.approx(100 * 10.0 / made.gpu.pcie_gbs)
+    assert row["pcie_pct"] == pytest.approx(100 * 10.0 / invented.gpu.pcie_gbs)
 
 
-def test_the_summary_by_hand(made):
-    facts = summary(made)
+def test_summary_equals_hand_computed_values(invented):
+    facts = summary(invented)
     assert (facts["iterations"], facts["iterations_by"], facts["iteration_ms"]) == (2, "step", 0.99)
     assert (facts["batch"], facts["samples_per_s"]) == (8, pytest.approx(8 / 0.99e-3))
     assert facts["kernel_ms"] == 0.72 and facts["copy_ms"] == pytest.approx(0.08)
     assert facts["busy_ms"] == pytest.approx(0.8) and facts["rank"] == 3
     assert facts["idle_ms"] == pytest.approx(2 * 0.99 - 0.8) and facts["busy_pct"] == pytest.approx(100 * 0.8 / 1.98)
     assert facts["gpu"] == "v100-sxm2-16gb" and facts["unattributed_pct"] == 0.0
+    assert (facts["compute_capability"], facts["sms"]) == (7.0, 80)
 
 
 def _parts(trace):
@@ -139,34 +143,38 @@ def _parts(trace):
     return [round(row[name], 3) for name in STEP_PARTS]
 
 
-def test_the_parts_of_a_step_by_hand(make_trace, read):
+def test_step_parts_equal_hand_computed_values(make_trace, read):
     trace = make_trace(steps=1, start=0)
     # Kernels 50-150, 160-180, 230-260, 300-500, 510-520, a copy 640-680; launches at 30, 125, 210, 280, 420, 610-690.
     assert _parts(read(trace)) == [360, 0, 40, 470, 0, 40, 80, 0]
     copy = next(event for event in trace["traceEvents"] if event.get("cat") == "gpu_memcpy")
     kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
-    # The host synchronises for 50 µs behind the copy, and a collective of another stream fills the first gap.
+    # The host synchronises for 50 µs after the copy, and a collective on another stream fills the first gap.
     wait = next(event for event in trace["traceEvents"] if event.get("cat") == "cuda_runtime")
     wait = wait | {"name": "cudaDeviceSynchronize", "ts": 700, "dur": 50, "args": {}}
     on_stream_8 = {"tid": 8, "args": kernels[0]["args"] | {"stream": 8}}
     reduce = kernels[0] | {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ts": 140, "dur": 30} | on_stream_8
-    more = read({**trace, "traceEvents": [*trace["traceEvents"], wait, reduce]})
-    assert _parts(more) == [360, 10, 40, 420, 50, 40, 70, 0]
-    sentence = "the host (largest share of the critical path). The device's time: idle until the host launches 42 %"
-    assert summary(profile(more))["bound"] == f"{sentence}, kernels compute 36 %, idle though work is launched 7 %"
-    del copy["args"]["correlation"]  # nothing is known of the gap before a copy without a launch
+    extended = read({**trace, "traceEvents": [*trace["traceEvents"], wait, reduce]})
+    assert _parts(extended) == [360, 10, 40, 420, 50, 40, 70, 0]
+    bound = "the host (largest share of the critical path). The device's time: idle until the host launches 42 %"
+    assert summary(profile(extended))["bound"] == f"{bound}, kernels compute 36 %, idle though work is launched 7 %"
+    del copy["args"]["correlation"]  # the gap before a copy without a launch has no known cause
     assert _parts(read(trace)) == [360, 0, 40, 390, 0, 0, 80, 120]
 
 
-def test_the_parts_of_real_steps_add_up(of_resnet, real):
-    for one in (of_resnet, profile(real("nsys_power_iteration.sqlite")), profile(real("edge_no_gpu_events.json.gz"))):
-        for row in step_table(one):
+def test_step_parts_of_real_traces_sum_to_the_step(of_resnet, real):
+    for profiled in (
+        of_resnet,
+        profile(real("nsys_power_iteration.sqlite")),
+        profile(real("edge_no_gpu_events.json.gz")),
+    ):
+        for row in step_table(profiled):
             assert min(row[name] for name in STEP_PARTS) > -1e-6
             assert sum(row[name] for name in STEP_PARTS) == pytest.approx(row["time_us"])
     assert summary(of_resnet)["bound"].startswith("the host (largest share")
 
 
-def test_a_batch_sweep_finds_the_smallest_good_batch(make_trace, read):
+def test_batch_sweep_marks_the_smallest_efficient_batch(make_trace, read):
     profiles = []
     for batch, times in ((8, 1.0), (16, 1.2), (32, 2.35)):
         trace = make_trace(steps=2, start=0)
@@ -183,20 +191,20 @@ def test_a_batch_sweep_finds_the_smallest_good_batch(make_trace, read):
     assert [row["batch"] for row in batch_sweep(profiles, [1, 2, 3]).rows] == [1, 2, 3]
 
 
-def test_unions_and_idle_times():
+def test_union_of_intervals_counts_overlaps_once():
     start, end = np.array([5, 0, 1, 20]) * 1000, np.array([8, 4, 3, 25]) * 1000
     assert union_us(start, end) == 12.0
     assert union_us(start[:0], end[:0]) == 0.0
 
 
-def test_busy_and_idle_add_up_to_the_span(of_resnet):
+def test_busy_and_idle_time_sum_to_the_span(of_resnet):
     activities = of_resnet.trace.activities
     span = (activities.end_ns.max() - activities.start_ns.min()) / 1e3
     busy = union_us(activities.start_ns, activities.end_ns)
     assert busy + idle_before_us(activities, of_resnet.device_of).sum() == pytest.approx(span)
 
 
-def test_every_kernel_of_the_real_resnet_has_its_operator_and_layer(of_resnet):
+def test_every_kernel_of_resnet50_has_a_layer(of_resnet):
     layers = of_resnet.layers
     assert (layers.of_activity >= 0).all() and (layers.iteration_of_activity >= 0).all()
     per_step = [{layers.name[i] for i in np.flatnonzero(layers.iteration == step)} for step in range(6)]
@@ -206,10 +214,10 @@ def test_every_kernel_of_the_real_resnet_has_its_operator_and_layer(of_resnet):
     assert {name: types[name]["layers"] for name in layers_of} == layers_of
 
 
-def test_totals_equal_the_traces_own_sums(of_resnet):
+def test_table_totals_equal_the_sums_of_the_trace(of_resnet):
     total = of_resnet.trace.activities.time_us.sum()
     for table in (layer_table(of_resnet), type_table(of_resnet)):
-        # 9,000 additions, each within 2⁻⁵³.
+        # The sum has 9,000 additions, each with a relative error of up to 2⁻⁵³.
         assert sum(row["total_us"] for row in table) == pytest.approx(total, rel=1e-11)
         assert sum(row["idle_us"] for row in table) == pytest.approx(of_resnet.idle_us.sum(), rel=1e-9)
     kernels = total - sum(row["total_us"] for row in copy_table(of_resnet))
@@ -220,8 +228,8 @@ def test_totals_equal_the_traces_own_sums(of_resnet):
         assert sum(row["time_pct"] for row in table) == pytest.approx(100)
 
 
-def test_the_real_resnets_work(of_resnet):
-    """ResNet-50's convolutions have 4.09 G multiply-adds at 224×224; backward twice that, less the first input's."""
+def test_work_of_resnet50_equals_the_published_flops(of_resnet):
+    """ResNet-50 has 4.09 G multiply-adds at 224×224; backward has twice as many, without the first input gradient."""
     types = _by(type_table(of_resnet), "type")
     images = 32 * 6
     forward = 2 * 4.087e9 * images
@@ -230,60 +238,64 @@ def test_the_real_resnets_work(of_resnet):
     (model,) = kernel_table(of_resnet, "model").rows
     assert 0 < model["compute_pct"] < 100 and 0 < model["memory_pct"] < 100
     for row in kernel_table(of_resnet):
-        # Least traffic cannot beat the memory, but for inputs that an expanded tensor repeats.
+        # The minimum traffic stays below the peak bandwidth, except for expanded tensors, which repeat inputs.
         assert row["memory_pct"] is None or row["memory_pct"] < (100 if row["total_us"] > 1000 else 125)
         passes_peak = row["compute_pct"] is not None and row["compute_pct"] > 100
-        # Winograd and its products.
+        # Only Winograd kernels and their matrix products exceed the peak, because they do fewer operations.
         assert not passes_peak or any(word in row["kernel"] for word in ("winograd", "sgemm"))
         assert row["occupancy_pct"] is None or 0 < row["occupancy_pct"] <= 100
 
 
-def test_modules_are_layers_where_frames_were_recorded(real):
-    one = profile(real("vgg13_b128_training_h100.json.gz"))
-    types = _by(type_table(one), "type")
+def test_recorded_module_frames_become_layers(real):
+    profiled = profile(real("vgg13_b128_training_h100.json.gz"))
+    types = _by(type_table(profiled), "type")
     assert (types["Conv2d"]["layers"], types["Linear"]["layers"], types["MaxPool2d"]["layers"]) == (10, 3, 5)
-    assert sum(row["total_us"] for row in layer_table(one)) == pytest.approx(one.total_us)
+    assert sum(row["total_us"] for row in layer_table(profiled)) == pytest.approx(profiled.total_us)
     assert types["Conv2d"]["backward_us"] > types["Conv2d"]["forward_us"] > 0
-    assert summary(one)["unattributed_pct"] == 0.0 and one.gpu is not None and one.gpu.name.startswith("h100")
-    units = {row["unit"]: row for row in reversed(kernel_table(one).rows) if row["compute_pct"]}
+    assert (
+        summary(profiled)["unattributed_pct"] == 0.0
+        and profiled.gpu is not None
+        and profiled.gpu.name.startswith("h100")
+    )
+    units = {row["unit"]: row for row in reversed(kernel_table(profiled).rows) if row["compute_pct"]}
     peaks = {unit: round(100 * row["tflops"] / row["compute_pct"], 1) for unit, row in units.items()}
-    assert peaks == {"fp32": 66.9, "tf32": 494.7}  # the data sheet's TF32 without sparsity
+    assert peaks == {"fp32": 66.9, "tf32": 494.7}  # datasheet peak of TF32 without sparsity
 
 
-def test_nvtx_ranges_are_layers_where_no_operator_is(real):
-    one = profile(real("nsys_power_iteration.sqlite"))
-    types = _by(type_table(one), "type")
+def test_nvtx_ranges_become_layers_without_operators(real):
+    profiled = profile(real("nsys_power_iteration.sqlite"))
+    types = _by(type_table(profiled), "type")
     assert types["cub::DeviceReduce::Sum"]["runs"] == 565
     assert types["Copy #"]["runs"] == 44
-    assert sum(row["total_us"] for row in type_table(one)) == pytest.approx(one.total_us)
+    assert sum(row["total_us"] for row in type_table(profiled)) == pytest.approx(profiled.total_us)
 
 
 @pytest.mark.parametrize("name", ["edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz"])
 def test_a_trace_without_device_events_still_has_layers(real, name):
-    one = profile(real(name))
-    facts = summary(one)
+    profiled = profile(real(name))
+    facts = summary(profiled)
     assert facts["kernels"] == 0 and facts["busy_pct"] is None
-    assert len(layer_table(one)) > 100 and len(kernel_table(one)) == 0 and len(copy_table(one)) == 0
+    assert len(layer_table(profiled)) > 100 and len(kernel_table(profiled)) == 0 and len(copy_table(profiled)) == 0
 
 
-def test_an_unknown_gpu_has_no_bounds_but_takes_a_name(refused, make_trace, read):
+def test_unknown_gpu_gives_no_bounds_until_it_is_named(refused, make_trace, read):
     trace = make_trace()
     trace["deviceProperties"][0]["name"] = "Imaginary 9000"
     nameless = profile(read(trace))
     assert nameless.gpu is None and kernel_table(nameless).rows[0]["bound"] is None
     assert "not in the registry" in kernel_table(nameless).notes[-1]
-    named = profile(read(trace), gpu="t4")
-    assert _by(kernel_table(named), "kernel")["relu_kernel"]["bound"] == "latency-bound (blocks)"
+    on_t4 = profile(read(trace), gpu="t4")
+    assert _by(kernel_table(on_t4), "kernel")["relu_kernel"]["bound"] == "latency-bound (blocks)"
     with refused():
         profile(read(trace), gpu="imaginary")
 
 
 @cases(__file__)
-def test_what_bounds_a_launch(flops, dram_bytes, time_us, peaks, launch, bound):
+def test_verdict_names_the_bound_of_a_launch(flops, dram_bytes, time_us, peaks, launch, bound):
     assert verdict(flops, dram_bytes, time_us, *peaks, **launch).get("bound") == bound
 
 
-def test_occupancy_and_its_limit():
+def test_launch_use_gives_occupancy_and_its_limit():
     use = launch_use(7.0, 80, 100_000, 64, 88, 3328)
     assert use["limited_by"] == "registers" and use["occupancy_pct"] == 31.25  # 10 of 32 blocks
     assert use["waves"] == pytest.approx(100_000 / (10 * 80))
@@ -294,5 +306,5 @@ def test_occupancy_and_its_limit():
 
 
 @cases(__file__)
-def test_tensor_cores_by_name(name, uses):
+def test_tensor_cores_are_recognised_by_name(name, uses):
     assert uses_tensor_cores(name) == uses

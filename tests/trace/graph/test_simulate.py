@@ -1,4 +1,4 @@
-"""Simulation and critical paths of graphs written by hand, under every policy."""
+"""Simulation and critical paths of hand-written graphs under every policy."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from surrogate.trace.graph import Graph, Resource, critical_path, serialised_pct
 from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK, in_order
 
 
-def make(tasks, edges=(), resources=3) -> Graph:
-    """``tasks``: (resource, duration, gap); ``edges``: (src, dst, lag, from start)."""
+def make_graph(tasks, edges=(), resources=3) -> Graph:
+    """Return a graph of tasks (resource, duration, gap) and edges (src, dst, lag, from start)."""
     count = len(tasks)
     zeros = np.zeros(count, np.int64)
     column = lambda at, kind: np.array([t[at] for t in tasks], kind)  # noqa: E731
@@ -43,63 +43,63 @@ def make(tasks, edges=(), resources=3) -> Graph:
     )
 
 
-def test_by_hand():
-    """A kernel 4 µs after its launch starts; the next 1 µs after it; the third when its launch ends."""
-    one = make(
+def test_start_times_equal_hand_computed_values():
+    """The first kernel starts 4 µs after its launch, the second 1 µs after the first, the third after its launch."""
+    graph = make_graph(
         [(0, 10, 0), (1, 30, 0), (0, 10, 0), (1, 5, 1), (0, 80, 0), (1, 5, 1)],
         [(0, 1, 4, True), (2, 3, 4, True), (4, 5, 0, False)],
     )
-    found = simulate(one)
+    found = simulate(graph)
     assert found.start_us.tolist() == [0, 4, 10, 35, 20, 100]
     assert found.total_us == 105 and found.per_iteration_us == 105
 
 
-def test_critical_path_adds_up():
-    one = make([(0, 10, 0), (1, 30, 0), (0, 10, 0), (1, 5, 1)], [(0, 1, 4, True), (2, 3, 4, True)])
-    path = critical_path(simulate(one))
+def test_critical_path_sums_to_the_total():
+    graph = make_graph([(0, 10, 0), (1, 30, 0), (0, 10, 0), (1, 5, 1)], [(0, 1, 4, True), (2, 3, 4, True)])
+    path = critical_path(simulate(graph))
     assert path.tasks.tolist() == [0, 1, 3]
     assert path.by_kind_us == {"host work": 4, "kernel": 35} and path.waiting_us == 1
 
 
-def test_serialised_share():
-    """Stream 1 works 0–10, stream 2 5–15: 10 of 15 µs alone."""
-    one = make([(1, 10, 0), (2, 10, 5)])
-    assert serialised_pct(simulate(one)) == pytest.approx(100 * 10 / 15)
-    assert np.isnan(serialised_pct(simulate(make([(0, 5, 0)]))))
+def test_serialised_share_of_two_streams():
+    """Stream 1 works from 0 to 10 µs and stream 2 from 5 to 15 µs: one stream alone for 10 of 15 µs."""
+    graph = make_graph([(1, 10, 0), (2, 10, 5)])
+    assert serialised_pct(simulate(graph)) == pytest.approx(100 * 10 / 15)
+    assert np.isnan(serialised_pct(simulate(make_graph([(0, 5, 0)]))))
 
 
 @pytest.mark.parametrize(
     ("policy", "order"),
     [("recorded", [2, 3, 4]), ("arrival", [3, 2, 4]), ("priority", [3, 4, 2]), ("shortest", [3, 4, 2])],
 )
-def test_policies(policy, order):
-    """Task 3 is ready at 1 µs, tasks 2 and 4 at 5 and 6, while task 3 runs until 21 µs."""
-    one = make(
+def test_policy_orders_ready_tasks(policy, order):
+    """Task 3 is ready at 1 µs and runs until 21 µs; tasks 2 and 4 become ready at 5 and 6 µs."""
+    graph = make_graph(
         [(0, 5, 0), (0, 1, 0), (2, 30, 0), (2, 20, 0), (2, 10, 0)],
         [(0, 2, 0, False), (0, 3, 1, True), (1, 4, 0, False)],
     )
-    one = replace(one, priority=np.array([0, 0, 1.0, 2, 3]), policies={2: policy})
-    start = simulate(one).start_us
+    graph = replace(graph, priority=np.array([0, 0, 1.0, 2, 3]), policies={2: policy})
+    start = simulate(graph).start_us
     assert sorted([2, 3, 4], key=lambda i: start[i]) == order
 
 
-def test_a_policy_of_the_users(refused):
-    one = make([(2, 10, 0), (2, 10, 0), (2, 10, 0)])
-    one = replace(one, policies={2: lambda graph: -np.arange(len(graph))})
-    assert simulate(one).start_us.tolist() == [20, 10, 0]
+def test_user_function_can_be_a_policy(refused):
+    graph = make_graph([(2, 10, 0), (2, 10, 0), (2, 10, 0)])
+    graph = replace(graph, policies={2: lambda graph: -np.arange(len(graph))})
+    assert simulate(graph).start_us.tolist() == [20, 10, 0]
     with refused("one number for each of"):
-        simulate(replace(one, policies={2: lambda graph: [1.0]}))
+        simulate(replace(graph, policies={2: lambda graph: [1.0]}))
     with refused("did you mean shortest"):
-        simulate(replace(one, policies={2: "shortes"}))
+        simulate(replace(graph, policies={2: "shortes"}))
 
 
-def test_order_is_found_and_circles_are_refused(refused):
-    one = make([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [(2, 0, 0, False)])
-    sorted_graph = in_order(one)
+def test_in_order_sorts_tasks_and_refuses_cycles(refused):
+    graph = make_graph([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [(2, 0, 0, False)])
+    sorted_graph = in_order(graph)
     assert (sorted_graph.src < sorted_graph.dst).all()
     assert simulate(sorted_graph).total_us == 4
     with refused("circle"):
-        in_order(make([(0, 1, 0), (1, 2, 0)], [(1, 0, 0, False), (0, 1, 0, False)]))
+        in_order(make_graph([(0, 1, 0), (1, 2, 0)], [(1, 0, 0, False), (0, 1, 0, False)]))
 
 
 @st.composite
@@ -108,34 +108,34 @@ def graphs(draw) -> Graph:
     time = st.floats(0, 100)
     tasks = [(draw(st.integers(0, 2)), draw(time), draw(st.floats(0, 5))) for _ in range(count)]
     pairs = draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=15))
-    return make(tasks, [(a, b, draw(st.floats(0, 5)), draw(st.booleans())) for a, b in pairs if a < b])
+    return make_graph(tasks, [(a, b, draw(st.floats(0, 5)), draw(st.booleans())) for a, b in pairs if a < b])
 
 
 @given(graphs())
-def test_dependencies_hold_and_the_path_adds_up(one):
-    found = simulate(one)
-    reached = np.where(one.from_start, found.start_us[one.src], found.end_us[one.src]) + one.lag_us
-    assert (found.start_us[one.dst] >= reached - 1e-9).all()
+def test_simulation_respects_dependencies(graph):
+    found = simulate(graph)
+    reached = np.where(graph.from_start, found.start_us[graph.src], found.end_us[graph.src]) + graph.lag_us
+    assert (found.start_us[graph.dst] >= reached - 1e-9).all()
     for resource in range(3):
-        rows = np.flatnonzero(one.resource == resource)
+        rows = np.flatnonzero(graph.resource == resource)
         assert (found.start_us[rows[1:]] >= found.end_us[rows[:-1]] - 1e-9).all()
     path = critical_path(found)
-    # It begins with the first task of a resource, whose gap is a time and not a duration.
+    # The path begins with the first task of a resource, whose gap is a start time.
     assert path.waiting_us >= -1e-6 and len(path.tasks)
 
 
 @given(graphs(), st.integers(0, 11))
-def test_a_longer_task_never_helps(one, which):
-    longer = one.duration_us.copy()
-    longer[which % len(one)] += 7
-    before, after = simulate(one), simulate(replace(one, duration_us=longer))
+def test_longer_task_ends_nothing_earlier(graph, which):
+    longer = graph.duration_us.copy()
+    longer[which % len(graph)] += 7
+    before, after = simulate(graph), simulate(replace(graph, duration_us=longer))
     assert (after.end_us >= before.end_us - 1e-9).all()
 
 
 @given(graphs())
-def test_events_and_sweep_agree_in_recorded_order(one):
-    """A policy that asks for the recorded order can only delay what would have been ready earlier."""
-    kept = replace(one, gap_us=np.zeros(len(one)))
+def test_policy_of_the_recorded_order_respects_dependencies(graph):
+    """A policy of the recorded order can only delay tasks that are ready earlier."""
+    kept = replace(graph, gap_us=np.zeros(len(graph)))
     by_events = simulate(replace(kept, policies={0: lambda graph: np.arange(len(graph))}))
     work = kept.duration_us[kept.resource == 0].sum()
     assert by_events.total_us >= work - 1e-9
@@ -145,7 +145,7 @@ def test_events_and_sweep_agree_in_recorded_order(one):
         assert by_events.start_us[b] >= base + kept.lag_us[edge] - 1e-9
 
 
-def test_collectives_are_device_tasks():
-    one = make([(1, 10, 0), (2, 10, 0)])
-    one = replace(one, kind=np.array([KERNEL, COLLECTIVE]))
-    assert serialised_pct(simulate(one)) == 0
+def test_collectives_count_as_device_tasks():
+    graph = make_graph([(1, 10, 0), (2, 10, 0)])
+    graph = replace(graph, kind=np.array([KERNEL, COLLECTIVE]))
+    assert serialised_pct(simulate(graph)) == 0

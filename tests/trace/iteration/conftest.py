@@ -1,4 +1,4 @@
-"""Units and calls by hand, in µs."""
+"""Builders of units and calls from times in µs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from surrogate.trace.iteration.predict import StreamClocks
 def make_action(
     start: float, end: float, rows: Sequence[int] = (), name: str = "cudaLaunchKernel", **settings: Any
 ) -> Action:
-    """A call from ``start`` to ``end`` µs that puts activities ``rows`` on the device."""
+    """Return a call from ``start`` to ``end`` µs that launches activities ``rows``."""
     kind = settings.pop("kind", events.LAUNCH)
     return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **settings)
 
@@ -28,7 +28,7 @@ def make_unit(
     events: Sequence[float] = (),
     **settings: Any,
 ) -> Unit:
-    """An operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
+    """Return an operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
     given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **settings}
     return Unit(
         name,
@@ -52,7 +52,7 @@ def unit() -> Callable[..., Unit]:
 
 
 def fixed(**us: float) -> Overheads:
-    """The same overheads for every operator."""
+    """Return the same overheads for every operator."""
     given = {"t1": 10.0, "t2": 20.0, "t3": 30.0, "t4": 4.0, "t5": 5.0}
     given |= {"alone": 7.0, "edge": 50.0, "handover": 100.0}
     return Overheads({(kind, ""): Mean(value, 1) for kind, value in (given | us).items()})
@@ -61,7 +61,7 @@ def fixed(**us: float) -> Overheads:
 def make_clocks(
     times: Sequence[float], streams: Sequence[int] = (), collective: Sequence[int] = (), **settings: Any
 ) -> StreamClocks:
-    """Clocks at 0 over activities with these times (µs), by default all on stream 0 with `fixed` overheads."""
+    """Return clocks at 0 over activities of these times (µs), by default on stream 0 with `fixed` overheads."""
     count = len(times)
     joined = [row in collective for row in range(count)]
     given = settings.pop("overheads", fixed())

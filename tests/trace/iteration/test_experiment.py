@@ -1,4 +1,4 @@
-"""The experiment on a folder of invented traces, and without it."""
+"""The experiment on iteration times runs on a folder of invented traces."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from experiments.sources import Sources
 from experiments.traces import DLRM, RESNET, RESNET50, TRACES
 
 
-def test_runs_on_invented_traces(make_trace, tmp_path):
+def test_experiment_runs_on_invented_traces(make_trace, tmp_path):
     path = tmp_path / "worker0.json"
     path.write_text(json.dumps(make_trace(steps=3)))
     sources = Sources(tmp_path)

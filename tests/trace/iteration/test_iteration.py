@@ -1,4 +1,4 @@
-"""Iteration times end to end: invented traces, fake and real predictors, the command, the real traces."""
+"""Iteration times of invented and real traces, with fake and real predictors, and the command."""
 
 import csv
 import io
@@ -34,21 +34,21 @@ KERNEL = {
 
 @dataclass
 class FixedConvs:
-    """Every convolution takes ``time_us`` for a batch of 8; none runs where ``none`` is set."""
+    """Every convolution takes ``time_us`` for a batch of 8; if ``none`` is set, no algorithm runs it."""
 
     none: bool = False
     time_us: float = 77.0
 
     def select_many(self, problems: Any, **_: Any) -> Any:
-        assert all(isinstance(one, Conv) for one in problems)
+        assert all(isinstance(conv, Conv) for conv in problems)
         interval = {"lower_us": 0.0, "upper_us": 1e9, "half_width": 0.1}
-        times = [SimpleNamespace(time_us=self.time_us * one.n / 8, source="model", **interval) for one in problems]
+        times = [SimpleNamespace(time_us=self.time_us * conv.n / 8, source="model", **interval) for conv in problems]
         return [SimpleNamespace(estimates=() if self.none else (time,)) for time in times]
 
 
 @dataclass
 class FixedOperators:
-    """Every other operator takes 1 µs per 100,000 bytes, by a roofline unless said otherwise."""
+    """Every other operator takes 1 µs per 100,000 bytes; ``source`` is the source of the time."""
 
     source: str = "roofline"
 
@@ -67,63 +67,66 @@ def trace(read, make_trace):
     return read(make_trace(steps=3))
 
 
-def test_iterations_are_walked_in_turn(trace):
+def test_iteration_times_of_the_invented_trace(trace):
     found = iteration_times(trace)
-    assert [one.label for one in found] == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7"]
-    assert all(one.measured_us == 990.0 and one.coverage == 1.0 and one.host_coverage == 1.0 for one in found)
-    assert all(one.device_us == one.measured_device_us == 400.0 for one in found)
-    assert all(one.unprofiled_us <= one.predicted_us <= one.measured_us for one in found)
+    assert [iteration.label for iteration in found] == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7"]
+    assert all(
+        iteration.measured_us == 990.0 and iteration.coverage == 1.0 and iteration.host_coverage == 1.0
+        for iteration in found
+    )
+    assert all(iteration.device_us == iteration.measured_device_us == 400.0 for iteration in found)
+    assert all(iteration.unprofiled_us <= iteration.predicted_us <= iteration.measured_us for iteration in found)
     assert found.batch == 8 and found.gpu == "v100-sxm2-16gb" and found.unknown == ()
     calls = {row.operator: (row.calls, row.launches, row.measured_us) for row in found.operators}
     assert calls["ConvolutionBackward0"] == (1.0, 1.0, 200.0)
     assert found.operators[0].operator == "ConvolutionBackward0"
 
 
-def test_one_iteration_alone(refused, trace):
-    every, one = iteration_times(trace), iteration_times(trace, iteration=1)
-    assert one.iterations == (every.iterations[1],)
+def test_one_iteration_can_be_selected(refused, trace):
+    found, selected = iteration_times(trace), iteration_times(trace, iteration=1)
+    assert selected.iterations == (found.iterations[1],)
     with refused("it has 3, from 0 on"):
         iteration_times(trace, iteration=3)
 
 
-def test_result_converts(trace):
+def test_result_converts_to_dict_frame_and_html(trace):
     found = iteration_times(trace, leave_one_out=True)
     answer = json.loads(json.dumps(found.to_dict()))
     assert len(answer["iterations"]) == 3 and answer["coverage"] == 1.0 and answer["times"] == "measured"
-    assert list(found.to_frame()["label"]) == [one.label for one in found]
+    assert list(found.to_frame()["label"]) == [iteration.label for iteration in found]
     assert "ProfilerStep#5" in repr(found) and "<table>" in found._repr_html_()
-    errors = [abs(one.error_pct or 0.0) for one in found]
+    errors = [abs(iteration.error_pct or 0.0) for iteration in found]
     assert found.error_geomean_pct == pytest.approx(np.exp(np.log(errors).mean()))
 
 
-def test_surrogate_times_are_those_of_the_operators(trace, fake):
-    """77 µs per convolution forward; two products backward by one launch; relu 8·16·30·30 elements of 8 bytes."""
+def test_surrogate_times_equal_the_operator_predictions(trace, fake):
+    """A convolution takes 77 µs, its backward launch two of them; relu moves 8·16·30·30 elements of 8 bytes."""
     times = predicted_times(trace, fake)
     rows = {trace.name_of(trace.activities, row): row for row in range(7, len(trace.activities))}
-    of = {name: float(times.time_us[row]) for name, row in rows.items()}
-    assert of["cudnn_wgrad_kernel"] == pytest.approx(154.0)
-    assert of["relu_kernel"] == pytest.approx(8 * 16 * 30 * 30 * 8 / 1e5)
-    assert of["add_kernel"] == pytest.approx(16 * 3 * 3 * 3 * 12 / 1e5)
-    assert of["Memcpy DtoH (Device -> Pageable)"] == pytest.approx(400000 / 1e5)
+    times_us = {name: float(times.time_us[row]) for name, row in rows.items()}
+    assert times_us["cudnn_wgrad_kernel"] == pytest.approx(154.0)
+    assert times_us["relu_kernel"] == pytest.approx(8 * 16 * 30 * 30 * 8 / 1e5)
+    assert times_us["add_kernel"] == pytest.approx(16 * 3 * 3 * 3 * 12 / 1e5)
+    assert times_us["Memcpy DtoH (Device -> Pageable)"] == pytest.approx(400000 / 1e5)
     lacking = {(trace.name_of(trace.activities, row), reason) for row, reason in times.reasons}
     assert lacking == {("relu_backward_kernel", "a rule for this operator")}
-    assert of["relu_backward_kernel"] == 30.0
+    assert times_us["relu_backward_kernel"] == 30.0
 
 
-def carried(trace, base, by):
-    """First iteration's kernels and copy on the other GPU, µs by name."""
+def transferred_us(trace, base, by):
+    """Return the times (µs) of the first iteration's kernels and copy on the other GPU, by name."""
     times = predicted_times(trace, by, base=base).time_us[:6]
     return {trace.name_of(trace.activities, row): float(time) for row, time in enumerate(times)}
 
 
-def test_times_on_another_gpu_by_hand(trace, fake):
-    """Convolutions, measured on both GPUs, take half the time: so do their 100 and 200 µs. The other kernels' least
-    time goes from 1.6 to 3.9 µs, and the rest by what copies reach, 0.92·900 and 0.772·5325 GB/s; the copy to the host
-    by PCIe, 15.75 and 63 GB/s; what has no rule as a copy. Where the V100 alone was measured predictions count,
-    which are equal."""
+def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
+    """Convolutions take half the time, as predicted; the shortest kernel time changes from 1.6 to 3.9 µs.
+
+    The other time scales with the copy bandwidth, 0.92·900 and 0.772·5325 GB/s; the copy to the host scales with
+    PCIe, 15.75 and 63 GB/s. If only the V100 was measured, the predictions count, which are equal."""
     by = Predictors(gpu("mi300x"), FixedConvs(time_us=38.5), FixedOperators())
     ratio = 0.92 * 900 / (0.772 * 5325)
-    found = carried(trace, fake, by)
+    found = transferred_us(trace, fake, by)
     assert found == pytest.approx(
         {
             "volta_scudnn_128x64_relu_interior_nn_v1": 50,
@@ -134,11 +137,11 @@ def test_times_on_another_gpu_by_hand(trace, fake):
             "Memcpy DtoH (Device -> Pageable)": 3.9 + 38.4 / 4,
         }
     )
-    half = carried(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), by)
-    assert half["relu_kernel"] == pytest.approx(3.9 + 18.4)
+    predicted = transferred_us(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), by)
+    assert predicted["relu_kernel"] == pytest.approx(3.9 + 18.4)
 
 
-def test_kinds_of_kernels_err_each_for_itself():
+def test_errors_of_kernel_kinds_are_independent():
     parts = (
         PredictedWork(20.0, "rates", 0.4, "a"),
         PredictedWork(10.0, "rates", 0.1, "a"),
@@ -148,21 +151,21 @@ def test_kinds_of_kernels_err_each_for_itself():
     assert DeviceTimes(np.ones(3), ()).factor_90 == 1
 
 
-def test_what_is_lacking_is_listed_and_counted(trace, fake):
+def test_operators_without_a_prediction_are_listed(trace, fake):
     found = iteration_times(trace, times="surrogate", bundle=fake, iteration=0)
-    assert [(one.operator, one.count, one.time_us) for one in found.unknown] == [("ReluBackward0", 1, 30.0)]
+    assert [(entry.operator, entry.count, entry.time_us) for entry in found.unknown] == [("ReluBackward0", 1, 30.0)]
     device = found.iterations[0].device_us
     assert found.coverage == pytest.approx(1 - 30 / device)
     assert any("kept as measured: ReluBackward0" in note for note in found.table().notes)
     without = Predictors(fake.gpu, None, fake.kernels)
     found = iteration_times(trace, times="surrogate", bundle=without)
-    assert sum(one.count for one in found.unknown if one.lacks == "a model of convolutions") == 6
+    assert sum(entry.count for entry in found.unknown if entry.lacks == "a model of convolutions") == 6
     none = Predictors(fake.gpu, FixedConvs(none=True), fake.kernels)
     found = iteration_times(trace, times="surrogate", bundle=none)
-    assert "an algorithm that runs it" in {one.lacks for one in found.unknown}
+    assert "an algorithm that runs it" in {entry.lacks for entry in found.unknown}
 
 
-def test_another_batch_and_gpu(trace, fake):
+def test_batch_and_gpu_change_the_predicted_times(trace, fake):
     found = iteration_times(trace, batch=16, bundle=fake)
     unchanged = iteration_times(trace, times="surrogate", bundle=fake)
     before = {row.operator: row.predicted_us for row in unchanged.operators}
@@ -170,13 +173,13 @@ def test_another_batch_and_gpu(trace, fake):
     for name in ("aten::conv2d", "aten::relu", "ConvolutionBackward0"):
         assert after[name] == pytest.approx(2 * before[name])
     assert after["aten::add_"] == before["aten::add_"]  # the optimizer's tensors have no batch
-    assert ("aten::copy_", "batch dimension") in {(one.operator, one.lacks) for one in found.unknown}
-    assert all(one.error_pct is None for one in found) and found.error_geomean_pct is None
+    assert ("aten::copy_", "batch dimension") in {(entry.operator, entry.lacks) for entry in found.unknown}
+    assert all(iteration.error_pct is None for iteration in found) and found.error_geomean_pct is None
     on_t4 = iteration_times(trace, gpu="t4", bundle=fake)
     assert on_t4.gpu == "t4" and on_t4.iterations[0].error_pct is None and on_t4.times == "surrogate"
 
 
-def test_shared_overheads(trace, read, make_trace):
+def test_overheads_of_another_trace_are_used(trace, read, make_trace):
     other = measure_overheads(host_work(read(make_trace(steps=1), "other.json")), "other")
     found = iteration_times(trace, overheads=other)
     assert found.overheads.sources == ("other",) and found.iterations[0].host_coverage == 1.0
@@ -184,7 +187,7 @@ def test_shared_overheads(trace, read, make_trace):
     assert found.iterations[0].predicted_us == pytest.approx(own_us, rel=0.05)
 
 
-def test_errors(refused, trace, read, make_trace):
+def test_iteration_times_refuses_invalid_arguments(refused, trace, read, make_trace):
     with refused("unknown; known: measured, surrogate"):
         iteration_times(trace, times="guessed")
     with refused("use the surrogate's"):
@@ -210,39 +213,39 @@ def iteration(seer, file):
     return partial(seer, "iteration", file)
 
 
-def test_command(iteration, tmp_path):
+def test_iteration_command_saves_and_reads_overheads(iteration, tmp_path):
     code, out, _ = iteration("--save-overheads", tmp_path / "o.json")
     assert code == 0 and "ProfilerStep#6" in out and "ConvolutionBackward0" in out
     answer = iteration("--overheads", tmp_path / "o.json", "--json", "--iteration", "1").succeeded().json
-    assert [one["index"] for one in answer["iterations"]] == [1]
+    assert [row["index"] for row in answer["iterations"]] == [1]
     code, out, _ = iteration("--csv", "--leave-one-out")
     assert [row["label"] for row in csv.DictReader(io.StringIO(out))] == ["ProfilerStep#5", "ProfilerStep#6"]
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])
-def test_resnet_within_5_pct(resnet, leave_one_out):
+def test_resnet50_error_is_within_5_pct(resnet, leave_one_out):
     found = iteration_times(resnet, leave_one_out=leave_one_out)
-    assert len(found) == 6 and all(abs(one.error_pct) <= 5.0 for one in found)  # type: ignore[arg-type]
+    assert len(found) == 6 and all(abs(iteration.error_pct) <= 5.0 for iteration in found)  # type: ignore[arg-type]
 
 
-def test_vgg_within_2_pct(real):
+def test_vgg13_error_is_within_2_pct(real):
     trace = real("vgg13_b128_training_h100.json.gz")
     found = iteration_times(trace)
     assert abs(found.iterations[0].error_pct) <= 2.0  # type: ignore[arg-type]
-    # The file's name says 128; its shapes say 512.
+    # The file name contains 128, but the shapes have a batch of 512.
     assert batch_size(trace) == 512
 
 
-def test_vgg_sizes_by_roofline(real):
-    """Without a model of convolutions the matrix products, pools and pointwise operators are still predicted."""
+def test_vgg13_is_partly_covered_without_a_convolution_model(real):
+    """Without a convolution model, matrix products, pools and pointwise operators are still predicted."""
     trace = real("vgg13_b128_training_h100.json.gz")
     by = Predictors(gpu("h100-sxm"), None, load_operators("h100-sxm"))
     found = iteration_times(trace, times="surrogate", bundle=by)
     assert 0.2 < found.coverage < 0.5
-    assert "a model of convolutions" in {one.lacks for one in found.unknown}
+    assert "a model of convolutions" in {entry.lacks for entry in found.unknown}
 
 
-def test_host_only_trace(refused, real):
-    """Overheads of launches tell nothing of operators that compute on the host."""
+def test_trace_without_device_events_is_refused(refused, real):
+    """Launch overheads do not predict operators that compute on the host."""
     with refused("record it with ProfilerActivity.CUDA"):
         iteration_times(real("edge_no_gpu_events.json.gz"))

@@ -1,4 +1,4 @@
-"""T1 to T5 from units by hand, the JSON file, and what is shared."""
+"""Overheads T1 to T5 of hand-written units, their JSON file, and pooled overheads."""
 
 import json
 
@@ -24,15 +24,15 @@ def measured(*units, **settings):
 
 
 def test_five_overheads_of_one_operator(unit, action):
-    """T2 = 30 − 2·2, T4 = 4 and 6, T5 = 10 − 2, T3 = 20 − 2 for the operator's own event (the published code)."""
+    """Each event costs 2 µs (published code): T2 = 30 − 2·2, T4 = 4 and 6, T5 = 10 − 2, T3 = 20 − 2."""
     found = measured(unit("x", 0, 70, action(30, 34, [0]), action(44, 50, [1]), events=[3, 9, 40]))
     assert {kind: found.us(kind, "x") for kind in ("t2", "t3", "t5")} == {"t2": 26.0, "t3": 18.0, "t5": 8.0}
     assert found.us("t4", "cudaLaunchKernel") == 5.0
     assert found.us("t5", "x", finer_name("x", 2, 0)) == 8.0
 
 
-def test_gaps_of_siblings_from_2_to_200(unit):
-    """The three within count, 2 µs less each for the event of the operator behind them."""
+def test_t1_counts_sibling_gaps_from_2_to_200_us(unit):
+    """Three gaps count; each is reduced by 2 µs for the event of the next operator."""
     gaps = [1.0, 2.0, 100.0, 200.0, 201.0]
     start, units = 0.0, []
     for gap in [0.0, *gaps]:
@@ -40,23 +40,23 @@ def test_gaps_of_siblings_from_2_to_200(unit):
         units.append(unit("x", start, start + 5))
         start += 5
     found = measured(*units)
-    one = found.means["t1", ""]
-    assert (one.mean_us, one.samples) == (pytest.approx(302 / 3 - 2), 3)
+    gap = found.means["t1", ""]
+    assert (gap.mean_us, gap.samples) == (pytest.approx(302 / 3 - 2), 3)
 
 
-def test_no_sibling_is_an_edge(unit):
+def test_gap_between_different_parents_is_an_edge(unit):
     found = measured(unit("x", 0, 5, parent=1), unit("y", 15, 20, parent=2), unit("z", 23, 25, parent=2))
     assert found.us("edge", "y") == 10.0 and found.us("t1", "z") == 1.0
     assert ("t1", "y") not in found.means
 
 
-def test_negatives_are_0(unit, action):
+def test_negative_overheads_become_zero(unit, action):
     found = measured(unit("x", 0, 20, action(3, 4, [0]), events=[1, 2]))
     assert found.us("t2", "x") == 0.0
 
 
-def test_waiting_is_no_overhead(unit, action):
-    """A synchronising call after the launch, and a copy's own wait, belong to the device."""
+def test_waiting_time_is_no_overhead(unit, action):
+    """A synchronising call after the launch and the wait of a copy belong to the device."""
     wait = action(20, 1020, (), "cudaStreamSynchronize", kind=events.SYNC_CALL)
     copy = action(10, 510, [0], "cudaMemcpyAsync", kind=events.COPY_CALL, joins=True, blocked_us=493.0)
     found = measured(unit("x", 0, 1030, action(10, 14, [0]), wait))
@@ -64,12 +64,12 @@ def test_waiting_is_no_overhead(unit, action):
     assert measured(unit("x", 0, 520, copy)).us("t4", "cudaMemcpyAsync") == 7.0
 
 
-def test_hand_over(unit):
+def test_gap_between_threads_is_a_handover(unit):
     found = measured(unit("f", 0, 5), unit("b", 45, 50, thread=1), unit("g", 110, 120))
     assert found.means["handover", ""] == Mean(50.0, 2) and ("t1", "") not in found.means
 
 
-def test_chosen_iterations_only(unit):
+def test_only_chosen_iterations_count(unit):
     units = [unit("x", 100 * at, 100 * at + 10 * (at + 1), iteration=at) for at in range(3)]
     assert measured(*units, keep=[0, 2]).us("alone", "x") == 18.0
 
@@ -81,26 +81,26 @@ def test_unknown_operators_get_the_mean_of_all(unit):
     assert found.has_samples("x") and not found.has_samples("new")
 
 
-def test_annotations_say_nothing_of_operators(unit):
-    """A program's own range of 5 ms is known by its name alone."""
+def test_annotations_do_not_count_for_operators(unit):
+    """A user range of 5 ms gives an overhead for its own name only."""
     found = measured(unit("x", 0, 10), unit("IO #", 20, 5020, is_operator=False))
     assert (found.us("alone", "IO #"), found.us("alone", "new")) == (4998.0, 8.0)
 
 
-def test_outliers_are_dropped():
-    """Quartiles 2 and 4, reach 3: 100 is outside −1 … 7."""
+def test_trimmed_mean_drops_outliers():
+    """The quartiles are 2 and 4, so the limits are −1 and 7; 100 lies outside."""
     assert trimmed_mean([1.0, 2.0, 3.0, 4.0, 100.0]) == Mean(2.5, 4)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.floats(0.01, 100))
-def test_trimmed_mean_scales(values, factor):
-    one, other = trimmed_mean(values), trimmed_mean([factor * value for value in values])
-    assert min(values) - 1e-9 <= one.mean_us <= max(values) + 1e-9
-    if one.samples == other.samples:  # rounding may move a value over the limit
-        assert other.mean_us == pytest.approx(factor * one.mean_us, rel=1e-6, abs=1e-6)
+def test_trimmed_mean_scales_with_its_values(values, factor):
+    mean, scaled = trimmed_mean(values), trimmed_mean([factor * value for value in values])
+    assert min(values) - 1e-9 <= mean.mean_us <= max(values) + 1e-9
+    if mean.samples == scaled.samples:  # rounding may move a value over the limit
+        assert scaled.mean_us == pytest.approx(factor * mean.mean_us, rel=1e-6, abs=1e-6)
 
 
-def test_pooled_by_samples(refused):
+def test_pooled_means_are_weighted_by_samples(refused):
     left = Overheads({("t1", "x"): Mean(10.0, 1)}, ("a",))
     right = Overheads({("t1", "x"): Mean(40.0, 2), ("t2", "x"): Mean(1.0, 1)}, ("b",))
     found = pooled([left, right])
@@ -109,7 +109,7 @@ def test_pooled_by_samples(refused):
         pooled([])
 
 
-def test_file(unit, action, tmp_path):
+def test_overheads_are_saved_and_loaded(unit, action, tmp_path):
     found = measured(unit("x", 0, 70, action(30, 34, [0])), unit("y", 80, 90), source="a.json")
     found.save(tmp_path / "o.json")
     again = load_overheads(tmp_path / "o.json")

@@ -1,4 +1,4 @@
-"""Models of collectives and several ranks together: by hand, and the eight ranks of a real recommendation model."""
+"""Collective models, and times and summaries of several ranks, invented and real."""
 
 import json
 import tarfile
@@ -28,24 +28,26 @@ def messages(*sizes: int) -> list[AllReduce]:
     return [AllReduce(elements=size, ranks=8) for size in sizes]
 
 
-def test_few_sizes_make_a_line():
-    """1 MB and 3 MB at 2·7/8 over 25 GB/s take 70 and 210 µs beside 10 µs; 2 MB then take 150."""
+def test_collective_model_of_few_sizes_is_linear():
+    """At 2·7/8 over 25 GB/s, 1 and 3 MB take 70 and 210 µs plus 10 µs; 2 MB take 150 µs."""
     model = fit_collective_model(messages(250_000, 750_000), [80.0, 220.0])
     assert (model.overhead_us, model.max_gbs) == (pytest.approx(10.0), pytest.approx(25.0))
     assert float(model.time_us(2e6, 1.75)) == pytest.approx(150.0)
 
 
-def test_many_sizes_make_the_published_curve():
-    """Every second size of a curve gives it back at the others."""
+def test_collective_model_of_many_sizes_is_the_published_curve():
+    """A fit to every second size of a curve predicts the other sizes."""
     true = CollectiveModel(overhead_us=20.0, max_gbs=120.0, a=14.0, c=24.0, l=2.0, k=0.7, x0=18.0, b=0.02)
     sizes = (2 ** np.arange(8, 28, 0.25)).astype(int)
     problems = messages(*sizes.tolist())
-    times = [float(true.time_us(one.dram_bytes, one.factor)) for one in problems]
+    times = [float(true.time_us(message.dram_bytes, message.factor)) for message in problems]
     model = fit_collective_model(problems[::2], times[::2])
-    middle = [(one, time) for one, time in zip(problems, times, strict=True) if 15 < np.log2(one.dram_bytes) < 22]
+    middle = [
+        (message, time) for message, time in zip(problems, times, strict=True) if 15 < np.log2(message.dram_bytes) < 22
+    ]
     assert len(middle) > 5
-    for one, time_us in middle:
-        assert float(model.time_us(one.dram_bytes, one.factor)) == pytest.approx(time_us, rel=0.03)
+    for message, time_us in middle:
+        assert float(model.time_us(message.dram_bytes, message.factor)) == pytest.approx(time_us, rel=0.03)
 
 
 NCCL_US = [
@@ -74,15 +76,15 @@ NCCL_US = [
 """NCCL 2.29's all-reduce over eight B200, fp16, 512 bytes to 512 MiB (ai-dynamo/aiconfigurator, Apache-2.0)."""
 
 
-def test_a_law_of_real_message_sizes():
-    """Each size by the model of the others: 5 % off in the median, 23 % at most, where NCCL changes its algorithm."""
+def test_collective_model_predicts_nccl_times():
+    """Cross-validation errors have a median of 5 % and a maximum of 23 %, at a change of NCCL's algorithm."""
     problems = [AllReduce(elements=2 ** (8 + i), ranks=8, dtype="fp16") for i in range(len(NCCL_US))]
     errors = np.array(cross_validated_us(problems, NCCL_US), dtype=float) / NCCL_US - 1
     assert np.median(np.abs(errors)) < 0.06 and np.abs(errors).max() < 0.25
 
 
-def test_a_law_is_judged_on_sizes_that_it_has_not_seen():
-    """The line through 80 µs at 1 MB and 220 µs at 3 MB says 150 at 2 MB, whatever was measured there."""
+def test_cross_validation_leaves_out_the_predicted_size():
+    """The line through 80 µs at 1 MB and 220 µs at 3 MB predicts 150 µs at 2 MB."""
     problems = messages(250_000, 500_000, 500_000, 750_000)
     assert cross_validated_us(problems, [80.0, 400.0, 90.0, 220.0])[1:3] == [pytest.approx(150.0)] * 2
     assert cross_validated_us(messages(8, 80), [1.0, 2.0]) == [None, None]
@@ -90,7 +92,7 @@ def test_a_law_is_judged_on_sizes_that_it_has_not_seen():
 
 
 def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
-    """A step that launches one all-reduce 30 µs after its start, whose kernel runs from 40 µs on."""
+    """Return a step that launches one all-reduce, whose kernel starts after 40 µs."""
     shapes = {"Input Dims": [[elements]], "Input type": ["float"]}
     events = [
         event("user_annotation", "ProfilerStep#1", 1000, 900),
@@ -105,13 +107,13 @@ def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Rank 1 begins 100 µs after rank 0, which therefore waits in the collective of 40 µs."""
+    """Write two ranks: rank 1 begins 100 µs after rank 0, which waits in the collective of 40 µs."""
     for number, kernel_us in enumerate((140, 40)):
         (tmp_path / f"{number}.json").write_text(json.dumps(rank(number, kernel_us)))
     return tmp_path
 
 
-def test_a_collective_ends_when_the_last_rank_has_reached_it(folder):
+def test_collective_starts_when_the_last_rank_arrives(folder):
     found = rank_times([read_trace(folder / "1.json"), read_trace(folder / "0.json")], times="measured")
     rows = list(found.ranks)
     assert [(row["rank"], row["start_us"]) for row in rows] == [(0, 0.0), (1, 100.0)]
@@ -122,7 +124,7 @@ def test_a_collective_ends_when_the_last_rank_has_reached_it(folder):
     assert only["measured_us"] == only["predicted_us"] == 40.0
 
 
-def test_ranks_that_do_not_fit_are_refused(refused, folder, read):
+def test_ranks_with_different_collectives_are_refused(refused, folder, read):
     without_collectives = json.loads(json.dumps(rank(1, 4)["traceEvents"]).replace("ncclKernel_AllReduce", "relu"))
     with refused("has 0 collectives and ", " has 1"):
         rank_times([read_trace(folder / "0.json"), read({"traceEvents": without_collectives})])
@@ -130,8 +132,8 @@ def test_ranks_that_do_not_fit_are_refused(refused, folder, read):
         rank_times([read({"traceEvents": without_collectives})] * 2)
 
 
-def test_command_of_ranks(seer, folder):
-    """The model of two sizes is kept with the overheads, and predicts another run's collectives."""
+def test_iteration_command_saves_collective_models(seer, folder):
+    """The saved overheads contain the collective model, which predicts the collectives of another run."""
     text = json.dumps([event | {"ts": event["ts"] + 2000} for event in rank(0, 60, 11_000)["traceEvents"]])
     events = json.loads(text.replace('"correlation": 5', '"correlation": 6'))
     for path in sorted(folder.glob("*.json")):
@@ -139,7 +141,7 @@ def test_command_of_ranks(seer, folder):
         path.write_text(json.dumps(trace | {"traceEvents": trace["traceEvents"] + events}))
     code, out, _ = seer("iteration", folder, "--times", "surrogate", "--save-overheads", folder / "o")
     assert code == 0 and "2 ranks, surrogate times" in out and "all_reduce" in out
-    # 4 kB in 40 µs and 44 kB in 60: 2 µs per 4 kB beside 38.
+    # 4 kB take 40 µs and 44 kB take 60 µs: 2 µs per 4 kB plus 38 µs.
     assert load_overheads(folder / "o").collective_models["all_reduce"].overhead_us == pytest.approx(38.0)
     words = ("--times", "surrogate", "--overheads", folder / "o", "--json")
     answer = seer("iteration", folder / "0.json", *words).succeeded().json
@@ -148,28 +150,29 @@ def test_command_of_ranks(seer, folder):
 
 
 @pytest.mark.parametrize("words", [["--iteration", "0"], ["--overheads", "none.json"]])
-def test_users_errors_of_ranks(seer, folder, words):
+def test_iteration_command_refuses_invalid_options_for_ranks(seer, folder, words):
     assert seer("iteration", folder, *words).is_refusal()
 
 
-def test_what_ranks_do_and_whom_they_wait_for(seer, folder):
-    """Rank 0 spends 140 µs in the collective that rank 1 reaches 100 µs later; a kernel of 50 µs hides 20 µs of it."""
+def test_summary_of_ranks_shows_work_and_waits(seer, folder):
+    """Rank 0 waits 100 of 140 µs in the collective for rank 1; a kernel of 50 µs overlaps 20 µs of it."""
     first = json.loads((folder / "0.json").read_text())
     kernel = first["traceEvents"][-1]
     args = {"device": 0, "stream": 7}
     first["traceEvents"].append(kernel | {"name": "sgemm", "ts": kernel["ts"] + 120, "dur": 50, "args": args})
     (folder / "0.json").write_text(json.dumps(first))
     answer = seer("summary", folder, "--json").succeeded().json
-    zero, one = answer["ranks"]
+    first_row, second_row = answer["ranks"]
     assert answer["straggler"] == 1
-    assert (zero["time_us"], zero["compute_us"], zero["communication_us"], zero["idle_us"]) == (170, 50, 140, 0)
-    assert zero["overlap_pct"] == pytest.approx(100 * 20 / 140) and one["overlap_pct"] == 0
-    assert [(row["waiting_us"], row["awaited_us"]) for row in (zero, one)] == [(100, 0), (0, 100)]
+    assert [first_row[name] for name in ("time_us", "compute_us", "communication_us", "idle_us")] == [170, 50, 140, 0]
+    assert first_row["overlap_pct"] == pytest.approx(100 * 20 / 140) and second_row["overlap_pct"] == 0
+    assert [(row["waiting_us"], row["awaited_us"]) for row in answer["ranks"]] == [(100, 0), (0, 100)]
     (only,) = answer["collectives"]
     assert (only["message_bytes"], only["shortest_us"], only["waiting_us"], only["last"]) == (4000, 40, 100, 1)
-    assert "2 of 8 ranks" in answer["notes"][0] and "best" not in zero
+    assert "2 of 8 ranks" in answer["notes"][0] and "best" not in first_row
     code, out, err = seer("summary", folder)
-    assert code == 0 and "wait longest for rank 1: 100 µs" in out and "all_reduce" in out and "2 of 8 ranks" in err
+    assert code == 0 and "2 of 8 ranks" in err
+    assert "wait longest for rank 1: 100 µs" in out and "all_reduce" in out
     lines = [line.split()[:2] for line in out.splitlines()]
     assert ["mean", "105"] in lines and ["spread", "130"] in lines
 
@@ -183,8 +186,8 @@ def test_collectives_that_differ_between_ranks_name_no_straggler(folder, read):
     assert any(note.startswith("2 collectives") for note in found.notes)
 
 
-def test_traces_of_one_rank_stay_a_sweep(seer, folder):
-    """Two traces that both name rank 0 are no ranks of one run; nor are those with --batch."""
+def test_traces_of_one_rank_are_a_batch_sweep(seer, folder):
+    """Traces with the same rank, or with --batch, are not ranks of one run."""
     (folder / "1.json").write_text(json.dumps(rank(0, 40)))
     assert "best" in seer("summary", folder)[1]
     (folder / "1.json").write_text(json.dumps(rank(1, 40)))
@@ -192,8 +195,8 @@ def test_traces_of_one_rank_stay_a_sweep(seer, folder):
     assert "best" not in seer("summary", folder)[1]
 
 
-def test_an_archive_of_ranks(seer, folder):
-    """It stands where a folder does, unless it is damaged or unpacks to more than it may."""
+def test_archive_of_ranks_is_read_like_a_folder(seer, folder):
+    """A damaged archive, or one that unpacks to more than --max-bytes, is refused."""
     with tarfile.open(folder / "ranks.tar.gz", "w:gz") as archive:
         for name in ("0.json", "1.json"):
             archive.add(folder / name, f"../{name}")
@@ -204,8 +207,8 @@ def test_an_archive_of_ranks(seer, folder):
         assert seer("summary", *words).is_refusal()
 
 
-def test_ranks_of_an_archive_may_share_their_name(seer, folder):
-    """As where each rank wrote into a folder of its own: none is lost."""
+def test_ranks_with_equal_file_names_are_all_read(seer, folder):
+    """Each rank may write into its own folder under the same file name."""
     with tarfile.open(folder / "ranks.tar.gz", "w:gz") as archive:
         for number in (1, 0):
             archive.add(folder / f"{number}.json", f"rank{number}/trace.json")
@@ -224,8 +227,8 @@ def test_ranks_of_an_archive_may_share_their_name(seer, folder):
         assert [file.read().source for file in files] == [f"{folder}/ranks.tar.gz/rank{i}/trace.json" for i in (0, 1)]
 
 
-def test_an_archive_where_one_trace_is_asked_for(seer, folder):
-    """One of several ranks must be chosen; errors name the archive and the file in it."""
+def test_archive_of_one_trace_is_read_like_a_file(seer, folder):
+    """An archive of several traces is refused; errors name the archive and the file in it."""
     (folder / "none.json").write_text('{"traceEvents": []}')
     for name, members in (("two", ["0.json", "1.json"]), ("one", ["0.json"]), ("none", ["none.json"])):
         with tarfile.open(folder / f"{name}.tar.gz", "w:gz") as archive:
@@ -236,26 +239,26 @@ def test_an_archive_where_one_trace_is_asked_for(seer, folder):
     assert f"{folder / 'none.tar.gz'}/run/none.json: holds no operators" in seer("summary", folder / "none.tar.gz")[2]
 
 
-def test_a_folder_without_traces(seer, tmp_path):
+def test_folder_without_traces_is_refused(seer, tmp_path):
     assert seer("iteration", tmp_path)[0] == 2
 
 
 @pytest.fixture(scope="session")
 def dlrm(measurements, tmp_path_factory):
-    """Eight ranks of a recommendation model on V100s: one iteration each."""
+    """Return the traces of eight ranks of a recommendation model on V100s, one iteration each."""
     folder = tmp_path_factory.mktemp("dlrm")
     with tarfile.open(measurements / "traces" / "dlrm_8_workers_v100.tar.gz") as archive:
         archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return sorted(folder.rglob("worker*.json"))
 
 
-def test_sizes_of_a_recommendation_model(dlrm):
-    """Sizes read off the trace by hand: 3 tables of 16 columns for 128 samples of 2 indices; 64 samples a block."""
+def test_problem_sizes_of_a_recommendation_model(dlrm):
+    """By hand, the trace has 3 tables of 16 columns, 128 samples of 2 indices, and 64 samples a block."""
     trace = read_trace(dlrm[0])
     reader, names = CallReader(trace), [trace.name_of(trace.ranges, row) for row in range(len(trace.ranges))]
 
     def problems(name: str) -> list:
-        return [reader.problems(row)[0] for row, other in enumerate(names) if other == name]
+        return [reader.problems(row)[0] for row, row_name in enumerate(names) if row_name == name]
 
     sizes = {"batch": 128, "tables": 3, "rows": 640649648 // 48, "bag": 2, "dim": 16, "rows_per_block": 64}
     assert problems("fbgemm::split_embedding_codegen_lookup_adagrad_function") == [EmbeddingBag(**sizes)]
@@ -266,13 +269,13 @@ def test_sizes_of_a_recommendation_model(dlrm):
     assert problems("nccl:all_reduce") == messages(394241, 112, 226960)
     assert AllToAll(elements=24, ranks=8, dtype="fp64") in problems("nccl:all_to_all")  # long integers
     with pytest.raises(UnsupportedError, match="shapes of its tensors"):
-        problems("aten::cat")  # those without a gradient
+        problems("aten::cat")  # the operators without a gradient
     joined = [row for row, name in enumerate(names) if name == "aten::cat" and trace.ranges.sequence[row] == 505]
     assert reader.problems(joined[0]) == (Concat(elements=16 * 367),)
 
 
 def test_device_time_of_a_recommendation_model_is_covered(dlrm):
-    """No less than a kernel's shortest time for each of the nine launches of an update by a roofline."""
+    """A roofline prediction takes at least the shortest kernel time for each launch of an operator."""
     found = iteration_times(read_trace(dlrm[0]), times="surrogate")
     assert found.coverage >= 0.95
     rows = {row.operator: row for row in found.operators}
@@ -280,8 +283,8 @@ def test_device_time_of_a_recommendation_model_is_covered(dlrm):
     assert rows["fbgemm::permute_2D_sparse_data"].predicted_us == pytest.approx(14 * shortest)
 
 
-def test_table_batched_lookup(read):
-    """The lookup of the paper's own models: 3 tables of 200 rows, 32 samples of 10 indices, 4 samples a block."""
+def test_table_batched_lookup_gives_its_problems(read):
+    """The lookup has 3 tables of 200 rows, 32 samples of 10 indices, and 4 samples a block."""
     event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 10}
     forward = {"Input Dims": [[600, 64], [3], [960], [97]], "Input type": ["float", "long int", "long int", "long int"]}
     trace = read(
@@ -307,12 +310,12 @@ def test_table_batched_lookup(read):
     assert reader.problems(0) == (EmbeddingBag(**sizes),)
     assert reader.problems(1) == (EmbeddingBagBackward(**sizes),)
     with pytest.raises(UnsupportedError, match="shapes"):
-        reader.problems(2)  # no lookup is left for it
+        reader.problems(2)  # the trace has no second lookup
 
 
 @pytest.mark.slow
-def test_eight_ranks_together(dlrm):
-    """Waits come from the walk, collectives from a model of other sizes; rank 4 ends last, as measured."""
+def test_times_of_eight_ranks_are_within_4_pct(dlrm):
+    """The walk predicts the waits, and a model the collectives; rank 4 ends last, as measured."""
     found = rank_times([read_trace(path) for path in dlrm], times="surrogate")
     rows = list(found.ranks)
     assert all(abs(row["error_pct"]) <= 4 and row["coverage"] >= 0.95 for row in rows)
@@ -320,7 +323,7 @@ def test_eight_ranks_together(dlrm):
     assert [row["last"] for row in found.collectives][:5] == [7] * 5
 
 
-def test_ranks_as_hta_has_them(dlrm):
+def test_rank_summary_equals_hta(dlrm):
     found = rank_summary([read_trace(path) for path in dlrm])
     hta = known_answers(__file__)
     names = ("idle_us", "compute_us", "non_compute_us", "time_us")
@@ -330,8 +333,8 @@ def test_ranks_as_hta_has_them(dlrm):
         assert row["host_wait_us"] + row["kernel_wait_us"] + row["other_wait_us"] == row["idle_us"]
     streams = {(row["rank"], row["stream"]): (row["host_wait_us"], row["kernel_wait_us"]) for row in found.streams}
     assert all(streams[rank, stream] == (host, kernel) for rank, stream, host, kernel in hta["streams"])
-    # 64 kernels of rank 1 were launched before its trace begins. HTA joins them to the first event of the file, which
-    # moves 93 µs to the host; the sum is the same.
+    # 64 kernels of rank 1 were launched before its trace begins. HTA joins them to the first event of the file,
+    # which moves 93 µs to the host; the sum is the same.
     assert streams[1, 7] == (17449 - 93, 115 + 93)
-    # Of two candidates HTA names ranks 2 and 7; the times in collectives tell which.
+    # HTA names two candidates, ranks 2 and 7; the times in collectives decide.
     assert found.straggler == 7 and [row["last"] for row in found.collectives] == [7] * 5 + [5, 5, 4]

@@ -1,4 +1,4 @@
-"""Units of invented traces: outermost operators, wrappers, input waits, lone calls."""
+"""Units of invented traces: outermost operators, annotations, input waits, calls outside operators."""
 
 import pytest
 
@@ -12,8 +12,8 @@ def work_of(read):
     return lambda *events: host_work(read({"schemaVersion": 1, "traceEvents": list(events)}))
 
 
-def test_invented_step(read, make_trace):
-    """conv2d, relu, two backward operators, SGD's add_ inside its annotation, and copy_; per step."""
+def test_units_of_the_invented_step(read, make_trace):
+    """Each step has conv2d, relu, two backward operators, SGD's add_ inside its annotation, and copy_."""
     work = host_work(read(make_trace(steps=2)))
     names = ["aten::conv2d", "aten::relu", "ReluBackward0", "ConvolutionBackward0", "aten::add_", "aten::copy_"]
     assert [unit.name for unit in work.units] == names * 2
@@ -27,7 +27,7 @@ def test_invented_step(read, make_trace):
     assert segments(work.units[5]).launches[0][1] == 10.0
 
 
-def test_lone_calls_and_input(work_of):
+def test_calls_outside_operators_and_input_waits_are_units(work_of):
     work = work_of(
         event("user_annotation", "enumerate(DataLoader)#__next__", 0, 500),
         event("cpu_op", "aten::stack", 10, 20),
@@ -44,8 +44,8 @@ def test_lone_calls_and_input(work_of):
     assert work.units[2].actions[0].kind == events.SYNC_CALL
 
 
-def test_annotations_around_and_alone(work_of):
-    """One around operators is none of the host's steps, an empty one is; numbers in its name do not count."""
+def test_annotation_is_a_unit_only_without_operators(work_of):
+    """An annotation around operators is no unit; numbers in the name of an empty one become #."""
     work = work_of(
         event("user_annotation", "outer 1", 0, 100),
         event("cpu_op", "aten::a", 10, 20),
@@ -56,7 +56,7 @@ def test_annotations_around_and_alone(work_of):
     assert work.units[0].events_ns == (12_000,)
 
 
-def test_pageable_copy_that_the_call_outlasts_joins(work_of):
+def test_pageable_copy_joins_if_the_call_outlasts_it(work_of):
     call = event("cuda_runtime", "cudaMemcpyAsync", 0, 50, correlation=1)
     copy = "Memcpy HtoD (Pageable -> Device)"
     blocking = work_of(call, device(copy, 10, 30, 1, category="gpu_memcpy", bytes=8))
@@ -65,6 +65,6 @@ def test_pageable_copy_that_the_call_outlasts_joins(work_of):
     assert not staged.units[0].actions[0].joins
 
 
-def test_activities_without_a_call(work_of):
+def test_kernel_without_a_call_is_unattached(work_of):
     work = work_of(event("cpu_op", "aten::a", 0, 20), device("k", 5, 5, 99))
     assert len(work.unattached) == 1 and work.units[0].actions == ()

@@ -1,4 +1,4 @@
-"""The invented trace of three steps and the real ResNet-50 as graphs with their settings."""
+"""Fixtures: graphs and settings of the invented trace of three steps and of the real ResNet-50."""
 
 import pytest
 
@@ -8,18 +8,18 @@ from surrogate.trace.whatif import Interconnect, WhatIfSetting, setting_of
 
 
 @pytest.fixture(scope="session")
-def made_profile(made_once):
-    return profile(made_once)
+def invented_profile(invented_trace):
+    return profile(invented_trace)
 
 
 @pytest.fixture(scope="session")
-def made(made_profile) -> Graph:
-    return graph_of(made_profile.trace, made_profile.layers)
+def invented_graph(invented_profile) -> Graph:
+    return graph_of(invented_profile.trace, invented_profile.layers)
 
 
 @pytest.fixture
-def setting(made_profile) -> WhatIfSetting:
-    return setting_of(made_profile, target="h100-sxm", network=Interconnect(4, 10.0, 5.0))
+def setting(invented_profile) -> WhatIfSetting:
+    return setting_of(invented_profile, target="h100-sxm", network=Interconnect(4, 10.0, 5.0))
 
 
 @pytest.fixture(scope="session")

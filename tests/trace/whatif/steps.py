@@ -1,4 +1,4 @@
-"""Steps of operators, as known answers give them, as a trace of PyTorch's profiler."""
+"""Builds a trace of PyTorch's profiler from the steps of a known answer."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,13 +7,13 @@ from surrogate.trace.whatif.setting import Op
 from tests.trace.events import event
 
 HOST_US = 10
-"""What an operator takes on the host; its launch returns with it."""
+"""Host time of an operator; its launch returns at the end."""
 LAUNCH_US = 4
 _CATEGORIES = {"Memcpy": "gpu_memcpy", "Optimizer": "user_annotation", "ProfilerStep": "user_annotation"}
 
 
 def trace_of(operators: Sequence[Op], steps: int = 2) -> dict[str, Any]:
-    """The JSON object of a trace of equal steps, one after the other, on a V100.
+    """Return the JSON object of a trace of equal steps, one after the other, on a V100.
 
     The host calls the operators without a pause and waits for the device, which runs the kernels in their order, each
     as soon as its launch has returned.
@@ -22,7 +22,7 @@ def trace_of(operators: Sequence[Op], steps: int = 2) -> dict[str, Any]:
     start_us = 0.0
     for number in range(steps):
         step = list(_step(operators, start_us, 1 + number * (len(operators) + 1)))
-        end_us = max(each["ts"] + each["dur"] for each in step)
+        end_us = max(event["ts"] + event["dur"] for event in step)
         events += [_event(f"ProfilerStep#{number}", start_us, end_us - start_us), *step]
         start_us = end_us
     return {"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-16GB"}], "traceEvents": events}

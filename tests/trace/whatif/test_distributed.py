@@ -1,4 +1,4 @@
-"""All-reduces over machines and GPUs by hand; priorities of parameter servers."""
+"""Times of all-reduces over machines and GPUs; priorities of parameter servers."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,12 +11,11 @@ from surrogate.trace.whatif.setting import Op
 from tests.trace.whatif.steps import trace_of
 
 
-def test_all_reduces_of_nccl_by_hand(refused):
-    """4 machines of 4 GPUs, 80 MB, 10 GB/s and 20 µs between machines, 100 GB/s and 2 µs inside.
+def test_nccl_all_reduce_times_equal_hand_computed_values(refused):
+    """Four machines of four GPUs reduce 80 MB: 8,000 µs between machines and 800 µs inside a machine.
 
-    Ring: 2·15/16 of 8000 µs, 6 steps between machines and 24 inside. Tree: 2 · 8000 µs, 2·2 steps up and down a binary
-    tree of 4 machines, 2·3 along a machine's chain. Hierarchical: 2·3/4 of 800 µs and 6 steps inside, 2·3/4 of 8000 µs
-    and 6 steps between: all GPUs of a machine share its network."""
+    The ring takes 2·15/16 of 8,000 µs, 6 steps between machines and 24 inside. The tree takes 2·8,000 µs, 4 steps
+    between machines and 6 inside. The hierarchical algorithm takes 2·3/4 of both times and 6 steps each."""
     wide = {"workers": 16, "gpus_per_machine": 4, "bandwidth_gbs": 10.0, "latency_us": 20.0, "link_gbs": 100.0}
     times = {
         name: Interconnect(**wide, link_latency_us=2.0, algorithm=name).all_reduce_us(80e6)
@@ -45,7 +44,7 @@ def test_all_reduces_of_nccl_by_hand(refused):
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_priorities_never_slow_a_step(read, layers, bandwidth, latency):
-    """Layers of so many thousand parameters and µs forward and backward, in two steps."""
+    """Each layer has a number of thousand parameters and a time in µs, forward and backward."""
     forward = [Op("aten::conv2d", f"forward {i}", us, i + 1, [[us]]) for i, (_, us) in enumerate(layers)]
     backward = [
         op
@@ -57,5 +56,5 @@ def test_priorities_never_slow_a_step(read, layers, bandwidth, latency):
     ]
     profiled = profile(read(trace_of([*forward, *backward])))
     graph, setting = graph_of(profiled.trace), setting_of(profiled, network=Interconnect(8, bandwidth, latency))
-    plain, urgent = evaluate(graph, [what_if("parameter-server"), what_if("p3")], setting)
-    assert urgent.predicted_us <= plain.predicted_us * (1 + 1e-9)
+    parameter_server, p3 = evaluate(graph, [what_if("parameter-server"), what_if("p3")], setting)
+    assert p3.predicted_us <= parameter_server.predicted_us * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""The five primitives on the invented trace, by hand and as laws."""
+"""The five primitives on the invented trace: known answers and invariants."""
 
 import numpy as np
 import pytest
@@ -14,24 +14,28 @@ def names(graph, mask):
     return [graph.name_of(i) for i in np.flatnonzero(mask).tolist()]
 
 
-def test_select(made):
-    assert len(names(made, select(made, kind="kernel"))) == 15
-    assert names(made, select(made, kind="kernel", name="wgrad", iteration=1)) == ["cudnn_wgrad_kernel"]
-    assert set(names(made, select(made, kind="kernel", layer=r"^conv2d"))) == {
+def test_select_filters_tasks(invented_graph):
+    assert len(names(invented_graph, select(invented_graph, kind="kernel"))) == 15
+    assert names(invented_graph, select(invented_graph, kind="kernel", name="wgrad", iteration=1)) == [
+        "cudnn_wgrad_kernel"
+    ]
+    assert set(names(invented_graph, select(invented_graph, kind="kernel", layer=r"^conv2d"))) == {
         "volta_scudnn_128x64_relu_interior_nn_v1",
         "cudnn_wgrad_kernel",
     }
-    assert set(names(made, select(made, kind="kernel", phase="backward"))) == {
+    assert set(names(invented_graph, select(invented_graph, kind="kernel", phase="backward"))) == {
         "relu_backward_kernel",
         "cudnn_wgrad_kernel",
     }
-    long = select(made, kind=("kernel", "copy"), where=lambda task: task.duration_us > 90 and task.iteration == 0)
-    assert names(made, long) == ["volta_scudnn_128x64_relu_interior_nn_v1", "cudnn_wgrad_kernel"]
-    assert select(made, resource="GPU 0 stream 7").sum() == 18
+    long = select(
+        invented_graph, kind=("kernel", "copy"), where=lambda task: task.duration_us > 90 and task.iteration == 0
+    )
+    assert names(invented_graph, long) == ["volta_scudnn_128x64_relu_interior_nn_v1", "cudnn_wgrad_kernel"]
+    assert select(invented_graph, resource="GPU 0 stream 7").sum() == 18
 
 
 @pytest.mark.parametrize(
-    ("given_", "message"),
+    ("selection", "message"),
     [
         ({"kind": "kernal"}, "did you mean kernel"),
         ({"phase": "back"}, "known: forward, backward"),
@@ -39,57 +43,56 @@ def test_select(made):
         ({"name": "("}, "no regular expression"),
     ],
 )
-def test_select_says_what_is_wrong(made, given_, message):
+def test_select_refuses_invalid_arguments(invented_graph, selection, message):
     with pytest.raises(InputError, match=message):
-        select(made, **given_)
+        select(invented_graph, **selection)
 
 
-def test_scaling_by_one_changes_nothing(made):
-    every = np.ones(len(made), np.bool_)
-    assert (simulate(scale(made, every, 1)).start_us == simulate(made).start_us).all()
+def test_scaling_by_one_changes_nothing(invented_graph):
+    every = np.ones(len(invented_graph), np.bool_)
+    assert (simulate(scale(invented_graph, every, 1)).start_us == simulate(invented_graph).start_us).all()
 
 
-def test_scale_by_hand(refused, made):
-    """The copy waits for the stream, which is free at 520 µs, not for the kernels: nothing gets faster on the host."""
-    wgrad = select(made, name="wgrad")
-    found = simulate(scale(made, wgrad, 2.0))
-    add = np.flatnonzero(select(made, name="add_kernel", iteration=0))[0]
-    # 300 + 2·200, and the gap of 0 after the stream's previous task: the launch at 420 had to wait before, too.
-    before = simulate(made).start_us[add]
+def test_scaled_kernel_delays_its_successor(refused, invented_graph):
+    wgrad = select(invented_graph, name="wgrad")
+    found = simulate(scale(invented_graph, wgrad, 2.0))
+    add = np.flatnonzero(select(invented_graph, name="add_kernel", iteration=0))[0]
+    # The scaled kernel ends at 300 + 2·200 µs, and the next kernel of its stream follows without a gap.
+    before = simulate(invented_graph).start_us[add]
     assert found.start_us[add] >= 700 > before
     with refused("negative"):
-        scale(made, wgrad, -1)
+        scale(invented_graph, wgrad, -1)
 
 
-def test_a_removed_task_passes_its_dependencies_on(made):
-    kernels = select(made, kind="kernel")
-    gone = remove(made, kernels)
+def test_removed_tasks_take_no_time(invented_graph):
+    kernels = select(invented_graph, kind="kernel")
+    gone = remove(invented_graph, kernels)
     assert not select(gone, kind="kernel").any() and gone.duration_us[kernels].sum() == 0
-    before, after = simulate(made), simulate(gone)
+    before, after = simulate(invented_graph), simulate(gone)
     assert after.total_us <= before.total_us
-    assert len(gone) == len(made)
+    assert len(gone) == len(invented_graph)
 
 
 @given(st.data())
-def test_removing_never_slows(made, data):
-    chosen = np.zeros(len(made), np.bool_)
-    chosen[data.draw(st.lists(st.integers(0, len(made) - 1), max_size=10))] = True
-    before, after = simulate(made), simulate(remove(made, chosen))
+def test_removal_ends_no_task_later(invented_graph, data):
+    chosen = np.zeros(len(invented_graph), np.bool_)
+    chosen[data.draw(st.lists(st.integers(0, len(invented_graph) - 1), max_size=10))] = True
+    before, after = simulate(invented_graph), simulate(remove(invented_graph, chosen))
     assert (after.end_us <= before.end_us + 1e-9).all()
 
 
-def test_insert_by_hand(made):
-    """An all-reduce of 1,000 µs between the last gradient's kernel and the optimizer's kernel of the first step."""
-    wgrad = int(np.flatnonzero(select(made, name="wgrad", iteration=0))[0])
-    update = int(np.flatnonzero(select(made, name="add_kernel", iteration=0))[0])
-    more = insert(made, [NewTask("all-reduce", "collective", "network", 1000.0, (wgrad,), (update,))])
+def test_inserted_task_delays_its_successor(invented_graph):
+    """The all-reduce of 1,000 µs runs between the gradient and the optimizer's kernel of the first step."""
+    wgrad = int(np.flatnonzero(select(invented_graph, name="wgrad", iteration=0))[0])
+    update = int(np.flatnonzero(select(invented_graph, name="add_kernel", iteration=0))[0])
+    more = insert(invented_graph, [NewTask("all-reduce", "collective", "network", 1000.0, (wgrad,), (update,))])
     found = simulate(more)
     new = int(np.flatnonzero(select(more, name="all-reduce"))[0])
     assert found.start_us[new] == pytest.approx(500)
     late = int(np.flatnonzero(select(more, name="add_kernel", iteration=0))[0])
     assert found.start_us[late] == pytest.approx(1500)
-    assert more.resources[-1].kind == "channel" and len(more) == len(made) + 1
-    assert insert(made, []) is made
+    assert more.resources[-1].kind == "channel" and len(more) == len(invented_graph) + 1
+    assert insert(invented_graph, []) is invented_graph
 
 
 @pytest.mark.parametrize(
@@ -101,16 +104,16 @@ def test_insert_by_hand(made):
         (NewTask("x", "kernel", "network", 1.0, (50,), (3,)), "circle"),
     ],
 )
-def test_insert_says_what_is_wrong(made, task, message):
+def test_insert_refuses_invalid_tasks(invented_graph, task, message):
     with pytest.raises(InputError, match=message):
-        insert(made, [task])
+        insert(invented_graph, [task])
 
 
-def test_schedule_by_priority(refused, made):
-    """Three transfers are ready together while one runs; the most urgent goes first."""
-    first = int(np.flatnonzero(select(made, kind="kernel"))[0])
+def test_schedule_by_priority(refused, invented_graph):
+    """All transfers become ready together; the highest priority runs first."""
+    first = int(np.flatnonzero(select(invented_graph, kind="kernel"))[0])
     tasks = [NewTask(f"push {i}", "collective", "network", 50.0, (first,), priority=float(i)) for i in range(4)]
-    more = schedule(insert(made, tasks), "network", "priority")
+    more = schedule(insert(invented_graph, tasks), "network", "priority")
     found = simulate(more)
     order = sorted(np.flatnonzero(select(more, name="push")).tolist(), key=lambda i: found.start_us[i])
     assert [more.name_of(i) for i in order] == ["push 3", "push 2", "push 1", "push 0"]
@@ -120,7 +123,7 @@ def test_schedule_by_priority(refused, made):
         schedule(more, "network", "urgent")
 
 
-def test_graphs_do_not_change(made):
-    before = made.duration_us.copy()
-    remove(scale(made, select(made, kind="kernel"), 0.1), select(made, kind="copy"))
-    assert (made.duration_us == before).all() and not made.removed.any()
+def test_primitives_do_not_change_their_input(invented_graph):
+    before = invented_graph.duration_us.copy()
+    remove(scale(invented_graph, select(invented_graph, kind="kernel"), 0.1), select(invented_graph, kind="copy"))
+    assert (invented_graph.duration_us == before).all() and not invented_graph.removed.any()

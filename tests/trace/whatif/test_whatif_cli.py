@@ -1,4 +1,4 @@
-"""``seer trace simulate`` and ``whatif`` through the entry point: contracts, files, errors."""
+"""``seer trace simulate`` and ``whatif`` through the entry point: output, files, errors."""
 
 import csv
 import io
@@ -10,17 +10,17 @@ from surrogate.trace import read_trace
 from surrogate.trace.graph import graph_of, simulate
 
 
-def test_simulate(seer, file):
-    whole = seer("simulate", file, "--json").succeeded().json
-    assert [row["index"] for row in whole["iterations"]] == [0, 1]
-    for row in whole["iterations"]:
+def test_simulate_command_reports_iterations_and_coverage(seer, file):
+    answer = seer("simulate", file, "--json").succeeded().json
+    assert [row["index"] for row in answer["iterations"]] == [0, 1]
+    for row in answer["iterations"]:
         assert row["measured_us"] == 990 and row["simulated_us"] == pytest.approx(990)
-    assert whole["coverage"]["device_tasks"] == 12 and whole["coverage"]["edges"]["launch"] == 12
+    assert answer["coverage"]["device_tasks"] == 12 and answer["coverage"]["edges"]["launch"] == 12
     code, out, _ = seer("simulate", file, "--iteration", "1")
     assert code == 0 and "critical path" in out and "follow a launch" in out
 
 
-def test_whatif(seer, file):
+def test_whatif_command_prints_json_csv_and_tables(seer, file):
     rows = seer("whatif", file, "amp", "faster-kernels=4", "--together", "--json").succeeded().json
     names = ["amp", "faster-kernels=4", "amp + faster-kernels=4"]
     assert [row["name"] for row in rows] == names
@@ -33,25 +33,27 @@ def test_whatif(seer, file):
     columns = set(next(csv.DictReader(io.StringIO(out))))
     assert code == 0 and columns >= {"name", "baseline_us", "predicted_us"}
     code, out, _ = seer("whatif", file, "gpu", "--gpu", "h100-sxm")
-    assert code == 0 and "throughput" in out and "host of the trace" in out and "interval_device_us" in out
+    assert code == 0
+    assert all(text in out for text in ("throughput", "host of the trace", "interval_device_us"))
     code, out, _ = seer("whatif", file, "faster-kernels=4")
-    assert code == 0 and "device_us" in out and "interval_us" not in out and "no interval" in out
+    assert code == 0 and "interval_us" not in out
+    assert "device_us" in out and "no interval" in out
     assert "</html>" in seer("summary", file, "--html", "-")[1]
 
 
-def test_one_that_does_not_apply_is_a_row(seer, file):
-    """Without figures and with the reason, in its place; the others are answered, together too."""
-    requested = ("faster-kernels=4", "faster-network", "faster-hosts", "channels-last", "faster-host")
-    rows = seer("whatif", file, *requested, "--together", "--json").succeeded().json
-    assert [row["name"] for row in rows] == [*requested, "faster-kernels=4 + faster-host"]
+def test_refused_what_if_is_a_row_with_its_reason(seer, file):
+    """A refused row keeps its place and has no numbers; the other what-ifs are answered."""
+    names = ("faster-kernels=4", "faster-network", "faster-hosts", "channels-last", "faster-host")
+    rows = seer("whatif", file, *names, "--together", "--json").succeeded().json
+    assert [row["name"] for row in rows] == [*names, "faster-kernels=4 + faster-host"]
     for row, why in zip(rows[1:4], ("no collective", "did you mean faster-host", "gain as a finding"), strict=True):
         assert why in row["refused"] and row["predicted_us"] is None
     assert all(row["refused"] is None and row["predicted_us"] for row in (rows[0], *rows[4:]))
-    # Two of one kind exclude each other.
+    # Two what-ifs of one kind exclude each other.
     for pair in (("gpu=b200", "gpu=h200-sxm"), ("faster-host=2", "faster-host=4")):
-        *each, both = seer("whatif", file, *pair, "--together", "--json").succeeded().json
-        assert all(row["predicted_us"] for row in each) and "exclude each other" in both["refused"]
-    code, out, _ = seer("whatif", file, *requested)
+        *single, both = seer("whatif", file, *pair, "--together", "--json").succeeded().json
+        assert all(row["predicted_us"] for row in single) and "exclude each other" in both["refused"]
+    code, out, _ = seer("whatif", file, *names)
     assert code == 0 and "faster-network: refused" in out and "Mean of 2 iterations" in out
     assert "faster-kernels=4, faster-host: the speedup is an assumption" in out
     code, _, err = seer("whatif", file, "faster-network")
@@ -70,15 +72,15 @@ def test_one_that_does_not_apply_is_a_row(seer, file):
     assert "recorded on" not in seer("whatif", file, "amp").err
 
 
-def test_the_timeline_can_be_read_back(seer, file, tmp_path):
-    made = tmp_path / "changed.json"
-    code, out, _ = seer("whatif", file, "faster-kernels=4", "--timeline", made, "--json")
+def test_saved_timeline_can_be_read_back(seer, file, tmp_path):
+    timeline = tmp_path / "changed.json"
+    code, out, _ = seer("whatif", file, "faster-kernels=4", "--timeline", timeline, "--json")
     assert code == 0
-    again = graph_of(read_trace(made))
+    again = graph_of(read_trace(timeline))
     total_us = simulate(again).total_us
     assert total_us / 2 == pytest.approx(json.loads(out)[0]["predicted_us"], rel=1e-3)
     assert again.iterations[0].time_us <= 991
 
 
-def test_a_removed_option_names_its_replacement(seer, file, tmp_path):
+def test_removed_option_names_its_replacement(seer, file, tmp_path):
     assert seer("whatif", file, "amp", "--figures", tmp_path).is_refusal("--html PAGE.html")
