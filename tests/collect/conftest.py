@@ -129,7 +129,7 @@ def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / "state").mkdir()
     for name, value in fake_chain.environment(fake_library, tmp_path / "state").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.syspath_prepend(fake_chain.FAKE / "stand_ins")
+    monkeypatch.syspath_prepend(fake_chain.FAKE / "packages")
     _unload_cuda()
     yield monkeypatch
     _unload_cuda()

@@ -27,7 +27,7 @@ def test_cupti_python_has_the_fields_and_names():
     assert set(fields) <= set(dir(getattr(cupti, record)))
     assert {"correlation_id", "external_id"} <= set(dir(cupti.ActivityExternalCorrelation))
     assert {*NEEDED_KINDS, "RUNTIME", "KERNEL"} <= set(dir(cupti.ActivityKind))
-    fake = ast.parse((FAKE / "stand_ins" / "cupti" / "cupti.py").read_text(encoding="utf-8"))
+    fake = ast.parse((FAKE / "packages" / "cupti" / "cupti.py").read_text(encoding="utf-8"))
     public = {node.name for node in fake.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     assert {name for name in public if not name.startswith("_")} <= set(dir(cupti))
 

@@ -36,6 +36,6 @@ def environment(library: Path, state: Path) -> dict[str, str]:
         "SEER_CUDNN": str(library),
         "LD_LIBRARY_PATH": str(library.parent),
         "FAKE_STATE": str(state),
-        "PYTHONPATH": os.pathsep.join([str(FAKE / "stand_ins"), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join([str(FAKE / "packages"), str(ROOT)]),
         "PATH": os.pathsep.join([str(library.parent / "bin"), os.environ["PATH"]]),
     }

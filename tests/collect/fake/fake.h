@@ -1,6 +1,6 @@
-/* What the two parts of the fake share: CUDA's runtime (cuda.c) and cuDNN's legacy API (cudnn.c), linked into one
- * libcudnn. The stand-ins for CuPy and CUPTI call the same library, so that memory, clock
- * and launches are one. Numbers of statuses and attributes: cudnn_graph.h, cudnn_ops.h, cudnn_cnn.h of 9.x. */
+/* Declarations for both parts of the fake: CUDA's runtime (cuda.c) and cuDNN's legacy API (cudnn.c), linked into one
+ * libcudnn. The fakes of CuPy and CUPTI call the same library and so share memory, clock and launches.
+ * Numbers of statuses and attributes: cudnn_graph.h, cudnn_ops.h, cudnn_cnn.h of 9.x. */
 #ifndef SEER_FAKE_H
 #define SEER_FAKE_H
 #include <stddef.h>

@@ -1,7 +1,7 @@
-"""A stand-in for Nsight Compute's ``ncu``: one run per call, a report, and its raw page as CSV.
+"""A fake of Nsight Compute's ``ncu``: each call runs a program and writes a report, or prints a report as CSV.
 
-As the real one does: messages begin with ==, a second row holds the units, units are scaled, numbers have the locale's
-thousands separators, and a kernel's name is printed in one of three forms.
+Like ncu, it begins messages with ==, prints units in a second row, scales the units, separates thousands as the locale
+says, and prints a kernel's name in one of three forms.
 """
 
 import csv
@@ -27,16 +27,16 @@ VALUED = {
 }
 PLAIN = {"--nvtx", "--force-overwrite", "--csv", "--version"}
 WAYS = ("op_read", "op_write") if CAPABILITY == "12.0" else ("read", "write")
-"""How the chip calls its DRAM's directions."""
+"""The chip's names of DRAM reads and writes."""
 SMS = {"9.0": 132, "7.0": 80, "12.0": 170}[CAPABILITY]
 
 
 def values(launch: Launch) -> dict[str, tuple[str, float]]:
-    """Metric → (unit, value), as far as this chip has it."""
+    """Return metric → (unit, value) of a launch, for the metrics of this chip."""
     sectors = launch.bytes / 64  # half the bytes each way, 32 a sector
     multiply_adds = launch.flops / 2
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    known = {
+    metrics = {
         "gpu__time_duration.sum": ("nsecond", launch.ns),
         "dram__throughput.avg.pct_of_peak_sustained_elapsed": ("%", 40.5),
         "lts__t_sectors_op_read.sum": ("sector", sectors),
@@ -56,18 +56,18 @@ def values(launch: Launch) -> dict[str, tuple[str, float]]:
         "device__attribute_multiprocessor_count": ("", SMS),
     }
     for way in WAYS:
-        known[f"dram__bytes_{way}.sum"] = ("byte", launch.bytes / 2)
-        known[f"dram__sectors_{way}.sum"] = ("sector", sectors)
+        metrics[f"dram__bytes_{way}.sum"] = ("byte", launch.bytes / 2)
+        metrics[f"dram__sectors_{way}.sum"] = ("sector", sectors)
     for kind in ("ffma", "fadd", "fmul", "fp32", "fp16", "integer"):
         counted = multiply_adds if kind in ("ffma", "fp32") else 0
-        known[f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"] = ("inst", counted)
+        metrics[f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"] = ("inst", counted)
     for what, shape in (("grid", launch.grid), ("block", launch.block)):
-        known |= {f"launch__{what}_dim_{axis}": ("", size) for axis, size in zip("xyz", shape, strict=True)}
-    return known
+        metrics |= {f"launch__{what}_dim_{axis}": ("", size) for axis, size in zip("xyz", shape, strict=True)}
+    return metrics
 
 
 def name_of(mangled: str, base: str) -> str:
-    """The name in the form that --print-kernel-base asks for. ncu writes the types of integer template arguments."""
+    """Return the name in the form of --print-kernel-base; ncu prints the types of integer template arguments."""
     if base == "mangled" or not mangled.startswith("_Z"):
         return mangled
     demangled = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
@@ -77,7 +77,7 @@ def name_of(mangled: str, base: str) -> str:
 
 
 def scaled(unit: str, columns: list[float]) -> tuple[str, float]:
-    """A column's unit as printed and its divisor: ncu scales by the values."""
+    """Return the printed unit of a column and its divisor, which depend on the largest value."""
     largest = max(columns, default=0.0)
     if unit == "nsecond":
         return ("msecond", 1e6) if largest >= 1e6 else ("usecond", 1e3) if largest >= 1e3 else (unit, 1.0)
@@ -87,14 +87,14 @@ def scaled(unit: str, columns: list[float]) -> tuple[str, float]:
 
 
 def printed(value: float) -> str:
-    """A number as the locale has it."""
+    """Format a number with the separators of the locale."""
     text = str(int(value)) if float(value).is_integer() else f"{value:.6f}"
-    whole, point, rest = text.partition(".")
-    return text if os.environ.get("LC_ALL") == "C" else f"{int(whole):,}{point}{rest}"
+    digits, point, rest = text.partition(".")
+    return text if os.environ.get("LC_ALL") == "C" else f"{int(digits):,}{point}{rest}"
 
 
 def page(report: Path, base: str) -> None:
-    """The raw page of a report."""
+    """Print the raw page of a report."""
     metrics = report.read_text(encoding="utf-8").split(",")
     kernels = [launch for launch in launches(report.with_suffix(".launches")) if launch.kind == "kernel"]
     if not kernels:
@@ -124,7 +124,7 @@ def page(report: Path, base: str) -> None:
 
 
 def main() -> int:
-    """Profile a program, print a report, or tell the version."""
+    """Profile a program, print a report, or print the version."""
     found, program = options(sys.argv[1:], VALUED, PLAIN)
     if "--version" in found:
         print("NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.2.1.0 (build 35987062)")

@@ -1,7 +1,7 @@
-"""What the stand-in of ncu is made of: the program runs under it, and its launches come from the fake CUDA.
+"""Helpers of the fake ncu: parse its options, run the program, and read the launches that it logged.
 
-The fake CUDA runtime appends each launch between cudaProfilerStart and Stop to FAKE_PROFILE. FAKE_PROFILER says how the
-profiler itself fails: ``denied``, ``hang``, or ``fails:WORD`` where WORD is in its command line.
+The fake CUDA runtime appends each launch between cudaProfilerStart and Stop to FAKE_PROFILE. FAKE_PROFILER makes the
+profiler fail: ``denied``, ``hang``, or ``fails:WORD``, which fails if WORD is in the command line.
 """
 
 import os
@@ -25,7 +25,7 @@ Launch = namedtuple("Launch", "kind name grid block registers fixed dynamic ns f
 
 
 def options(words: list[str], valued: set[str], plain: set[str]) -> tuple[dict[str, str], list[str]]:
-    """The profiler's own options, and the program with its words. An option that is not known ends the profiler."""
+    """Return the profiler's options, and the program with its arguments; exit on an unknown option."""
     found: dict[str, str] = {}
     at = 0
     while at < len(words) and words[at].startswith("-"):
@@ -42,7 +42,7 @@ def options(words: list[str], valued: set[str], plain: set[str]) -> tuple[dict[s
 
 
 def run(program: list[str], log: Path, from_start: bool) -> int:
-    """Run the program with its launches logged; the profiler's exit status is the program's."""
+    """Run the program with a log of its launches and return its exit status."""
     log.unlink(missing_ok=True)
     if ORDER == "hang":
         time.sleep(600)
@@ -55,7 +55,7 @@ def run(program: list[str], log: Path, from_start: bool) -> int:
 
 
 def launches(log: Path) -> list[Launch]:
-    """What was logged, in order."""
+    """Return the logged launches in order."""
     found = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         kind, name, *numbers = line.split("\t")

@@ -1,6 +1,6 @@
-"""Stands in for NVIDIA's cudnn-frontend: what it refuses of a convolution's graph, and one ranking of nine plans.
+"""A fake of NVIDIA's cudnn-frontend: it validates a convolution's graph and ranks the same nine plans for each.
 
-FAKE_FRONTEND orders a failure: ``device`` (the description), ``graph`` (the problem), ``segfault`` (at the third one).
+FAKE_FRONTEND makes it fail: ``device`` (for every GPU), ``graph`` (for every problem), ``segfault`` (at the third one).
 """
 
 import json
@@ -9,7 +9,7 @@ import signal
 from enum import Enum
 from math import prod
 
-# Plans of every ranking, best first: name, notes, workspace in KiB; engine 5 refuses after all.
+# Plans of every ranking, best first: name, notes, workspace in KiB; engine 5 fails when it is built.
 PLANS = (
     ("eng67_k2=1", {"TENSOR_CORE"}, 4),
     ("eng68_k2=0", {"DOWN_CONVERT_INPUTS"}, 4),
@@ -29,7 +29,7 @@ numerical_note = Enum(
 
 
 class cudnnGraphNotSupportedError(Exception):  # noqa: N801 - the frontend's own name
-    """No RuntimeError, as in the frontend."""
+    """Like the frontend's class, this is not a RuntimeError."""
 
 
 def create_device_properties(text):
@@ -84,7 +84,7 @@ class pygraph:  # noqa: N801
         return next(tensor for tensor in roles.values() if tensor.dim is None)
 
     def validate(self):
-        """Tensors packed in one order, of one type, whose sizes belong together."""
+        """Assert that the tensors have one order, one type, and the sizes of a convolution."""
         x, w, y = (self.roles[role] for role in "xwy")
         assert {x.name, w.name, y.name} < {"x", "w", "y", ""}
         double = x.data_type is data_type.DOUBLE
@@ -116,7 +116,7 @@ class pygraph:  # noqa: N801
         self.ranked = True
 
     def deselect_numeric_notes(self, notes):
-        assert self.ranked  # before, the frontend forgets it
+        assert self.ranked  # the frontend ignores an earlier call
         self.refused |= {note.name for note in notes}
 
     def get_execution_plan_count(self):

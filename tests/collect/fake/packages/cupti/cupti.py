@@ -1,7 +1,7 @@
-"""cupti-python's module by the rules of cupti_activity.h, over the fake CUDA runtime.
+"""A fake of cupti-python that follows cupti_activity.h and records the launches of the fake CUDA runtime.
 
-Records are made when a kind is enabled, correlations only in front of API records (DRIVER, RUNTIME), names are mangled,
-a default flush gives nothing while a launch is not waited for. FAKE_CUPTI=12 refuses RUNTIME; faults make calls raise.
+Only enabled kinds are recorded; correlations precede records of the API (DRIVER, RUNTIME); names are mangled. A default
+flush returns nothing before the host has waited for every launch. FAKE_CUPTI=12 refuses RUNTIME; faults raise errors.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ class ExternalCorrelationKind(enum.IntEnum):
 
 
 class cuptiError(Exception):  # noqa: N801
-    """cupti-python's own error, no RuntimeError."""
+    """Like cupti-python's class, this is not a RuntimeError."""
 
 
 _completed: list[Callable[[list[Any]], None]] = []
@@ -85,8 +85,8 @@ def activity_flush_all(flag: int) -> None:
     if count and _completed:
         batch = [_public(records[at]) for at in range(count)]
         _completed[0](batch)
-        for each in batch:  # CUPTI's own memory: what a callback keeps of it is lost
-            vars(each).clear()
+        for record in batch:  # CUPTI reuses the memory after the callback
+            vars(record).clear()
 
 
 def activity_get_num_dropped_records(context: int, stream_id: int, dropped: int) -> None:
@@ -95,7 +95,7 @@ def activity_get_num_dropped_records(context: int, stream_id: int, dropped: int)
 
 
 def _public(record: Any) -> SimpleNamespace:
-    """A record with the fields that its kind has."""
+    """Return a record with the fields of its kind."""
     common = {"kind": ActivityKind(record.kind), "correlation_id": record.correlation_id}
     if record.kind == ActivityKind.EXTERNAL_CORRELATION:
         labels = {"external_kind": ExternalCorrelationKind.CUSTOM0, "external_id": record.external_id}

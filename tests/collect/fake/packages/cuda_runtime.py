@@ -1,11 +1,11 @@
-"""The fake CUDA runtime by ctypes: one library with the fake libcudnn, so that memory, clock and launches are one."""
+"""Bind the fake CUDA runtime by ctypes; it shares memory, clock and launches with the fake libcudnn."""
 
 import ctypes
 import os
 
 Pointer, Size, Int = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
 SOFT, MEMORY, ERROR, LATE = 4, 5, 7, 8
-"""What `fault` answers; fake.h has them all."""
+"""Values that `fault` returns, from fake.h."""
 NAMES = {
     2: ("cudaErrorMemoryAllocation", "out of memory"),
     35: ("cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"),
@@ -100,5 +100,5 @@ LIBRARY = _loaded()
 
 
 def fault(function: str, algorithm: int = -1) -> int:
-    """The fault that is ordered for this call of ``function``; 0 for none."""
+    """Return the fault that FAKE_FAULTS requests for this call of ``function``; 0 for no fault."""
     return LIBRARY.fake_fault(function.encode(), algorithm)

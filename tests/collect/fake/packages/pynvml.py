@@ -1,4 +1,4 @@
-"""NVML's binding (nvidia-ml-py) as far as the product asks; FAKE_GPU=none has no driver, a fault holds the clock."""
+"""A fake of NVML's binding (nvidia-ml-py); FAKE_GPU=none has no driver, and a fault "clock" throttles the GPU."""
 
 import os
 
@@ -9,7 +9,7 @@ HARDWARE_SLOWDOWN = 0x8
 
 
 class NVMLError(Exception):
-    """nvmlReturn_t, of which every other error is a kind."""
+    """The base class of NVML's errors."""
 
 
 _CLOCKS = {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 2619}
@@ -25,7 +25,7 @@ _ANSWERS = {
     "nvmlDeviceGetEccMode": [1, 1],
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetMPSComputeRunningProcesses": [],
-    "nvmlDeviceGetComputeRunningProcesses": [object()],  # this one
+    "nvmlDeviceGetComputeRunningProcesses": [object()],  # this process
 }
 
 

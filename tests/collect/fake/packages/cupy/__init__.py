@@ -1,5 +1,6 @@
-"""CuPy as far as the product calls it, over the fake CUDA runtime: no cuRAND, cuBLAS or compiler need be there for
-convolutions, so each of them fails where FAKE_CUPY_PARTS does not name it.
+"""A fake of the functions of CuPy that the product calls, on the fake CUDA runtime.
+
+cuRAND, cuBLAS and the compiler fail unless FAKE_CUPY_PARTS contains them: convolutions must not need them.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ PARTS = os.environ.get("FAKE_CUPY_PARTS", "curand,cublas,nvrtc").split(",")
 
 
 class CUDARuntimeError(RuntimeError):
-    """cudaError_t by its name and its words."""
+    """A cudaError_t with its name and message."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -25,19 +26,19 @@ class CUDARuntimeError(RuntimeError):
 
 
 class OutOfMemoryError(MemoryError):
-    """What CuPy's memory pool raises; no CUDARuntimeError."""
+    """The error of CuPy's memory pool, which is not a CUDARuntimeError."""
 
 
 class CUDADriverError(RuntimeError):
-    """What CuPy raises for a launch that the driver refuses."""
+    """The error for a launch that the driver refuses."""
 
 
 class CUBLASError(RuntimeError):
-    """cuBLAS's status."""
+    """The error for a status of cuBLAS."""
 
 
 class CompileException(Exception):  # noqa: N818
-    """NVRTC's messages, over many lines."""
+    """The error for NVRTC's messages, which have several lines."""
 
 
 def _check(status: int) -> None:
@@ -62,7 +63,7 @@ class MemoryPointer:
 
 
 class _Allocation:
-    """Device memory, freed with its last pointer: CuPy's pool would hand it to the next caller."""
+    """Device memory that is freed with its last pointer, as CuPy's pool reuses it then."""
 
     def __init__(self, size: int) -> None:
         pointer = ctypes.c_void_p()
@@ -123,7 +124,7 @@ def _compile(what: str) -> None:
 
 
 def _launched(name: str, grid: Any, block: Any, arrays: Any = (), work: float = 0.0, written: int = -1) -> None:
-    """One kernel over ``arrays`` of which that at ``written`` is the result."""
+    """Launch one kernel over ``arrays``; the array at position ``written`` is its result."""
     buffers = [array for array in arrays if isinstance(array, ndarray)]
     written %= max(len(buffers), 1)
     operands = (Operand * max(len(buffers), 1))(
@@ -143,7 +144,7 @@ def _launched(name: str, grid: Any, block: Any, arrays: Any = (), work: float = 
 
 
 class RawKernel:
-    """A kernel of the user's own, ``extern "C"``; compiled at its first use."""
+    """A kernel of the user, declared ``extern "C"`` and compiled at its first use."""
 
     def __init__(self, code: str, name: str) -> None:
         self._name = name
@@ -163,7 +164,7 @@ class RawKernel:
 
 
 class RawModule:
-    """Several of them."""
+    """Several kernels in one source."""
 
     def __init__(self, code: str) -> None:
         self._code = code
@@ -208,7 +209,7 @@ class Stream:
 
 
 class Event:
-    """A moment of the device's clock. Its time may be asked once the host has waited for it."""
+    """A time of the device's clock, which can be read after the host has waited for it."""
 
     def record(self, stream: Stream | None = None) -> None:
         at_ns, launch = Size(), Size()
@@ -256,7 +257,7 @@ class Device:
 
 
 class _Random:
-    """cuRAND's arrays: not filled, since no result of them is looked at."""
+    """cuRAND's generator; the arrays stay empty, because no test reads them."""
 
     def standard_normal(self, shape: Any, dtype: Any = float) -> ndarray:
         if "curand" not in PARTS:
