@@ -1,4 +1,4 @@
-"""Stand-ins for the predictors with times that follow from sizes, and small ONNX graphs."""
+"""Fake predictors whose times follow from sizes, small ONNX graphs, and bundles fitted on invented tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,64 +24,65 @@ SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "A
 
 
 @dataclass
-class Formula:
-    """Ranks algorithms by an invented formula; counts what it was asked."""
+class FakeAlgorithms:
+    """Rank algorithms by an invented formula and count the queries."""
 
-    asked: int = 0
+    query_count: int = 0
     min_workspace: int = 0
     bundle = SimpleNamespace(parts={})
 
     def select_many(
         self, problems: Sequence[Conv], *, workspace_limit: int | None = None, deterministic: bool = False
     ) -> list[Selection]:
-        """One selection per problem."""
-        self.asked += len(problems)
+        """Return one selection per problem."""
+        self.query_count += len(problems)
         return [self._ranked(conv, workspace_limit, deterministic) for conv in problems]
 
     def _ranked(self, conv: Conv, limit: int | None, deterministic: bool) -> Selection:
         found = []
-        for one in algorithms("cudnn", conv.direction):
-            workspace = max(WORKSPACE.get(one.name, 0) * conv.n, self.min_workspace)
-            if unsupported_reason(one.name, conv, direction=conv.direction):
+        for algorithm in algorithms("cudnn", conv.direction):
+            name = algorithm.name
+            workspace = max(WORKSPACE.get(name, 0) * conv.n, self.min_workspace)
+            if unsupported_reason(name, conv, direction=conv.direction):
                 continue
-            if (limit is not None and workspace > limit) or (deterministic and not one.deterministic):
+            if (limit is not None and workspace > limit) or (deterministic and not algorithm.deterministic):
                 continue
-            candidate = CandidateSetting(one.name, "cudnn", one.name, mechanism=one.mechanism)
-            time_us = 5.0 + SPEED.get(one.name, 1.2) * conv.flops / 1e6
+            candidate = CandidateSetting(name, "cudnn", name, mechanism=algorithm.mechanism)
+            time_us = 5.0 + SPEED.get(name, 1.2) * conv.flops / 1e6
             found.append(Estimate.around(candidate, time_us, log(2), workspace, "model"))
-        found.sort(key=lambda one: one.time_us)
+        found.sort(key=lambda estimate: estimate.time_us)
         reason = "dtype fp64 was never measured" if conv.dtype == "fp64" else None
         return Selection(conv, "t4", "cudnn", "7.6.4", tuple(found), (), reason)
 
 
 @dataclass
-class Rooflines:
-    """3 µs and the roofline."""
+class FakeKernels:
+    """Predict 3 µs plus the roofline and count the queries."""
 
     device: Any
-    asked: int = 0
+    query_count: int = 0
 
     def kernel_times(self, ops: Sequence[Operator]) -> list[Any]:
-        """One prediction per operator."""
-        self.asked += len(ops)
-        times = [3.0 + float(one.roofline_us(self.device)) for one in ops]
+        """Return one prediction per operator."""
+        self.query_count += len(ops)
+        times = [3.0 + float(op.roofline_us(self.device)) for op in ops]
         return [SimpleNamespace(time_us=t, lower_us=t / 2, upper_us=2 * t, source="roofline") for t in times]
 
 
 @pytest.fixture
 def predictors() -> Callable[..., Predictors]:
-    """``predictors("t4")``."""
+    """Return a function: GPU name → fake predictors."""
 
     def make(name: str = "t4", bundle: object = None) -> Predictors:
         device = gpu(name)
-        return Predictors(device, Formula(), Rooflines(device))  # type: ignore[arg-type]
+        return Predictors(device, FakeAlgorithms(), FakeKernels(device))  # type: ignore[arg-type]
 
     return make
 
 
 @pytest.fixture
 def onnx_file(tmp_path: Path) -> Callable[..., Path]:
-    """Write a graph of nodes: ``onnx_file([node…], {"x": [1, 3, 8, 8]}, {"w": array})`` → path."""
+    """Return a function that writes a graph: ``onnx_file([node…], {"x": [1, 3, 8, 8]}, {"w": array})`` → path."""
     onnx = pytest.importorskip("onnx")
 
     def write(
@@ -93,7 +94,7 @@ def onnx_file(tmp_path: Path) -> Callable[..., Path]:
         elem_type: int = 1,
         **graph: Any,
     ) -> Path:
-        made = onnx.helper.make_graph(
+        onnx_graph = onnx.helper.make_graph(
             nodes,
             "g",
             [onnx.helper.make_tensor_value_info(key, elem_type, shape) for key, shape in inputs.items()],
@@ -101,7 +102,7 @@ def onnx_file(tmp_path: Path) -> Callable[..., Path]:
             [onnx.numpy_helper.from_array(value, key) for key, value in (weights or {}).items()],
             **graph,
         )
-        model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+        model = onnx.helper.make_model(onnx_graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
         path = tmp_path / name
         path.write_bytes(model.SerializeToString())
         return path
@@ -111,20 +112,20 @@ def onnx_file(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A linear model fitted on an invented table of three directions, as a folder."""
+    """Return the folder of a linear model fitted on an invented table of three directions."""
     forward = table(12, gpus=("Tesla T4",))
     parts = [forward]
     for direction in ("bwd_data", "bwd_filter"):
         names = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1", "FFT": "FFT"}
         back = forward[forward["algorithm"].isin(list(names))]
-        named = back["algorithm"].map(names)
-        parts.append(back.assign(direction=direction, algorithm=named, heuristic_algorithm="ALGO_1"))
+        renamed = back["algorithm"].map(names)
+        parts.append(back.assign(direction=direction, algorithm=renamed, heuristic_algorithm="ALGO_1"))
     return _saved(pd.concat(parts, ignore_index=True), tmp_path_factory.mktemp("bundles") / "all")
 
 
 @pytest.fixture(scope="session")
 def forward_bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, forward alone."""
+    """Return the folder of a linear model fitted on forward passes only."""
     return _saved(table(8, gpus=("Tesla T4",)), tmp_path_factory.mktemp("bundles") / "forward")
 
 

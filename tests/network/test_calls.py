@@ -1,4 +1,4 @@
-"""One table from calls to problems: what traces record, what is solved from sizes, and what is refused."""
+"""From ATen calls to problems: recorded calls, sizes solved for stride and padding, and refused records."""
 
 from contextlib import nullcontext
 from math import prod
@@ -23,24 +23,23 @@ BACKWARD_VALUES = ("", "", "", "[16]", "[2, 1]", "[1, 0]", "[1, 1]", "False", "[
 
 
 def as_recorded(sizes: list[Any]) -> tuple[Any, ...]:
-    """Lists of sizes as a trace's reader has them: tuples, also within a list of tensors."""
-    return tuple(as_recorded(each) if isinstance(each, list) else each for each in sizes)
+    """Return lists of sizes as nested tuples, as the reader of traces has them."""
+    return tuple(as_recorded(size) if isinstance(size, list) else size for size in sizes)
 
 
-def made(row: dict[str, Any]) -> Call:
-    """The recorded call of a row of `test_calls.toml`."""
-    given = {name: as_recorded(row[name]) for name in ("types", "values", "output") if name in row}
-    return recorded_call(row["call"], as_recorded(row["sizes"]), **given)
+def call_of(row: dict[str, Any]) -> Call:
+    """Return the recorded call of a row of `test_calls.toml`."""
+    details = {name: as_recorded(row[name]) for name in ("types", "values", "output") if name in row}
+    return recorded_call(row["call"], as_recorded(row["sizes"]), **details)
 
 
-@pytest.mark.parametrize("row", ANSWERS["problems"], ids=itemgetter("call"))
-def test_recorded_calls(row: dict[str, Any]) -> None:
-    """As a profiler writes them, with and without the values of scalar arguments."""
-    assert problems(made(row)) == (operator(**row["problem"]),)
+@pytest.mark.parametrize("row", KNOWN["problems"], ids=itemgetter("call"))
+def test_recorded_calls_become_problems(row: dict[str, Any]) -> None:
+    assert problems(call_of(row)) == (operator(**row["problem"]),)
 
 
-def test_element_types() -> None:
-    """Half precision rules; indices, masks and numbers in the shape of tensors do not."""
+def test_element_types_are_those_of_the_floating_tensors() -> None:
+    """Indices, masks and scalar tensors do not determine the type."""
     half = recorded_call("aten::mm", [(4, 5), (5, 6)], ["c10::Half", "c10::Half"])
     assert (problems(half)[0].dtype, problems(half)[0].math) == ("fp16", "tensor_op")
     for types in (["bool", "float", "float"], ["float", "double", "long int"]):
@@ -49,14 +48,14 @@ def test_element_types() -> None:
         recorded_call("aten::mm", [(4, 5), (5, 6)], ["c10::complex<float>"] * 2)
 
 
-@pytest.mark.parametrize("row", ANSWERS["lacking"], ids=itemgetter("lacks"))
-def test_what_a_record_lacks_is_named(row: dict[str, Any]) -> None:
+@pytest.mark.parametrize("row", KNOWN["lacking"], ids=itemgetter("lacks"))
+def test_missing_parts_of_a_record_are_named(row: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match=row["lacks"]):
-        layers(made(row))
+        layers(call_of(row))
 
 
 def test_views_cost_nothing() -> None:
-    """And are no rule of their own."""
+    """A view has no dispatch rule."""
     assert problems(recorded_call("aten::view", [(4, 5)])) == ()
     assert has_rule("aten::add_") and not has_rule("aten::view") and not has_rule("add")
 
@@ -66,8 +65,8 @@ def _image_and_filter(conv: Conv) -> list[tuple[int, ...]]:
 
 
 @given(st.from_type(Conv))
-def test_convolutions_by_recorded_values(conv: Conv) -> None:
-    """In whatever order an operator has its lists; backward as forward; FLOPs and bytes as features count them."""
+def test_convolutions_are_read_from_recorded_values(conv: Conv) -> None:
+    """Each operator has its own argument order; FLOPs and bytes are those of the features."""
     conv = Conv(**{**conv.to_dict(), "direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"})
     image, weight = _image_and_filter(conv)
     pad, stride, dilation = (
@@ -96,8 +95,8 @@ def test_convolutions_by_recorded_values(conv: Conv) -> None:
         )
 
 
-def test_the_mask_of_convolution_backward() -> None:
-    """A gradient for every True; the bias's is no convolution."""
+def test_the_output_mask_selects_the_gradients() -> None:
+    """The gradient of the bias is not a convolution."""
     shapes = [(8, 16, 4, 6), (8, 4, 8, 8), (16, 4, 3, 3)]
     sizes: dict[str, Any] = {"n": 8, "c": 4, "h": 8, "k": 16, "r": 3, "pad_h": 1, "pad_w": 0}
     sizes |= {"stride_h": 2, "stride_w": 1}
@@ -115,15 +114,15 @@ def test_the_mask_of_convolution_backward() -> None:
         assert problems(call) == (Conv(**sizes, direction=way),)
 
 
-@pytest.mark.parametrize(("size", "filters", "output", "answer"), ANSWERS["solved"])
-def test_solved_sizes(size: int, filters: int, output: int, answer: list[int]) -> None:
-    """Refused where several pairs fit, or none."""
+@pytest.mark.parametrize(("size", "filters", "output", "answer"), KNOWN["solved"])
+def test_stride_and_padding_are_solved_if_unique(size: int, filters: int, output: int, answer: list[int]) -> None:
+    """The sizes are refused if several pairs fit, or if no pair fits."""
     with nullcontext() if answer else pytest.raises(UnsupportedError, match="stride and padding"):
         assert solve_stride_and_padding(size, filters, output) == tuple(answer)
 
 
-def test_a_known_half_settles_the_other() -> None:
-    """9 → 4 by a filter of 3: either value tells the other; a whole call with one of them."""
+def test_a_known_stride_or_padding_determines_the_other() -> None:
+    """With a filter of 3, 9 → 4 fits stride 2 without padding and stride 3 with padding 2."""
     assert solve_stride_and_padding(9, 3, 4, stride=2) == (2, 0)
     assert solve_stride_and_padding(9, 3, 4, pad=2) == (3, 2)
     call = recorded_call(
@@ -138,8 +137,10 @@ def test_a_known_half_settles_the_other() -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 7), st.integers(1, 9), st.data())
-def test_what_is_solved_is_right(size: int, filters: int, stride: int, data: st.DataObject) -> None:
-    """The only padding; the only stride unless there is a single output."""
+def test_solved_stride_and_padding_are_the_original_ones(
+    size: int, filters: int, stride: int, data: st.DataObject
+) -> None:
+    """The padding is unique; the stride is unique if there is more than one output."""
     pad = data.draw(st.integers(0, filters - 1))
     assume(size + 2 * pad >= filters)
     output = (size + 2 * pad - filters) // stride + 1
@@ -151,14 +152,14 @@ def test_what_is_solved_is_right(size: int, filters: int, stride: int, data: st.
     assert answer == (stride, pad) if output > 1 else answer[1] == pad
 
 
-@pytest.mark.parametrize("row", ANSWERS["costs"], ids=itemgetter("call"))
-def test_flops_and_bytes(row: dict[str, Any]) -> None:
+@pytest.mark.parametrize("row", KNOWN["costs"], ids=itemgetter("call"))
+def test_flops_and_bytes_match_counts_by_hand(row: dict[str, Any]) -> None:
     expected = (row["flops"], 4 * row["elements"]) if "flops" in row else None
-    assert flops_and_bytes(made(row)) == expected
+    assert flops_and_bytes(call_of(row)) == expected
 
 
-def test_a_convolution_over_three_axes_keeps_its_work() -> None:
-    """Also transposed, backward, and with a stride that a trace did not record; its operator says that it is folded."""
+def test_a_3d_convolution_keeps_its_flops_and_bytes() -> None:
+    """The same holds for transposed and backward convolutions, and if the trace did not record the stride."""
     arguments = {"input": Tensor((2, 3, 8, 16, 16)), "weight": Tensor((4, 3, 3, 3, 3))}
     window = {"stride": [1, 2, 2], "padding": [1, 1, 1]}
     flops = 2 * 2 * 4 * 8 * 8 * 8 * 3 * 27
@@ -182,25 +183,25 @@ AXIS = st.tuples(st.integers(1, 20), st.integers(1, 5), st.integers(0, 2), st.in
 
 
 @given(st.tuples(AXIS, AXIS, AXIS), st.integers(1, 3))
-def test_what_is_folded_keeps_results_and_taps(axes: Any, images: int) -> None:
-    """Size, taps, padding, step and distance of three axes: as many results, and for each as many taps, over two."""
+def test_folding_three_axes_keeps_outputs_and_taps(axes: Any, images: int) -> None:
+    """An axis has a size, taps, padding, stride and dilation."""
     assume(all(size + 2 * pad > distance * (taps - 1) for size, taps, pad, _, distance in axes))
     window = Window(images, *zip(*axes, strict=True))
     plane = window.plane()
-    ends = [[output_size(*axis) for axis in zip(*each[1:], strict=True)] for each in (window, plane)]
+    ends = [[output_size(*axis) for axis in zip(*shape[1:], strict=True)] for shape in (window, plane)]
     assert plane.images * prod(ends[1]) == images * prod(ends[0])
     assert prod(plane.taps) == prod(window.taps)
 
 
 @pytest.mark.parametrize(("op", "more"), [("max_pool3d_with_indices", {}), ("avg_pool3d", {"count_include_pad": True})])
-def test_pooling_over_three_axes(op: str, more: dict[str, Any]) -> None:
-    """(32 − 3) / 2 + 1 = 15 windows of 27 elements along every axis."""
+def test_3d_pooling_keeps_its_flops_and_bytes(op: str, more: dict[str, Any]) -> None:
+    """There are (32 − 3) / 2 + 1 = 15 windows along every axis, each of 27 elements."""
     (problem,) = problems(Call(op, {"self": Tensor((2, 4, 32, 32, 32)), "kernel_size": [3], "stride": [2], **more}))
     assert problem.flops == 2 * 4 * 15**3 * 27
     assert problem.dram_bytes == pytest.approx(4 * 2 * 4 * (32**3 + 15**3), rel=0.05)
 
 
-def test_images_without_a_batch_and_of_four_axes() -> None:
+def test_images_without_a_batch_are_read_and_4d_images_are_refused() -> None:
     (problem,) = problems(Call("max_pool2d", {"self": Tensor((3, 8, 8)), "kernel_size": [2], "stride": []}))
     assert problem == operator("max_pool", n=1, c=3, h=8, w=8, window=2, stride=2)
     with pytest.raises(UnsupportedError, match="4-D"):

@@ -1,4 +1,4 @@
-"""Every usual form of ``quantization_config``: which products it quantises and how, the KV cache, what weights take."""
+"""Every usual form of ``quantization_config``: the dtypes of products, KV cache and weights."""
 
 import json
 from collections.abc import Callable
@@ -23,29 +23,29 @@ FP8_GROUP = {"targets": ["Linear"], "weights": WEIGHTS_8, "input_activations": {
 
 
 def _compressed(*groups: Json, **more: Any) -> Json:
-    named = {f"group_{number}": group for number, group in enumerate(groups)}
-    return {"quant_method": "compressed-tensors", "config_groups": named, "ignore": ["lm_head"], **more}
+    numbered = {f"group_{number}": group for number, group in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": numbered, "ignore": ["lm_head"], **more}
 
 
-def _checkpoint(quant: object, kind: str = "llama", plain: str = "bf16") -> Checkpoint:
-    return read_checkpoint(Path("config.json"), {"model_type": kind, "quantization_config": quant}, plain)
+def _checkpoint(quant: object, kind: str = "llama", dtype: str = "bf16") -> Checkpoint:
+    return read_checkpoint(Path("config.json"), {"model_type": kind, "quantization_config": quant}, dtype)
 
 
-FORMS: list[tuple[Json, str]] = known_answers(__file__)[
-    "test_a_form_quantises_the_products_of_layers_and_not_the_head"
-]["rows"]
+FORMS: list[tuple[Json, str]] = known(__file__)["test_a_quantization_config_applies_to_layers_and_not_to_the_head"][
+    "rows"
+]
 
 
 @cases(__file__)
-def test_a_form_quantises_the_products_of_layers_and_not_the_head(quant: Json, products: str) -> None:
+def test_a_quantization_config_applies_to_layers_and_not_to_the_head(quant: Json, products: str) -> None:
     checkpoint = _checkpoint(quant)
     words = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "experts", "shared.down_proj")
     assert {checkpoint.of(word, 3) for word in words} == {products}
     assert (checkpoint.of("lm_head"), checkpoint.of("router", 3), checkpoint.kv_dtype) == ("bf16", "bf16", "")
 
 
-def test_every_reader_and_every_arithmetic_is_among_the_forms() -> None:
-    """Those that quantise experts otherwise, and bitsandbytes, have tests of their own."""
+def test_the_cases_cover_every_reader_and_every_dtype() -> None:
+    """Methods with another dtype for experts, and bitsandbytes, have their own tests."""
     read = {str(quant.get("quant_method", "modelopt")).replace("_", "-") for quant, _ in FORMS}
     aliases = {"modelopt-fp4", "auto-awq", "intel/auto-round", "w8a8-fp8"}
     assert {*READERS} - read == aliases | {"mxfp4", "w4afp8", "bitsandbytes"}
@@ -53,23 +53,24 @@ def test_every_reader_and_every_arithmetic_is_among_the_forms() -> None:
 
 
 @cases(__file__)
-def test_modules_are_quantised_each_as_the_file_says(quant: Json, kind: str, expected: dict[str, str]) -> None:
+def test_each_module_has_the_dtype_given_by_the_file(quant: Json, kind: str, expected: dict[str, str]) -> None:
     checkpoint = _checkpoint(quant, kind)
     assert {word: checkpoint.of(word, None if word == "lm_head" else 7) for word in expected} == expected
     assert checkpoint.of("router", 7) == "bf16"
 
 
 @cases(__file__)
-def test_what_cannot_be_timed_is_refused_and_another_arithmetic_is_not(quant: object, words: str) -> None:
+def test_an_unsupported_config_is_refused_and_another_dtype_is_accepted(quant: object, words: str) -> None:
     checkpoint = _checkpoint(quant)
     with pytest.raises(InputError) as error:
         checkpoint.of("qkv_proj", 0)
-    assert words in str(error.value) and "give dtype" in str(error.value) and "\n" not in str(error.value)
+    message = str(error.value)
+    assert words in message and "give dtype" in message and "\n" not in message
     assert checkpoint.all_in("fp8", "bf16").of("down_proj", 0) == "fp8"
     assert checkpoint.all_in("fp8", "bf16").of("lm_head") == "bf16"
 
 
-def test_products_of_one_kernel_that_differ_are_refused() -> None:
+def test_different_dtypes_within_one_fused_product_are_refused() -> None:
     checkpoint = _checkpoint({"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn.k_proj"]})
     with pytest.raises(InputError, match="are one product"):
         checkpoint.of("qkv_proj", 0)
@@ -77,11 +78,11 @@ def test_products_of_one_kernel_that_differ_are_refused() -> None:
 
 
 @cases(__file__)
-def test_the_cache_has_the_type_that_the_file_says(quant: Json, kv_dtype: str) -> None:
+def test_the_kv_cache_has_the_dtype_given_by_the_file(quant: Json, kv_dtype: str) -> None:
     assert _checkpoint(quant).kv_dtype == kv_dtype
 
 
-def test_a_cache_of_another_type_is_refused() -> None:
+def test_an_unsupported_kv_cache_dtype_is_refused() -> None:
     with pytest.raises(InputError, match="KV cache in nvfp4"):
         _checkpoint({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"})
 
@@ -99,17 +100,19 @@ LLAMA: Json = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
-    def write(quant: object = None, beside: object = None) -> Path:
+    """Return a function that writes ``config.json``, and the separate file of Model Optimizer if given."""
+
+    def write(quant: object = None, separate: object = None) -> Path:
         (tmp_path / "config.json").write_text(json.dumps(LLAMA | ({"quantization_config": quant} if quant else {})))
-        if beside:
-            (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+        if separate:
+            (tmp_path / "hf_quant_config.json").write_text(json.dumps(separate))
         return tmp_path / "config.json"
 
     return write
 
 
-def test_weights_and_cache_take_their_own_bytes(folder: Callable[..., Path]) -> None:
-    """Products of 4 layers at the quantised size, head, table and norms in bf16; half the cache."""
+def test_memory_follows_the_dtypes_of_weights_and_cache(folder: Callable[..., Path]) -> None:
+    """The products of 4 layers have the quantised size; head, embedding and norms remain in bf16."""
     plain = read_language(folder(), decode=1000)
     for quant, dtype in FORMS:
         network = read_language(folder(quant), decode=1000)
@@ -131,13 +134,13 @@ def test_smaller_groups_have_more_scales(folder: Callable[..., Path]) -> None:
     assert stored(group_size=32, symmetric=False) - stored(group_size=32) == pytest.approx(inside * 0.5 / 32)
 
 
-def test_model_optimizer_writes_a_file_beside(folder: Callable[..., Path]) -> None:
+def test_the_separate_config_of_model_optimizer_is_read(folder: Callable[..., Path]) -> None:
     quant = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
-    kinds = {layer.operator: layer.problem.dtype for layer in read_language(folder(beside=quant), decode=9).layers}
+    kinds = {layer.operator: layer.problem.dtype for layer in read_language(folder(separate=quant), decode=9).layers}
     assert (kinds["down_proj"], kinds["lm_head"], kinds["attention"]) == ("fp8", "bf16", "bf16")
 
 
-def test_the_command_refuses_in_one_line_and_takes_another_type(seer: Any, folder: Callable[..., Path]) -> None:
+def test_the_command_refuses_in_one_line_and_accepts_another_dtype(seer: Any, folder: Callable[..., Path]) -> None:
     path = folder({"quant_method": "bitsandbytes", "load_in_4bit": True})
     words = ("network", path, "--gpu", "h100-sxm", "--decode", 512, "--library", "vllm", "--json")
     refused = seer(*words)
@@ -145,7 +148,7 @@ def test_the_command_refuses_in_one_line_and_takes_another_type(seer: Any, folde
     assert seer(*words, "--dtype", "int4_wo").succeeded().json["total_us"] > 0
 
 
-def test_a_gpu_without_units_for_the_file_s_arithmetic_is_refused(seer: Any, folder: Callable[..., Path]) -> None:
+def test_a_gpu_without_units_for_the_dtype_is_refused(seer: Any, folder: Callable[..., Path]) -> None:
     run = seer(
         "network",
         folder(_compressed({"weights": WEIGHTS_FP4, "input_activations": WEIGHTS_FP4})),
@@ -199,8 +202,8 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from([*READERS, "aqlm"]), JSON)
-def test_damaged_files_are_read_or_refused(method: str, quant: object) -> None:
-    """Never another error, and never silently unquantised: what is no list of rules is a refusal."""
+def test_damaged_configs_are_read_or_refused(method: str, quant: object) -> None:
+    """A damaged config raises no other error."""
     try:
         checkpoint = _checkpoint({"quant_method": method, **(quant if isinstance(quant, dict) else {"format": quant})})
         assert checkpoint.of("down_proj", 0) in {*QUANTISED, "bf16"}
@@ -209,12 +212,10 @@ def test_damaged_files_are_read_or_refused(method: str, quant: object) -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", "layers"]), min_size=1, max_size=5), st.data())
-def test_a_name_holds_what_is_inside_it(words: list[str], data: st.DataObject) -> None:
+def test_a_module_name_matches_its_parts(words: list[str], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(words) - 1))
     part = ".".join(words[start : data.draw(st.integers(start + 1, len(words)))])
     name = ".".join(words)
-    assert (
-        ModuleNames([part]).has(name)
-        and ModuleNames([f"{name}*"]).has(f"{name}.x")
-        and not ModuleNames([f"{name}.x"]).has(name)
-    )
+    assert ModuleNames([part]).has(name)
+    assert ModuleNames([f"{name}*"]).has(f"{name}.x")
+    assert not ModuleNames([f"{name}.x"]).has(name)

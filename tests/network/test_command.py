@@ -1,4 +1,4 @@
-"""``seer network`` through its entry point."""
+"""``seer network`` through the entry point: JSON, table, CSV, training, sweeps and refusals."""
 
 import csv
 import io
@@ -17,12 +17,11 @@ Seer = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ResNet-18 as a file."""
+    """Return the path of a copy of the ResNet-18 graph."""
     return shutil.copy(NETWORKS["resnet18"], tmp_path_factory.mktemp("graph"))
 
 
-def test_json(seer: Seer, graph: Path, bundle: Path) -> None:
-    """The contract, and sweeps and GPUs beside it."""
+def test_json_has_layers_sweep_and_gpus(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("--batch", 8, "--sweep-batch", "1,8", "--compare-gpus", "titan-xp", "--json")
     done = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words)
     assert (done.code, done.err) == (0, "")
@@ -36,8 +35,7 @@ def test_json(seer: Seer, graph: Path, bundle: Path) -> None:
     assert sum(row["best"] for row in data["sweep"]) == 1
 
 
-def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
-    """For people, and for pipes."""
+def test_table_and_csv_list_layers_and_types(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle)
     text = seer(*words).out
     assert all(
@@ -51,8 +49,7 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training(seer: Seer, graph: Path, bundle: Path) -> None:
-    """More than twice the forward pass."""
+def test_training_takes_more_than_twice_the_forward_pass(seer: Seer, graph: Path, bundle: Path) -> None:
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle, "--json")
     forward = seer(*words).json
     trained = seer(*words, "--training", "--sweep-batch", "1,4").json
@@ -62,8 +59,8 @@ def test_training(seer: Seer, graph: Path, bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_largest_batch_stands_in_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
-    """Every GPU that is compared has its own."""
+def test_the_largest_batch_is_added_to_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
+    """Every compared GPU has its own largest batch."""
     words = ("--max-batch", "--sweep-batch", "1,8", "--compare-gpus", "v100,v100-pcie-32gb", "--json")
     data = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words).json
     assert [row["batch"] for row in data["sweep"]] == [1, 8, data["batch"]]
@@ -72,32 +69,32 @@ def test_the_largest_batch_stands_in_the_sweep(seer: Seer, graph: Path, bundle: 
     assert t4 == data["batch"] and 1.9 < large / small < 2.2
 
 
-def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: Path) -> None:
-    """Exit status 1, and the operator is named."""
+def test_a_network_of_unknown_operators_exits_with_status_1(seer: Seer, tmp_path: Path, bundle: Path) -> None:
     import onnx
 
     nodes = [onnx.helper.make_node("Magic", ["x"], ["y"], domain="my.ops")]
     info = onnx.helper.make_tensor_value_info
-    made = onnx.helper.make_graph(nodes, "g", [info("x", 1, [1, 3])], [info("y", 1, None)])
+    onnx_graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [1, 3])], [info("y", 1, None)])
     path = tmp_path / "magic.onnx"
-    path.write_bytes(onnx.helper.make_model(made).SerializeToString())
+    path.write_bytes(onnx.helper.make_model(onnx_graph).SerializeToString())
     done = seer("network", path, "--gpu", "t4", "--bundle", bundle)
     assert done.code == 1
     assert "unsupported, in no sum: my.ops.Magic ×1" in done.out
     assert "time unknown" in done.out and "0.000 ms" not in done.out
 
 
-def test_a_bundle_without_backward_says_so(seer: Seer, graph: Path, forward_bundle: Path) -> None:
-    """Half an iteration would be no answer."""
+def test_training_with_a_bundle_without_backward_passes_is_refused(
+    seer: Seer, graph: Path, forward_bundle: Path
+) -> None:
     done = seer("network", graph, "--gpu", "t4", "--bundle", forward_bundle, "--training")
     assert done.out == "" and done.is_refusal("the bundle holds no cudnn bwd_"), done.err
 
 
-def test_a_compiled_network_fuses_what_lies_between_its_convolutions(seer: Seer, graph: Path) -> None:
+def test_a_compiled_network_fuses_layers_between_convolutions(seer: Seer, graph: Path) -> None:
     words = ("network", graph, "--gpu", "rtx-4090", "--batch", 64, "--dtype", "fp16", "--json")
     eager, fused = (seer(*words, "--runtime", name).json for name in ("eager", "compiled"))
     assert fused["total_us"] < eager["total_us"]
     assert sum(layer["algorithm"] is not None for layer in fused["layers"]) == 20
     assert len(fused["layers"]) < len(eager["layers"])
-    whole = [seer(*words, "--runtime", name, "--training").json for name in ("eager", "compiled")]
-    assert fused["total_us"] < whole[1]["total_us"] < whole[0]["total_us"]
+    iterations = [seer(*words, "--runtime", name, "--training").json for name in ("eager", "compiled")]
+    assert fused["total_us"] < iterations[1]["total_us"] < iterations[0]["total_us"]

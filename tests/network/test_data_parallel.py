@@ -1,4 +1,4 @@
-"""Gradients summed over several GPUs beside the backward pass."""
+"""Gradients summed over several GPUs during the backward pass."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def test_buckets_hold_every_gradient_once(gradients: list[tuple[float, int]], ma
     assert all(size >= maximum for _, size in filled[:-1])
 
 
-def test_an_iteration_waits_for_what_the_backward_pass_does_not_hide() -> None:
+def test_an_iteration_waits_for_exchange_not_hidden_by_the_backward_pass() -> None:
     predictors = load_predictors("h100-sxm")
     alone, few, many = (
         predictors.time(read_network("vgg16", batch=batch, training=True, data_parallel=gpus))
@@ -32,7 +32,7 @@ def test_an_iteration_waits_for_what_the_backward_pass_does_not_hide() -> None:
     assert alone.exchange is None and few.exchange and many.exchange
     assert few.total_us == pytest.approx(alone.total_us + few.exchange.time_us)
     assert 0 < few.exchange.time_us < few.exchange.all_reduce_us == pytest.approx(many.exchange.all_reduce_us)
-    # The last bucket is ready with the first layer's gradient, so that it always waits; a longer pass hides the others.
+    # The last bucket is ready at the end of the backward pass and is never hidden; a longer pass hides the others.
     assert many.exchange.time_us < few.exchange.time_us
     ends = [(time.upper_us - time.lower_us) for time in (alone, few)]
     assert ends[1] - ends[0] == pytest.approx(few.exchange.upper_us - few.exchange.lower_us)
@@ -42,8 +42,8 @@ def test_an_iteration_waits_for_what_the_backward_pass_does_not_hide() -> None:
     assert messages and few.exchange.all_reduce_us / messages < 1000
 
 
-def test_a_tied_weights_gradient_waits_for_its_last_use() -> None:
-    """It is complete behind the whole backward pass, so that all of its transfer is waited for."""
+def test_the_gradient_of_a_tied_weight_is_complete_after_its_last_use() -> None:
+    """The gradient is complete at the end of the backward pass, so that nothing hides its transfer."""
     torch = pytest.importorskip("torch")
     from surrogate.network import time_module
 
@@ -60,13 +60,13 @@ def test_a_tied_weights_gradient_waits_for_its_last_use() -> None:
     assert any("450 GB/s" in note for note in tied.notes)
 
 
-def test_the_verdict_names_what_takes_longest() -> None:
+def test_the_breakdown_names_the_longest_part() -> None:
     time = load_predictors("t4").time(read_network("vgg16", batch=1, training=True, data_parallel=8, runtime="eager"))
     assert time.exchange and time.exchange.all_reduce_us > time.kernels_us
     assert time.breakdown().startswith("the gradients' all-reduce bounds it")
 
 
 @pytest.mark.parametrize("settings", [{"data_parallel": 9, "training": True}, {"data_parallel": 2}])
-def test_what_has_no_gradients_or_too_many_gpus_is_refused(refused, settings) -> None:
+def test_data_parallel_without_training_or_with_too_many_gpus_is_refused(refused, settings) -> None:
     with refused("--data-parallel"):
         read_network("resnet18", **settings)

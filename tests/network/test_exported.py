@@ -1,4 +1,4 @@
-"""Exported programs without torch: a graph written by hand, sizes as symbols, and nothing that runs."""
+"""Exported programs read without torch: a graph written by hand, symbolic sizes, and no execution of content."""
 
 import json
 import pickle
@@ -17,7 +17,7 @@ N = "Symbol('s0', positive=True, integer=True)"
 
 
 def _program(batch: str, *, weight: bool = True) -> dict[str, Any]:
-    """A convolution without bias and a ReLU, on images of 3 × 8 × 8; the filter trains."""
+    """Return a program of a convolution without bias and a ReLU, on images of 3 × 8 × 8; the filter is trained."""
     sizes = {"x": [batch, 3, 8, 8], "w": [4, 3, 3, 3], "c": [batch, 4, 8, 8], "y": [batch, 4, 8, 8]}
     values = {
         name: {
@@ -28,10 +28,10 @@ def _program(batch: str, *, weight: bool = True) -> dict[str, Any]:
     }
 
     def node(target: str, inputs: dict[str, Any], output: str) -> dict[str, Any]:
-        given = [{"name": name, "arg": value} for name, value in inputs.items()]
+        arguments = [{"name": name, "arg": value} for name, value in inputs.items()]
         outputs = [{"as_tensor": {"name": output}}]
         stack = {"nn_module_stack": "L__self___body,body,torch.nn.Module"}
-        return {"target": f"torch.ops.aten.{target}", "inputs": given, "outputs": outputs, "metadata": stack}
+        return {"target": f"torch.ops.aten.{target}", "inputs": arguments, "outputs": outputs, "metadata": stack}
 
     conv = {"input": {"as_tensor": {"name": "x"}}, "weight": {"as_tensor": {"name": "w"}}, "bias": {"as_none": True}}
     nodes = [
@@ -54,8 +54,7 @@ def _write(path: Path, content: bytes, **others: bytes) -> Path:
     return path
 
 
-def test_a_program_by_hand(refused, tmp_path: Path) -> None:
-    """Its layers under the modules' names, at another batch, and as an iteration."""
+def test_a_program_written_by_hand_is_read(refused, tmp_path: Path) -> None:
     path = _write(tmp_path / "net.pt2", json.dumps(_program(N)).encode())
     found = read_exported(path, ReadOptions(batch=5))
     assert [layer.name for layer in found.layers] == ["body.conv2d", "body.relu"]
@@ -69,35 +68,35 @@ def test_a_program_by_hand(refused, tmp_path: Path) -> None:
 
 
 class _Evil:
-    """Unpickling it writes a file."""
+    """Create a file when unpickled."""
 
-    def __init__(self, mark: Path) -> None:
-        self.mark = str(mark)
+    def __init__(self, marker: Path) -> None:
+        self.marker = str(marker)
 
     def __reduce__(self):
-        return Path.touch, (Path(self.mark),)
+        return Path.touch, (Path(self.marker),)
 
 
-@pytest.mark.parametrize("size", ["Integer(2)", "__import__('pathlib').Path({mark!r}).touch()"])
+@pytest.mark.parametrize("size", ["Integer(2)", "__import__('pathlib').Path({marker!r}).touch()"])
 def test_nothing_in_the_archive_is_executed(refused, tmp_path: Path, size: str) -> None:
-    """Pickled weights and sample inputs, and a size that is a call, which torch's own loader would evaluate."""
-    mark = tmp_path / "executed"
-    evil = pickle.dumps(_Evil(mark))
-    content = json.dumps(_program(size.format(mark=str(mark)))).encode()
+    """The loader of torch would unpickle weights and inputs, and evaluate a size that is a call."""
+    marker = tmp_path / "executed"
+    evil = pickle.dumps(_Evil(marker))
+    content = json.dumps(_program(size.format(marker=str(marker)))).encode()
     path = _write(tmp_path / "evil.pt2", content, weights=evil, sample_inputs=evil)
     if "import" in size:
         with refused("arithmetic"):
             read_exported(path)
     else:
         assert read_exported(path).batch == 2
-    assert not mark.exists()
+    assert not marker.exists()
     pickle.loads(evil)  # the trap is a real one
-    assert mark.exists()
+    assert marker.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{" * 100_000])
-def test_odd_programs(refused, tmp_path: Path, content: bytes) -> None:
-    """One line each, as for text, an archive of something else, and nothing."""
+def test_damaged_programs_are_refused(refused, tmp_path: Path, content: bytes) -> None:
+    """A text file, an archive of other content and a missing file are refused in the same way."""
     (tmp_path / "text.pt2").write_text("no archive")
     with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
         archive.writestr("data.pkl", b"\x80\x04.")
@@ -118,8 +117,8 @@ def test_odd_programs(refused, tmp_path: Path, content: bytes) -> None:
         (f"Mod({N}, Integer(3))", 2),
     ],
 )
-def test_known_sizes(text: str, value: int) -> None:
-    """With s0 = 5; names of symbols, each once."""
+def test_size_expressions_are_evaluated(text: str, value: int) -> None:
+    """The symbol s0 is 5."""
     assert evaluate_size(text, {"s0": 5}) == value
     assert symbol_names(f"Add({N}, Symbol('s7'), {N})") == {"s0", "s7"}
 
@@ -127,7 +126,6 @@ def test_known_sizes(text: str, value: int) -> None:
 @pytest.mark.parametrize(
     "text", ["__import__('os')", "().__class__", "Symbol('other')", "FloorDiv(3, 0)", "Pow(2, 10**9)", "(" * 500]
 )
-def test_anything_else_is_refused(refused, text: str) -> None:
-    """Unknown functions, names, texts."""
+def test_other_expressions_are_refused(refused, text: str) -> None:
     with refused():
         evaluate_size(text, {"s0": 5})

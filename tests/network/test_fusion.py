@@ -1,4 +1,4 @@
-"""Chains of element-wise operators as one pass over memory."""
+"""Fusion of chains of element-wise operators into one pass over memory."""
 
 from surrogate.features.conv import Conv
 from surrogate.features.families import NetworkProblem, Operator
@@ -17,15 +17,17 @@ def fused(*problems: NetworkProblem) -> list[NetworkProblem]:
     return [layer.problem for layer in fuse_layers(Network("net", layers)).layers]
 
 
-def test_the_layout_that_a_compiler_gives_convolutions_is_said() -> None:
-    def has_note(dtype: str) -> bool:
+def test_a_note_names_the_layout_chosen_by_the_compiler() -> None:
+    def notes_name_layout(dtype: str) -> bool:
         layer = Layer("conv", "op", Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype=dtype, math="default"))
         return "channels_last" in " ".join(fuse_layers(Network("net", (layer,))).notes)
 
-    assert has_note("fp16") and not has_note("fp32")
+    assert notes_name_layout("fp16")
+    assert not notes_name_layout("fp32")
 
 
-def moved(problem: NetworkProblem) -> int:
+def moved_bytes(problem: NetworkProblem) -> int:
+    """Return the bytes that the kernel reads and writes."""
     assert isinstance(problem, Operator)
     return int(problem.dram_bytes)
 
@@ -36,38 +38,38 @@ def test_norm_activation_and_residual_become_one_pass() -> None:
     add = make.pointwise("add", [SHAPE, SHAPE], SHAPE, "fp16")
     conv, chain, last = fused(CONV, norm, add, relu, CONV)
     assert isinstance(conv, Conv) and isinstance(last, Conv)
-    assert moved(chain) == 3 * BYTES  # the convolution's result, the residual, one result
-    assert moved(chain) < sum(map(moved, (norm, add, relu)))
+    assert moved_bytes(chain) == 3 * BYTES  # the convolution's result, the residual, one result
+    assert moved_bytes(chain) < sum(map(moved_bytes, (norm, add, relu)))
 
 
-def test_the_cast_of_a_weight_stands_apart_without_ending_the_chain() -> None:
+def test_a_weight_cast_is_separate_and_does_not_end_the_chain() -> None:
     norm = BatchNormInference(n=8, c=64, h=56, w=56, dtype="fp16")
     relu = make.elementwise("relu", SHAPE, "fp16")
     weight = make.cast(64 * 64 * 9, "fp32", "fp16")
     chain, cast = fused(norm, weight, relu)
-    assert (moved(chain), moved(cast)) == (2 * BYTES, 64 * 64 * 9 * 6)
+    assert (moved_bytes(chain), moved_bytes(cast)) == (2 * BYTES, 64 * 64 * 9 * 6)
 
 
-def test_a_cast_within_a_chain_moves_nothing_of_its_own() -> None:
+def test_a_cast_within_a_chain_adds_no_memory_traffic() -> None:
     relu = make.elementwise("relu", SHAPE, "fp32")
     (chain,) = fused(relu, make.cast(BYTES // 2, "fp32", "fp16"))
-    assert moved(chain) == 2 * BYTES + BYTES  # fp32 in, fp16 out
+    assert moved_bytes(chain) == 2 * BYTES + BYTES  # fp32 in, fp16 out
 
 
-def test_what_a_reduction_ends_is_written_where_a_later_layer_reads_it() -> None:
+def test_an_input_of_a_reduction_is_written_if_a_later_layer_reads_it() -> None:
     silu = make.elementwise("silu", SHAPE, "fp16")
     mean = make.streamed("reduce", [SHAPE], [SHAPE[:2]], "fp16", work=56 * 56)
-    (alone,) = fused(silu, mean)
-    assert moved(alone) == BYTES + 2 * 8 * 64
+    (chain,) = fused(silu, mean)
+    assert moved_bytes(chain) == BYTES + 2 * 8 * 64
     chain, _ = fused(silu, mean, make.streamed("mul", [SHAPE, SHAPE[:2]], [SHAPE], "fp16"))
-    assert moved(chain) == 2 * BYTES + 2 * 8 * 64
+    assert moved_bytes(chain) == 2 * BYTES + 2 * 8 * 64
 
 
 def test_half_precision_convolutions_run_in_nhwc() -> None:
     single = Conv(n=8, c=64, h=56, k=64, r=3)
-    half, plain = fused(CONV, single)
-    assert isinstance(half, Conv) and isinstance(plain, Conv)
-    assert (half.layout, plain.layout) == ("NHWC", "NCHW")
+    fp16, fp32 = fused(CONV, single)
+    assert isinstance(fp16, Conv) and isinstance(fp32, Conv)
+    assert (fp16.layout, fp32.layout) == ("NHWC", "NCHW")
 
 
 def test_no_chain_crosses_from_the_forward_to_the_backward_pass() -> None:
@@ -78,7 +80,7 @@ def test_no_chain_crosses_from_the_forward_to_the_backward_pass() -> None:
         assert [layer.parameters for layer in fuse_layers(network).layers] == parameters
 
 
-def test_what_reads_less_than_the_chain_hands_on_is_no_part_of_it() -> None:
+def test_a_layer_with_inputs_smaller_than_the_chain_result_is_not_fused() -> None:
     relu = make.elementwise("relu", SHAPE, "fp16")
     outer = make.streamed("mul", [SHAPE[:2], SHAPE[2:]], [SHAPE], "fp16")
     assert fused(relu, outer) == [relu, outer]

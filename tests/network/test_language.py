@@ -1,4 +1,4 @@
-"""Steps of language models from their configurations: what is computed, on how many GPUs, and what is held."""
+"""Steps of language models from their configurations: computed work, parallelism, memory, and refusals."""
 
 import json
 from collections import Counter
@@ -27,6 +27,8 @@ Step = Callable[..., Network]
 
 @pytest.fixture
 def step(tmp_path: Path) -> Step:
+    """Return a function: configuration and sizes → the network of one step."""
+
     def read(config: dict[str, Any], **sizes: Any) -> Network:
         path = tmp_path / "config.json"
         path.write_text(json.dumps(config), encoding="utf-8")
@@ -36,7 +38,7 @@ def step(tmp_path: Path) -> Step:
     return read
 
 
-def _works(network: Network, kind: type) -> list[Any]:
+def _problems(network: Network, kind: type) -> list[Any]:
     return [layer.problem for layer in network.layers if isinstance(layer.problem, kind)]
 
 
@@ -45,77 +47,81 @@ def _works(network: Network, kind: type) -> list[Any]:
     [(QWEN, 14.77), (LLAMA, 1.236), (GPT_OSS, 116.8), (DEEPSEEK, 671.0)],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
-def test_a_model_has_the_parameters_that_its_makers_state(step: Step, config: dict[str, Any], billions: float) -> None:
+def test_parameter_count_matches_the_published_count(step: Step, config: dict[str, Any], billions: float) -> None:
     parameters = sum(layer.parameters for layer in step(config, decode=100).layers)
     assert parameters / 1e9 == pytest.approx(billions, rel=2e-3)
 
 
-def test_prefill_computes_every_token_but_the_head_the_last_alone(step: Step) -> None:
+def test_prefill_computes_all_tokens_and_the_head_only_the_last(step: Step) -> None:
     network = step(QWEN, prefill=1000, batch=4)
-    assert {(work.n, work.m) for work in _works(network, Gemm)} == {
+    assert {(work.n, work.m) for work in _problems(network, Gemm)} == {
         (7168, 4000),
         (5120, 4000),
         (27648, 4000),
         (152064, 4),
     }
     attention = Attention(batch=4, heads=40, kv_heads=8, head_dim=128, query_length=1000)
-    assert set(_works(network, Attention)) == {attention}
+    assert set(_problems(network, Attention)) == {attention}
     flops = sum(layer.problem.flops for layer in network.layers)
     assert flops == pytest.approx(2 * 4000 * 13.2e9 + attention.flops * 48, rel=0.02)
 
 
-def test_decoding_computes_one_token_behind_its_context(step: Step) -> None:
+def test_decoding_computes_one_token_after_its_context(step: Step) -> None:
     network = step(QWEN, decode=4096, batch=8)
-    assert {(one.phase, one.context_length) for one in _works(network, Attention)} == {("generation", 4096)}
-    assert {work.m for work in _works(network, Gemm)} == {8}
+    assert {(attention.phase, attention.context_length) for attention in _problems(network, Attention)} == {
+        ("generation", 4096)
+    }
+    assert {work.m for work in _problems(network, Gemm)} == {8}
     assert network.weights_bytes == pytest.approx(2 * 14.77e9, rel=1e-3)
     assert network.state_bytes == 2 * 2 * 48 * 8 * 8 * 128 * 4096
 
 
-def test_tensor_parallelism_divides_a_layer_and_sums_behind_both_halves(step: Step) -> None:
-    whole, half = step(QWEN, decode=4096), step(QWEN, decode=4096, tensor_parallel=2)
-    assert half.weights_bytes == pytest.approx(whole.weights_bytes / 2, rel=1e-3)
-    assert half.state_bytes == whole.state_bytes / 2
-    assert not _works(whole, AllReduce)
-    assert Counter(_works(half, AllReduce)) == {AllReduce(elements=5120, ranks=2, dtype="bf16"): 96}
-    assert {work.kv_heads for work in _works(step(QWEN, decode=9, tensor_parallel=20), Attention)} == {1}
+def test_tensor_parallelism_divides_layers_and_adds_all_reduces(step: Step) -> None:
+    one_gpu, two_gpus = step(QWEN, decode=4096), step(QWEN, decode=4096, tensor_parallel=2)
+    assert two_gpus.weights_bytes == pytest.approx(one_gpu.weights_bytes / 2, rel=1e-3)
+    assert two_gpus.state_bytes == one_gpu.state_bytes / 2
+    assert not _problems(one_gpu, AllReduce)
+    assert Counter(_problems(two_gpus, AllReduce)) == {AllReduce(elements=5120, ranks=2, dtype="bf16"): 96}
+    assert {work.kv_heads for work in _problems(step(QWEN, decode=9, tensor_parallel=20), Attention)} == {1}
     assert "40 are assumed" in step({**QWEN, "num_key_value_heads": None}, decode=9).notes[0]
 
 
-def test_experts_route_and_windows_alternate_in_gpt_oss(step: Step) -> None:
+def test_gpt_oss_has_routed_experts_and_alternating_windows(step: Step) -> None:
     network = step(GPT_OSS, decode=4096)
-    assert Counter(work.window for work in _works(network, Attention)) == {128: 18, 0: 18}
-    assert {(moe.topk, moe.dtype) for moe in _works(network, Moe)} == {(4, "w4a16_mxfp4")}
-    assert {work.dtype for work in _works(network, Gemm)} == {"bf16"}
+    assert Counter(work.window for work in _problems(network, Attention)) == {128: 18, 0: 18}
+    assert {(moe.topk, moe.dtype) for moe in _problems(network, Moe)} == {(4, "w4a16_mxfp4")}
+    assert {work.dtype for work in _problems(network, Gemm)} == {"bf16"}
     assert network.state_bytes == 2 * 2 * 8 * 64 * 18 * (128 + 4096)
 
 
-def test_deepseek_attends_through_its_latent_cache(step: Step) -> None:
+def test_deepseek_uses_latent_attention(step: Step) -> None:
     network = step(DEEPSEEK, decode=4096, batch=2, tensor_parallel=8)
-    assert {(work.heads, work.context_length) for work in _works(network, Mla)} == {(16, 4096)}
-    assert Counter(work.dtype for work in _works(network, Moe)) == {"fp8_block": 58}
-    assert len({layer.problem for layer in network.layers}) < 40  # equal layers are one problem
-    assert network.state_bytes == 2 * 61 * 2 * 576 * 4096  # every GPU holds the whole of it
+    assert {(work.heads, work.context_length) for work in _problems(network, Mla)} == {(16, 4096)}
+    assert Counter(work.dtype for work in _problems(network, Moe)) == {"fp8_block": 58}
+    assert len({layer.problem for layer in network.layers}) < 40  # equal layers share one problem
+    assert network.state_bytes == 2 * 61 * 2 * 576 * 4096  # every GPU stores the complete cache
 
 
-def test_quantised_products_leave_attention_and_the_head_as_they_are(step: Step) -> None:
+def test_quantisation_excludes_attention_and_the_head(step: Step) -> None:
     network = step(QWEN, prefill=64, dtype="fp8")
     kinds = Counter((layer.operator, layer.problem.dtype) for layer in network.layers)
-    assert kinds["down_proj", "fp8"] == kinds["o_proj.quantise", "bf16"] == 48  # others are fused with what writes
+    assert (
+        kinds["down_proj", "fp8"] == kinds["o_proj.quantise", "bf16"] == 48
+    )  # other quantisations are fused with the kernel before them
     assert (kinds["attention", "bf16"], kinds["lm_head", "bf16"]) == (48, 1)
 
 
-def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> None:
+def test_work_is_the_sum_over_requests_of_several_lengths(tmp_path: Path) -> None:
     (tmp_path / "qwen.json").write_text(json.dumps(QWEN), encoding="utf-8")
     groups = grouped([(100, 100), (2000, 2000)])
     network = language_network(read_decoder(tmp_path / "qwen.json"), groups, Deployment(), 2100)
     exact = 4 * 40 * 128 * (100 * 101 + 2000 * 2001) // 2
-    assert _works(network, Attention)[0].flops == pytest.approx(exact, rel=2e-3)
-    assert {work.m for work in _works(network, Gemm)} == {2100, 2}
+    assert _problems(network, Attention)[0].flops == pytest.approx(exact, rel=2e-3)
+    assert {work.m for work in _problems(network, Gemm)} == {2100, 2}
 
 
-def test_sizes_of_experts_are_not_guessed(refused, step: Step) -> None:
-    """Of DeepSeek's files ``intermediate_size`` is the dense layers' width, of gpt-oss's the experts'."""
+def test_missing_expert_sizes_are_refused(refused, step: Step) -> None:
+    """In files of DeepSeek ``intermediate_size`` is the width of dense layers, in files of gpt-oss that of experts."""
     for config, changed, words in (
         (DEEPSEEK, {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
         (GPT_OSS, {"num_experts_per_tok": 999, "experts_per_token": 999}, "num_experts_per_tok is 999"),
@@ -136,7 +142,7 @@ def test_sizes_of_experts_are_not_guessed(refused, step: Step) -> None:
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
     ],
 )
-def test_a_step_that_makes_no_sense_is_refused_in_one_line(
+def test_an_invalid_step_is_refused_in_one_line(
     step: Step, config: dict[str, Any], sizes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as error:
@@ -152,8 +158,8 @@ def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
     assert min_us < run.json["total_us"] < 3 * min_us
 
 
-def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None:
-    """The others are answered, whichever comes first; where none can, the reason is all."""
+def test_a_gpu_without_the_needed_units_becomes_a_refused_row(seer: Any, tmp_path: Path) -> None:
+    """The other GPU is answered; if no GPU has the units, the command fails with the reason."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA), encoding="utf-8")
     words = ("network", path, "--decode", 2048, "--dtype", "fp8", "--json")
@@ -177,7 +183,7 @@ def test_a_gpu_that_cannot_is_one_refused_row(seer: Any, tmp_path: Path) -> None
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 1024),
     ],
 )
-def test_no_request_is_longer_than_the_model_was_made_for(refused, step: Step, scaling: Any, positions: int) -> None:
+def test_a_request_longer_than_the_model_supports_is_refused(refused, step: Step, scaling: Any, positions: int) -> None:
     config = LLAMA | {"max_position_embeddings": 1024} | scaling
     assert step(config, decode=positions).layers
     with refused(f"has {positions + 1} tokens, but the model supports {positions}"):
@@ -185,8 +191,8 @@ def test_no_request_is_longer_than_the_model_was_made_for(refused, step: Step, s
 
 
 @pytest.mark.parametrize("name", ["h20", "rtx-6000-ada"])
-def test_no_product_beats_its_gpu_s_own_peak_or_power(step: Step, name: str) -> None:
-    """The first has tensor units held down to a quarter, the second 300 W for all it has."""
+def test_products_do_not_exceed_the_peak_or_the_power_limit(step: Step, name: str) -> None:
+    """Long products reach the sustained share of the peak of an H20; an RTX 6000 Ada is limited by its 300 W."""
     device, network = gpu(name), step(LLAMA, prefill=4096, batch=4)
     ceiling = SUSTAINED if name == "h20" else device.board_watts / (3.0 * device.bf16_tensor_tflops)
     layers = load_predictors(name, library="sglang").time(network).layers
@@ -197,6 +203,6 @@ def test_no_product_beats_its_gpu_s_own_peak_or_power(step: Step, name: str) -> 
         assert layer.time_us == pytest.approx(min_us / ceiling + GAP_US, rel=1e-6)
 
 
-def test_the_framework_whose_kernels_are_known_is_chosen(step: Step) -> None:
-    """vLLM's latent attention was never measured."""
+def test_a_framework_with_measured_kernels_is_chosen(step: Step) -> None:
+    """The latent attention of vLLM was never measured."""
     assert fastest_framework(step(DEEPSEEK, decode=4096, tensor_parallel=8), "h200-sxm") != "vllm"

@@ -1,4 +1,4 @@
-"""Modules and inputs whose channels lie innermost (channels_last): timed as NHWC, mixed ones with their transposes."""
+"""The memory format channels_last: such modules run in NHWC, and mixed formats add transposes."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ LAST = torch.channels_last
 
 
 def read(*, module_last: bool = False, input_last: bool = False, training: bool = False) -> Network:
-    """Two convolutions with a group norm between them, each in a format."""
+    """Return a network of two convolutions with a group norm between them."""
     module = torch.nn.Sequential(
         torch.nn.Conv2d(8, 16, 3, bias=False), torch.nn.GroupNorm(4, 16), torch.nn.Conv2d(16, 4, 1, bias=False)
     )
@@ -31,33 +31,33 @@ def layouts(network: Network) -> list[str]:
     return [conv.layout for conv in network.convs]
 
 
-def moved(network: Network) -> list[str]:
-    """The layers that only change the order."""
+def transposes(network: Network) -> list[str]:
+    """Return the names of the transposes."""
     return [layer.operator for layer in network.layers if layer.problem.kind == "layout_transform"]
 
 
-def test_one_format_throughout_moves_nothing() -> None:
-    """CUDA's group norm alone takes pixels innermost; what follows it is as this release of torch has it."""
-    plain = read()
-    assert layouts(plain) == ["NCHW", "NCHW"] and not moved(plain)
+def test_one_memory_format_needs_no_transpose_of_convolutions() -> None:
+    """The group norm of CUDA takes only NCHW; the format after it depends on the release of torch."""
+    default = read()
+    assert layouts(default) == ["NCHW", "NCHW"] and not transposes(default)
     last = read(module_last=True, input_last=True)
     assert layouts(last)[0] == "NHWC"
-    assert moved(last) == ["native_group_norm.nchw"]
+    assert transposes(last) == ["native_group_norm.nchw"]
 
 
-def test_mixed_formats_pay_for_their_transposes() -> None:
-    """The input of a module in NHWC, or the filter under an input in it."""
+def test_mixed_memory_formats_add_transposes() -> None:
+    """The input is transposed for a module in NHWC, and the filter for an input in NHWC."""
     module = read(module_last=True)
-    assert (layouts(module)[0], moved(module)[0]) == ("NHWC", "convolution.input.nhwc")
+    assert (layouts(module)[0], transposes(module)[0]) == ("NHWC", "convolution.input.nhwc")
     values = read(input_last=True)
-    assert (layouts(values)[0], moved(values)[0]) == ("NHWC", "convolution.weight.nhwc")
+    assert (layouts(values)[0], transposes(values)[0]) == ("NHWC", "convolution.weight.nhwc")
     (first, *_) = [layer for layer in module.layers if layer.problem.kind == "layout_transform"]
     assert first.problem.dram_bytes == 2 * 4 * 2 * 8 * 20 * 20
     trained = read(module_last=True, input_last=True, training=True)
     assert [conv.layout for conv in trained.convs if conv.direction == "bwd_filter"][-1] == "NHWC"
 
 
-def test_a_change_of_format_is_a_transpose_and_no_copy() -> None:
+def test_a_change_of_memory_format_is_a_transpose() -> None:
     class Changing(torch.nn.Module):
         def forward(self, values: Any) -> Any:
             return values.contiguous(memory_format=LAST).clone()
@@ -67,7 +67,7 @@ def test_a_change_of_format_is_a_transpose_and_no_copy() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:No complete tensor:UserWarning")
-def test_a_program_keeps_its_format(tmp_path: Path) -> None:
+def test_an_exported_program_keeps_its_memory_format(tmp_path: Path) -> None:
     module = torch.nn.Conv2d(8, 16, 3, bias=False).to(memory_format=LAST)
     program = torch.export.export(module.eval(), (torch.zeros(2, 8, 20, 20).to(memory_format=LAST),))
     torch.export.save(program, tmp_path / "last.pt2")
@@ -79,6 +79,6 @@ def test_half_precision_is_faster_in_nhwc() -> None:
     module = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).half()
     values = torch.zeros(32, 64, 56, 56).half()
     predictors = load_predictors("rtx-4090")
-    plain = predictors.time(module_network(module, values))
-    last = predictors.time(module_network(module.to(memory_format=LAST), values.to(memory_format=LAST)))
-    assert last.total_us < 0.9 * plain.total_us
+    nchw = predictors.time(module_network(module, values))
+    nhwc = predictors.time(module_network(module.to(memory_format=LAST), values.to(memory_format=LAST)))
+    assert nhwc.total_us < 0.9 * nchw.total_us

@@ -1,4 +1,4 @@
-"""Memory: by hand, against torch's own accounting, and what follows from it for batches."""
+"""Memory of networks: known answers, the accounting of torch, and the largest batch that fits."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,28 +21,28 @@ GIB = 2**30
 
 
 def _of_batch(batch: int) -> Network:
-    """1 GiB of weights, half a GiB a sample."""
+    """Return a network with 1 GiB of weights and 0.5 GiB of activations per sample."""
     layers = (Layer("fc", "Gemm", gemm(batch, 1000, 1000)),)
     return Network("net", layers, batch, parameters=GIB // 4, weights_bytes=GIB, activation_bytes=batch * GIB // 2)
 
 
 def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[..., Predictors]) -> None:
-    """14.77 of a T4's 16 GiB, without context and library, hold 27 samples, however fast 64 would be."""
-    made = predictors()
-    times = {batch: made.time(_of_batch(batch)) for batch in (1, 27, 28, 64)}
+    """Without context and libraries, 14.77 of a T4's 16 GiB are usable, which holds 27 samples."""
+    predictors_t4 = predictors()
+    times = {batch: predictors_t4.time(_of_batch(batch)) for batch in (1, 27, 28, 64)}
     assert [time.fits for time in times.values()] == [True, True, False, False]
     assert times[64].samples_per_s > times[27].samples_per_s  # type: ignore[operator]
-    assert best_key(times) == largest_batch(_of_batch, made) == 27
+    assert best_key(times) == largest_batch(_of_batch, predictors_t4) == 27
     context, library = 200 * 2**20 + 40 * 1024 * 1024, 2**23 + 2**17
     assert times[27].memory_bytes == GIB * 29 // 2 + context + library
     assert times[27].gpu_memory_bytes == pytest.approx(16 * GIB * 0.985 * 15 / 16)
-    assert largest_batch(_of_batch, replace(made, utilization=0.5)) == 12
+    assert largest_batch(_of_batch, replace(predictors_t4, utilization=0.5)) == 12
     with refused("not even one sample"):
-        largest_batch(lambda batch: replace(_of_batch(batch), state_bytes=16 * GIB), made)
+        largest_batch(lambda batch: replace(_of_batch(batch), state_bytes=16 * GIB), predictors_t4)
 
 
 def test_buffers_live_until_their_last_reader(onnx_file) -> None:
-    """x is the user's, a waits for the sum, a view is no copy; in training its results, gradients and a's wait, too."""
+    """The input is not counted, a is kept until the sum reads it, and a view is not a copy."""
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
     nodes = [
@@ -52,24 +52,24 @@ def test_buffers_live_until_their_last_reader(onnx_file) -> None:
         node("Relu", ["c"], ["d"]),
         node("Add", ["d", "a"], ["y"]),
     ]
-    read = read_network(onnx_file(nodes, {"x": ["n", 256]}), batch=4)
-    assert (read.parameters, read.weights_bytes) == (0, 0)
-    assert read.activation_bytes == 4 * (4 * 256 * 4)
+    network = read_network(onnx_file(nodes, {"x": ["n", 256]}), batch=4)
+    assert (network.parameters, network.weights_bytes) == (0, 0)
+    assert network.activation_bytes == 4 * (4 * 256 * 4)
 
 
-def test_a_gelu_that_a_file_spells_out_keeps_its_input_alone() -> None:
-    """Erf, Add and Mul: each further one adds as much to the peak of an iteration as one node would."""
+def test_gelu_written_as_several_nodes_saves_only_its_input() -> None:
+    """A layer of Erf, Add and Mul adds as much to the peak of an iteration as one Gelu node."""
 
-    def peak(layers: int, spelled: bool) -> int:
+    def peak(layers: int, several_nodes: bool) -> int:
         image = Tensor((1, 256), trained=True, buffer="x")
         calls = []
         for number in range(layers):
-            erf, one, out = (replace(image, buffer=f"{name}{number}") for name in ("erf", "one", "x"))
-            if spelled:
+            erf, added, out = (replace(image, buffer=f"{name}{number}") for name in ("erf", "added", "x"))
+            if several_nodes:
                 calls += [
                     Call("Erf", {"self": image}, (erf,)),
-                    Call("Add", {"self": erf}, (one,)),
-                    Call("Mul", {"self": image, "other": one}, (out,)),
+                    Call("Add", {"self": erf}, (added,)),
+                    Call("Mul", {"self": image, "other": added}, (out,)),
                 ]
             else:
                 calls.append(Call("Gelu", {"self": image}, (out,)))
@@ -81,22 +81,22 @@ def test_a_gelu_that_a_file_spells_out_keeps_its_input_alone() -> None:
     assert peak(8, True) - peak(4, True) == peak(8, False) - peak(4, False) == 4 * 1024
 
 
-def test_a_table_counts_as_a_chain(tmp_path: Path) -> None:
-    """A product's operands and result; its weights apart, with gradients and Adam's two states in training."""
+def test_a_table_needs_the_memory_of_a_chain_of_layers(tmp_path: Path) -> None:
+    """Training adds gradients of the weights and the two states of Adam."""
     path = tmp_path / "net.txt"
     path.write_text("gemm:m64n32k16\ngemm:m64n16k32\n")
     forward, trained = read_network(path), read_network(path, training=True)
     weights = 4 * 2 * 16 * 32
     assert (forward.weights_bytes, forward.activation_bytes) == (weights, 4 * 64 * (32 + 16))
     assert (trained.activation_bytes, trained.state_bytes) == (4 * 64 * (32 + 16) + weights, 2 * weights)
-    estimate = memory(trained, 0, gpu("t4"))
-    assert (estimate["activations"], estimate["gradients"]) == (4 * 64 * (32 + 16), weights)
+    parts = memory(trained, 0, gpu("t4"))
+    assert (parts["activations"], parts["gradients"]) == (4 * 64 * (32 + 16), weights)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50", "vit_small_patch16_224", "gpt2", "mlp 1024"])
-def test_torch_counts_the_same(name: str) -> None:
-    """torch's memory tracker on fake tensors: a trained module exactly, what was exported of it within 10 %."""
+def test_memory_agrees_with_the_memory_tracker_of_torch(name: str) -> None:
+    """The tracker runs on fake tensors; a module agrees within 0.1 %, an exported program within 10 %."""
     for module in ("torch", "timm", "transformers"):
         pytest.importorskip(module)
     from experiments.memory import rows
@@ -123,23 +123,23 @@ def test_torch_counts_the_same(name: str) -> None:
         ("mi300x", 191.98),
     ],
 )
-def test_programs_see_less_than_the_board_has(name: str, seen_gib: float) -> None:
-    """What `torch.cuda.mem_get_info` and PyTorch's errors name as the total, in published logs."""
+def test_usable_memory_is_less_than_board_memory(name: str, seen_gib: float) -> None:
+    """The sizes are totals of `torch.cuda.mem_get_info` and of error messages in published logs."""
     assert usable_bytes(gpu(name)) / GIB == pytest.approx(seen_gib, rel=0.01)
 
 
-def test_a_context_keeps_a_stack_for_every_thread() -> None:
-    """About 320 to 360 MiB on a Titan V and 400 on an A100."""
+def test_context_memory_includes_a_stack_per_thread() -> None:
+    """Measured contexts take 320 to 360 MiB on a Titan V and 400 MiB on an A100."""
     assert context_bytes(gpu("titan-v")) == (200 + 160) * 2**20
     assert context_bytes(gpu("a100-sxm4-80gb")) == (200 + 216) * 2**20
     assert context_bytes(gpu("mi300x")) == 200 * 2**20
 
 
-def test_reserves_are_named_and_only_where_they_are() -> None:
-    alone = memory(_of_batch(1), 7, gpu("h100-sxm"))
+def test_memory_lists_each_reserve_that_applies() -> None:
+    inference = memory(_of_batch(1), 7, gpu("h100-sxm"))
     tensors = ["weights", "activations", "gradients", "state", "workspace"]
-    assert list(alone) == [*tensors, "rounding", "context", "libraries", "communication", "graphs"]
-    assert {name: alone[name] for name in ("workspace", "libraries", "communication", "graphs")} == {
+    assert list(inference) == [*tensors, "rounding", "context", "libraries", "communication", "graphs"]
+    assert {name: inference[name] for name in ("workspace", "libraries", "communication", "graphs")} == {
         "workspace": 7,
         "libraries": 32 * 2**20,
         "communication": 0,
@@ -155,29 +155,29 @@ def test_reserves_are_named_and_only_where_they_are() -> None:
     assert memory(replace(_of_batch(1), weights_bytes=None), 0, gpu("t4")) == {}
 
 
-def test_a_server_s_utilisation_bounds_what_fits(seer: Any) -> None:
-    """0.9 of what an L4 shows, or what the caller says."""
+def test_server_utilization_limits_memory(seer: Any) -> None:
+    """The default is 0.9 of the usable memory."""
     words = ("network", "llama-3.1-8b", "--gpu", "l4", "--decode", 4096, "--library", "vllm", "--json")
-    usual = seer(*words).succeeded().json
-    assert usual["fits"] and usual["memory"]["graphs"] > 0 and usual["memory"]["context"] > 0
-    assert usual["memory"]["activations"] == pytest.approx(10 * 256 * 4 * 128256, rel=1e-4)
+    default = seer(*words).succeeded().json
+    assert default["fits"] and default["memory"]["graphs"] > 0 and default["memory"]["context"] > 0
+    assert default["memory"]["activations"] == pytest.approx(10 * 256 * 4 * 128256, rel=1e-4)
     assert not seer(*words, "--utilization", 0.5).succeeded().json["fits"]
     assert seer(*words, "--utilization", 1.5).code == 2
 
 
-def test_dropout_keeps_a_mask_pooling_indices_and_a_factor_nothing() -> None:
-    """A byte an element, eight an index; a number needs no tensor for its gradient."""
+def test_saved_tensors_include_dropout_masks_and_pooling_indices() -> None:
+    """A mask takes a byte per element and an index 8; a product with a number saves nothing."""
     image = Tensor((1, 4, 8, 8), trained=True, buffer="x")
     small = Tensor((1, 4, 4, 4), trained=True, buffer="y")
 
-    def kept(op: str, output: Tensor = image, **arguments: object) -> int:
-        made = Call(op, {"self": image, **arguments}, (replace(output, buffer="y"),))
-        return sum(map(tensor_bytes, saved_tensors(made)))
+    def saved_bytes(op: str, output: Tensor = image, **arguments: object) -> int:
+        call = Call(op, {"self": image, **arguments}, (replace(output, buffer="y"),))
+        return sum(map(tensor_bytes, saved_tensors(call)))
 
-    assert kept("dropout", p=0.5, train=True) == 256
-    assert kept("dropout", p=0.0, train=True) == 0
-    assert kept("max_pool2d", small) == 4 * 256 + 8 * 64
-    assert kept("mul", other=2.0) == 0
-    assert kept("mul", other=Tensor((1,), trained=True, buffer="z")) == 4 * 256 + 4
-    assert kept("gelu") == kept("layer_norm") == 4 * 256
-    assert kept("where", condition=Tensor((1, 4, 8, 8), "int8", floating=False, buffer="c")) == 256
+    assert saved_bytes("dropout", p=0.5, train=True) == 256
+    assert saved_bytes("dropout", p=0.0, train=True) == 0
+    assert saved_bytes("max_pool2d", small) == 4 * 256 + 8 * 64
+    assert saved_bytes("mul", other=2.0) == 0
+    assert saved_bytes("mul", other=Tensor((1,), trained=True, buffer="z")) == 4 * 256 + 4
+    assert saved_bytes("gelu") == saved_bytes("layer_norm") == 4 * 256
+    assert saved_bytes("where", condition=Tensor((1, 4, 8, 8), "int8", floating=False, buffer="c")) == 256

@@ -1,4 +1,4 @@
-"""ONNX graphs: known sizes, batches, and everything that can be wrong with a file."""
+"""ONNX graphs: known sizes, batches, symbolic sizes, unknown operators and refusals."""
 
 from pathlib import Path
 
@@ -20,20 +20,19 @@ NAMES = [
     ("mobilenet_v2", "MobileNet-v2", 3_504_872),
     ("densenet121", "DenseNet-121", 7_978_856),
 ]
-"""Our graph, its published table, and its weights as torchvision's documentation counts them."""
+"""Shipped graph, published table, and the number of weights in the documentation of torchvision."""
 
 
 @pytest.mark.parametrize(("name", "table", "parameters"), NAMES)
-def test_convolutions_are_those_of_the_published_tables(name: str, table: str, parameters: int) -> None:
-    """Same multiset as the walk through the papers' tables; every weight counts once, and no constant among them."""
+def test_convolutions_match_the_published_tables(name: str, table: str, parameters: int) -> None:
+    """The multiset of convolutions is that of the papers; each weight is counted once, and constants are not."""
     found = read_network(name, batch=4)
     assert sorted(map(str, found.convs)) == sorted(str(conv.with_batch(4)) for conv in networks()[table])
     assert (found.batch, found.unsupported) == (4, {})
     assert sum(layer.parameters for layer in found.layers) == parameters
 
 
-def test_known_sizes_of_a_small_graph(onnx_file) -> None:
-    """Conv with bias, ReLU, pooling, Flatten, Gemm: every problem by hand."""
+def test_a_small_graph_has_the_problems_computed_by_hand(onnx_file) -> None:
     path = onnx_file(
         [
             node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1, 1, 1, 1], strides=[2, 2]),
@@ -51,22 +50,26 @@ def test_known_sizes_of_a_small_graph(onnx_file) -> None:
     assert [str(layer.problem) for layer in found.layers[1:3]] == ["bias:n2c16h4w4", "relu:n2c16h4w4"]
     assert found.layers[3].problem.outputs == 2 * 16 * 2 * 2
     assert found.layers[4].problem.sizes == {"batch": 1, "m": 2, "n": 10, "k": 64}
-    assert found.layers[0].gradients == ("weight",)  # nothing trains before it
+    assert found.layers[0].gradients == ("weight",)  # no layer before it is trained
     assert found.layers[4].gradients == ("input", "weight")
     assert dict(found.ignored) == {"Flatten": 1}
 
 
-def test_training_without_norms_says_what_an_export_in_eval_mode_lacks(onnx_file) -> None:
+def test_training_a_graph_without_norms_adds_a_note(onnx_file) -> None:
     convolution = node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1])
     norm = node("BatchNormalization", ["c", *"abcd"], ["y"])
     weights = {name: np.zeros(4, "f4") for name in "abcd"} | {"w": np.zeros((4, 3, 3, 3), "f4")}
-    for nodes, training, said in (([convolution], True, 1), ([convolution], False, 0), ([convolution, norm], True, 0)):
+    for nodes, training, expected in (
+        ([convolution], True, 1),
+        ([convolution], False, 0),
+        ([convolution, norm], True, 0),
+    ):
         path = onnx_file(nodes, {"x": [2, 3, 8, 8]}, weights)
-        assert read_network(path, training=training).notes.count(NORM_NOTE) == said
+        assert read_network(path, training=training).notes.count(NORM_NOTE) == expected
 
 
-def test_one_dimensional_grouped_dilated_same_and_uneven_padding(onnx_file) -> None:
-    """Odd attributes end in the convolution whose output ONNX infers."""
+def test_unusual_convolution_attributes_are_read(onnx_file) -> None:
+    """The sizes of the convolution agree with the output that ONNX infers."""
     path = onnx_file(
         [
             node("Conv", ["x", "w"], ["a"], auto_pad="SAME_UPPER", strides=[2, 2]),
@@ -82,7 +85,7 @@ def test_one_dimensional_grouped_dilated_same_and_uneven_padding(onnx_file) -> N
     assert str(read_onnx(line).convs[0]) == str(Conv(n=1, c=4, h=1, w=100, k=6, r=1, s=5))
 
 
-def test_transposed_convolution_is_the_inputs_gradient(onnx_file) -> None:
+def test_a_transposed_convolution_is_a_data_gradient(onnx_file) -> None:
     """Its forward problem maps the output back to the input."""
     path = onnx_file(
         [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], pads=[1, 1, 1, 1])],
@@ -93,8 +96,8 @@ def test_transposed_convolution_is_the_inputs_gradient(onnx_file) -> None:
     assert (conv.direction, conv.c, conv.k, conv.h, conv.out_h) == ("bwd_data", 4, 8, 14, 7)
 
 
-def test_matmul_broadcasts(onnx_file) -> None:
-    """A stored right operand makes one tall product, two activations a batched one."""
+def test_matmul_becomes_a_product_or_a_batched_product(onnx_file) -> None:
+    """A stored right operand gives one tall product; two activations give a batched product."""
     path = onnx_file(
         [
             node("MatMul", ["x", "w"], ["a"]),
@@ -109,8 +112,8 @@ def test_matmul_broadcasts(onnx_file) -> None:
     assert (second.kind, second.sizes) == ("bmm", {"batch": 5, "m": 7, "n": 7, "k": 6})
 
 
-def test_batch_reaches_fixed_reshapes_and_not_those_of_weights(onnx_file) -> None:
-    """[1, 16] behind the image becomes [n, 16]; [1, 4, 1, 1] of a weight stays."""
+def test_the_batch_changes_reshapes_of_activations_and_not_of_weights(onnx_file) -> None:
+    """[1, 16] of an activation becomes [n, 16]; [1, 4, 1, 1] of a weight does not change."""
     path = onnx_file(
         [
             node("Reshape", ["s", "shape4"], ["scale"]),
@@ -132,8 +135,8 @@ def test_batch_reaches_fixed_reshapes_and_not_those_of_weights(onnx_file) -> Non
     assert read_onnx(path).layers[-1].problem.sizes["m"] == 1
 
 
-def test_what_is_unknown_is_named_and_counted(onnx_file) -> None:
-    """A custom operator, and what follows it without a shape; neither is in a sum."""
+def test_unknown_operators_are_named_and_counted(onnx_file) -> None:
+    """A custom operator and the operator after it, whose shape is unknown, are in no sum."""
     path = onnx_file(
         [
             node("Relu", ["x"], ["a"]),
@@ -150,7 +153,7 @@ def test_what_is_unknown_is_named_and_counted(onnx_file) -> None:
 
 
 def test_constants_are_folded(onnx_file) -> None:
-    """What follows from weights and shapes alone costs nothing when the model runs."""
+    """Values that depend only on weights and shapes are computed before the model runs."""
     path = onnx_file(
         [
             node("Exp", ["w"], ["e"]),
@@ -166,8 +169,8 @@ def test_constants_are_folded(onnx_file) -> None:
     assert dict(found.ignored) == {"(computed from constants)": 2, "Shape": 1}
 
 
-def test_element_types_and_math(onnx_file) -> None:
-    """Half precision runs on tensor cores; ``dtype`` replaces floating-point types."""
+def test_element_types_determine_the_math_type(onnx_file) -> None:
+    """Half precision runs on tensor cores; ``dtype`` replaces the floating-point types."""
     nodes = [node("Conv", ["x", "w"], ["y"])]
     half = onnx_file(nodes, {"x": [1, 3, 8, 8]}, {"w": np.zeros((4, 3, 3, 3), "f2")}, elem_type=10)
     assert (read_onnx(half).convs[0].dtype, read_onnx(half).convs[0].math) == ("fp16", "tensor_op")
@@ -178,8 +181,8 @@ def _conv_graph(onnx_file, shape) -> Path:
     return onnx_file([node("Conv", ["x", "w"], ["y"])], {"x": shape}, {"w": np.zeros((4, 3, 3, 3), "f4")})
 
 
-def test_symbolic_sizes(refused, onnx_file) -> None:
-    """The first is the batch (1 where not given); the others must be named."""
+def test_symbolic_sizes_are_given_by_name(refused, onnx_file) -> None:
+    """The first axis is the batch, 1 by default; other symbolic sizes must be given."""
     path = _conv_graph(onnx_file, ["n", 3, "height", None])
     assert read_onnx(path, ReadOptions(dims={"height": 20, "x.3": 30})).convs[0] == Conv(n=1, c=3, h=20, w=30, k=4, r=3)
     assert read_onnx(path, ReadOptions(batch=5, dims={"height": 20, "x.3": 30})).batch == 5
@@ -189,9 +192,9 @@ def test_symbolic_sizes(refused, onnx_file) -> None:
         read_onnx(path, ReadOptions(dims={"hight": 20, "height": 20, "x.3": 30}))
 
 
-def test_sizes_that_a_graph_computes(onnx_file) -> None:
-    """Shape, Gather, Div and Concat as PyTorch's older exporter writes a view: heads of an attention."""
-    one = {name: np.array([value]) for name, value in {"i0": 0, "i1": 1, "i2": 2, "four": 4, "rest": -1}.items()}
+def test_sizes_computed_by_the_graph_are_evaluated(onnx_file) -> None:
+    """The older exporter of PyTorch writes the view of attention heads as Shape, Gather, Div and Concat."""
+    constants = {name: np.array([value]) for name, value in {"i0": 0, "i1": 1, "i2": 2, "four": 4, "rest": -1}.items()}
     nodes = [node("Shape", ["x"], ["s"])]
     nodes += [node("Gather", ["s", f"i{axis}"], [f"d{axis}"]) for axis in range(3)]
     nodes += [
@@ -202,13 +205,13 @@ def test_sizes_that_a_graph_computes(onnx_file) -> None:
         node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]),
         node("MatMul", ["t", "k"], ["y"]),
     ]
-    network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, one), ReadOptions(batch=3))
+    network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, constants), ReadOptions(batch=3))
     assert not network.unsupported
     assert network.layers[-1].problem.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}
 
 
-def test_a_batch_that_a_reshape_holds_is_not_stretched(refused, onnx_file) -> None:
-    """Windows of an image, counted when the graph was exported."""
+def test_a_batch_fixed_by_a_reshape_is_not_changed(refused, onnx_file) -> None:
+    """The number of windows of an image was fixed when the graph was exported."""
     nodes = [node("Relu", ["x"], ["r"]), node("Reshape", ["r", "to"], ["w"]), node("Softmax", ["w"], ["y"])]
     path = onnx_file(nodes, {"x": [1, 64, 8]}, {"to": np.array([4, 16, 8])})
     assert not read_onnx(path).unsupported

@@ -1,4 +1,4 @@
-"""From layers to times: every shape once, sums with their coverage, limits, savings, classes."""
+"""Times of networks: sums with their coverage, intervals, limits, savings, classes and sweeps."""
 
 import json
 from collections.abc import Callable
@@ -32,10 +32,10 @@ NETWORK = Network(
 )
 
 
-def test_known_sums(predictors: Callable[..., Predictors]) -> None:
-    """By hand from the invented formula: 5 µs + speed · FLOPs / 1e6; ReLU 3 µs + 8 bytes an element as copies run."""
-    made = predictors()
-    found = made.time(NETWORK)
+def test_total_time_is_the_sum_of_the_layers(predictors: Callable[..., Predictors]) -> None:
+    """The fakes predict 5 µs + speed · FLOPs / 1e6, and for ReLU 3 µs plus 8 bytes per element; each shape once."""
+    fakes = predictors()
+    found = fakes.time(NETWORK)
     a_us, b_us = 5 + 0.5 * A.flops / 1e6, 5 + 0.8 * B.flops / 1e6
     relu_us = 3 + 8 * 8 * 64 * 28 * 28 / (gpu("t4").dram_share * gpu("t4").dram_gbs) / 1e3
     assert found.total_us == pytest.approx(2 * a_us + b_us + 2 * relu_us)
@@ -43,10 +43,10 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
     assert found.samples_per_s == pytest.approx(8e6 / found.total_us)
     assert found.coverage == 5 / 6
     assert [layer.algorithm for layer in found.layers] == ["WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None]
-    assert (made.algorithms.asked, made.kernels.asked) == (2, 1)  # type: ignore[attr-defined]
+    assert (fakes.algorithms.query_count, fakes.kernels.query_count) == (2, 1)  # type: ignore[attr-defined]
 
 
-def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Callable[..., Predictors]) -> None:
+def test_3d_layers_take_longer_and_have_wider_intervals(predictors: Callable[..., Predictors]) -> None:
     flat, folded = predictors().time(Network("net", (Layer("a", "Conv", A), Layer("b", "Conv.3d", A)), 8)).layers
     slower = TIME_FACTORS_3D[""]
     assert folded.time_us == pytest.approx(slower * flat.time_us)
@@ -54,13 +54,11 @@ def test_three_axes_folded_into_two_take_longer_within_wider_ends(predictors: Ca
     assert folded.upper_us == pytest.approx(slower * flat.upper_us * INTERVAL_FACTOR_3D)
 
 
-def test_no_lower_end_is_below_what_peaks_allow_for_arithmetic_and_weights(
-    predictors: Callable[..., Predictors],
-) -> None:
-    """Other bytes set no such bound: they may lie in L2."""
-    product, known = gemm(8192, 8192, 8192), load_predictors("gtx-1080")
-    layer = known.time(Network("net", (Layer("fc", "Gemm", product),))).layers[0]
-    assert layer.time_us / 2 < layer.lower_us == pytest.approx(2 * 8192**3 / (known.gpu.fp32_tflops * 1e6))
+def test_lower_bounds_respect_the_peaks_for_arithmetic_and_weights(predictors: Callable[..., Predictors]) -> None:
+    """Other bytes set no lower bound, because they may be in L2."""
+    product, gtx_1080 = gemm(8192, 8192, 8192), load_predictors("gtx-1080")
+    layer = gtx_1080.time(Network("net", (Layer("fc", "Gemm", product),))).layers[0]
+    assert layer.time_us / 2 < layer.lower_us == pytest.approx(2 * 8192**3 / (gtx_1080.gpu.fp32_tflops * 1e6))
     t4, fc = gpu("t4"), gemm(1, 16384, 16384)
     layer = predictors().time(Network("net", (Layer("fc", "Gemm", fc),))).layers[0]
     assert layer.time_us / 2 < layer.lower_us == pytest.approx((4 * 16384**2 - t4.l2_bytes) / t4.dram_gbs / 1e3)
@@ -69,39 +67,38 @@ def test_no_lower_end_is_below_what_peaks_allow_for_arithmetic_and_weights(
 
 
 @pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("a100-sxm4-80gb", "default"), ("mi100", "fma")])
-def test_convolutions_run_as_pytorch_runs_them_on_the_gpu(
+def test_convolutions_use_the_default_math_type_of_pytorch(
     predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str
 ) -> None:
-    """fp32 by TF32 where there is any, unless the source says its math type."""
-    made, problems_asked = predictors(name), []
+    """If the GPU has TF32, fp32 runs in TF32 unless the source gives a math type."""
+    fakes, queries = predictors(name), []
     monkeypatch.setattr(
-        made.algorithms,
+        fakes.algorithms,
         "select_many",
         lambda problems, **limits: (
-            problems_asked.extend(problems) or predictors(name).algorithms.select_many(problems, **limits)
+            queries.extend(problems) or predictors(name).algorithms.select_many(problems, **limits)
         ),
     )
-    made.time(NETWORK)
-    assert problems_asked == [replace(conv, math=math) for conv in (A, B)]
-    problems_asked.clear()
-    made.time(replace(NETWORK, keeps_math=True))
-    assert problems_asked == [A, B]
+    fakes.time(NETWORK)
+    assert queries == [replace(conv, math=math) for conv in (A, B)]
+    queries.clear()
+    fakes.time(replace(NETWORK, keeps_math=True))
+    assert queries == [A, B]
 
 
 @pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("mi100", "default")])
-def test_products_run_on_matrix_units_that_need_no_permission(
+def test_products_use_the_default_math_type_of_the_gpu(
     predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str
 ) -> None:
-    made, problems_asked = predictors(name), []
-    answers = made.kernels.kernel_times
-    monkeypatch.setattr(made.kernels, "kernel_times", lambda works: problems_asked.extend(works) or answers(works))
+    fakes, queries = predictors(name), []
+    answers = fakes.kernels.kernel_times
+    monkeypatch.setattr(fakes.kernels, "kernel_times", lambda works: queries.extend(works) or answers(works))
     product = gemm(64, 64, 64)
-    assert made.time(Network("one", (Layer("fc", "Gemm", product),))).layers[0].problem == str(product)
-    assert [problem.math for problem in problems_asked] == [math]
+    assert fakes.time(Network("one", (Layer("fc", "Gemm", product),))).layers[0].problem == str(product)
+    assert [problem.math for problem in queries] == [math]
 
 
-def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
-    """Counts and shares add up."""
+def test_types_and_classes_add_up(predictors: Callable[..., Predictors]) -> None:
     found = predictors().time(NETWORK)
     types = {row["operator"]: row for row in found.by_type()}
     assert {name: row["count"] for name, row in types.items()} == {"Conv": 3, "Relu": 2}
@@ -110,23 +107,23 @@ def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
     assert list(found.classes()) == list(BOUNDS)
     for measure in ("layers", "time"):
         assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
-    plain = predictors().time(
-        replace(NETWORK, layers=tuple(each for each in NETWORK.layers if each.operator == "Relu"))
+    relus = predictors().time(
+        replace(NETWORK, layers=tuple(layer for layer in NETWORK.layers if layer.operator == "Relu"))
     )
-    assert sum(share["layers"] for share in plain.classes().values()) == pytest.approx(1)
+    assert sum(share["layers"] for share in relus.classes().values()) == pytest.approx(1)
 
 
-def test_the_librarys_own_picks(predictors: Callable[..., Predictors]) -> None:
-    """What the best save where a pick is known and is a candidate (a1 alone); nothing where the file has no picks."""
+def test_savings_are_relative_to_the_picks_of_the_library(predictors: Callable[..., Predictors]) -> None:
+    """Only layer a1 has a pick that is a candidate; a file without picks has no savings."""
     heuristic = predictors().time(NETWORK).heuristic
-    best_us, known_us = 5 + 0.5 * A.flops / 1e6, 5 + A.flops / 1e6
+    best_us, pick_us = 5 + 0.5 * A.flops / 1e6, 5 + A.flops / 1e6
     assert (heuristic["convs"], heuristic["unknown"]) == (1, 2)
-    assert heuristic["saved_us"] == pytest.approx(known_us - best_us)
+    assert heuristic["saved_us"] == pytest.approx(pick_us - best_us)
     assert predictors().time(replace(NETWORK, layers=(Layer("b", "Conv", B),))).heuristic == {}
 
 
-def test_json_contract(predictors: Callable[..., Predictors]) -> None:
-    """The keys that other programs rely on."""
+def test_json_has_the_documented_keys(predictors: Callable[..., Predictors]) -> None:
+    """Other programs rely on these keys."""
     data = json.loads(json.dumps(predictors().time(NETWORK).to_dict()))
     assert {"total_us", "coverage", "layers", "ignored", "unsupported"} <= set(data)
     assert list(data["layers"][0]) == [
@@ -147,23 +144,23 @@ def test_json_contract(predictors: Callable[..., Predictors]) -> None:
     assert data["ignored"] == {"Reshape": 3}
 
 
-def test_limits(predictors: Callable[..., Predictors]) -> None:
-    """Determinism drops atomic algorithms; what nothing can run is named and counted, and in no sum."""
-    back = replace(B, direction="bwd_filter", dtype="fp64")  # ALGO_0, ALGO_1 and ALGO_3 take it
+def test_limits_exclude_algorithms_and_layers(predictors: Callable[..., Predictors]) -> None:
+    """A layer without an algorithm within the limits is counted as unsupported and is in no sum."""
+    back = replace(B, direction="bwd_filter", dtype="fp64")  # ALGO_0, ALGO_1 and ALGO_3 support it
     network = Network("n", (Layer("w", "Conv", back), Layer("r", "Relu", RELU)), 8)
-    fixed = predictors().time(network, deterministic=True).layers[0].algorithm
-    assert algorithm(str(fixed), direction="bwd_filter").deterministic
-    none = predictors()
-    none.algorithms.min_workspace = 1  # type: ignore[attr-defined]
-    limited = none.time(network, workspace_limit=0)
+    deterministic = predictors().time(network, deterministic=True).layers[0].algorithm
+    assert algorithm(str(deterministic), direction="bwd_filter").deterministic
+    needs_workspace = predictors()
+    needs_workspace.algorithms.min_workspace = 1  # type: ignore[attr-defined]
+    limited = needs_workspace.time(network, workspace_limit=0)
     assert [layer.name for layer in limited.layers] == ["r"]
     assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}
     assert limited.coverage == 0.5
     assert limited.outside_domain == {"dtype fp64 was never measured": 1}
 
 
-def test_bounds_known_answers() -> None:
-    """On a T4: a large 3×3 computes, a ReLU of 100 MB moves, one block of anything leaves the device idle."""
+def test_known_problems_have_the_expected_class() -> None:
+    """On a T4 a large 3×3 is compute-bound, a ReLU of 100 MB memory-bound, and one block leaves the GPU idle."""
     t4 = gpu("t4")
     assert Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1).seer_class(t4, "precomp_gemm") == "compute-bound"
     assert Conv(n=1, c=16, h=4, k=16, r=1).seer_class(t4, "precomp_gemm") == "under-utilised"
@@ -172,8 +169,8 @@ def test_bounds_known_answers() -> None:
     assert gemm(4096, 4096, 4096).seer_class(t4) == "compute-bound"
 
 
-def test_sweeps(predictors: Callable[..., Predictors]) -> None:
-    """Throughput rises with the batch where a call has a fixed cost; the best is marked; GPUs compare to the first."""
+def test_a_sweep_marks_the_best_and_its_rivals(predictors: Callable[..., Predictors]) -> None:
+    """Calls have a fixed cost, so that throughput rises with the batch; speedups are relative to the first GPU."""
 
     def read(batch: int) -> Network:
         layers = tuple(
@@ -187,20 +184,20 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
     assert best_key(times) == 16
     assert [row["best"] for row in comparison_records("batch", times)] == [False, False, True]
     assert [row["batch"] for row in comparison_records("batch", times)] == [1, 4, 16]
-    # Where the intervals of others hold the best throughput, they are its rivals.
+    # A row is a rival if its interval contains the best throughput.
     for factor, rivals in ((1.0, []), (0.1, [1, 4])):
-        known = {
-            size: replace(time, layers=tuple(replace(each, lower_us=factor * each.time_us) for each in time.layers))
+        scaled = {
+            size: replace(time, layers=tuple(replace(layer, lower_us=factor * layer.time_us) for layer in time.layers))
             for size, time in times.items()
         }
-        assert [row["rivals"] for row in comparison_records("batch", known)] == [[], [], rivals]
+        assert [row["rivals"] for row in comparison_records("batch", scaled)] == [[], [], rivals]
     records = comparison_records("gpu", {name: predictors(name).time(NETWORK) for name in ("t4", "v100")})
-    assert records[0]["speedup"] == 1 < records[1]["speedup"]  # its DRAM is faster
+    assert records[0]["speedup"] == 1 < records[1]["speedup"]  # the V100 has faster DRAM
     assert [(row["best"], row["rivals"]) for row in records] == [(False, []), (True, ["t4"])]
 
 
-def test_convolutions_that_were_measured_on_other_gpus_alone_are_named() -> None:
-    """On this GPU forward passes were measured, no gradients; on the H100 nothing, which its count says."""
+def test_a_note_names_convolutions_not_measured_on_the_gpu() -> None:
+    """On the V100 forward passes were measured and gradients were not; on the H100 no convolution was measured."""
     layers = (Layer("a", "Conv", A), Layer("b", "Conv.bwd_data", replace(A, direction="bwd_data")))
     time = load_predictors("v100").time(Network("net", layers, 8))
     (note,) = time.notes
@@ -212,14 +209,16 @@ def test_convolutions_that_were_measured_on_other_gpus_alone_are_named() -> None
     assert not load_predictors("h100").time(Network("net", layers, 8)).notes
 
 
-def test_products_whose_units_the_gpu_lacks_are_refused(refused) -> None:
+def test_products_without_matching_units_are_refused(refused) -> None:
     network = Network("net", (Layer("p", "Gemm", gemm(64, 64, 64, dtype="fp8")),), 1)
     assert load_predictors("h100").time(network).layers
     with refused("t4 has no fp8 units"):
         load_predictors("t4").time(network)
-    with refused("give fp16"):  # another half-precision type does
+    with refused("give fp16"):  # the V100 has fp16 units
         load_predictors("v100").time(replace(network, layers=(Layer("p", "Gemm", gemm(64, 64, 64, dtype="bf16")),)))
     mixed = replace(network, layers=(*network.layers, Layer("q", "Gemm", gemm(64, 64, 64, dtype="fp16"))))
     time = load_predictors("t4").time(mixed)
     assert [layer.name for layer in time.layers] == ["q"] and time.unsupported == {"Gemm (t4 has no fp8 units)": 1}
-    assert load_predictors("b60").time(network).layers  # measured there, whatever the data sheet says
+    assert (
+        load_predictors("b60").time(network).layers
+    )  # fp8 was measured on the B60, although its datasheet has no peak for it

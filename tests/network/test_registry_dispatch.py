@@ -1,4 +1,4 @@
-"""Operators under the names of ATen and ONNX: the row of `dispatch.toml` leads to the operator of that name."""
+"""Operators named as in ATen or ONNX: the row of `dispatch.toml` with that name leads to the operator."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from surrogate.network.dispatch import IGNORED, RULES, problems
 
 NAMES = [name for name in (*RULES, *IGNORED) if name.lower() in OPERATORS]
 OTHER_KINDS = {"addmm": "linear"}
-"""Name → another kind that it leads to on purpose: a product with a bias is the kernel of `linear`."""
+"""Name → another kind that is intended: a product with a bias runs the kernel of `linear`."""
 IMAGE = Tensor((2, 3, 4, 5))
 ARGUMENTS = (
     {"self": IMAGE},
@@ -19,7 +19,7 @@ ARGUMENTS = (
     {"input": Tensor((4, 5)), "weight": Tensor((6, 5)), "bias": Tensor((6,))},
     {"weight": Tensor((10, 8)), "indices": Tensor((6,)), "offsets": Tensor((3,))},
 )
-"""Arguments of calls, of which at least one fits each name."""
+"""Arguments of calls; at least one set fits each name."""
 
 
 def reached_kinds(name: str) -> set[str]:

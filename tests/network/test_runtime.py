@@ -1,4 +1,4 @@
-"""Networks of small kernels, whose host rules."""
+"""Networks of small kernels, whose time is bound by launches on the host."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SMALL = tuple(
 NETWORK = Network("small", SMALL, ignored={"view": 7, "detach": 2}, unsupported={"fft": 3})
 
 
-def test_libraries_operators_and_views_are_launched() -> None:
+def test_launch_time_depends_on_the_counts_of_libraries_operators_and_views() -> None:
     assert count_launches(NETWORK) == (9, 9 + 3, 7 + 2)
     shipped = shipped_hosts()
     cost = shipped.launch_costs["eager"]
@@ -26,7 +26,7 @@ def test_libraries_operators_and_views_are_launched() -> None:
     )
 
 
-def test_a_pass_takes_the_longer_one_of_kernels_and_launches() -> None:
+def test_a_pass_takes_the_longer_of_kernels_and_launches() -> None:
     predictors = load_predictors("h100-sxm")
     small = predictors.time(with_runtime(NETWORK, "eager"))
     host = small.host_time
@@ -38,7 +38,7 @@ def test_a_pass_takes_the_longer_one_of_kernels_and_launches() -> None:
     assert "launches bound it" in small.breakdown() and "kernels bound it" in time.breakdown()
 
 
-def test_a_faster_host_and_a_graph_take_less(refused) -> None:
+def test_a_faster_host_and_graphs_reduce_launch_time(refused) -> None:
     times = {host: with_runtime(NETWORK, "eager", host).host for host in HOSTS}
     assert times["fast"] and times["usual"] and times["slow"]
     assert times["fast"].launch_us < times["usual"].launch_us < times["slow"].launch_us

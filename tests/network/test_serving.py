@@ -1,4 +1,4 @@
-"""Servers of language models: the model of their times, what they hold, and the search under targets."""
+"""Servers of language models: times and intervals, memory, and the search for configurations under targets."""
 
 import json
 from dataclasses import replace
@@ -44,53 +44,54 @@ STEPS = ServerSteps(
 SERVER_MODEL = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
 
-def test_a_further_token_takes_a_step_and_its_part_of_others_prompts() -> None:
-    """Ten others begin once in 100 tokens: 0.1 prompts a token. A first token waits for a tenth of their prompts."""
+def test_token_time_is_a_step_plus_a_share_of_other_prompts() -> None:
+    """Ten other users start once in 100 tokens, which is 0.1 prompts per token."""
     assert STEPS.tpot_ms == pytest.approx(10 + 0.1 * 40)
     assert STEPS.ttft_ms(5.0, 0.1) == pytest.approx(5 + 40 * (1 + 0.1 * 10))
     assert replace(STEPS, users=1, running=1).tpot_ms == 10.0
 
 
-def test_who_finds_no_place_in_the_cache_waits_for_others_to_end() -> None:
+def test_requests_beyond_the_cache_wait_for_a_free_slot() -> None:
     waiting = replace(STEPS, users=22)
     assert waiting.tpot_ms == STEPS.tpot_ms and waiting.bound == "memory"
     assert waiting.ttft_ms(5.0, 0.1) - STEPS.ttft_ms(5.0, 0.1) == pytest.approx(40 + 100 * 14)
 
 
-def test_prompts_of_short_answers_queue_and_none_is_served_sooner_than_its_own_time() -> None:
-    """A step takes 8,192 tokens of prompts at most; the cycle of a user stays that of all prompts and its own steps."""
+def test_short_answers_are_limited_by_prompt_throughput() -> None:
+    """A step takes at most 8,192 prompt tokens, so that a user's cycle lasts at least as long as all prompts."""
     for output, users in ((1, 11), (2, 200), (1, 200)):
         steps = replace(STEPS, load=Load(4096, output), users=users, running=min(users, 50), min_ttft_ms=20.0)
-        first, further, inside = steps.intervals(SERVER_MODEL)
+        first, further, throughput = steps.intervals(SERVER_MODEL)
         token_ms = further.time if output > 1 else 0.0
         assert first.time + (output - 1) * token_ms >= users * steps.prompt_ms
-        assert steps.running / inside.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
-        assert output == 1 or token_ms == pytest.approx(10 + 2 * 40)  # of 49 others
+        assert steps.running / throughput.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
+        assert output == 1 or token_ms == pytest.approx(10 + 2 * 40)  # prompts of 49 other users
     assert replace(STEPS, load=Load(8192, 33), running=201, users=201).tpot_ms == pytest.approx(10 + 200 / 32 * 40)
 
 
-def test_intervals_are_the_law_s_and_wider_where_kernels_were_not_measured() -> None:
+def test_intervals_widen_if_kernels_were_not_measured() -> None:
     first, further, _ = STEPS.intervals(SERVER_MODEL)
     assert (first.low, first.high) == pytest.approx((first.time / 2, first.time * 4))
     assert (further.low, further.high) == pytest.approx((14, 28))
     wider = replace(STEPS, half_width=0.5).intervals(SERVER_MODEL)[1]
     assert wider.low < 14 and wider.high > 28
     bounded = replace(STEPS, min_ttft_ms=60.0, min_tpot_ms=99.0).intervals(SERVER_MODEL)
-    assert [each.low for each in bounded[:2]] == pytest.approx([60, bounded[1].time])  # of 85 and 14 ms
+    assert [interval.low for interval in bounded[:2]] == pytest.approx([60, bounded[1].time])  # times are 85 and 14 ms
 
 
-def test_a_law_ships_for_every_framework() -> None:
+def test_every_framework_has_a_server_model() -> None:
     assert set(server_models()) == {"vllm", "sglang", "trtllm"}
     assert all(model.start_ms > 0 and 0 < model.share < 1 for model in server_models().values())
 
 
 @pytest.fixture(scope="module")
 def servers() -> Serving:
+    """Return the configurations for Llama 3.3 70B on up to 8 H100 with a target of 30 ms per token."""
     choices = Choices(libraries="vllm", concurrency=(16, 64), tensor_parallel=(1, 2, 4), dtypes=("bf16", "fp8"))
     return serve(LLAMA, gpu="h100-sxm", input=1024, output=512, tpot_ms=30.0, price=2.0, choices=choices)
 
 
-def test_the_search_finds_what_keeps_the_targets_at_the_least_price(servers: Serving) -> None:
+def test_the_search_finds_the_cheapest_configuration_that_meets_the_targets(servers: Serving) -> None:
     best = servers.best
     assert best is not None and best.tpot_ms <= 30 and best.fits
     meeting = [row for row in servers.rows if row.fits and row.tpot_ms <= 30]
@@ -100,11 +101,11 @@ def test_the_search_finds_what_keeps_the_targets_at_the_least_price(servers: Ser
     assert best.usd_per_million_tokens == pytest.approx(cost)
 
 
-def test_half_the_width_of_weights_fits_where_the_whole_does_not(servers: Serving) -> None:
+def test_fp8_weights_fit_on_one_gpu_and_bf16_weights_do_not(servers: Serving) -> None:
     rows = {(row.dtype, row.gpus): row for row in servers.rows if row.replicas == 1 and row.concurrency == 16}
     assert not rows["bf16", 1].fits and rows["fp8", 1].fits and rows["bf16", 4].fits
     row = rows["fp8", 1]
-    assert row.bound == "memory" and rows["fp8", 2].bound != "memory"  # room for weights and few users
+    assert row.bound == "memory" and rows["fp8", 2].bound != "memory"  # one GPU has room for the weights and few users
     assert row.running < row.concurrency == rows["fp8", 2].running
     assert row.tokens_per_s_per_gpu_high <= row.running * 512 / 511 * 1e3 / row.tpot_low_ms
     memory = {
@@ -113,7 +114,7 @@ def test_half_the_width_of_weights_fits_where_the_whole_does_not(servers: Servin
     assert memory["fp8"] < 0.7 * memory["bf16"]
 
 
-def test_more_users_take_longer_and_two_replicas_less(servers: Serving) -> None:
+def test_more_users_take_longer_and_more_replicas_take_less(servers: Serving) -> None:
     times = {
         (row.gpus, row.replicas, row.concurrency): row.tpot_ms
         for row in servers.rows
@@ -123,7 +124,7 @@ def test_more_users_take_longer_and_two_replicas_less(servers: Serving) -> None:
     assert times[4, 1, 64] < times[2, 1, 64]
 
 
-def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
+def test_a_result_has_json_text_page_and_table(servers: Serving) -> None:
     message = json.loads(to_json(servers.to_dict()))
     assert message["best"] == message["rows"][0] and len(servers.to_frame()) == len(message["rows"])
     assert all(part in repr(servers) for part in ("◀ best", "meets the targets", "further configurations"))
@@ -134,30 +135,31 @@ def test_a_result_shows_itself_in_every_form(servers: Serving) -> None:
     assert "mathdefault" not in str(pareto_figure(narrow))
     table = servers.table(len(servers.rows))
     assert len(table.records) == sum(row.fits for row in servers.rows) < len(servers.rows)
-    assert "TP1 does not fit h100-sxm in bf16, cache bf16: it needs 13" in (text := table.text(200))
+    text = table.text(200)
+    assert "TP1 does not fit h100-sxm in bf16, cache bf16: it needs 13" in text
     assert "; it fits on 2 GPUs" in text and "TP: GPUs that share every layer" in text and "EP:" not in text
     assert len(servers.table(MAX_ROWS).records) == MAX_ROWS
 
 
-def test_fp8_is_no_slower_than_bf16_where_servers_fuse_the_quantisation() -> None:
+def test_fp8_is_faster_than_bf16_if_servers_fuse_the_quantisation() -> None:
     choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=8, dtypes=("bf16", "fp8"))
     rows = serve(LLAMA, gpu="h100-sxm", input=1024, output=128, choices=choices).rows
     times = {row.dtype: row.tpot_ms for row in rows}
     assert times["fp8"] < times["bf16"]
 
 
-def test_others_that_may_be_as_good_are_the_best_s_rivals(servers: Serving) -> None:
+def test_rivals_have_intervals_that_overlap_the_best(servers: Serving) -> None:
     best = servers.best
     assert best and best.tokens_per_s_per_gpu_low < best.tokens_per_s_per_gpu < best.tokens_per_s_per_gpu_high
     assert 0 < len(servers.rivals) < len(servers.rows) and all(row.meets for row in servers.rivals)
     assert f"{len(servers.rivals)} others may be as good" in repr(servers)
     rows = [replace(row, tokens_per_s_per_gpu_high=row.tokens_per_s_per_gpu) for row in servers.rows]
     assert not replace(servers, rows=tuple(rows)).rivals
-    alone = replace(servers, rows=(rows[0], servers.rows[1], *rows[2:]))
-    assert "1 other may be as good" in repr(alone) and "others" not in repr(alone)
+    one_rival = replace(servers, rows=(rows[0], servers.rows[1], *rows[2:]))
+    assert "1 other may be as good" in repr(one_rival) and "others" not in repr(one_rival)
 
 
-def test_every_number_of_replicas_is_tried_and_users_are_shared_out() -> None:
+def test_every_number_of_replicas_is_tried_with_equal_users() -> None:
     choices = Choices(libraries="vllm", concurrency=120, gpus=6, tensor_parallel=1)
     plans = list(choices.plans(read_decoder(SMALL), gpu("h100-sxm")))
     assert [(plan.replicas, plan.setup.users) for plan in plans] == [
@@ -172,13 +174,13 @@ def test_every_number_of_replicas_is_tried_and_users_are_shared_out() -> None:
     assert [plan.replicas for plan in few] == [1, 2, 3]
 
 
-def test_more_gpus_than_a_node_are_shared_in_every_way() -> None:
-    hows = [plan.setup.deployment for plan in Choices(gpus=16).plans(read_decoder(DEEPSEEK), gpu("h100-sxm"))]
-    ways = {(how.tensor_parallel, how.data_parallel, how.pipeline_parallel) for how in hows}
+def test_gpus_of_two_nodes_are_divided_by_every_kind_of_parallelism() -> None:
+    deployments = [plan.setup.deployment for plan in Choices(gpus=16).plans(read_decoder(DEEPSEEK), gpu("h100-sxm"))]
+    ways = {(way.tensor_parallel, way.data_parallel, way.pipeline_parallel) for way in deployments}
     assert {(16, 1, 1), (1, 16, 1), (8, 1, 2), (1, 8, 2)} <= ways and (4, 1, 2) not in ways
 
 
-def test_where_nothing_fits_no_time_is_given_and_the_line_says_what_would() -> None:
+def test_if_nothing_fits_the_verdict_suggests_more_gpus() -> None:
     found = serve(DEEPSEEK, gpu="h100-sxm", input=64, output=8, tpot_ms=9, choices=Choices(gpus=2, libraries="vllm"))
     assert not found.fits and found.best is None
     assert "nothing fits" in found.verdict and "try --gpus 16" in found.verdict
@@ -186,7 +188,7 @@ def test_where_nothing_fits_no_time_is_given_and_the_line_says_what_would() -> N
     assert {found.to_dict()["rows"][0][name] for name in ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")} == {None}
 
 
-def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -> None:
+def test_if_no_configuration_meets_the_targets_the_closest_come_first(servers: Serving) -> None:
     choices = Choices(libraries="vllm", concurrency=16, dtypes="fp8")
     found = serve(LLAMA, gpu="h100-sxm", input=1024, output=512, ttft_ms=1000, tpot_ms=1.0, choices=choices)
     fitting = [row.tpot_ms for row in found.rows if row.fits]
@@ -194,7 +196,7 @@ def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -
     assert "meets both targets with at most 8 GPUs" in found.verdict and "its target" in repr(found)
     assert f"of 1000 ms and TPOT {found.rows[0].tpot_ms:.1f}" in found.verdict and "in ms" not in found.verdict
     assert "targets are in ms" in replace(found, targets=Targets(tpot_ms=0.03)).verdict
-    assert "TTFT 1." not in repr(found)  # kept by all
+    assert "TTFT 1." not in repr(found)  # every row meets the TTFT
     unsure = replace(servers, targets=Targets(tpot_ms=servers.rows[0].tpot_ms))
     assert "◀ best, may miss the targets" in repr(unsure)
     assert "4 h100-sxm as TP4 by vllm in fp8 with the cache in bf16 for 16 users meets them" in repr(unsure)
@@ -202,7 +204,7 @@ def test_where_none_keeps_the_targets_the_closest_come_first(servers: Serving) -
     assert "may miss" not in repr(replace(servers, targets=Targets(tpot_ms=1e3)))
 
 
-def test_the_most_users_that_keep_the_targets_are_found_between_powers_of_two() -> None:
+def test_the_largest_number_of_users_is_searched_between_powers_of_two() -> None:
     arguments: dict[str, Any] = {"gpu": "h100-sxm", "input": 512, "output": 64, "tpot_ms": 12, "libraries": "vllm"}
     found = serve(SMALL, **arguments, tensor_parallel=(1, 16))
     (users,) = {row.concurrency for row in found.rows} - {2**power for power in range(9)}
@@ -211,7 +213,7 @@ def test_the_most_users_that_keep_the_targets_are_found_between_powers_of_two() 
     assert not serve(SMALL, **arguments, tensor_parallel=1, gpus=1, concurrency=users + 1 + users // 16).best
 
 
-def test_without_targets_none_is_best_and_the_front_comes_first() -> None:
+def test_without_targets_no_row_is_best_and_the_front_comes_first() -> None:
     choices = Choices(libraries="vllm", tensor_parallel=(1, 2), concurrency=(1, 8, 4096))
     found = serve(SMALL, gpu="h100-sxm", input=2048, output=256, choices=choices)
     assert found.best is None and found.to_dict()["best"] is None and "without --ttft or --tpot" in found.verdict
@@ -220,13 +222,13 @@ def test_without_targets_none_is_best_and_the_front_comes_first() -> None:
     assert speeds == sorted(speeds)
 
 
-def test_an_answer_of_one_token_has_no_further_one() -> None:
+def test_an_answer_of_one_token_has_no_tpot() -> None:
     found = serve(SMALL, gpu="h100-sxm", input=512, output=1, ttft_ms=900, choices=Choices(concurrency=4))
     assert found.best and found.to_dict()["best"]["tpot_ms"] is None and found.best.tokens_per_s_per_gpu > 0
     assert "nan" not in serving_page(found)
 
 
-def test_fp8_weights_run_unpacked_where_a_gpu_has_no_units_for_them() -> None:
+def test_fp8_weights_are_unpacked_on_a_gpu_without_fp8_units() -> None:
     choices = Choices(concurrency=4, tensor_parallel=4, dtypes="fp8", gpus=4)
     found = serve(LLAMA, gpu="a100-sxm4-80gb", input=64, output=8, choices=choices)
     assert {(row.library, row.dtype) for row in found.rows} == {("vllm", "int8_wo"), ("sglang", "int8_wo")}
@@ -237,18 +239,18 @@ def test_fp8_weights_run_unpacked_where_a_gpu_has_no_units_for_them() -> None:
     assert {row.dtype for row in own.rows} == {"int8_wo"}
 
 
-def test_a_folder_and_a_file_s_content_are_read_as_the_file_is(tmp_path: Path) -> None:
+def test_a_folder_and_parsed_content_are_read_like_the_file(tmp_path: Path) -> None:
     tmp_path.joinpath("config.json").write_bytes(SMALL.read_bytes())
     choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=1)
     contents = json.loads(SMALL.read_text(encoding="utf-8"))
     times = {
-        serve(each, gpu="h100-sxm", input=64, output=8, choices=choices).rows[0].tpot_ms
-        for each in (SMALL, tmp_path, contents)
+        serve(config, gpu="h100-sxm", input=64, output=8, choices=choices).rows[0].tpot_ms
+        for config in (SMALL, tmp_path, contents)
     }
     assert len(times) == 1
 
 
-def test_no_interval_begins_before_the_weights_can_be_read() -> None:
+def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
     setup = Setup(Deployment(tensor_parallel=4), 1)
     steps = server_steps(read_decoder(LLAMA), Load(1000, 100), ServerKernels(gpu("h100-sxm")), "vllm", [setup])[setup]
     assert isinstance(steps, ServerSteps)
@@ -262,15 +264,13 @@ def test_no_interval_begins_before_the_weights_can_be_read() -> None:
     ("dtypes", "run", "message"),
     [((), {"bf16"}, "checkpoint's type"), ("fp8", {"fp8"}, "quality is not evaluated"), ("bf16", {"bf16"}, "")],
 )
-def test_the_checkpoint_runs_as_it_is_unless_another_type_is_asked_for(
-    dtypes: Any, run: set[str], message: str
-) -> None:
+def test_the_checkpoint_dtype_is_used_unless_another_is_requested(dtypes: Any, run: set[str], message: str) -> None:
     choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, dtypes=dtypes)
     found = serve(LLAMA, gpu="h100-sxm", input=64, output=8, choices=choices)
     assert {row.dtype for row in found.rows} == run and message in " ".join(found.notes)
 
 
-def test_gpus_without_a_price_come_behind_those_with_one() -> None:
+def test_gpus_without_a_price_are_listed_last() -> None:
     choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, gpus=4)
     found = serve(
         LLAMA, gpu="h100-sxm", compare_gpus=["h200-sxm"], input=64, output=8, price={"h100": 3}, choices=choices
@@ -281,16 +281,16 @@ def test_gpus_without_a_price_come_behind_those_with_one() -> None:
     assert "h200-sxm has no price" in " ".join(found.notes)
 
 
-def test_a_gpu_that_nobody_measured_has_wider_intervals_and_a_note() -> None:
+def test_an_unmeasured_gpu_has_wider_intervals_and_a_note() -> None:
     choices = Choices(libraries=("vllm",), concurrency=(16,), tensor_parallel=(4,), dtypes=("bf16",))
-    known = serve(LLAMA, gpu="h200-sxm", input=512, output=128, choices=choices).rows[0]
-    unknown = serve(LLAMA, gpu="mi300x", input=512, output=128, choices=choices)
-    row = unknown.rows[0]
-    assert row.tpot_high_ms / row.tpot_ms > known.tpot_high_ms / known.tpot_ms
-    assert any("unmeasured kernels" in note for note in unknown.notes)
+    measured = serve(LLAMA, gpu="h200-sxm", input=512, output=128, choices=choices).rows[0]
+    unmeasured = serve(LLAMA, gpu="mi300x", input=512, output=128, choices=choices)
+    row = unmeasured.rows[0]
+    assert row.tpot_high_ms / row.tpot_ms > measured.tpot_high_ms / measured.tpot_ms
+    assert any("unmeasured kernels" in note for note in unmeasured.notes)
 
 
-def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
+def test_notes_name_pcie_communication_and_an_fp8_cache() -> None:
     found = serve(SMALL, gpu="l40s", input=512, output=64, concurrency=4, tensor_parallel=8, kv_dtypes="fp8")
     assert {(row.bound, row.kv_dtype) for row in found.rows} == {("communication", "fp8")}
     assert all(
@@ -327,7 +327,7 @@ def test_sums_over_pcie_and_a_cache_in_fp8_are_said() -> None:
         ({"tpot": 20}, "did you mean tpot_ms"),
     ],
 )
-def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_of_serve_are_refused_in_one_line(changed: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
     with pytest.raises(InputError, match=message) as error, naming_options():
         serve(**arguments)
@@ -337,28 +337,28 @@ def test_what_cannot_be_served_is_refused_in_one_line(changed: dict[str, Any], m
             serve(**arguments)
 
 
-def test_one_refused_gpu_leaves_the_others_their_answers() -> None:
+def test_one_refused_gpu_does_not_stop_the_others() -> None:
     choices = Choices(dtypes=("fp8",), libraries=("vllm",), concurrency=(4,), tensor_parallel=(2,))
     found = serve(LLAMA, gpu="t4", compare_gpus=("h100-sxm",), input=64, output=8, choices=choices)
     assert {row.gpu for row in found.rows} == {"h100-sxm"}
     assert any("t4 has no fp8 units" in note for note in found.notes)
 
 
-def _step(path: Path, *groups: tuple[int, int, int], **ways: Any) -> Step:
+def _step(path: Path, *groups: tuple[int, int, int], **deployment: Any) -> Step:
     requests = [Requests(*group) for group in groups]
-    return Step(read_decoder(path), requests, Deployment(**ways), sum(size * new for size, new, _ in groups))
+    return Step(read_decoder(path), requests, Deployment(**deployment), sum(size * new for size, new, _ in groups))
 
 
-def test_experts_are_divided_and_all_groups_tokens_meet_at_them() -> None:
-    alone, spread = _step(DEEPSEEK, (8, 1, 100)), _step(DEEPSEEK, (8, 1, 100), data_parallel=8, expert_parallel=8)
+def test_expert_parallelism_divides_experts_and_gathers_all_tokens() -> None:
+    one_gpu, spread = _step(DEEPSEEK, (8, 1, 100)), _step(DEEPSEEK, (8, 1, 100), data_parallel=8, expert_parallel=8)
     moe = next(work for work in spread.kernel_counts() if isinstance(work, Moe))
     assert (moe.tokens, moe.expert_parallel, moe.tensor_parallel) == (64, 8, 1)
-    assert spread.weights_bytes() < 0.2 * alone.weights_bytes() and spread.kv_bytes == alone.kv_bytes
+    assert spread.weights_bytes() < 0.2 * one_gpu.weights_bytes() and spread.kv_bytes == one_gpu.kv_bytes
     assert any(isinstance(work, AllGather) for work in spread.kernel_counts())
     assert not any(type(work) is AllReduce for work in spread.kernel_counts())
 
 
-def test_prompts_and_decoded_tokens_attend_apart_and_multiply_together() -> None:
+def test_prompts_and_decoded_tokens_share_products_and_not_attention() -> None:
     mixed = _step(LLAMA, (1, 512, 512), (16, 1, 1000)).kernel_counts()
     assert {(work.phase, work.batch) for work in mixed if isinstance(work, Attention)} == {
         ("context", 1),
@@ -372,34 +372,38 @@ def test_prompts_and_decoded_tokens_attend_apart_and_multiply_together() -> None
     }
 
 
-def test_stages_of_a_pipeline_hold_parts_and_send_between_them() -> None:
+def test_pipeline_stages_divide_weights_and_send_activations() -> None:
     decoder = read_decoder(LLAMA)
-    whole, staged = (language_network(decoder, [Requests(1, 1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4))
+    one_stage, staged = (
+        language_network(decoder, [Requests(1, 1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4)
+    )
     assert (staged.weights_bytes, staged.state_bytes) == pytest.approx(
-        ((whole.weights_bytes or 0) / 4, whole.state_bytes / 4), rel=1e-6
+        ((one_stage.weights_bytes or 0) / 4, one_stage.state_bytes / 4), rel=1e-6
     )
     assert sum(type(layer.problem) is AllToAll for layer in staged.layers) == 3
 
 
-def test_a_cache_in_fp8_takes_half_and_sums_beyond_a_node_cross_a_network() -> None:
+def test_an_fp8_cache_takes_half_the_memory() -> None:
     decoder = read_decoder(LLAMA)
-    plain, short = (
-        language_network(decoder, [Requests(1, 1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8")
-    )
-    assert short.state_bytes == plain.state_bytes / 2
-    far = language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16))
-    assert any(type(layer.problem) is Memcpy for layer in far.layers) and "NVLink" in far.notes[0]
+    bf16, fp8 = (language_network(decoder, [Requests(1, 1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8"))
+    assert fp8.state_bytes == bf16.state_bytes / 2
+
+
+def test_all_reduces_beyond_a_node_use_the_network() -> None:
+    decoder = read_decoder(LLAMA)
+    two_nodes = language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16))
+    assert any(type(layer.problem) is Memcpy for layer in two_nodes.layers) and "NVLink" in two_nodes.notes[0]
     assert not language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16, node=72)).notes
 
 
-def test_only_what_nothing_before_it_writes_is_quantised_apart() -> None:
+def test_quantisation_is_a_separate_kernel_only_if_no_kernel_before_it_can_fuse_it() -> None:
     kinds = [kernel.name for _, kernel in _step(LLAMA, (4, 1, 100), dtype="fp8").kernels()]
     assert kinds.count("o_proj.quantise") == 80 and "down_proj.quantise" not in kinds
     assert any(isinstance(work, Quantise) for work in _step(LLAMA, (4, 1, 100), dtype="fp8").kernel_counts())
 
 
-def test_kernels_that_a_framework_s_table_lacks_go_by_the_others() -> None:
-    """vLLM's latent attention was never measured; small fp8 products in blocks only at its harness's floor."""
+def test_kernels_missing_from_a_framework_table_use_other_frameworks() -> None:
+    """The latent attention of vLLM was never measured, and its small fp8_block products only at the launch floor."""
     latent = Mla(batch=8, heads=16, query_length=1, context_length=4096)
     product = Gemm(m=8, n=3072, k=1536, dtype="fp8_block", math="default")
     answers, floors = ServerKernels(gpu("b200")).answers("vllm", [latent, product])
@@ -407,7 +411,7 @@ def test_kernels_that_a_framework_s_table_lacks_go_by_the_others() -> None:
     assert answers[product].time_us < 30
 
 
-def test_the_steps_of_a_setup_are_asked_for_together_and_a_refusal_is_one_answer() -> None:
+def test_a_refused_setup_does_not_stop_other_setups() -> None:
     good, bad = Setup(Deployment(tensor_parallel=2), 4), Setup(Deployment(tensor_parallel=3), 4)
     answers = server_steps(read_decoder(LLAMA), Load(128, 64), ServerKernels(gpu("h100-sxm")), "vllm", [good, bad])
     steps = answers[good]
@@ -420,17 +424,16 @@ points = st.tuples(st.floats(0.1, 1e3), st.floats(0.1, 1e5))
 
 @settings(max_examples=30)
 @given(st.lists(points, min_size=1, max_size=30))
-def test_no_configuration_beats_one_of_the_front_in_both(servers: Serving, rates: list[tuple[float, float]]) -> None:
+def test_no_configuration_dominates_the_pareto_front(servers: Serving, rates: list[tuple[float, float]]) -> None:
     row = servers.rows[0]
-    rows = [replace(row, tokens_per_s_per_user=user, tokens_per_s_per_gpu=each) for user, each in rates]
-
+    rows = [replace(row, tokens_per_s_per_user=user, tokens_per_s_per_gpu=per_gpu) for user, per_gpu in rates]
     front = [(row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) for row in pareto(rows)]
     assert front == sorted(front)
-    for user, each in front:
-        assert not any(u >= user and e >= each for u, e in rates if (u, e) != (user, each))
+    for user, per_gpu in front:
+        assert not any(u >= user and g >= per_gpu for u, g in rates if (u, g) != (user, per_gpu))
 
 
-def test_the_guide_s_four_lines_size_a_server() -> None:
+def test_the_first_example_of_the_page_has_four_lines_and_runs() -> None:
     (block, *_) = blocks(PAGE, "python")
     names: dict[str, Any] = {}
     assert len([line for line in block.text.splitlines() if line]) == 4

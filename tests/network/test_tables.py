@@ -1,4 +1,4 @@
-"""Tables of problems as networks."""
+"""Tables and texts of problems that are read as networks."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ ROWS = [
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_a_row_per_layer(tmp_path: Path, kind: str) -> None:
-    """In order, equal rows kept; other operators are counted by name; the library's pick is read."""
+def test_each_row_of_a_table_is_a_layer(tmp_path: Path, kind: str) -> None:
+    """Equal rows remain separate layers, and other operators are counted by name."""
     frame = pd.DataFrame([*ROWS, ROWS[0], {"op": "RELU", "n": 4, "c": 16, "h": 32, "w": 32}])
     frame["heuristic_algorithm"] = ["GEMM", None, "GEMM", None]
     path = tmp_path / f"net.{kind}"
@@ -31,8 +31,8 @@ def test_a_row_per_layer(tmp_path: Path, kind: str) -> None:
     assert read_network(path, batch=9).batch == 9
 
 
-def test_a_line_per_problem(tmp_path: Path) -> None:
-    """The texts of ``seer select``; settings for all."""
+def test_each_line_of_a_text_is_a_layer(tmp_path: Path) -> None:
+    """Each line is a problem as in ``seer select``; the settings apply to all lines."""
     path = tmp_path / "net.txt"
     path.write_text("# two layers\nn32c256h14w14k256r3s3p1u1\n-n 32 -c 8 -H 7 -k 8 -y 1\n")
     found = read_network(path, dtype="fp16", layout="NHWC")
@@ -40,8 +40,8 @@ def test_a_line_per_problem(tmp_path: Path) -> None:
     assert {(conv.dtype, conv.math, conv.layout) for conv in found.convs} == {("fp16", "tensor_op", "NHWC")}
 
 
-def test_training_from_a_table(tmp_path: Path) -> None:
-    """Every layer but the first has both gradients; one step over all weights."""
+def test_training_a_table_adds_gradients_and_optimizer(tmp_path: Path) -> None:
+    """Every layer but the first has both gradients; the optimizer updates all weights."""
     path = tmp_path / "net.csv"
     pd.DataFrame(ROWS).to_csv(path, index=False)
     found = read_network(path, training=True)
@@ -64,8 +64,7 @@ def test_training_from_a_table(tmp_path: Path) -> None:
         ("n,c,h,k,r,op\n1,2,3,,,RELU\n", "no row has"),
     ],
 )
-def test_tables_that_are_no_networks(tmp_path: Path, text: str, message: str) -> None:
-    """One line."""
+def test_tables_of_other_data_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as error:
@@ -73,20 +72,19 @@ def test_tables_that_are_no_networks(tmp_path: Path, text: str, message: str) ->
     assert "\n" not in str(error.value)
 
 
-def test_what_a_source_can_be(refused, tmp_path: Path) -> None:
-    """Nothing there; a symbolic size where there is none."""
+def test_unknown_sources_are_refused_with_suggestions(refused, tmp_path: Path) -> None:
     with refused("no such file; give an .onnx or .pt2 file"):
         read_network(tmp_path / "none.bin")
     (tmp_path / "vit_s.py").touch()
-    for wrong, right in ((tmp_path / "vits.py:build", "vit_s.py"), ("resnet5", "resnet50")):
-        with refused(f"did you mean {right}?"):
-            read_network(wrong)
+    for source, suggestion in ((tmp_path / "vits.py:build", "vit_s.py"), ("resnet5", "resnet50")):
+        with refused(f"did you mean {suggestion}?"):
+            read_network(source)
     with refused("--dim sets sizes of .onnx"):
         read_network(tmp_path / "net.csv", dims={"h": 3})
 
 
-def test_measured_layer_sequences(measurements: Path, tmp_path: Path) -> None:
-    """One network of the public table reads as it is: convolutions are layers, the rest is named."""
+def test_a_measured_layer_sequence_is_read(measurements: Path, tmp_path: Path) -> None:
+    """Convolutions of the public table are layers, and other operators are counted as unsupported."""
     frame = pd.read_parquet(measurements / "network_layer_sequences.parquet")
     part = frame[(frame["gpu"] == "Tesla T4") & (frame["batch"] == 8) & (frame["network"] == "ResNet050-v1")]
     part.to_parquet(tmp_path / "resnet.parquet")

@@ -1,4 +1,4 @@
-"""Torch modules on fake tensors, and exported programs without torch's loader."""
+"""Torch modules traced on fake tensors, and exported programs read without the loader of torch."""
 
 import importlib
 import sys
@@ -28,7 +28,7 @@ def _flops(network) -> int:
 
 
 def _needs_torchvision() -> None:
-    """It must be built for the torch that is installed, or its import fails with another error than ImportError."""
+    """Skip the test without a working torchvision; one built for another torch raises other errors than ImportError."""
     try:
         importlib.import_module("torchvision")
     except (ImportError, RuntimeError) as error:
@@ -44,8 +44,8 @@ LARGE = "resnet50", "vgg19", "transformer", *TORCHVISION_S
 
 
 @pytest.mark.parametrize("name", ["alexnet", "dlrm", *(pytest.param(x, marks=pytest.mark.slow) for x in LARGE)])
-def test_a_module_and_the_onnx_graph_that_ships_do_the_same(name: str) -> None:
-    """Same convolutions, forward and in a training iteration; FLOPs within what LRN and embeddings count apart."""
+def test_a_module_matches_the_shipped_onnx_graph(name: str) -> None:
+    """Convolutions are equal; FLOPs differ because LRN and embeddings are counted differently."""
     pytest.importorskip("onnx")
     if name in TORCHVISION_S:
         _needs_torchvision()
@@ -58,12 +58,11 @@ def test_a_module_and_the_onnx_graph_that_ships_do_the_same(name: str) -> None:
     trained = read_network(f"{MODULES}:{name}", batch=2, training=True)
     assert trained.training and not trained.unsupported
     assert _directions(trained) == _directions(training_iteration(graph))
-    if name != "dlrm":  # its dense step covers tables that the graph's does not
+    if name != "dlrm":  # the optimizer of the module also updates the embedding tables
         assert _flops(trained) == pytest.approx(_flops(training_iteration(graph)), rel=0.02)
 
 
-def test_layers_carry_the_modules_names() -> None:
-    """Forward and backward."""
+def test_layers_have_the_names_of_their_modules() -> None:
     names = {layer.name for layer in read_network(f"{MODULES}:mixed", training=True).layers}
     assert {"conv.convolution", "conv.convolution.bias", "norm.native_layer_norm", "optimizer"} <= names
     backward = {"conv.convolution_backward.bwd_filter", "norm.native_layer_norm_backward", "linear.mm", "linear.mm#2"}
@@ -71,7 +70,7 @@ def test_layers_carry_the_modules_names() -> None:
 
 
 class Parts(torch.nn.Module):
-    """Three products of one input, a module that hands its input on behind them, and keyword arguments."""
+    """Three products of one input, an identity module after two of them, and a keyword argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,8 +82,8 @@ class Parts(torch.nn.Module):
         return self.dropped(self.query(x)) * self.key(x) + scale * self.dropped(self.value(x))
 
 
-def test_gradients_stand_under_the_module_that_made_the_forward_call() -> None:
-    """Not under one that shared its input or handed its result on."""
+def test_gradients_have_the_name_of_the_module_of_the_forward_call() -> None:
+    """Modules that share the input, or pass the result on, do not get the gradients."""
     inputs = (torch.zeros(2, 8),), {"scale": torch.zeros(2, 8)}
     trained = module_network(Parts(), inputs, ReadOptions(training=True))
     layers = trained.layers
@@ -161,27 +160,27 @@ def copying(batch: int = 1):
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's module in the current folder."""
+    """Write a user's module into the current folder."""
     (tmp_path / "my_own_nets.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_own_nets", raising=False)
 
 
-def test_a_file_names_its_function(own: None, refused, tmp_path_factory) -> None:
-    """With the function's name, or alone where it defines one; from any folder."""
+def test_a_file_is_read_by_the_name_of_its_function(own: None, refused, tmp_path_factory) -> None:
+    """The function's name may be omitted if the file defines only one."""
     assert read_network("my_own_nets.py:plain").layers == read_network("my_own_nets:plain").layers
-    folder = tmp_path_factory.mktemp("elsewhere")
+    folder = tmp_path_factory.mktemp("other")
     (folder / "my_only_net.py").write_text(
         "import torch\ndef build():\n    return torch.nn.Linear(8, 8), (torch.zeros(2, 8),)\n"
     )
-    alone = read_network(folder / "my_only_net.py")
-    assert alone.layers and alone.layers == read_network(f"{folder}/my_only_net.py:build").layers
+    only = read_network(folder / "my_only_net.py")
+    assert only.layers and only.layers == read_network(f"{folder}/my_only_net.py:build").layers
     with refused("name one of its functions"):
         read_network("my_own_nets.py")
 
 
-def test_a_users_module(own: None) -> None:
-    """Padding "same", a transposed convolution, group norm; the batch of a callable without a parameter for it."""
+def test_a_user_module_is_read(own: None) -> None:
+    """The batch is set although the callable has no parameter for it."""
     found = read_network("my_own_nets:plain", batch=6)
     first, second = found.convs
     assert first == Conv(n=6, c=3, h=16, k=8, r=3, pad_h=2, dilation_h=2)
@@ -190,34 +189,32 @@ def test_a_users_module(own: None) -> None:
     assert not found.unsupported
 
 
-def test_inputs_by_name_and_in_a_list(own: None) -> None:
-    """Of the wanted batch, which is the network's."""
+def test_inputs_may_be_a_dict_or_a_list(own: None) -> None:
     for name in ("named", "listed"):
         found = read_network(f"my_own_nets:{name}", batch=6)
         assert found.layers and not found.unsupported and found.batch == 6
 
 
 @pytest.mark.slow
-def test_a_compiled_module_is_timed_compiled() -> None:
-    """Unless told otherwise."""
+def test_a_compiled_module_gets_the_compiled_runtime() -> None:
     from surrogate.network import time_module
 
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
-    times = [time_module(each, torch.zeros(2, 8), "t4", training=True) for each in (module, torch.compile(module))]
+    times = [time_module(m, torch.zeros(2, 8), "t4", training=True) for m in (module, torch.compile(module))]
     assert [time.host_time and time.host_time.runtime for time in times] == ["eager", "compiled"]
     assert MEMORY_NOTE in times[1].notes and MEMORY_NOTE not in times[0].notes
     assert all(layer.name.partition(".")[0] != "_orig_mod" for layer in times[1].layers)
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_module_in_eval_mode_is_trained_in_train_mode_which_a_note_says(training: bool) -> None:
+def test_training_a_module_in_eval_mode_adds_a_note(training: bool) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout().eval())
     found = module_network(module, torch.zeros(2, 8), ReadOptions(training=training))
     assert (EVAL_NOTE in found.notes) == training == ("native_dropout" in {layer.operator for layer in found.layers})
 
 
-def test_the_largest_batch_of_a_live_module() -> None:
-    """Fits, and one more does not."""
+def test_max_batch_finds_the_largest_batch_of_a_live_module() -> None:
+    """The largest batch fits, and one sample more does not."""
     from surrogate.network import time_module
 
     def timed(**settings: Any) -> NetworkTime:
@@ -238,8 +235,8 @@ def test_an_empty_tensor_costs_nothing() -> None:
     assert not found.unsupported and found.ignored["zeros"] == 1
 
 
-def test_a_constructor_that_reads_a_value(own: None) -> None:
-    """As vision transformers do for drop-path rates and RegNet for its widths: the module is built for real."""
+def test_a_constructor_may_read_tensor_values(own: None) -> None:
+    """Vision transformers read drop-path rates and RegNet its widths, so that the module is built with real values."""
     found = read_network("my_own_nets:drop", training=True)
     assert [layer.operator for layer in found.layers[:2]] == ["addmm", "mul"]
     assert not found.unsupported
@@ -291,8 +288,10 @@ ARCHITECTURES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_architectures_of_timm(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty of them, built as a user would."""
+def test_timm_architectures_are_almost_fully_supported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least 98 % of the operators of each architecture are supported."""
     pytest.importorskip("timm")
     builder = "import timm, torch\nfrom functools import partial\n"
     builder += "def build(name, batch=1):\n    model = timm.create_model(name)\n"
@@ -305,15 +304,15 @@ def test_architectures_of_timm(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(network.layers) / (len(network.layers) + sum(network.unsupported.values())) >= 0.98
 
 
-def test_layers_that_a_constructor_copies_are_copied_without_memory(own: None) -> None:
-    """torch's encoder deep-copies its block: what a batch needs is found by building it many times."""
-    counted = {read_network("my_own_nets:copying", batch=batch).parameters for batch in (1, 2, 3, 4)}
+def test_layers_copied_by_a_constructor_are_counted(own: None) -> None:
+    """The encoder of torch deep-copies its block, and the module is built once for each batch."""
+    parameters = {read_network("my_own_nets:copying", batch=batch).parameters for batch in (1, 2, 3, 4)}
     block = torch.nn.TransformerEncoderLayer(32, 2, 64)
-    assert counted == {3 * sum(weight.numel() for weight in block.parameters())}
+    assert parameters == {3 * sum(weight.numel() for weight in block.parameters())}
 
 
-def test_no_memory_is_needed(own: None) -> None:
-    """160 GB of weights."""
+def test_reading_a_large_module_allocates_no_weights(own: None) -> None:
+    """The module has 160 GB of weights."""
     assert read_network("my_own_nets:large").layers[0].problem.sizes["k"] == 200_000
 
 
@@ -329,8 +328,7 @@ def test_no_memory_is_needed(own: None) -> None:
         ("no_such_module_at_all:f", "no module no_such_module_at_all is in this folder"),
     ],
 )
-def test_what_a_users_module_can_do_wrong(own: None, name: str, message: str) -> None:
-    """One line each."""
+def test_an_invalid_user_module_is_refused_in_one_line(own: None, name: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         read_network(name)
     assert "\n" not in str(error.value)
@@ -338,7 +336,7 @@ def test_what_a_users_module_can_do_wrong(own: None, name: str, message: str) ->
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small program with a dynamic batch."""
+    """Return the path of a small exported program with a dynamic batch."""
     from torch import nn
 
     class Net(nn.Module):
@@ -361,8 +359,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("batch", [None, 32])
-def test_an_exported_program(exported: Path, batch: int | None) -> None:
-    """Its own batch, or another where it is dynamic; symbols in sums follow."""
+def test_an_exported_program_is_read(exported: Path, batch: int | None) -> None:
+    """A dynamic batch may be changed, and expressions of its symbol change with it."""
     found = read_exported(exported, ReadOptions(batch=batch))
     n = batch or 4
     assert found.batch == n
@@ -378,8 +376,8 @@ def test_an_exported_program(exported: Path, batch: int | None) -> None:
     assert "conv2d.bwd_data" not in trained
 
 
-def test_a_live_module_is_timed_in_place(refused, capfd) -> None:
-    """Its weights, gradients and mode stay; a limit on workspaces holds for every pick; torch logs no stack."""
+def test_timing_a_live_module_does_not_change_it(refused, capfd) -> None:
+    """Weights, gradients and mode do not change, and torch logs no stack."""
     from surrogate.network import time_module
 
     module = torch.nn.Sequential(
@@ -401,17 +399,17 @@ def test_a_live_module_is_timed_in_place(refused, capfd) -> None:
         time_module(3, inputs, "t4")
     with refused("the GPU is a Tensor"):
         time_module(module, "t4", inputs)
-    for wrong in ({"data_parallel": 0}, {"batch": -1}, {"training": "yes"}, {"dtype": "int8"}):
-        with refused(*wrong):
-            time_module(module, inputs, "t4", **wrong)
+    for invalid in ({"data_parallel": 0}, {"batch": -1}, {"training": "yes"}, {"dtype": "int8"}):
+        with refused(*invalid):
+            time_module(module, inputs, "t4", **invalid)
 
 
 class Recomputed(torch.nn.Module):
-    """Blocks of dropout and attention, whose activations are kept, or computed again in the backward pass."""
+    """Blocks of dropout and attention, with or without activation checkpointing."""
 
-    def __init__(self, *, again: bool) -> None:
+    def __init__(self, *, checkpointing: bool) -> None:
         super().__init__()
-        self.again = again
+        self.checkpointing = checkpointing
         self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
 
     def block(self, linear: Any, x: Any) -> Any:
@@ -422,7 +420,7 @@ class Recomputed(torch.nn.Module):
         for linear in self.blocks:
             run = (
                 partial(torch.utils.checkpoint.checkpoint, self.block, use_reentrant=False)
-                if self.again
+                if self.checkpointing
                 else self.block
             )
             x = run(linear, x)
@@ -430,21 +428,23 @@ class Recomputed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("amp", [None, "bf16"])
-def test_activations_that_are_computed_again_cost_time_and_save_memory(amp: str | None) -> None:
-    """Each block's forward pass runs twice."""
+def test_activation_checkpointing_costs_time_and_saves_memory(amp: str | None) -> None:
+    """With checkpointing, the forward pass of each block runs twice."""
     from surrogate.network import time_module
 
     inputs = torch.zeros(8, 4, 512, 64)
-    kept, again = (
-        time_module(Recomputed(again=again), inputs, "h100-sxm", training=True, amp=amp) for again in (False, True)
+    stored, recomputed = (
+        time_module(Recomputed(checkpointing=checkpointing), inputs, "h100-sxm", training=True, amp=amp)
+        for checkpointing in (False, True)
     )
     for word in ("scaled_dot_product_", "native_dropout"):
         before, after = (
-            sum(word in layer.name and "backward" not in layer.name for layer in time.layers) for time in (kept, again)
+            sum(word in layer.name and "backward" not in layer.name for layer in time.layers)
+            for time in (stored, recomputed)
         )
         assert after == 2 * before > 0
-    assert kept.memory_bytes and again.memory_bytes and again.memory_bytes < kept.memory_bytes
-    assert kept.total_us < again.total_us < 2 * kept.total_us
+    assert stored.memory_bytes and recomputed.memory_bytes and recomputed.memory_bytes < stored.memory_bytes
+    assert stored.total_us < recomputed.total_us < 2 * stored.total_us
 
 
 IMAGE, VOLUME = (2, 4, 12, 12), (2, 4, 6, 6, 6)
@@ -465,8 +465,8 @@ LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("training", [False, True])
-def test_layers_of_torch_are_wholly_supported(name: str, training: bool) -> None:
-    """Behind a convolution of one tap, so that there is a gradient; no operator of theirs is left out of the sums."""
+def test_torch_layers_are_fully_supported(name: str, training: bool) -> None:
+    """A 1×1 convolution before the layer makes sure that the layer has a gradient."""
     layer, shape = LAYERS[name]
     first = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)](4, 4, 1)
     found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), ReadOptions(training=training))
@@ -475,8 +475,8 @@ def test_layers_of_torch_are_wholly_supported(name: str, training: bool) -> None
 
 @pytest.mark.parametrize("training", [False, True])
 def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bool) -> None:
-    """As on a GPU: weights stay in fp32, attention is the fused kernel, and gradients follow their forward calls."""
-    plain, mixed = (read_network(f"{MODULES}:mixed", amp=amp, training=training) for amp in (None, "fp16"))
+    """As on a GPU, weights stay in fp32, attention is fused, and gradients have the types of their forward calls."""
+    fp32, mixed = (read_network(f"{MODULES}:mixed", amp=amp, training=training) for amp in (None, "fp16"))
     types = {layer.operator: layer.problem.dtype for layer in mixed.layers}
     product = "mm" if training else "bmm"
     assert {types["convolution"], types[product], types["_scaled_dot_product_flash_attention"]} == {"fp16"}
@@ -484,8 +484,8 @@ def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bo
     assert all(
         2 * layer.problem.multiply_adds == layer.problem.flops for layer in mixed.layers if "flash" in layer.operator
     )
-    assert mixed.weights_bytes == plain.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
-    casts = [network.layers for network in (plain, mixed)]
+    assert mixed.weights_bytes == fp32.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
+    casts = [network.layers for network in (fp32, mixed)]
     assert sum(layer.operator == "_to_copy" for layer in casts[1]) > sum(
         layer.operator == "_to_copy" for layer in casts[0]
     )
@@ -496,43 +496,43 @@ def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bo
 
 
 class Cast(torch.nn.Linear):
-    """A product under autocast for CUDA."""
+    """A product that runs under autocast for CUDA."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16):
             return super().forward(input)
 
 
-def test_autocast_for_cuda_counts_in_the_module_and_around_it(refused) -> None:
-    """As every name of the type does; torch turns CUDA's off where it finds none, which is refused around it."""
+def test_cuda_autocast_applies_inside_and_around_a_module(refused) -> None:
+    """Without CUDA, torch disables its autocast around a module, and the caller must give amp."""
     plain, inputs = torch.nn.Linear(8, 8), torch.zeros(4, 8)
     found = [module_network(Cast(8, 8), inputs)]
     found += [module_network(plain, inputs, ReadOptions(**{name: torch.bfloat16})) for name in ("amp", "dtype")]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found.append(module_network(plain, inputs))
-    assert [{layer.problem.dtype for layer in each.layers if layer.problem.multiply_adds} for each in found] == [
+    assert [{layer.problem.dtype for layer in network.layers if layer.problem.multiply_adds} for network in found] == [
         {"bf16"}
     ] * 4
     with torch.autocast("cuda", enabled=False), refused("give amp bf16"):
         module_network(plain, inputs)
 
 
-def test_products_run_in_tf32_where_torch_is_set_so() -> None:
-    """On a GPU that has it, which the headline says."""
+def test_products_run_in_tf32_if_torch_allows_it() -> None:
+    """A T4 has no TF32."""
     from surrogate.network import time_module
 
-    asked = torch.nn.Linear(4096, 4096), torch.zeros(4096, 4096)
-    plain = time_module(*asked, "h100-sxm")
+    query = torch.nn.Linear(4096, 4096), torch.zeros(4096, 4096)
+    fp32 = time_module(*query, "h100-sxm")
     torch.set_float32_matmul_precision("high")
     try:
-        tf32, older = (time_module(*asked, name) for name in ("h100-sxm", "t4"))
+        tf32, t4 = (time_module(*query, name) for name in ("h100-sxm", "t4"))
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert tf32.total_us < plain.total_us / 2 and "TF32" not in older.headline()
-    assert "products TF32" in tf32.headline() and "products fp32" in plain.headline()
+    assert tf32.total_us < fp32.total_us / 2 and "TF32" not in t4.headline()
+    assert "products TF32" in tf32.headline() and "products fp32" in fp32.headline()
 
 
-def test_autocast_is_for_modules_in_their_own_type(refused) -> None:
+def test_autocast_is_refused_for_graphs_and_other_dtypes(refused) -> None:
     for source, settings in (("resnet18", {}), (f"{MODULES}:mixed", {"dtype": "bf16"})):
         with refused("--amp"):
             read_network(source, amp="fp16", **settings)

@@ -1,4 +1,4 @@
-"""A training iteration derived from a forward pass: FLOPs, directions, what passes gradients on, the optimizer."""
+"""Training iterations derived from a forward pass: FLOPs, directions, backward operators and the optimizer."""
 
 from collections import Counter
 
@@ -21,18 +21,19 @@ NORM = BatchNormInference(n=8, c=16, h=14, w=14)
 
 
 @given(st.from_type(Conv))
-def test_a_convolution_triples(conv: Conv) -> None:
-    """Both gradients have the FLOPs of the forward pass."""
+def test_training_triples_the_flops_of_a_convolution(conv: Conv) -> None:
+    """Each of the two gradients has the FLOPs of the forward pass."""
     forward = conv if conv.direction == "fwd" else Conv(**{**conv.to_dict(), "direction": "fwd"})
-    made = list(backward(Layer("c", "Conv", forward, BOTH)))
-    assert [layer.problem.direction for layer in made] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
-    assert [layer.name for layer in made] == ["c.bwd_data", "c.bwd_filter"]
-    assert sum(layer.problem.flops for layer in made) == 2 * forward.flops
+    gradients = list(backward(Layer("c", "Conv", forward, BOTH)))
+    directions = [layer.problem.direction for layer in gradients]  # type: ignore[union-attr]
+    assert directions == ["bwd_data", "bwd_filter"]
+    assert [layer.name for layer in gradients] == ["c.bwd_data", "c.bwd_filter"]
+    assert sum(layer.problem.flops for layer in gradients) == 2 * forward.flops
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500), st.integers(1, 9))
-def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
-    """dA is m × k by n, dB is k × n by m."""
+def test_training_triples_the_flops_of_a_product(m: int, n: int, k: int, batch: int) -> None:
+    """The gradient of A is an m × k product over n, that of B a k × n product over m."""
     problem = gemm(m, n, k, batch=batch)
     first, second = (layer.problem for layer in backward(Layer("g", "MatMul", problem, BOTH)))
     assert (first.m, first.n, first.k, first.batch) == (m, k, n, batch)
@@ -58,8 +59,8 @@ def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
         (streamed("reduce", [IMAGE], [(8, 16)], "fp32"), ["streamed"]),
     ],
 )
-def test_gradients_by_kind(problem, kinds: list[str]) -> None:
-    """Each kind's own backward operator, or none where the gradient passes through."""
+def test_each_kind_has_its_backward_operators(problem, kinds: list[str]) -> None:
+    """A kind has no backward operator if its gradient passes through unchanged."""
     assert [layer.problem.kind for layer in backward(Layer("x", "Op", problem, (INPUT,)))] == kinds  # type: ignore[union-attr]
     assert list(backward(Layer("x", "Op", problem, ()))) == []
 
@@ -68,15 +69,15 @@ def test_gradients_by_kind(problem, kinds: list[str]) -> None:
     ("optimizer", "moved", "states"), [("adam", 7, 2), ("adamw", 7, 2), ("sgd", 3, 0), ("sgd-momentum", 5, 1)]
 )
 def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, moved: int, states: int) -> None:
-    """Every value once: weights and states are read and written, gradients read."""
+    """Weights and states are read and written once, and gradients are read once."""
     conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
-    whole = with_training(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
-    assert whole.layers[-1].operator == optimizer and optimizer in whole.notes[-1]
-    assert (whole.layers[-1].problem.dram_bytes, whole.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
+    trained = with_training(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
+    assert trained.layers[-1].operator == optimizer and optimizer in trained.notes[-1]
+    assert (trained.layers[-1].problem.dram_bytes, trained.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
 
 
-def test_a_whole_iteration() -> None:
-    """Forward, then backward in reverse, then one step over all weights; twice is once."""
+def test_an_iteration_is_forward_backward_and_optimizer() -> None:
+    """The backward pass has the reverse order; an iteration of an iteration is the same iteration."""
     conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
     layers = (
         Layer("c1", "Conv", conv, (WEIGHT,), 2304),
@@ -84,8 +85,8 @@ def test_a_whole_iteration() -> None:
         Layer("c2", "Conv", conv, BOTH, 2304),
         Layer("e", "Gather", EmbeddingBag(batch=8, rows=1000, dim=64), (WEIGHT,), 64_000),
     )
-    made = training_iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
-    assert [layer.name for layer in made.layers] == [
+    iteration = training_iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
+    assert [layer.name for layer in iteration.layers] == [
         "c1",
         "n1",
         "c2",
@@ -97,9 +98,9 @@ def test_a_whole_iteration() -> None:
         "c1.bwd_filter",
         "optimizer",
     ]
-    assert made.layers[1].problem.kind == "batch_norm"  # type: ignore[union-attr]
-    step = made.layers[-1].problem
+    assert iteration.layers[1].problem.kind == "batch_norm"  # type: ignore[union-attr]
+    step = iteration.layers[-1].problem
     assert step.dram_bytes == 4 * 7 * (2304 + 32 + 2304)  # type: ignore[union-attr]
-    assert (made.training, made.ignored, made.unsupported) == (True, {"Reshape": 1}, {"LSTM": 2})
-    assert training_iteration(made) is made
-    assert Counter(layer.operator for layer in made.layers)["Conv.bwd_filter"] == 2
+    assert (iteration.training, iteration.ignored, iteration.unsupported) == (True, {"Reshape": 1}, {"LSTM": 2})
+    assert training_iteration(iteration) is iteration
+    assert Counter(layer.operator for layer in iteration.layers)["Conv.bwd_filter"] == 2

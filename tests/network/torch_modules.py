@@ -1,4 +1,4 @@
-"""Torch modules as ``seer network`` asks for them: each function returns (module, inputs) at a batch size."""
+"""Torch modules for ``seer network``: each function returns (module, inputs) at a batch size."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,7 @@ def _of_torchvision(name: str, batch: int = 1) -> Built:
 
 
 def __getattr__(name: str) -> Callable[..., Built]:
-    """A network of torchvision by its name there."""
+    """Return the function of a network by its name in torchvision."""
     if name.startswith("_"):
         raise AttributeError(name)
     return partial(_of_torchvision, name)
@@ -29,7 +29,7 @@ def _images(batch: int) -> torch.Tensor:
 
 
 def _features(channels: int, *layers: tuple[int, int, int, int] | str) -> nn.Sequential:
-    """Convolutions (filters, size, stride, padding) with ReLU; a text is a pooling by 2, of windows so wide."""
+    """Return convolutions (filters, size, stride, padding) with ReLU; a text is the window of a pooling by 2."""
     modules: list[nn.Module] = []
     for layer in layers:
         if isinstance(layer, str):
@@ -42,21 +42,21 @@ def _features(channels: int, *layers: tuple[int, int, int, int] | str) -> nn.Seq
 
 
 def alexnet(batch: int = 1) -> Built:
-    """Krizhevsky (2014), "One weird trick": the widths of one of two GPUs."""
+    """Return AlexNet with the widths of one of two GPUs: Krizhevsky (2014), "One weird trick"."""
     windows = [(192, 5, 1, 2), "3", (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), "3"]
     features = _features(3, (64, 11, 4, 2), "3", *windows)
     return nn.Sequential(features, _perceptron(256 * 36, 4096, 4096, 1000)), (_images(batch),)
 
 
 def vgg19(batch: int = 1) -> Built:
-    """Simonyan and Zisserman (2015), column E."""
+    """Return VGG-19: Simonyan and Zisserman (2015), column E."""
     blocks = [[(width, 3, 1, 1)] * count + ["2"] for width, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))]
     features = _features(3, *(layer for block in blocks for layer in block))
     return nn.Sequential(features, _perceptron(512 * 49, 4096, 4096, 1000)), (_images(batch),)
 
 
 class Bottleneck(nn.Module):
-    """He et al. (2016): 1 × 1, 3 × 3 and 1 × 1 convolutions beside a shortcut; the 3 × 3 one strides."""
+    """A block of 1 × 1, 3 × 3 and 1 × 1 convolutions with a shortcut: He et al. (2016); the 3 × 3 has the stride."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Bottleneck(nn.Module):
         self.shortcut = _normed(channels, 4 * width, 1, stride) if channels != 4 * width else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same sizes, halved by a stride of 2."""
+        """Return the output, with half the height and width if the stride is 2."""
         return functional.relu(self.convs(x) + self.shortcut(x))
 
 
@@ -76,7 +76,7 @@ def _normed(channels: int, filters: int, size: int, stride: int) -> nn.Sequentia
 
 
 def resnet50(batch: int = 1) -> Built:
-    """He et al. (2016), table 1."""
+    """Return ResNet-50: He et al. (2016), table 1."""
     blocks, channels = [], 64
     for width, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for number in range(count):
@@ -92,7 +92,7 @@ def _perceptron(*widths: int) -> nn.Sequential:
 
 
 class Dlrm(nn.Module):
-    """Naumov et al. (2019): dense features, bags of 32 rows of eight tables, pairwise products, a perceptron on top."""
+    """Dense features, bags of 32 rows of eight tables, pairwise products and a perceptron: Naumov et al. (2019)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,27 +101,27 @@ class Dlrm(nn.Module):
         self.top = nn.Sequential(_perceptron(64 + 81, 512, 256), nn.Linear(256, 1), nn.Sigmoid())
 
     def forward(self, dense: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
-        """The probability of a click."""
+        """Return the probability of a click."""
         dense = self.dense(dense)
-        bags = [table(each) for table, each in zip(self.tables, indices, strict=True)]
+        bags = [table(rows) for table, rows in zip(self.tables, indices, strict=True)]
         rows = torch.stack([dense, *bags], 1)
         return self.top(torch.cat([dense, (rows @ rows.transpose(1, 2)).flatten(1)], 1))
 
 
 def dlrm(batch: int = 1) -> Built:
-    """As the graph of that name has it."""
+    """Return DLRM with the sizes of the shipped graph."""
     return Dlrm(), (torch.zeros(batch, 13), *torch.zeros(8, batch, 32, dtype=torch.int64))
 
 
 def transformer(batch: int = 1) -> Built:
-    """Vaswani et al. (2017), section 3: six encoder blocks of width 512 with 8 heads, on 128 tokens."""
+    """Return six encoder blocks of width 512 with 8 heads, on 128 tokens: Vaswani et al. (2017), section 3."""
     block = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, activation="gelu", batch_first=True)
     module = nn.Sequential(nn.Embedding(32_000, 512), nn.TransformerEncoder(block, 6))
     return module, (torch.zeros(batch, 128, dtype=torch.int64),)
 
 
 class Mixed(nn.Module):
-    """Operators that autocast runs in half precision, in fp32, and as their inputs are."""
+    """Operators that autocast runs in half precision, in fp32, or in the type of their inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Mixed(nn.Module):
         self.norm = nn.LayerNorm(32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Convolution, product, norm, attention over one head, softmax."""
+        """Return the softmax of attention over one head, after a convolution, a product and a norm."""
         x = functional.relu(self.conv(x)).flatten(2).transpose(1, 2)
         x = functional.gelu(self.norm(self.linear(x)))
         x = x.unsqueeze(1).half()
@@ -138,5 +138,5 @@ class Mixed(nn.Module):
 
 
 def mixed(batch: int = 2) -> Built:
-    """The module and its input."""
+    """Return `Mixed` and its input."""
     return Mixed(), (torch.empty(batch, 8, 10, 10),)
