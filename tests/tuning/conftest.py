@@ -1,4 +1,4 @@
-"""A bundle of the made-up kernel, fitted once."""
+"""A bundle fitted on the made-up kernel."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from surrogate.bundle.bundle import Bundle, save
 from surrogate.bundle.train import train
 from tests.tuning.made_up import COLUMNS, SHAPES, times
 
-HELD = ((256, 2048), (1024, 512))
-"""Shapes that training does not see."""
+HOLDOUT = ((256, 2048), (1024, 512))
+"""Shapes left out of training."""
 
 
 @pytest.fixture(scope="session")
 def bundle() -> Bundle:
-    shapes = tuple(shape for shape in SHAPES if shape not in HELD)
+    shapes = tuple(shape for shape in SHAPES if shape not in HOLDOUT)
     return train(times(shapes, ("v100-sxm2-16gb", "our own gpu")), kernel=COLUMNS)
 
 

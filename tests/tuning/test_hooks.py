@@ -1,4 +1,4 @@
-"""The search behind each client: Optuna's study, Kernel Tuner in simulation, a launch of Triton's, and by itself."""
+"""The tuner and its clients: an Optuna study, Kernel Tuner in simulation, and a Triton performance model."""
 
 import itertools
 import json
@@ -17,11 +17,11 @@ from tests.known import cases
 from tests.tuning.made_up import PARAMETERS, VALUES, times
 
 GPU, SHAPE = "a100-sxm4-80gb", (256, 2048)
-"""Neither was seen in training."""
+"""A GPU and a shape that are left out of training."""
 
 
 def truth() -> dict[tuple[object, ...], float]:
-    """Configuration → time in µs; NaN where it fails."""
+    """Return configuration → time in µs; NaN if it fails."""
     table = times((SHAPE,), (GPU,))
     return dict(zip(table[list(PARAMETERS)].itertuples(index=False, name=None), table["time_us"], strict=True))
 
@@ -30,7 +30,7 @@ def problem() -> dict[str, int]:
     return dict(zip(("m", "n"), SHAPE, strict=True))
 
 
-def measured_all(tuner: Tuner, count: int) -> list[tuple[object, ...]]:
+def measure(tuner: Tuner, count: int) -> list[tuple[object, ...]]:
     """Measure the next ``count`` configurations and return their keys."""
     times_us = truth()
     proposed = []
@@ -44,64 +44,64 @@ def measured_all(tuner: Tuner, count: int) -> list[tuple[object, ...]]:
 
 def test_ten_measurements_on_a_new_gpu_come_near_the_best(bundle: Bundle) -> None:
     tuner = Tuner(bundle, GPU, problem())
-    measured_all(tuner, 10)
+    measure(tuner, 10)
     assert tuner.best is not None
     assert tuner.best[1] <= 1.1 * np.nanmin(list(truth().values()))
 
 
-def test_it_never_asks_twice_and_at_last_for_everything(bundle: Bundle) -> None:
+def test_the_tuner_proposes_every_configuration_once(bundle: Bundle) -> None:
     tuner = Tuner(bundle, GPU, problem())
-    proposed = measured_all(tuner, len(truth()) + 5)
+    proposed = measure(tuner, len(truth()) + 5)
     assert len(proposed) == len(set(proposed)) == len(tuner.configurations)
     assert tuner.best is not None
     assert tuner.best[1] == np.nanmin(list(truth().values()))
     assert tuner.ask(3) == []
 
 
-def test_a_description_alone_is_a_cold_start() -> None:
-    plain = {"name": "made_up", "sizes": ["m", "n"], "parameters": dict(VALUES), "conditions": []}
+def test_a_description_without_a_bundle_is_tuned_from_a_cold_start() -> None:
+    description = {"name": "made_up", "sizes": ["m", "n"], "parameters": dict(VALUES), "conditions": []}
     for formulas in ({}, {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"}):
-        tuner = Tuner(description_of({**plain, "formulas": formulas}, "here"), GPU, problem())
-        measured_all(tuner, 30)
+        tuner = Tuner(description_of({**description, "formulas": formulas}, "here"), GPU, problem())
+        measure(tuner, 30)
         assert tuner.best is not None
         assert tuner.best[1] <= 1.3 * np.nanmin(list(truth().values()))
 
 
-def test_an_interrupted_search_goes_on(refused, bundle: Bundle, tmp_path: Path) -> None:
+def test_an_interrupted_search_resumes_from_its_log(refused, bundle: Bundle, tmp_path: Path) -> None:
     log = tmp_path / "search.jsonl"
-    first = measured_all(Tuner(bundle, GPU, problem(), log=log), 4)
-    log.write_text(log.read_text() + '{"configuration": {"block_')  # killed as it wrote
-    again = Tuner(bundle, GPU, problem(), log=log)
-    assert again.evaluations == 4
-    assert not set(measured_all(again, 6)) & set(first)
+    earlier = measure(Tuner(bundle, GPU, problem(), log=log), 4)
+    log.write_text(log.read_text() + '{"configuration": {"block_')  # the process was killed while writing
+    resumed = Tuner(bundle, GPU, problem(), log=log)
+    assert resumed.evaluations == 4
+    assert not set(measure(resumed, 6)) & set(earlier)
     with refused("another file"):
         Tuner(bundle, "l40s", problem(), log=log)
 
 
 @cases(__file__)
-def test_what_is_no_problem_is_one_line(bundle: Bundle, arguments: dict[str, Any], words: str) -> None:
+def test_an_invalid_problem_is_refused_in_one_line(bundle: Bundle, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Tuner(bundle, GPU, **arguments)
 
 
-def test_a_gpu_is_named_and_an_unknown_one_warned_of(refused, bundle: Bundle) -> None:
+def test_a_missing_gpu_is_refused_and_an_unknown_gpu_is_warned_about(refused, bundle: Bundle) -> None:
     with refused("gpu is missing"):
         Tuner(bundle, problem=problem())
     with pytest.warns(UserWarning, match="the GPU rtx-4091 is not registered.*did you mean"):
         Tuner(bundle, "rtx-4091", problem())
 
 
-def test_what_cannot_be_told_is_one_line(refused, bundle: Bundle) -> None:
+def test_an_invalid_measurement_is_refused_in_one_line(refused, bundle: Bundle) -> None:
     tuner = Tuner(bundle, GPU, problem())
     (configuration,) = tuner.ask()
-    for wrong in (0.0, -1.0, float("nan")):
+    for time_us in (0.0, -1.0, float("nan")):
         with refused("above 0"):
-            tuner.tell(configuration, wrong)
+            tuner.tell(configuration, time_us)
     with refused("not one of the"):
         tuner.tell({**configuration, "block_m": 17}, 1.0)
 
 
-def test_a_study_of_optunas(bundle: Bundle) -> None:
+def test_the_sampler_finds_a_good_configuration_in_an_optuna_study(bundle: Bundle) -> None:
     times_us = truth()
 
     def objective(trial: optuna.Trial) -> float:
@@ -120,13 +120,13 @@ def test_a_study_of_optunas(bundle: Bundle) -> None:
     study.optimize(objective, n_trials=10)
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 10
     assert study.best_value <= 1.1 * np.nanmin(list(times_us.values()))
-    # Another process goes on with the same study: its configurations are not proposed again.
+    # Another sampler continues the same study and proposes none of its configurations again.
     study.sampler = Sampler(bundle, GPU, problem())
     study.optimize(objective, n_trials=5)
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 15
 
 
-def test_a_launch_of_tritons_is_ranked(refused, bundle: Bundle) -> None:
+def test_the_triton_performance_model_ranks_configurations(refused, bundle: Bundle) -> None:
     model = perf_model(bundle, gpu=GPU)
     times_us = truth()
     scores = {key: model(**dict(zip(PARAMETERS, key, strict=True)), **problem(), x_ptr=None) for key in times_us}
@@ -136,27 +136,27 @@ def test_a_launch_of_tritons_is_ranked(refused, bundle: Bundle) -> None:
         model(m=1, **dict(zip(PARAMETERS, next(iter(times_us)), strict=True)))
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_kernel_tuner_takes_it_as_its_strategy(bundle_path: Path, tmp_path: Path, known: bool) -> None:
-    """Where it knows the kernel, the space may have parameters that follow from those of the bundle."""
+@pytest.mark.parametrize("has_bundle", [True, False])
+def test_kernel_tuner_accepts_the_search_as_its_strategy(bundle_path: Path, tmp_path: Path, has_bundle: bool) -> None:
+    """With a bundle, the space may have parameters that are derived from those of the bundle."""
     package = pytest.importorskip("kernel_tuner")
     cache = {}
     warps = PARAMETERS.index("warps")
-    for known_key, time_us in truth().items():
-        key = (*known_key, 32 * int(str(known_key[warps]))) if known else known_key
+    for base_key, time_us in truth().items():
+        key = (*base_key, 32 * int(str(base_key[warps]))) if has_bundle else base_key
         entry: dict[str, object] = dict(zip((*PARAMETERS, "threads"), key, strict=False))
         entry["time"] = "RuntimeFailedConfig" if np.isnan(time_us) else time_us / 1e3
         parts = ("compile", "verification", "benchmark", "strategy", "framework")
         extra = dict.fromkeys((f"{part}_time" for part in parts), 1)
         cache[",".join(map(str, key))] = entry | extra | {"times": [entry["time"]], "timestamp": "2026-01-01 00:00:00"}
     parameters = {name: list(values) for name, values in VALUES.items()}
-    if known:
+    if has_bundle:
         parameters["threads"] = [32 * number for number in VALUES["warps"]]
     head = {"device_name": GPU, "kernel_name": "made_up", "problem_size": list(SHAPE), "objective": "time"}
     keys = {"tune_params_keys": list(parameters), "tune_params": parameters}
     path = tmp_path / "cache.json"
     path.write_text(json.dumps({**head, **keys, "cache": cache}))
-    options = {"bundle": str(bundle_path), "gpu": GPU, "problem": problem()} if known else {}
+    options = {"bundle": str(bundle_path), "gpu": GPU, "problem": problem()} if has_bundle else {}
     source, arguments = "void made_up(float *a) {}", [np.zeros(1, dtype=np.float32)]
     results, _ = package.tune_kernel(
         "made_up",
@@ -171,14 +171,16 @@ def test_kernel_tuner_takes_it_as_its_strategy(bundle_path: Path, tmp_path: Path
         cache=str(path),
         block_size_names=["block_m", "block_n"],
         quiet=True,
-        restrictions=["threads == 32 * warps"] if known else None,
+        restrictions=["threads == 32 * warps"] if has_bundle else None,
     )
     measured = {tuple(result[name] for name in PARAMETERS) for result in results}
     assert len(measured) == len(results) == 15
     best_us = np.nanmin([truth()[key] for key in measured])
-    assert best_us <= (1.1 if known else 2.0) * np.nanmin(list(truth().values()))
+    assert best_us <= (1.1 if has_bundle else 2.0) * np.nanmin(list(truth().values()))
 
 
-def test_all_combinations_are_the_space_of_a_description_without_conditions() -> None:
+def test_a_description_without_conditions_allows_all_combinations() -> None:
     tuner = Tuner(Description("plain", (), {"a": (1, 2), "b": ("x", "y")}), GPU)
-    assert {tuple(each.values()) for each in tuner.configurations} == set(itertools.product((1, 2), ("x", "y")))
+    assert {tuple(configuration.values()) for configuration in tuner.configurations} == set(
+        itertools.product((1, 2), ("x", "y"))
+    )

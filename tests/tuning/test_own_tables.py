@@ -1,4 +1,4 @@
-"""A described kernel with formulas keeps to data sheets, and what is wrong with its table or its question is said."""
+"""A described kernel with formulas: limits of datasheets, units, conditions, and refused tables and queries."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,56 +29,59 @@ FORMULAS = {
 MEASURED = ("v100-sxm2-16gb", "a100-sxm4-80gb")
 LARGE = "made_up:m4096n2048"
 FLOPS = 2.0 * 4096 * 2048 * 768
-PLAIN = COLUMNS.of(times(), "here").to_dict()
+DESCRIPTION = COLUMNS.of(times(), "here").to_dict()
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    """The square's half of the made-up shapes."""
+    """Return the rows of every second made-up shape on the measured GPUs."""
     return times(SHAPES[::2], MEASURED)
 
 
 @pytest.fixture(scope="module")
-def own(table: pd.DataFrame) -> Bundle:
-    return train(table, kernel=description_of({**PLAIN, "formulas": FORMULAS, "conditions": ["warps < 9"]}, "here"))
+def own_bundle(table: pd.DataFrame) -> Bundle:
+    """Return a bundle fitted on the table, with formulas and a condition."""
+    return train(
+        table, kernel=description_of({**DESCRIPTION, "formulas": FORMULAS, "conditions": ["warps < 9"]}, "here")
+    )
 
 
-@pytest.mark.parametrize("board", ["rtx-4090", "l4", "mi300x"])
-def test_a_board_never_measured_keeps_its_data_sheet(own: Bundle, board: str) -> None:
-    selection = Predictor(own, gpu=board).select(LARGE)
-    specified = gpu(board)
-    greatest = max(specified.fp8_tensor_tflops, specified.int8_tensor_tflops, specified.fp16_tensor_tflops)
+@pytest.mark.parametrize("name", ["rtx-4090", "l4", "mi300x"])
+def test_times_on_an_unmeasured_gpu_respect_its_datasheet(own_bundle: Bundle, name: str) -> None:
+    selection = Predictor(own_bundle, gpu=name).select(LARGE)
+    datasheet = gpu(name)
+    max_tflops = max(datasheet.fp8_tensor_tflops, datasheet.int8_tensor_tflops, datasheet.fp16_tensor_tflops)
     for ranked in selection.candidates:
-        assert ranked.time_us >= FLOPS / specified.fp16_tensor_tflops / 1e6 * 0.999
-        assert ranked.lower_us >= FLOPS / greatest / 1e6 * 0.999
+        assert ranked.time_us >= FLOPS / datasheet.fp16_tensor_tflops / 1e6 * 0.999
+        assert ranked.lower_us >= FLOPS / max_tflops / 1e6 * 0.999
     texts = [excluded.reason for excluded in selection.excluded]
-    assert any("shared_bytes is above 101,376, the most on" in text for text in texts) == (board != "mi300x")
+    assert any("shared_bytes is above 101,376, the most on" in text for text in texts) == (name != "mi300x")
 
 
-def test_a_board_never_measured_is_as_near_to_its_roofline_as_others(table: pd.DataFrame) -> None:
-    """Known answer: a kernel that moves 800 bytes an element at two thirds of every board's bandwidth."""
+def test_an_unmeasured_gpu_is_as_close_to_its_roofline_as_measured_gpus(table: pd.DataFrame) -> None:
+    """The kernel moves 800 bytes per element at two thirds of the bandwidth of each GPU."""
     moved = 800.0 * table["m"] * table["n"]
     rate = table["gpu"].map(lambda name: gpu(str(name)).dram_gbs * 1e3)
     slower = 1 + 0.05 * table["warps"]
     formulas = {"flops": "2 * m * n", "bytes": "800 * m * n"}
-    kernel = description_of({**PLAIN, "name": "moved", "formulas": formulas}, "here")
-    made = table.assign(time_us=(1.5 * moved / rate * slower).where(table["status"] == "ok"))
-    bundle = train(made, kernel=kernel)
-    for board in ("t4", "l4", "rtx-4090"):
-        answer = Predictor(bundle, gpu=board).select("moved:m4096n2048")
-        truth = 1.5 * 800 * 4096 * 2048 / gpu(board).dram_gbs / 1e3
-        assert truth / 1.5 < answer.time_us < 1.5 * truth, board
-        assert answer.candidates[0].lower_us < truth < answer.candidates[0].upper_us, board
+    kernel = description_of({**DESCRIPTION, "name": "moved", "formulas": formulas}, "here")
+    measured = table.assign(time_us=(1.5 * moved / rate * slower).where(table["status"] == "ok"))
+    bundle = train(measured, kernel=kernel)
+    for name in ("t4", "l4", "rtx-4090"):
+        answer = Predictor(bundle, gpu=name).select("moved:m4096n2048")
+        truth = 1.5 * 800 * 4096 * 2048 / gpu(name).dram_gbs / 1e3
+        assert truth / 1.5 < answer.time_us < 1.5 * truth, name
+        assert answer.candidates[0].lower_us < truth < answer.candidates[0].upper_us, name
 
 
-def test_a_name_that_nobody_knows_lies_between_the_measured_boards(own: Bundle) -> None:
-    best = {name: Predictor(own, gpu=name).select(LARGE).time_us for name in (*MEASURED, "foo9")}
+def test_times_of_an_unknown_gpu_are_between_those_of_measured_gpus(own_bundle: Bundle) -> None:
+    best = {name: Predictor(own_bundle, gpu=name).select(LARGE).time_us for name in (*MEASURED, "foo9")}
     low, high = sorted(best[name] for name in MEASURED)
     assert 0.7 * low <= best["foo9"] <= 1.4 * high
 
 
-def test_no_launch_is_shorter_than_one_and_a_size_of_nothing_is_refused(refused, own: Bundle) -> None:
-    predictor = Predictor(own, gpu="v100")
+def test_a_launch_takes_at_least_1_us_and_a_size_of_0_is_refused(refused, own_bundle: Bundle) -> None:
+    predictor = Predictor(own_bundle, gpu="v100")
     tiny = predictor.select("m1n1")
     assert tiny.candidates[0].lower_us >= 1.0
     assert "m 1 lies outside" in str(tiny.reason)
@@ -87,17 +90,17 @@ def test_no_launch_is_shorter_than_one_and_a_size_of_nothing_is_refused(refused,
         predictor.select("m0n1")
 
 
-def test_a_table_without_parameters_gets_the_fastest_that_runs(own: Bundle, table: pd.DataFrame) -> None:
+def test_a_query_without_parameters_gets_the_fastest_configuration(own_bundle: Bundle, table: pd.DataFrame) -> None:
     query = table[["gpu", "m", "n"]].drop_duplicates()
-    answers = Predictor(own).predict(query).to_frame()
+    answers = Predictor(own_bundle).predict(query).to_frame()
     ran = table.groupby(["gpu", "m", "n"], sort=False)["time_us"].min().to_numpy()
     assert answers["predicted_us"].to_numpy() == pytest.approx(ran, rel=1e-5)
     assert set(answers["source"]) == {"measured"}
     assert answers["algorithm"].ne("").all()
 
 
-def test_each_reason_of_an_exclusion_has_its_count(own: Bundle) -> None:
-    measured = Predictor(own, gpu="v100").select("made_up:m64n128")
+def test_excluded_configurations_are_counted_by_reason(own_bundle: Bundle) -> None:
+    measured = Predictor(own_bundle, gpu="v100").select("made_up:m64n128")
     assert [note for note in measured.table().notes if "excluded" in note] == [
         "excluded 2 configurations: failed in its measurement"
     ]
@@ -112,21 +115,23 @@ def test_each_reason_of_an_exclusion_has_its_count(own: Bundle) -> None:
         ({"conditions": ["warps > 99"]}, "condition 'warps > 99' holds in no row"),
     ],
 )
-def test_what_a_description_cannot_mean_is_refused(refused, table: pd.DataFrame, change: dict[str, Any], words: str):
+def test_a_description_that_contradicts_the_rows_is_refused(
+    refused, table: pd.DataFrame, change: dict[str, Any], words: str
+):
     with refused(words):
-        train(table, kernel=description_of({**PLAIN, **change}, "here"))
+        train(table, kernel=description_of({**DESCRIPTION, **change}, "here"))
 
 
-def test_units_and_conditions_that_rows_contradict_are_warned_of(table: pd.DataFrame) -> None:
-    kernel = description_of({**PLAIN, "formulas": FORMULAS, "conditions": ["warps < 8"]}, "here")
+def test_suspicious_units_and_conditions_give_warnings(table: pd.DataFrame) -> None:
+    kernel = description_of({**DESCRIPTION, "formulas": FORMULAS, "conditions": ["warps < 8"]}, "here")
     for factor, words in ((1.0, []), (1e-6, ["are these s?"] * 2), (1e-3, ["are these ms?"] * 2)):
         data = as_dataset(table.assign(time_us=table["time_us"] * factor), kernel)
         *units, condition = unit_warnings(data.frame, own=data.own)
-        assert [each[-len(word) :] for each, word in zip(units, words, strict=True)] == words
+        assert [warning[-len(word) :] for warning, word in zip(units, words, strict=True)] == words
         assert f"'warps < 8' excludes {(table['warps'] == 8).sum():,} of" in condition
 
 
-def test_repeats_of_one_configuration_count_by_their_median(table: pd.DataFrame) -> None:
+def test_repeated_configurations_become_their_median(table: pd.DataFrame) -> None:
     first = table[table["status"] == "ok"].head(1)
     repeats = [first.assign(time_us=time_us) for time_us in (1.0, 5.0, 9.0)]
     data = as_dataset(pd.concat([table.drop(first.index), *repeats]), COLUMNS)
@@ -135,29 +140,29 @@ def test_repeats_of_one_configuration_count_by_their_median(table: pd.DataFrame)
     assert data.frame["time_us"].iloc[-1] == 5.0
 
 
-def test_the_models_of_a_table_without_formulas_are_compared(table: pd.DataFrame, monkeypatch) -> None:
-    given = {"sizes": ["m", "n"], "parameters": PARAMETERS, "folds_count": 3}
-    rows = compare(table, models="linear-terms,linear-dims", **given).results["choice_rows"]
+def test_models_are_compared_on_a_table_without_formulas(table: pd.DataFrame, monkeypatch) -> None:
+    options = {"sizes": ["m", "n"], "parameters": PARAMETERS, "folds_count": 3}
+    rows = compare(table, models="linear-terms,linear-dims", **options).results["choice_rows"]
     assert {row["model"] for row in rows if row["n"]} >= {"linear-terms", "linear-dims"}
     monkeypatch.setattr(LinearTerms, "_fit", lambda *_: 1 / 0)
-    rows = compare(table, models="linear-terms,linear-dims", **given).results["choice_rows"]
+    rows = compare(table, models="linear-terms,linear-dims", **options).results["choice_rows"]
     reasons = {row["model"]: row.get("reason") for row in rows}
     assert reasons["linear-terms"] == "linear-terms: ZeroDivisionError: division by zero"
     assert reasons["linear-dims"] is None
 
 
-def test_fits_that_were_kept_are_not_those_of_another_description(tmp_path: Path) -> None:
-    kept = []
+def test_kept_fits_are_not_reused_for_another_description(tmp_path: Path) -> None:
+    kept_files = []
     for flops in ("m * n", "m * n * 4096"):
-        kernel = description_of({**PLAIN, "formulas": {"flops": flops}}, "here")
+        kernel = description_of({**DESCRIPTION, "formulas": {"flops": flops}}, "here")
         train(times(SHAPES[:2], MEASURED[:1]), kernel=kernel, keep=tmp_path)
-        kept.append(len(list(tmp_path.iterdir())))
-    assert kept[1] == 2 * kept[0] > 0
+        kept_files.append(len(list(tmp_path.iterdir())))
+    assert kept_files[1] == 2 * kept_files[0] > 0
 
 
-def test_what_is_asked_wrongly_is_one_line(refused, own: Bundle, table: pd.DataFrame) -> None:
-    predictor = Predictor(own, gpu="v100")
-    for ask, words in (
+def test_an_invalid_call_is_refused_in_one_line(refused, own_bundle: Bundle, table: pd.DataFrame) -> None:
+    predictor = Predictor(own_bundle, gpu="v100")
+    for call, words in (
         (lambda: predictor.select({"m": 64, "n": 128, "dtype": "fp16"}), "made_up has no dtype; a problem has m, n"),
         (lambda: predictor.predict("m64n128", {"warps": 4}), "algorithm is a dict"),
         (lambda: predictor.select("matmul:m64n128"), "is of the kernel made_up; write it as in made_up:m8n8"),
@@ -166,11 +171,11 @@ def test_what_is_asked_wrongly_is_one_line(refused, own: Bundle, table: pd.DataF
         (lambda: train(table, kernel=COLUMNS, sizes="m,n"), "leave those options out"),
     ):
         with refused(words):
-            ask()
+            call()
 
 
-def test_a_tuner_takes_the_median_and_warns_of_other_units(refused, own: Bundle) -> None:
-    tuner = Tuner(own, "l4", LARGE)
+def test_a_tuner_uses_the_median_and_warns_of_other_units(refused, own_bundle: Bundle) -> None:
+    tuner = Tuner(own_bundle, "l4", LARGE)
     assert all(16 * c["block_m"] * c["block_n"] <= 101_376 for c in tuner.configurations)
     (configuration,) = tuner.ask()
     with refused("the time is '12'"):
@@ -183,7 +188,9 @@ def test_a_tuner_takes_the_median_and_warns_of_other_units(refused, own: Bundle)
     assert tuner.best == (configuration, 500.0)
 
 
-def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table: pd.DataFrame, tmp_path: Path) -> None:
+def test_commands_report_the_columns_and_refuse_other_files(
+    seer: Callable[..., Outcome], table: pd.DataFrame, tmp_path: Path
+) -> None:
     data, merged, toml = tmp_path / "mine.csv", tmp_path / "both.parquet", tmp_path / "k.toml"
     table.to_csv(data, index=False)
     columns = ("--sizes", "m,n", "--parameters", ",".join(PARAMETERS))
@@ -196,11 +203,11 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     assert seer("train", data, "--sizes", "m", "n", "--parameters", "warps", "-o", tmp_path / "B").is_refusal(
         "n: no such file", "joined by commas"
     )
-    trained = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
-    assert "in 5 folds by shape:" in trained
-    assert "the kernel is called mine; ask for mine:m8n8" in trained
+    output = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
+    assert "in 5 folds by shape:" in output
+    assert "the kernel is called mine; ask for mine:m8n8" in output
     failed = int((table["status"] == "failed").sum())
-    assert f"{failed} rows failed: their configurations are not chosen there, and the model learned" in trained
+    assert f"{failed} rows failed: their configurations are not chosen there, and the model learned" in output
     export = seer("export", tmp_path / "B", "--problems", data, "--as", "c", "-o", tmp_path / "picks.h")
     assert export.is_refusal("did you mean c-header?")
     assert seer("select", "--bundel", tmp_path / "B", "m8n8").is_refusal("no option --bundel; did you mean --bundle?")
@@ -219,11 +226,12 @@ def test_the_command_line_says_what_it_took(seer: Callable[..., Outcome], table:
     seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
     assert pd.read_csv(out)["source"].tolist() == ["measured"]
     pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv(query, index=False)
-    printed = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
-    assert "the GPU v10 is not registered:" in printed.out + printed.err and "did you mean" in printed.out + printed.err
+    predicted = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
+    message = predicted.out + predicted.err
+    assert "the GPU v10 is not registered:" in message and "did you mean" in message
 
 
-def test_one_problem_has_one_shape(seer: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_data_info_counts_one_problem_and_one_shape(seer: Callable[..., Outcome], tmp_path: Path) -> None:
     data = tmp_path / "one.csv"
     times(SHAPES[:1], MEASURED).to_csv(data, index=False)
     records = seer("data", "info", data, "--sizes", "m,n", "--parameters", ",".join(PARAMETERS), "--json").json

@@ -1,4 +1,4 @@
-"""The page's way from a Triton cache to a pruned launch, and its search, are run as they stand there."""
+"""The examples of the page on tuning: from a Triton cache to a pruned launch, and the search."""
 
 import importlib.util
 import itertools
@@ -16,11 +16,12 @@ PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "tuning" / "README.md
 
 
 def blocks(language: str) -> list[str]:
+    """Return the code blocks of the page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
-class Config:
-    """As much of triton.Config as its autotuner shows to a model."""
+class FakeConfig:
+    """The part of `triton.FakeConfig` that a performance model can read."""
 
     def __init__(self, kwargs: dict[str, int], num_warps: int = 4, num_stages: int = 3) -> None:
         self.kwargs = {**kwargs, "num_warps": num_warps, "num_ctas": 1, "num_stages": num_stages}
@@ -29,35 +30,36 @@ class Config:
         return self.kwargs
 
 
-class Autotuner:
-    """As Triton's prunes: by the model, called for each configuration with all arguments."""
+class FakeAutotuner:
+    """Prune like Triton: call the model for each configuration with all arguments."""
 
-    def __init__(self, configs: list[Config], prune_configs_by: dict[str, Any]) -> None:
+    def __init__(self, configs: list[FakeConfig], prune_configs_by: dict[str, Any]) -> None:
         self.configs, self.prune = configs, prune_configs_by
         self.nargs: dict[str, Any] = {}
 
-    def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
+    def prune_configs(self, kwargs: dict[str, Any]) -> list[FakeConfig]:
         model = self.prune["perf_model"]
         expected = {config: model(**self.nargs, **kwargs, **config.all_kwargs()) for config in self.configs}
         return sorted(expected, key=lambda config: expected[config])[: self.prune["top_k"]]
 
 
-def stand_in() -> types.ModuleType:
+def fake_triton() -> types.ModuleType:
+    """Return a module with the names of Triton that the page uses."""
     module = types.ModuleType("triton")
-    module.Config = Config  # type: ignore[attr-defined]
+    module.Config = FakeConfig  # type: ignore[attr-defined]
     module.jit = lambda function: function  # type: ignore[attr-defined]
-    module.autotune = lambda configs, key, prune_configs_by: lambda function: Autotuner(configs, prune_configs_by)  # type: ignore[attr-defined]
+    module.autotune = lambda configs, key, prune_configs_by: lambda function: FakeAutotuner(configs, prune_configs_by)  # type: ignore[attr-defined]
     return module
 
 
 def expected_us(m: int, n: int, block_m: int, block_n: int, warps: int) -> float:
-    """A made-up time: whole tiles, of which large ones want many warps."""
+    """Return a made-up time; large tiles are fastest with 4 warps and small ones with 2."""
     tiles = -(-m // block_m) * -(-n // block_n)
     return tiles * (1 + block_m * block_n / 512 * (1 + 0.3 * abs(warps - (4 if block_m * block_n > 1024 else 2))))
 
 
 def write_cache(folder: Path) -> None:
-    """What Triton would have kept of twelve shapes."""
+    """Write the cache that Triton would keep for twelve shapes."""
     for m, n in itertools.product((64, 100, 512, 1024), (16, 100, 2000)):
         timings = []
         for block_m, block_n, warps in itertools.product((16, 64), (16, 64), (2, 4)):
@@ -78,7 +80,7 @@ def write_cache(folder: Path) -> None:
 
 
 def names_of(path: Path, source: str) -> dict[str, Any]:
-    """The names of a block that runs as a file of its own, as Triton needs to read its source."""
+    """Return the names of a block run as a file, because Triton reads the source of kernels."""
     path.write_text(source)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -88,7 +90,7 @@ def names_of(path: Path, source: str) -> dict[str, Any]:
     return vars(module)
 
 
-def test_from_a_cache_to_one_configuration(seer, tmp_path, monkeypatch):
+def test_examples_lead_from_a_triton_cache_to_one_configuration(seer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     write_cache(tmp_path / ".triton" / "cache")
@@ -96,7 +98,7 @@ def test_from_a_cache_to_one_configuration(seer, tmp_path, monkeypatch):
         done = seer(*[str(Path(word).expanduser()) for word in shlex.split(line)[1:]]).succeeded()
     assert "BLOCK_M" in done.out
     if importlib.util.find_spec("triton") is None:
-        monkeypatch.setitem(sys.modules, "triton", stand_in())
+        monkeypatch.setitem(sys.modules, "triton", fake_triton())
     source, search = blocks("python")
     names = names_of(tmp_path / "kernel.py", source)
     tuned = names["matmul"]
@@ -117,7 +119,7 @@ def test_from_a_cache_to_one_configuration(seer, tmp_path, monkeypatch):
     assert searched.evaluations == 3
 
 
-def test_the_description_is_one(tmp_path: Path) -> None:
+def test_the_example_description_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "matmul.toml"
     path.write_text(blocks("toml")[0])
     assert read_description(path).name == "matmul"

@@ -1,4 +1,4 @@
-"""The sequential search: what it may never do, and that it finds what is there, on invented kernels."""
+"""The sequential search on invented kernels: proposals, prior knowledge, failures and the fastest configuration."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,8 @@ def scores(time_us: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(time_us), 1 - time_us.min() / time_us, 1.0)
 
 
-def played(search: Search, time_us: np.ndarray, evaluations: int) -> list[int]:
+def run_search(search: Search, time_us: np.ndarray, evaluations: int) -> list[int]:
+    """Measure up to ``evaluations`` proposed configurations and return their indices."""
     order = []
     while len(order) < evaluations and len(indices := search.ask(1)):
         index = int(indices[0])
@@ -40,98 +41,98 @@ OTHERS = np.array([scores(times(place)) for place in (-1.0, 0.0, 1.5)])
 
 @given(st.integers(0, 3), st.lists(st.integers(1, 7), min_size=1, max_size=6), st.booleans(), st.booleans())
 @settings(max_examples=12, deadline=None)
-def test_nothing_is_asked_twice(seed: int, counts: list[int], has_prior: bool, answers_late: bool) -> None:
-    """Whether measurements come in between or not, and whether they fail or not."""
+def test_no_configuration_is_proposed_twice(seed: int, counts: list[int], has_prior: bool, answers_late: bool) -> None:
+    """This holds with and without measurements between the proposals, and for failures."""
     more = {"prior": OTHERS.mean(axis=0), "others": OTHERS} if has_prior else {}
     search = Search(GRID, **more, seed=seed)
-    everything: list[int] = []
+    proposed: list[int] = []
     for count in counts:
         indices = search.ask(count).tolist()
         assert len(indices) == count
-        everything += indices
+        proposed += indices
         for index in [] if answers_late else indices:
             search.tell(index, None if index % 3 == 0 else times()[index])
-    assert len(set(everything)) == len(everything)
+    assert len(set(proposed)) == len(proposed)
 
 
 @pytest.mark.parametrize("has_prior", [True, False])
-def test_all_are_asked_at_last(has_prior: bool) -> None:
+def test_every_configuration_is_proposed(has_prior: bool) -> None:
     few = GRID[:40]
     search = Search(few, prior=OTHERS[0, :40] if has_prior else None)
-    order = played(search, times()[:40], 1000)
+    order = run_search(search, times()[:40], 1000)
     assert sorted(order) == list(range(40))
     assert len(search.ask(3)) == 0
     assert search.best == (int(np.argmin(times()[:40])), times()[:40].min())
 
 
-def test_the_prior_is_followed_first_and_left_where_it_is_wrong() -> None:
+def test_the_search_starts_with_the_prior_and_corrects_it() -> None:
     truth = times(0.5)
     search = warm(truth, OTHERS)
-    order = played(search, truth, 15)
+    order = run_search(search, truth, 15)
     assert order[0] == int(np.argmin(OTHERS.mean(axis=0)))
     assert truth[order].min() <= 1.02 * truth.min()
 
 
-def test_a_cold_start_beats_chance() -> None:
+def test_a_cold_start_beats_random_search() -> None:
     truth = times(0.5)
-    reached, by_chance = [], []
+    searched, random = [], []
     for seed in range(3):
-        reached.append(truth[played(Search(GRID, seed=seed), truth, 25)].min())
-        by_chance.append(truth[np.random.default_rng(seed).permutation(len(truth))[:25]].min())
-    assert np.mean(reached) <= 1.03 * truth.min() and np.mean(reached) <= np.mean(by_chance)
+        searched.append(truth[run_search(Search(GRID, seed=seed), truth, 25)].min())
+        random.append(truth[np.random.default_rng(seed).permutation(len(truth))[:25]].min())
+    assert np.mean(searched) <= 1.03 * truth.min() and np.mean(searched) <= np.mean(random)
 
 
-def test_what_is_known_helps_though_some_of_it_is_missing() -> None:
-    """A prior without other problems; terms; other problems with holes."""
+def test_incomplete_prior_knowledge_helps() -> None:
+    """The knowledge is a prior without other problems, terms with gaps, or other problems with gaps."""
     terms = np.log(times())[:, None].astype(np.float32)
     terms[::7] = np.nan
-    holes = OTHERS.copy()
-    holes[0, ::3] = holes[1, :50] = np.nan
+    incomplete = OTHERS.copy()
+    incomplete[0, ::3] = incomplete[1, :50] = np.nan
     searches = (
         (12, Search(GRID, prior=scores(times(0.3)))),
         (20, Search(GRID, terms=terms)),
-        (15, Search(GRID, prior=np.nanmean(holes, axis=0), others=holes)),
+        (15, Search(GRID, prior=np.nanmean(incomplete, axis=0), others=incomplete)),
     )
     for evaluations, search in searches:
-        assert times()[played(search, times(), evaluations)].min() <= 1.03 * times().min()
+        assert times()[run_search(search, times(), evaluations)].min() <= 1.03 * times().min()
 
 
-def test_failures_are_avoided() -> None:
-    """Two fifths of the space fail: few of them are asked for, once some were seen or where they are foreseen."""
+def test_failing_configurations_are_avoided() -> None:
+    """The search proposes few failing configurations after it saw some, or if failures are predicted."""
     truth = np.where(GRID[:, 0] * GRID[:, 1] > 256, np.inf, times(-1.5))
-    order = played(Search(GRID), truth, 50)
+    order = run_search(Search(GRID), truth, 50)
     assert np.isinf(truth[order[10:]]).mean() < 0.6 * np.isinf(truth).mean()
-    foreseen = np.where(np.isinf(truth), 0.9, 0.0)
-    known = played(Search(GRID, prior=scores(times(-1.0)), failure=foreseen), truth, 20)
-    assert np.isinf(truth[known]).sum() <= 4
+    failure = np.where(np.isinf(truth), 0.9, 0.0)
+    order = run_search(Search(GRID, prior=scores(times(-1.0)), failure=failure), truth, 20)
+    assert np.isinf(truth[order]).sum() <= 4
 
 
-def test_a_batch_is_spread() -> None:
-    """Ten at once: no worse than the ten that the prior likes best, and not all alike."""
+def test_a_batch_contains_different_configurations() -> None:
+    """A batch of ten is about as good as the ten best of the prior, and has no duplicates."""
     search = warm(times(), OTHERS)
     batch = search.ask(10)
-    listed = np.argsort(OTHERS.mean(axis=0))[:10]
-    assert times(0.5)[batch].min() <= 1.1 * times(0.5)[listed].min()
+    best_of_prior = np.argsort(OTHERS.mean(axis=0))[:10]
+    assert times(0.5)[batch].min() <= 1.1 * times(0.5)[best_of_prior].min()
     assert len(np.unique(GRID[batch], axis=0)) == 10
 
 
 @pytest.mark.parametrize("has_prior", [True, False])
-def test_the_seed_decides_everything(has_prior: bool) -> None:
+def test_the_seed_determines_the_order(has_prior: bool) -> None:
     first, second = (
-        played(Search(GRID, prior=OTHERS[0] if has_prior else None, seed=4), times(), 25) for _ in range(2)
+        run_search(Search(GRID, prior=OTHERS[0] if has_prior else None, seed=4), times(), 25) for _ in range(2)
     )
     assert first == second
 
 
-def test_one_configuration() -> None:
+def test_a_space_of_one_configuration_is_searched() -> None:
     search = Search(GRID[:1])
     assert search.best is None and search.ask(2).tolist() == [0]
     search.tell(0, None)
     assert search.best is None and not len(search.ask())
 
 
-def test_what_was_measured_before_may_be_told() -> None:
-    """A time of a configuration that was not asked for: an interrupted search goes on."""
+def test_earlier_measurements_may_be_added() -> None:
+    """An interrupted search adds times of configurations that it did not propose."""
     search = Search(GRID)
     for index in range(0, 60, 2):
         search.tell(index, times()[index])
@@ -139,7 +140,7 @@ def test_what_was_measured_before_may_be_told() -> None:
     assert not set(search.ask(20).tolist()) & set(range(0, 60, 2))
 
 
-def test_times_are_checked(refused) -> None:
+def test_invalid_times_are_refused(refused) -> None:
     for index, time_us in ((0, -1.0), (0, float("nan")), (len(GRID), 1.0)):
         with refused():
             Search(GRID).tell(index, time_us)
