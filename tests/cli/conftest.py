@@ -14,7 +14,7 @@ from tests.tables import every
 
 @pytest.fixture(scope="session")
 def table() -> pd.DataFrame:
-    """A small, plainly synthetic dataset: times from a made-up formula, three GEMM algorithms and Winograd."""
+    """Return a small dataset of made-up times of three GEMM algorithms and Winograd."""
     speed = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.7, "GEMM": 1.3, "WINOGRAD": 0.5}
     gpus, channels = ("Tesla V100-SXM2-16GB", "Tesla T4"), (16, 32, 64, 128)
     rows = every(gpu=gpus, c=channels, r=(1, 3), h=(14, 28), n=(1, 8), algorithm=speed)
@@ -31,7 +31,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture
 def dataset(table: pd.DataFrame, tmp_path: Path) -> Path:
-    """`table` as a file."""
+    """Write `table` to a file and return its path."""
     path = tmp_path / "small data é.parquet"
     write_dataset(table, path)
     return path
@@ -39,7 +39,7 @@ def dataset(table: pd.DataFrame, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A linear bundle fitted on `table`, shared: read it, do not change it."""
+    """Return the folder of a linear bundle fitted on `table`; tests share it and must not change it."""
     path = tmp_path_factory.mktemp("trained") / "bundle"
     save(train(Dataset(table), model="linear-terms"), path)
     return path

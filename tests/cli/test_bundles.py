@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def bundle(trained, tmp_path):
-    """A copy of the trained bundle, which the test may change."""
+    """Return a copy of the trained bundle that the test may change."""
     return Path(shutil.copytree(trained, tmp_path / "bundle"))
 
 
@@ -30,7 +30,7 @@ def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table,
     assert (winograd.supported == (winograd.r == 3)).all()
 
 
-def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, dataset):
+def test_evaluate_and_info_report_coverage_and_widths_for_each_gpu(seer, bundle, dataset):
     records = seer("evaluate", bundle, dataset, "--json").json
     seen = next(r for r in records if (r["part"], r["stratum"]) == ("seen", "all"))
     assert [row["gpu"] for row in seen["intervals"]] == ["t4", "v100-sxm2-16gb"]
@@ -39,17 +39,17 @@ def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, d
     assert 0 <= low <= seen["interval_coverage"] <= high <= 1
     assert seen["interval_factor"] > 1 and seen["in_domain"] == 1.0
     assert 0 < seen["pick_probability"] <= 1 and 0 < seen["pick_was_best"] <= 1
-    shown = seer("evaluate", bundle, dataset).out
-    assert f"{seen['median_ape']:.1%}" in shown and "90 % intervals cover t4" in shown
-    # A figure without a value in any part has its key in JSON, and no row in the table.
+    text = seer("evaluate", bundle, dataset).out
+    assert f"{seen['median_ape']:.1%}" in text and "90 % intervals cover t4" in text
+    # A figure without any value has a key in JSON but no row in the table.
     assert "paired_vs_seer" in seen and seen["paired_vs_seer"] is None and seen["paired_problems_vs_seer"] == 0
-    rows = {line.split("  ")[0]: line.split("  ")[1:] for line in shown.splitlines()}
+    rows = {line.split("  ")[0]: line.split("  ")[1:] for line in text.splitlines()}
     assert "slowdown" in rows and not {"paired_vs_seer", "paired_problems_vs_seer", "paired_vs_trees"} & rows.keys()
     assert all({*map(str.strip, cells)} - {"", "–"} for cells in rows.values())
-    errors = seer("info", bundle, "--json").json["card"]["held_out"]["conv"]
-    assert [row["gpu"] for row in errors["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
-    assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in errors["intervals"])
-    assert sum(row["picks"] for row in errors["pick_probability"]) > 0
+    holdout = seer("info", bundle, "--json").json["card"]["held_out"]["conv"]
+    assert [row["gpu"] for row in holdout["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
+    assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in holdout["intervals"])
+    assert sum(row["picks"] for row in holdout["pick_probability"]) > 0
     assert " t4 " in seer("info", bundle).out
 
 

@@ -9,12 +9,12 @@ MODELS = "always-best-single,roofline,linear-dims,linear-terms"
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
-    """Reports without figures, which take most of a small comparison's time and do not matter to the test."""
+def without_figures(monkeypatch):
+    """Leave figures out of reports, because they take most of the time of a small comparison."""
     monkeypatch.setattr("surrogate.report.figures.draw", lambda *run: ({}, {"slowdowns": "left out"}))
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("without_figures")
 def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
     out = tmp_path / "out"
     result = seer("compare", dataset, "--models", MODELS, "--folds", 4, "-o", out).succeeded()
@@ -31,8 +31,8 @@ def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
     assert (out / "report.html").read_bytes() == page
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_json_and_csv_are_whole(seer, dataset, tmp_path):
+@pytest.mark.usefixtures("without_figures")
+def test_json_and_csv_have_every_row(seer, dataset, tmp_path):
     as_json = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a").json
     assert as_json["schema"] == 2 and as_json["dataset"]["candidates"] == "all"
     as_csv = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--csv", "-o", tmp_path / "b").out
@@ -40,8 +40,8 @@ def test_json_and_csv_are_whole(seer, dataset, tmp_path):
     assert len(as_csv.splitlines()) == len(as_json["choice_rows"]) + 1
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
+@pytest.mark.usefixtures("without_figures")
+def test_where_filters_rows_and_is_recorded(seer, dataset, tmp_path):
     words = ["--models", "roofline", "--folds", 2, "--where", "gpu=Tesla T4", "--json", "-o", tmp_path / "o"]
     result = seer("compare", dataset, *words)
     assert result.json["dataset"]["gpus"] == ["Tesla T4"]
@@ -56,7 +56,7 @@ def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
         (lambda f: f.assign(gpu=f.gpu + "-0x"), "is unknown"),
     ],
 )
-def test_bad_tables_end_in_one_clear_line(seer, table, tmp_path, change, message):
+def test_an_invalid_table_is_refused_in_one_line(seer, table, tmp_path, change, message):
     path, out = tmp_path / "bad.parquet", tmp_path / "out"
     change(table).to_parquet(path)
     result = seer("compare", path, "--models", "roofline", "-o", out)
@@ -64,8 +64,8 @@ def test_bad_tables_end_in_one_clear_line(seer, table, tmp_path, change, message
     assert not out.exists()
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_models_add_up_and_count_once(seer, dataset, tmp_path):
+@pytest.mark.usefixtures("without_figures")
+def test_repeated_model_options_are_merged(seer, dataset, tmp_path):
     words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--by", "network", "--folds", 2, "--json"]
     result = seer("compare", dataset, *words, "-o", tmp_path / "out").succeeded()
     models = dict.fromkeys(row["model"] for row in result.json["choice_rows"])
@@ -73,7 +73,7 @@ def test_models_add_up_and_count_once(seer, dataset, tmp_path):
     assert {row["split"] for row in result.json["choice_rows"]} == {"network"}
 
 
-def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, tmp_path, monkeypatch):
+def test_an_invalid_output_is_refused_before_the_work(seer, dataset, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr("surrogate.evaluation.compare.compare", lambda *parts, **options: pytest.fail("it began"))
     result = seer("compare", dataset, "--models", "roofline", "-o", tmp_path / "file")
@@ -81,8 +81,8 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, t
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_an_interrupted_run_says_how_far_it_came_and_goes_on(seer, dataset, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("without_figures")
+def test_an_interrupted_run_reports_progress_and_resumes(seer, dataset, tmp_path, monkeypatch):
     words = ["compare", dataset, "--models", "roofline,linear-dims", "--folds", 2, "--seeds", 1, "-o", tmp_path / "out"]
     seer(*words)
     results = tmp_path / "out" / "results.json"
@@ -98,40 +98,41 @@ def test_an_interrupted_run_says_how_far_it_came_and_goes_on(seer, dataset, tmp_
     assert re.search(r"after [1-4] of 4 fits; the same command resumes the comparison", stopped.err)
     assert results.read_bytes() == before
     assert seer(*words).code == 0
-    one, other = (json.loads(text) for text in (results.read_bytes(), before))
-    assert one.pop("costs") and other.pop("costs") and one == other
+    resumed, uninterrupted = (json.loads(text) for text in (results.read_bytes(), before))
+    assert resumed.pop("costs") and uninterrupted.pop("costs")
+    assert resumed == uninterrupted
     assert not (tmp_path / "out" / ".fits").exists()
 
 
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("strangers", [("thesis.tex",), ("results.json", "thesis.tex"), ("report.html",)])
-def test_a_folder_of_other_files_is_left_alone(seer, dataset, tmp_path, strangers):
+@pytest.mark.usefixtures("without_figures")
+@pytest.mark.parametrize("names", [("thesis.tex",), ("results.json", "thesis.tex"), ("report.html",)])
+def test_a_folder_of_other_files_is_not_overwritten(seer, dataset, tmp_path, names):
     out = tmp_path / "mine"
     out.mkdir()
-    for name in strangers:
+    for name in names:
         (out / name).write_text("mine")
     words = ["compare", dataset, "--models", "roofline", "--folds", 2, "--seeds", 1, "-o", out]
     result = seer(*words)
-    assert result.is_refusal(strangers[-1]) and "--force" in result.err, result.err
-    assert {path.name for path in out.iterdir()} == set(strangers)
-    assert all((out / name).read_text() == "mine" for name in strangers)
+    assert result.is_refusal(names[-1]) and "--force" in result.err, result.err
+    assert {path.name for path in out.iterdir()} == set(names)
+    assert all((out / name).read_text() == "mine" for name in names)
     assert seer(*words, "--force").code == 0
-    if "thesis.tex" in strangers:
+    if "thesis.tex" in names:
         assert (out / "thesis.tex").read_text() == "mine"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_its_own_report_is_overwritten(seer, dataset, tmp_path):
+@pytest.mark.usefixtures("without_figures")
+def test_an_earlier_report_is_overwritten(seer, dataset, tmp_path):
     words = ["compare", dataset, "--folds", 2, "--seeds", 1, "-o", tmp_path / "out"]
     seer(*words, "--models", "roofline").succeeded()
-    (tmp_path / "out" / ".fits").mkdir()  # of an interrupted run
+    (tmp_path / "out" / ".fits").mkdir()  # left by an interrupted run
     seer(*words, "--models", "linear-dims").succeeded()
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert "linear-dims" in results["settings"] and "roofline" not in results["settings"]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_without_data_the_partly_measured_networks_train_too(seer, tmp_path):
+@pytest.mark.usefixtures("without_figures")
+def test_without_data_partly_measured_networks_are_also_trained_on(seer, tmp_path):
     words = ["compare", "--models", "roofline", "--folds", 2, "--seeds", 1, "--json", "-o", tmp_path / "out"]
     results = seer(*words).json
     assert results["dataset"]["name"] == "cudnn_forward.parquet"

@@ -1,4 +1,4 @@
-"""Every command that needs no outside data, under every bad condition, through the real entry point."""
+"""Every command that needs no external data, with unusual paths and files, through the real entry point."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame) -> Path:
-    """A folder whose name has blanks, letters of other scripts and a line break."""
+    """Return a folder of inputs whose name has blanks, letters of other scripts and a line break."""
     folder = tmp_path_factory.mktemp("odd") / "ü 漢 😀\n'q' $x"
     folder.mkdir()
     write_dataset(table, folder / "data.parquet")
@@ -33,20 +33,20 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame) -> Pat
     return folder
 
 
-def _run(line: str, inputs: Path, out: Path, **how: Any) -> subprocess.CompletedProcess[str]:
+def _run(line: str, inputs: Path, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     words = [word.replace("IN/", f"{inputs}/").replace("OUT/", f"{out}/") for word in line.split()]
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
-    return subprocess.run([sys.executable, "-m", "surrogate", *words], text=True, timeout=300, **how)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run([sys.executable, "-m", "surrogate", *words], text=True, timeout=300, **options)
 
 
 def _clean(done: subprocess.CompletedProcess[str], out: Path) -> bool:
-    """No traceback, and no half-written file; `.fits` holds finished fits, with which `compare` goes on."""
+    """Return whether there is no traceback and no incomplete file; `.fits` contains finished fits of `compare`."""
     hidden = [path.name for path in out.rglob(".*") if path.name != ".fits"] if out.is_dir() else []
     return "Traceback" not in done.stderr and not hidden
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_odd_names_byte_order_marks_and_crlf(name: str, inputs: Path, tmp_path: Path) -> None:
+def test_commands_accept_unusual_paths_and_line_endings(name: str, inputs: Path, tmp_path: Path) -> None:
     out = tmp_path / "ö 字\nx"
     out.mkdir()
     done = _run(COMMANDS[name], inputs, out, env={**os.environ, "LC_ALL": "C", "TERM": "dumb"})

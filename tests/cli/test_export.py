@@ -6,8 +6,8 @@ import re
 from surrogate import bundled
 
 
-def test_every_format(seer, trained, dataset, tmp_path):
-    """JSON and C from a cuDNN bundle; a find-db is refused in one line."""
+def test_export_writes_each_format(seer, trained, dataset, tmp_path):
+    """JSON and a C header are written from a cuDNN bundle; problems of other families are left out."""
     words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o"]
     result = seer(*words, tmp_path / "p.json", "--as", "json").succeeded()
     table = json.loads((tmp_path / "p.json").read_text())
@@ -20,8 +20,8 @@ def test_every_format(seer, trained, dataset, tmp_path):
     assert "picks of 1 problem; 1 left out" in result.out
 
 
-def test_functions(seer, trained, dataset, tmp_path):
-    """The summary says how large the function is and what it loses; a lookup has no leaves."""
+def test_an_exported_function_reports_its_size_and_slowdown(seer, trained, dataset, tmp_path):
+    """The summary gives the number of leaves and the predicted slowdown."""
     words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o", tmp_path / "select.py"]
     result = seer(*words, "--as", "python", "--leaves", "3").succeeded()
     assert re.search(
@@ -31,8 +31,8 @@ def test_functions(seer, trained, dataset, tmp_path):
     assert "Bundle: bundle, model linear-terms" in text and "import" not in text
 
 
-def test_other_kernels_of_a_gpu_that_ships(seer, tmp_path):
-    """A GPU's name means the bundle that knows the list's family; a table is read by a bundle's own."""
+def test_export_finds_the_bundle_of_another_family(seer, tmp_path):
+    """The name of a GPU selects the bundle of the family of the problems; a folder selects that bundle."""
     (tmp_path / "gemms.csv").write_text("problem,dtype\ngemm:m64n4096k4096,bf16\ngemm:m4096n4096k4096,bf16\n")
     out = tmp_path / "p.json"
     words = ["--problems", tmp_path / "gemms.csv", "--as", "json", "-o", out]

@@ -1,4 +1,4 @@
-"""Help: every command and option is explained, within 80 columns, with examples that parse."""
+"""Help texts: every command and option is explained within 80 columns, with examples that parse."""
 
 import re
 import shlex
@@ -21,8 +21,8 @@ from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.runtime import HOSTS, RUNTIMES
 
-ALIKE = {"--json", "--csv", "--where", "--candidate", "--candidates", "--html"}
-"""Options that are the same option wherever they are."""
+SAME_OPTIONS = {"--json", "--csv", "--where", "--candidate", "--candidates", "--html"}
+"""Options that have the same meaning in every command."""
 
 
 def _walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
@@ -31,10 +31,10 @@ def _walk(command: click.Command, name: str, parent: click.Context | None = None
     )
     yield context
     if isinstance(command, click.Group):
-        for each in command.list_commands(context):
-            found = command.get_command(context, each)
+        for subcommand in command.list_commands(context):
+            found = command.get_command(context, subcommand)
             assert found is not None
-            yield from _walk(found, each, context)
+            yield from _walk(found, subcommand, context)
 
 
 CONTEXTS = {context.command_path: context for context in _walk(seer, "seer")}
@@ -44,15 +44,15 @@ EXAMPLES = {
     path: [line.strip() for line in (context.command.epilog or "").splitlines()[2:]]
     for path, context in CONTEXTS.items()
 }
-"""A command's words → the command lines below its help."""
+"""Command → the example lines of its help."""
 
 
 def _options(context: click.Context) -> list[click.Option]:
-    return [each for each in context.command.params if isinstance(each, click.Option)]
+    return [option for option in context.command.params if isinstance(option, click.Option)]
 
 
 @pytest.mark.parametrize("path", CONTEXTS)
-def test_every_option_is_explained_and_no_line_is_too_wide(path: str) -> None:
+def test_every_option_has_a_help_text_within_80_columns(path: str) -> None:
     context = CONTEXTS[path]
     assert context.command.help or context.command.short_help
     assert [option.opts for option in _options(context) if not option.help] == []
@@ -60,8 +60,8 @@ def test_every_option_is_explained_and_no_line_is_too_wide(path: str) -> None:
     assert "INTEGER" not in context.get_help() and "FLOAT" not in context.get_help()
 
 
-@pytest.mark.parametrize("path", [path for path, each in CONTEXTS.items() if isinstance(each.command, Grouped)])
-def test_every_option_stands_in_a_group_of_a_grouped_help(path: str) -> None:
+@pytest.mark.parametrize("path", [path for path, c in CONTEXTS.items() if isinstance(c.command, Grouped)])
+def test_every_option_of_a_grouped_help_is_in_a_group(path: str) -> None:
     _, _, rest = CONTEXTS[path].get_help().partition("\nOptions:\n")
     assert re.findall(r"^  (-\S+)", rest, re.MULTILINE) == ["-h,"]
 
@@ -82,15 +82,15 @@ def test_every_command_ends_with_examples_that_parse(path: str) -> None:
         command.make_context(names[-1], words, parent=CONTEXTS[" ".join(names[:-1])])
 
 
-def test_options_named_alike_are_alike() -> None:
+def test_options_with_the_same_name_are_the_same() -> None:
     found = defaultdict(set)
     for context in CONTEXTS.values():
         for option in _options(context):
-            for name in ALIKE & set(option.opts):
+            for name in SAME_OPTIONS & set(option.opts):
                 found[name].add((option.help, option.is_flag, option.multiple))
             if "-o" in option.opts or ("--output" in option.opts and option.metavar != "TOKENS"):
                 assert {"-o", "--output"} <= set(option.opts), context.command_path
-    assert {name: len(kinds) for name, kinds in found.items()} == dict.fromkeys(ALIKE, 1)
+    assert {name: len(kinds) for name, kinds in found.items()} == dict.fromkeys(SAME_OPTIONS, 1)
 
 
 def test_the_help_of_collect_names_every_grid() -> None:
@@ -98,9 +98,9 @@ def test_the_help_of_collect_names_every_grid() -> None:
     assert set(re.findall(r"seer[\w-]*", str(grid.help))) == {ALL, *GRIDS}
 
 
-def test_the_choices_of_network_are_those_that_it_knows() -> None:
-    """They are written out, because the modules that know them import NumPy."""
-    known = {
+def test_the_choices_of_network_match_the_modules() -> None:
+    """The choices are written out, because the modules that define them import NumPy."""
+    expected = {
         "dtype": ELEMENTS,
         "amp": HALF,
         "math": MATHS,
@@ -113,11 +113,11 @@ def test_the_choices_of_network_are_those_that_it_knows() -> None:
     }
     kinds = {option.name: option.type for option in _options(CONTEXTS["seer network"])}
     offered = {name: set(kind.choices) for name, kind in kinds.items() if isinstance(kind, click.Choice)}
-    assert offered == {name: set(words) for name, words in known.items()}
+    assert offered == {name: set(words) for name, words in expected.items()}
 
 
-def test_help_imports_nothing_heavy() -> None:
-    """Only the readers of other people's files, and the help that lists what-ifs, may."""
+def test_help_imports_no_large_packages() -> None:
+    """Only `surrogate.cli.import_` may import large packages."""
     modules = {f"surrogate.cli.{place.partition(':')[0]}" for rows in TABLE.values() for place, _ in rows.values()}
     light = sorted(modules - {"surrogate.cli.import_"})
     code = f"import sys, {', '.join(light)}; print(*sorted(sys.modules))"
@@ -125,7 +125,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"numpy", "pandas", "pyarrow", "tqdm", "xgboost", "torch"} & set(done.stdout.split())
 
 
-def test_json_and_csv_come_together() -> None:
+def test_commands_with_json_also_have_csv() -> None:
     have_json = 0
     for context in CONTEXTS.values():
         names = {name for option in _options(context) for name in option.opts}
@@ -134,12 +134,12 @@ def test_json_and_csv_come_together() -> None:
     assert have_json > 10
 
 
-def test_gpus_of_the_examples_are_known() -> None:
-    """An example that is typed as it stands must not end in "fits several"."""
+def test_gpus_in_examples_are_registered() -> None:
+    """An example must not be refused because its GPU is unknown or ambiguous."""
     lines = [line for examples in EXAMPLES.values() for line in examples]
     words = [shlex.split(line) for line in lines]
     options = {"--gpu", "--own-gpu", "--compare-gpus"}
-    named = [value for line in words for option, value in pairwise(line) if option in options]
-    assert named
-    for name in ",".join(named).split(","):
+    values = [value for line in words for option, value in pairwise(line) if option in options]
+    assert values
+    for name in ",".join(values).split(","):
         assert gpu(name).name

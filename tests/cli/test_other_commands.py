@@ -6,15 +6,15 @@ from importlib import resources
 import pandas as pd
 
 
-def test_unknown_command_and_option_exit_2(seer):
+def test_an_unknown_command_or_option_exits_with_status_2(seer):
     assert seer("comparre").code == 2
     assert seer("gpus", "--jsn").code == 2
 
 
-def test_gpus_lists_all_and_names_the_nearest(seer):
-    everything = seer("gpus", "--json").json
-    assert {"v100-sxm2-16gb", "h200-sxm", "mi210"} <= {row["name"] for row in everything}
-    answers = {row["name"]: row["answers"] for row in everything}
+def test_gpus_lists_all_with_the_expected_accuracy(seer):
+    records = seer("gpus", "--json").json
+    assert {"v100-sxm2-16gb", "h200-sxm", "mi210"} <= {row["name"] for row in records}
+    answers = {row["name"]: row["answers"] for row in records}
     measured, unseen = answers["t4"]["conv"], answers["h100-sxm"]["conv"]
     assert measured["bundle"] == unseen["bundle"] == "cudnn7"
     assert measured["rows"] > 1000 > unseen["rows"] == 0
@@ -22,10 +22,10 @@ def test_gpus_lists_all_and_names_the_nearest(seer):
     assert 1 < measured["factor_90"] < unseen["factor_90"] and measured["median_ape"] < unseen["median_ape"]
     assert all({"gemm", "pointwise"} <= set(row) for row in answers.values())
     lines = seer("gpus", "--csv").out.splitlines()
-    assert "conv_factor_90" in lines[0] and len(lines) == 1 + len(everything)
+    assert "conv_factor_90" in lines[0] and len(lines) == 1 + len(records)
 
 
-def test_every_figure_of_a_gpu_has_its_unit_and_meaning(seer):
+def test_every_figure_of_a_gpu_is_explained(seer):
     words = tomllib.loads(resources.files("surrogate.cli").joinpath("gpus.toml").read_text(encoding="utf-8"))["figures"]
     assert {*words, "answers"} == {*seer("gpus", "t4", "--json").json}
     text = seer("gpus", "mi210").out
@@ -43,7 +43,7 @@ def test_data_check_names_each_violation_with_its_row(seer, table, dataset, tmp_
     assert {(v["row"], v["column"]) for v in result.json} >= {(4, "c"), (6, "status")}
 
 
-def test_data_info_counts(seer, dataset):
+def test_data_info_counts_problems_and_shapes(seer, dataset):
     records = seer("data", "info", dataset, "--json").json
     assert [r["gpu"] for r in records] == ["Tesla T4", "Tesla V100-SXM2-16GB"]
     assert all(r["problems"] == 32 and r["shapes"] == 16 and r["judged_problems"] == 32 for r in records)

@@ -1,4 +1,4 @@
-"""PROBLEM, BUNDLE and tables as people type them: a log's line, capitals or not, a GPU for a bundle, few columns."""
+"""Forms of PROBLEM, BUNDLE and tables: lines of a log, capitals, names of GPUs, and tables with few columns."""
 
 import json
 
@@ -26,26 +26,26 @@ PROBLEM = "n8c64h28w28k64r3s3p1u1"
         [LINE.split(" -m")[0]],
     ],
 )
-def test_a_line_of_miopen_s_log(seer, trained, words) -> None:
-    """As words, in quotes, or its sizes alone."""
+def test_a_line_of_the_miopen_log_is_a_problem(seer, trained, words) -> None:
+    """The line may be several words, one quoted word, or only its sizes."""
     found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words).succeeded()
     assert found.json == seer("select", "--bundle", trained, "--gpu", "t4", "--json", PROBLEM).json
 
 
-def test_what_a_driver_s_line_says_of_type_direction_and_layout() -> None:
+def test_a_driver_line_gives_dtype_direction_and_layout() -> None:
     line = "convfp16 -n 1 -c 8 -F 4 --in_layout NHWC -V 0 -i 10"
     flags, settings = read_driver_line(line.split())
     assert flags == ["-n", "1", "-c", "8"]
     assert settings == {"dtype": "fp16", "direction": "bwd_filter", "layout": "NHWC"}
 
 
-def test_capitals_do_not_matter(seer, trained) -> None:
-    ask = ("select", "--bundle", trained, "--gpu", "T4", PROBLEM, "--json")
-    lower = seer(*ask, "--layout", "nhwc", "--dtype", "FP16").json
-    assert lower == seer(*ask, "--layout", "NHWC", "--dtype", "fp16").json
+def test_capitals_are_ignored(seer, trained) -> None:
+    words = ("select", "--bundle", trained, "--gpu", "T4", PROBLEM, "--json")
+    lower = seer(*words, "--layout", "nhwc", "--dtype", "FP16").json
+    assert lower == seer(*words, "--layout", "NHWC", "--dtype", "fp16").json
 
 
-def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:
+def test_a_gpu_name_selects_its_shipped_bundle(seer, tmp_path) -> None:
     (tmp_path / "p.txt").write_text(f"{PROBLEM}\r\n")
     out = tmp_path / "p.json"
     result = seer("export", "t4", "--problems", tmp_path / "p.txt", "--as", "json", "-o", out)
@@ -61,22 +61,22 @@ def predicted(seer, tmp_path, trained, frame: pd.DataFrame, *words: str) -> pd.D
     return pd.read_parquet(out)
 
 
-def test_a_table_of_sizes_alone(seer, trained, tmp_path) -> None:
-    """The options and a problem's defaults stand in; the fastest algorithm is added, as one problem's is."""
+def test_a_table_of_sizes_gets_the_fastest_algorithm(seer, trained, tmp_path) -> None:
+    """Options and defaults replace missing columns, and the fastest algorithm is added."""
     frame = pd.DataFrame({"c": [64, 16], "n": [8, 1], "h": [28, 14], "k": [64, 16], "r": [3, 1], "pad_h": [1, 0]})
     out = predicted(seer, tmp_path, trained, frame, "--gpu", "t4")
     added = ["algorithm", "predicted_us", "lower_us", "upper_us", "in_domain", "supported"]
     assert list(out.columns) == [*frame.columns, *added]
-    one = load(trained, gpu="t4").predict(PROBLEM)
-    assert out["algorithm"][0] == one.algorithm and out["predicted_us"][0] == pytest.approx(one.time_us)
+    expected = load(trained, gpu="t4").predict(PROBLEM)
+    assert out["algorithm"][0] == expected.algorithm and out["predicted_us"][0] == pytest.approx(expected.time_us)
     gemm = predicted(seer, tmp_path, trained, frame, "--gpu", "t4", "--algorithm", "GEMM")
     assert list(gemm.columns) == [*frame.columns, *added]
-    expected = load(trained, gpu="t4").predict(PROBLEM, "GEMM").time_us
-    assert gemm["predicted_us"][0] == pytest.approx(expected)
+    expected_us = load(trained, gpu="t4").predict(PROBLEM, "GEMM").time_us
+    assert gemm["predicted_us"][0] == pytest.approx(expected_us)
 
 
 @cases(__file__)
-def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, message) -> None:
+def test_an_invalid_table_is_refused(seer, trained, tmp_path, change, words, message) -> None:
     frame = pd.DataFrame({"n": [8], "c": [64], "h": [28], "k": [64], "r": [3]})
     frame = frame.assign(**{k: v for k, v in change.items() if v is not None})
     frame = frame.drop(columns=[k for k, v in change.items() if v is None])
@@ -86,8 +86,8 @@ def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, message)
     assert not (tmp_path / "o").exists()
 
 
-def test_a_table_in_parts_is_the_table_in_one(seer, trained, tmp_path, table, monkeypatch) -> None:
-    """Part by part the same rows, types, other columns and metadata, whatever the row groups."""
+def test_reading_a_table_in_parts_gives_the_same_result(seer, trained, tmp_path, table, monkeypatch) -> None:
+    """Rows, types, other columns and metadata do not depend on the size of the parts."""
     columns = pa.table(
         {
             **{name: table[name] for name in ("gpu", "algorithm", "n", "c", "h", "k", "r", "pad_h")},
@@ -105,17 +105,17 @@ def test_a_table_in_parts_is_the_table_in_one(seer, trained, tmp_path, table, mo
         assert f"{len(table)} rows" in result.out
         return pq.read_table(tmp_path / name)
 
-    whole = predicted("whole.parquet")
+    in_one = predicted("in_one.parquet")
     monkeypatch.setattr("surrogate.dataset.tables.PART_ROWS", 7)
     parts = predicted("parts.parquet")
-    pd.testing.assert_frame_equal(parts.to_pandas(), whole.to_pandas(), rtol=1e-9)
+    pd.testing.assert_frame_equal(parts.to_pandas(), in_one.to_pandas(), rtol=1e-9)
     assert parts.select(columns.column_names).cast(columns.schema).equals(columns, check_metadata=False)
     assert json.loads(parts.schema.metadata[b"seer_surrogate"]) == {"schema": 1, "mine": [1]}
     assert parts.schema.field("small").type == pa.int16() and parts.schema.field("nothing").type == pa.string()
 
 
 def test_a_wrong_row_in_a_later_part_is_found(seer, trained, tmp_path, table, monkeypatch) -> None:
-    """The line says from where its row counts, and nothing is left behind."""
+    """The error gives the row number in the whole table, and no file is written."""
     monkeypatch.setattr("surrogate.dataset.tables.PART_ROWS", 8)
     frame = table.head(40)[["gpu", "algorithm", "n", "c", "h", "k", "r", "pad_h"]]
     frame.loc[21, "n"] = 0
@@ -125,8 +125,8 @@ def test_a_wrong_row_in_a_later_part_is_found(seer, trained, tmp_path, table, mo
     assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
 
 
-def test_a_table_goes_in_and_out_as_text(seer, tmp_path) -> None:
-    """CSV from a file gives CSV, JSON and parquet of the same predictions."""
+def test_tables_are_read_and_written_as_text(seer, tmp_path) -> None:
+    """A CSV file gives the same predictions as CSV, JSON and Parquet."""
     (tmp_path / "in.csv").write_text("n,c,h,k,r\n8,64,28,64,3\n")
     printed = seer("predict", "--gpu", "v100", "--data", tmp_path / "in.csv", "-o", "-")
     assert printed.code == 0 and "/dev/stdout" in printed.err
@@ -138,12 +138,12 @@ def test_a_table_goes_in_and_out_as_text(seer, tmp_path) -> None:
     assert str(from_parquet)[:12] in printed.out
 
 
-def test_the_options_of_a_problem_offer_what_the_families_take() -> None:
-    """They are written out in `surrogate.cli.problem`. Operators are no options."""
-    taken = {name: set[str]() for family in FAMILIES.values() for name in family.settings}
+def test_the_options_of_a_problem_match_the_settings_of_the_families() -> None:
+    """The choices are written out in `surrogate.cli.problem`; operators are not options."""
+    settings = {name: set[str]() for family in FAMILIES.values() for name in family.settings}
     for family in FAMILIES.values():
         for name, values in family.settings.items():
-            taken[name] |= set(values)
+            settings[name] |= set(values)
     assert {name: set(choices) for name, choices in CHOICES.items()} == {
-        name: values for name, values in taken.items() if name != "operator"
+        name: values for name, values in settings.items() if name != "operator"
     }

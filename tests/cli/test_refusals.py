@@ -1,4 +1,4 @@
-"""What commands refuse: one line on standard error, exit status 2, nothing written; a row of `refusals.txt` each."""
+"""Refused commands of `refusals.txt`: one line on standard error, exit status 2, and no file written."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ ROWS = [line.split("  =>  ") for line in TEXT.splitlines() if line and not line.
 
 @pytest.fixture
 def places(dataset, trained, tmp_path, monkeypatch):
-    """Word of a row → the file in its place, in the current folder."""
+    """Write the inputs to the current folder and return word of a row → path."""
     monkeypatch.chdir(tmp_path)
     Path("trace.json").write_text(json.dumps(trace_json()))
     Path("net.txt").write_text("n1c64h14k64r3p1\n")
@@ -22,7 +22,7 @@ def places(dataset, trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("line", "message"), ROWS)
-def test_it_is_refused_in_one_line(seer, places, line, message):
+def test_an_invalid_command_is_refused_in_one_line(seer, places, line, message):
     before = set(places["OUT"].parent.iterdir())
     result = seer(*(places.get(word, word) for word in shlex.split(line)))
     assert result.is_refusal(message) and result.out == "", result.err

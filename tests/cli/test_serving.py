@@ -1,11 +1,11 @@
-"""``seer serving`` as people type it: a table, JSON for scripts, a page, refusals and the exit status."""
+"""``seer serving``: table, JSON, page, refusals and exit status."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ASKED = (
+COMMAND = (
     "serving",
     "llama-3.1-8b",
     "--gpu",
@@ -23,7 +23,7 @@ ASKED = (
     "--dtype",
     "bf16,FP8",
 )
-CONTRACT = {
+KEYS = {
     "gpu",
     "library",
     "gpus",
@@ -46,11 +46,11 @@ CONTRACT = {
 }
 
 
-def test_scripts_get_every_configuration_and_people_the_best(seer: Any, tmp_path: Path) -> None:
+def test_json_has_every_configuration_and_text_has_the_best(seer: Any, tmp_path: Path) -> None:
     page = tmp_path / "servers.html"
-    run = seer(*ASKED, "--tpot", 30, "--price", "h100-sxm=2.5", "--html", page, "--json").succeeded()
+    run = seer(*COMMAND, "--tpot", 30, "--price", "h100-sxm=2.5", "--html", page, "--json").succeeded()
     rows, best = run.json["rows"], run.json["best"]
-    assert all(set(row) >= CONTRACT for row in rows) and best == rows[0]
+    assert all(set(row) >= KEYS for row in rows) and best == rows[0]
     assert {(row["dtype"], row["tensor_parallel"], row["concurrency"]) for row in rows} >= {
         ("fp8", 2, 16),
         ("bf16", 1, 8),
@@ -58,37 +58,37 @@ def test_scripts_get_every_configuration_and_people_the_best(seer: Any, tmp_path
     assert all(row["ttft_low_ms"] < row["ttft_ms"] < row["ttft_high_ms"] for row in rows)
     assert "<svg" in page.read_text(encoding="utf-8")
     middle = sorted(row["tpot_ms"] for row in rows)[len(rows) // 2]
-    texts = [seer(*ASKED, *target).succeeded().out for target in ((), ("--tpot", middle))]
+    texts = [seer(*COMMAND, *target).succeeded().out for target in ((), ("--tpot", middle))]
     assert all("TPOT, ms" in text for text in texts)
     assert ["may meet the targets" in text for text in texts] == [False, True]
 
 
-def test_targets_that_nothing_keeps_are_a_negative_answer(seer: Any) -> None:
-    run = seer(*ASKED, "--tpot", 0.001, "--json")
+def test_unmet_targets_exit_with_status_1(seer: Any) -> None:
+    run = seer(*COMMAND, "--tpot", 0.001, "--json")
     assert run.code == 1 and run.json["best"] is None and run.json["rows"]
     assert "no configuration meets the targets" in run.err
 
 
 @pytest.mark.parametrize("option", ["--disaggregated", "--speculative"])
-def test_what_is_not_predicted_is_refused_by_name(seer: Any, option: str) -> None:
-    assert seer(*ASKED, option).is_refusal(f"'{option}'; use an aggregated server", "not predicted")
+def test_an_unsupported_server_option_is_refused(seer: Any, option: str) -> None:
+    assert seer(*COMMAND, option).is_refusal(f"'{option}'; use an aggregated server", "not predicted")
 
 
 @pytest.mark.parametrize("price", ["much", "h100-sxm=-1", "", "2,5"])
-def test_a_price_that_is_none_is_refused(seer: Any, price: str) -> None:
-    run = seer(*ASKED, "--price", price)
+def test_an_invalid_price_is_refused(seer: Any, price: str) -> None:
+    run = seer(*COMMAND, "--price", price)
     assert run.code == 2 and "not a price" in run.err
 
 
-def test_a_step_takes_the_deployment_of_its_options(seer: Any) -> None:
+def test_a_decoding_step_uses_the_deployment_options(seer: Any) -> None:
     words = ("network", "deepseek-v3", "--gpu", "h200-sxm", "--library", "sglang", "--decode", 1024, "--batch", 32)
     spread = seer(*words, "--tensor-parallel", 8, "--expert-parallel", 8, "--json").succeeded().json
     experts = [layer["problem"] for layer in spread["layers"] if layer["operator"] == "experts"]
     assert experts and all("ep8" in problem for problem in experts)
-    even = seer(*words, "--tensor-parallel", 8, "--routing", "balanced", "--json").succeeded().json
-    drawn = seer(*words, "--tensor-parallel", 8, "--json").succeeded().json
-    assert drawn["total_us"] < even["total_us"]  # 32 tokens do not reach all 256 experts
-    short = (
+    balanced = seer(*words, "--tensor-parallel", 8, "--routing", "balanced", "--json").succeeded().json
+    default = seer(*words, "--tensor-parallel", 8, "--json").succeeded().json
+    assert default["total_us"] < balanced["total_us"]  # 32 tokens do not reach all 256 experts
+    smaller = (
         seer(*words, "--tensor-parallel", 8, "--kv-dtype", "fp8", "--pipeline-parallel", 2, "--json").succeeded().json
     )
-    assert short["memory_bytes"] < 0.6 * even["memory_bytes"]
+    assert smaller["memory_bytes"] < 0.6 * balanced["memory_bytes"]

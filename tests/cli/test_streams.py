@@ -1,4 +1,4 @@
-"""Standard streams in bad conditions, through the real entry point."""
+"""Closed, full and redirected standard streams, signals, and error lines."""
 
 import os
 import signal
@@ -16,22 +16,22 @@ from surrogate.features.errors import InputError
 
 LIGHT = [["gpus"], ["--help"]]
 FULL = Path("/dev/full")
-TOLD = "seer: standard output or a file: No space left on device\n"
+DISK_FULL = "seer: standard output or a file: No space left on device\n"
 
 
-def noted(error: BaseException, note: str) -> BaseException:
-    """The error with a command's note."""
+def with_note(error: BaseException, note: str) -> BaseException:
+    """Return the error with a note added."""
     error.add_note(note)
     return error
 
 
-def _seer(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
-    return subprocess.run([sys.executable, "-m", "surrogate", *words], text=True, timeout=120, **how)
+def _seer(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run([sys.executable, "-m", "surrogate", *words], text=True, timeout=120, **options)
 
 
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)
-def test_a_reader_that_left_is_no_error(words: list[str]) -> None:
+def test_a_closed_pipe_is_not_an_error(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     done = _seer(*words, stdout=write)
@@ -41,30 +41,30 @@ def test_a_reader_that_left_is_no_error(words: list[str]) -> None:
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)
-def test_a_full_disk_is_one_line(words: list[str]) -> None:
+def test_a_full_disk_is_reported_in_one_line(words: list[str]) -> None:
     with FULL.open("w") as full:
         done = _seer(*words, stdout=full)
-    assert (done.returncode, done.stderr) == (2, TOLD)
+    assert (done.returncode, done.stderr) == (2, DISK_FULL)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a POSIX shell closes the streams")
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-def test_closed_streams(closed: str) -> None:
+def test_closed_streams_are_not_an_error(closed: str) -> None:
     line = f'"{sys.executable}" -m surrogate gpus v100-sxm2-16gb {closed}'
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_pipe_gets_whole_lines_without_colours() -> None:
-    plain = _seer("gpus").stdout
-    assert _seer("gpus", env={**os.environ, "COLUMNS": "20"}).stdout == plain and "\x1b" not in plain
+def test_a_pipe_gets_complete_lines_without_colours() -> None:
+    output = _seer("gpus").stdout
+    assert _seer("gpus", env={**os.environ, "COLUMNS": "20"}).stdout == output and "\x1b" not in output
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize(
     ("name", "status", "message"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")]
 )
-def test_a_signal_is_one_line_its_status_and_no_file(name: str, status: int, message: str, tmp_path: Path) -> None:
+def test_a_signal_gives_one_line_its_status_and_no_file(name: str, status: int, message: str, tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from surrogate.dataset import files
@@ -74,7 +74,7 @@ def signalled(*_, **__):
     with files.atomic_path({str(tmp_path / "out.json")!r}) as temporary:
         temporary.write_text("half")
         os.kill(os.getpid(), {int(getattr(signal, name))})
-        raise AssertionError("the signal came to nothing")
+        raise AssertionError("the signal was ignored")
 gpus.show = signalled
 sys.argv = ["seer", "gpus"]
 main()
@@ -92,15 +92,15 @@ main()
         (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory", 2),
         (MemoryError(), "the memory is exhausted; give fewer rows, or use a larger machine", 2),
         (KeyboardInterrupt(), "interrupted", 130),
-        (noted(KeyboardInterrupt(), "the same command goes on"), "interrupted; the same command goes on", 130),
+        (with_note(KeyboardInterrupt(), "the same command goes on"), "interrupted; the same command goes on", 130),
         (Stopped(15), "stopped by SIGTERM", 143),
     ],
 )
-def test_one_line_and_the_status(error: BaseException, line: str, status: int) -> None:
+def test_each_error_has_its_line_and_status(error: BaseException, line: str, status: int) -> None:
     assert line_and_status(error) == (line, status)
 
 
-def test_without_a_terminal_the_progress_is_a_line_now_and_then(monkeypatch: Any, capsys: Any) -> None:
+def test_without_a_terminal_progress_is_printed_every_few_seconds(monkeypatch: Any, capsys: Any) -> None:
     now = [0.0]
     monkeypatch.setattr("surrogate.cli.datasets.monotonic", lambda: now[0])
     with progress_bar("compare", "fit") as step:

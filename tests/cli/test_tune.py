@@ -30,15 +30,15 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
 
 
-@pytest.mark.parametrize(("content", "message"), ANSWERS["wrong"])
-def test_settings_files_that_cannot_be_used(seer, dataset, tmp_path, content, message):
+@pytest.mark.parametrize(("content", "message"), KNOWN["wrong"])
+def test_an_invalid_settings_file_is_refused(seer, dataset, tmp_path, content, message):
     path = tmp_path / "p.json"
     path.write_text(content)
     result = seer("train", dataset, "--params", path, "-o", tmp_path / "b")
     assert result.is_refusal(message), result.err
 
 
-def test_params_against_other_options(seer, dataset, tmp_path):
+def test_params_conflicts_with_other_options(seer, dataset, tmp_path):
     path = tmp_path / "p.json"
     path.write_text('{"model": "linear-terms", "params": {"alpha": 2}}')
     words = ["train", dataset, "--params", path, "-o", tmp_path / "b"]
