@@ -1,4 +1,4 @@
-"""A folder of sources that are read fast, a few shapes of each of the measurements; and cheap models."""
+"""Small sources, with a few shapes of each table of measurements, and fast models."""
 
 from pathlib import Path
 
@@ -30,12 +30,12 @@ SAMPLES = {
     "transformers": ("batch == '2'", ["config"], 4),
     "cpu_matmul": ("m > 0", [*"mnk"], 12),
 }
-"""Source → which of its rows, and of how many of their problems."""
+"""Source → query of its rows, columns of a problem, number of problems."""
 
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory, measurements: Path) -> Sources:
-    """`SAMPLES` in files of their own; of other sources the whole files."""
+    """Return a folder with `SAMPLES` of these sources, and links to the files of the others."""
     folder = tmp_path_factory.mktemp("sources")
     for name, (file, _) in FILES.items():
         if name not in SAMPLES:
@@ -52,7 +52,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory, measurements: Path) -> Sou
 
 @pytest.fixture
 def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
-    """Quick, four models, and boosters of few rounds."""
+    """Return a quick effort of four models, with boosters of 20 rounds."""
     defaults = BoostedTerms.__init__.__defaults__
     assert defaults and BoostedTerms().rounds == defaults[0]
     monkeypatch.setattr(BoostedTerms.__init__, "__defaults__", (20, *defaults[1:]))

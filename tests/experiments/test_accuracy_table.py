@@ -1,4 +1,4 @@
-"""The README's table: order, what is left out, signs, dashes."""
+"""The accuracy table of the README: order, omitted rows, signs and dashes."""
 
 import pandas as pd
 
@@ -8,8 +8,8 @@ from tests.known import known_answers
 ANSWERS = known_answers(__file__)
 
 
-def test_a_table_by_hand() -> None:
-    results = ANSWERS["test_a_table_by_hand"]["results"]
+def test_the_table_matches_one_written_by_hand() -> None:
+    results = KNOWN["test_the_table_matches_one_written_by_hand"]["results"]
     lines = markdown(results).split("\n")
     names = [line.split(" | ")[0].strip("| ") for line in lines]
     assert names == ["model", "---", "quick", "heuristic", "slow"]
@@ -20,9 +20,9 @@ def test_a_table_by_hand() -> None:
     assert lines[3].endswith("| – | – | – |") and lines[4].endswith("| – | +10.0 % [−9.5, +22.1] | 20.0 % / 40.0 % |")
 
 
-def test_seeds_and_the_worst_shapes_by_hand() -> None:
-    """Two seeds, ten shapes: one at 1.21 in seed 0 and 1.0 in seed 1, the others without loss; a grouped one aside."""
-    rows = ANSWERS["test_seeds_and_the_worst_shapes_by_hand"]["rows"]
-    aside = [{**rows[0], "stratum": "grouped", "slowdown": 9.0}, {**rows[0], "model": "slow", "slowdown": 9.0}]
-    found = spread(pd.DataFrame(rows + aside), "quick")
+def test_spread_names_seeds_and_the_worst_shapes() -> None:
+    """One of ten shapes has a slowdown of 1.21 in the first of two seeds, and the others have none."""
+    rows = KNOWN["test_spread_names_seeds_and_the_worst_shapes"]["rows"]
+    ignored = [{**rows[0], "stratum": "grouped", "slowdown": 9.0}, {**rows[0], "model": "slow", "slowdown": 9.0}]
+    found = spread(pd.DataFrame(rows + ignored), "quick")
     assert found == ("quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss")

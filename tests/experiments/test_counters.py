@@ -1,4 +1,4 @@
-"""`experiments.counters` on the counts that ship: kernels by hand, and what the table says of them."""
+"""The experiment `counters` on the shipped counts: kernels computed by hand, matches, and the resulting table."""
 
 from pathlib import Path
 
@@ -22,36 +22,36 @@ def outcome(sources: Sources) -> Outcome:
         return EXPERIMENT.run(sources, Effort(quick=True, models=("roofline", "seer-time-only")))
 
 
-def test_layer_kernels_by_hand(sources: Sources) -> None:
-    """AlexNet's first convolution: 96 filters of 363 values at 54² pixels, and its bias."""
+def test_layer_kernels_match_counts_by_hand(sources: Sources) -> None:
+    """The first convolution of AlexNet has 96 filters of 363 values at 54² pixels, and a bias."""
     layers = layer_kernels(sources.path("layer_counts"))
     first = layers[(layers["network"] == "BVLC_AlexNet") & (layers["LayerName"] == "conv_1")]
     assert first["main"].tolist() == [True, False]
-    # 92 blocks of 32 pixels times 3 of 32 filters, sums of 368; each output is scaled once.
+    # There are 92 blocks of 32 pixels and 3 of 32 filters, with sums of 368 values; each output is scaled once.
     assert first["instructions"].iloc[0] == 92 * 32 * 96 * 368 + 96 * 54**2
 
 
-def test_a_kernel_is_matched_where_one_problem_explains_its_count(sources: Sources) -> None:
-    """VGG's first layer sums 27 values, padded to 32; twice its outputs are another problem."""
+def test_a_kernel_is_matched_to_the_problem_that_explains_its_count(sources: Sources) -> None:
+    """The first layer of VGG sums 27 values, padded to 32; a problem with twice the outputs does not match."""
     layers = layer_kernels(sources.path("layer_counts"))
     vgg = dict(zip(SIZE_COLUMNS, (1, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1), strict=True))
     problems = pd.DataFrame([{**vgg, "networks": "VGG16,VGG19"}, {**vgg, "k": 128, "networks": "VGG16"}])
-    found, lost = matched(layers, problems)
+    found, note = matched(layers, problems)
     assert found[["network", "tile", "blocks", "k"]].to_numpy().tolist() == [
         ["VGG16", "32x32", 224 * 224 // 32 * 2, 64],
         ["VGG19", "32x32", 224 * 224 // 32 * 2, 64],
     ]
     kernels = int((layers["main"] & (layers["LayerType"] == "Conv")).sum())
-    assert lost.startswith(f"without a match: {kernels - 2} of no")
+    assert note.startswith(f"without a match: {kernels - 2} of no")
 
 
 @pytest.mark.slow
-def test_flops_of_terms_against_counts(outcome: Outcome) -> None:
+def test_flops_of_terms_agree_with_measured_counts(outcome: Outcome) -> None:
     table = outcome.table[outcome.table["part"] == "FLOPs"].set_index(["kernels", "compared"])
     direct, padded = table.loc[("implicit GEMM", "terms")], table.loc["implicit GEMM 32x32"].iloc[0]
     assert direct["n"] > 800 and 0.8 < direct["ratio_median"] < 0.95
     assert padded["ratio_p5"] > 0.99 and padded["ratio_p95"] < 1
-    # What Winograd's transforms execute follows from the matrices, the kernels' padding and what they write.
+    # The counts of Winograd transforms follow from the matrices, the padding of the kernels and their outputs.
     names = [("winogradForwardFilter4x4", "terms")]
     names += [(f"winogradForward{kernel}4x4", PADDED) for kernel in ("Data", "Output")]
     exact = table.loc[names]
@@ -59,7 +59,7 @@ def test_flops_of_terms_against_counts(outcome: Outcome) -> None:
 
 
 @pytest.mark.slow
-def test_fits_and_what_is_missing(outcome: Outcome) -> None:
+def test_fits_have_small_errors_and_missing_inputs_are_named(outcome: Outcome) -> None:
     table = outcome.table.set_index(["part", "compared"]).sort_index()
     formula = table.loc[("instructions per block", "SEER's formula, fitted")]
     assert (formula.loc[formula["n"] > 0, "median_error_pct"] < 1).all()

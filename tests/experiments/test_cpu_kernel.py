@@ -1,4 +1,4 @@
-"""Configurations of the CPU's kernel, really compiled and timed on two tiny shapes."""
+"""Configurations of the CPU kernel, compiled and timed on two tiny shapes."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ from surrogate.features.description import description_of
 
 
 def require_kernel_tuner() -> None:
-    """Skip the test where Kernel Tuner, OpenCL or PoCL is not installed."""
+    """Skip the test if Kernel Tuner, OpenCL or PoCL is not installed."""
     for name in ("kernel_tuner", "pyopencl", "pocl_binary_distribution"):
         pytest.importorskip(name)
 
 
-def test_configurations_are_measured_and_an_interrupted_run_goes_on(refused, tmp_path, monkeypatch):
-    """Among them one that no compiler takes."""
+def test_configurations_are_measured_and_an_interrupted_run_resumes(refused, tmp_path, monkeypatch):
+    """The last configuration does not compile."""
     require_kernel_tuner()
     for name in ("POCL_CACHE_DIR", "POCL_MAX_PTHREAD_COUNT"):
-        monkeypatch.setenv(name, "")  # gives the variable back in the end
-    both = [each for each in configurations(KERNEL) if each["item_n"] == each["tile_n"] == 16 and each["tile_m"] == 8]
+        monkeypatch.setenv(name, "")  # restores the variable at the end
+    valid = [c for c in configurations(KERNEL) if c["item_n"] == c["tile_n"] == 16 and c["tile_m"] == 8]
     path = tmp_path / "cpu.parquet"
-    shapes, space = [Shape(16, 16, 16), Shape(33, 50, 21)], [both[0], both[-1], {**both[0], "vector": 5}]
+    shapes, space = [Shape(16, 16, 16), Shape(33, 50, 21)], [valid[0], valid[-1], {**valid[0], "vector": 5}]
     assert measure(path, shapes, space, passes=1)["repeats"].tolist() == [1, 1, 0] * 2
     with refused("--resume"):
         measure(path, shapes, space, passes=2)
@@ -44,13 +44,13 @@ def test_a_wrong_result_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     bench = Bench(configurations(KERNEL)[:1])
     bench.allocate(RAGGED)
     a, *_ = bench.arguments[RAGGED[1]]
-    a[-1, -1] += 0.1  # what numpy multiplies is no longer what the device has
+    a[-1, -1] += 0.1  # the operand of NumPy now differs from that of the device
     bench.compile(0)
     assert "verification failed" in bench.failures[0]
 
 
 def test_the_noise_is_the_deviation_of_two_equal_times() -> None:
-    """Of medians of nine passes; one in a hundred times is disturbed."""
+    """The times are medians of nine passes, and one in a hundred is disturbed."""
     random = np.random.default_rng(0)
     times = 100 * np.exp(random.normal(0, 0.02, (9, 40, 200)))
     medians = np.median(times, axis=0).ravel()

@@ -1,4 +1,4 @@
-"""Every experiment on few measured shapes: it runs, answers in numbers of its own table, and repeats bit for bit."""
+"""Every experiment on a few measured shapes: table, figure, answer and exact repetition."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -10,8 +10,8 @@ from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
 from tests.known import known_answers
 
-COLUMNS = known_answers(__file__)["columns"]
-"""Experiment → columns that its table has among others."""
+COLUMNS = known(__file__)["columns"]
+"""Experiment → required columns of its table."""
 
 
 LONG = {
@@ -27,12 +27,12 @@ LONG = {
     "test_set_i",
     "test_set_ii",
 }
-"""Those that take over three seconds."""
+"""Experiments that take more than three seconds."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in COLUMNS])
-def test_it_runs_and_repeats_bit_for_bit(name: str, sources: Sources, effort: Effort) -> None:
-    """A table with its columns, a figure, a sentence with numbers."""
+def test_an_experiment_runs_and_repeats_exactly(name: str, sources: Sources, effort: Effort) -> None:
+    """The result is a table with its columns, a figure, and a sentence with numbers."""
     experiment = catalogue.experiment(name)
     assert experiment.missing(sources) is None
     with one_thread():
@@ -42,7 +42,7 @@ def test_it_runs_and_repeats_bit_for_bit(name: str, sources: Sources, effort: Ef
     assert set(COLUMNS[name].split()) <= set(found.table.columns)
     assert len(found.table)
     for title, column in found.table.items():
-        if column.dtype == object:  # numbers there would escape the six digits
+        if column.dtype == object:  # numbers of type object would not be rounded to six digits
             assert all(isinstance(value, str) for value in column.dropna()), title
     assert found.figure is not None and ElementTree.fromstring(found.figure).tag.endswith("svg")
     assert any(letter.isdigit() for letter in found.answer) and "nan" not in found.answer.lower()
@@ -53,7 +53,7 @@ def test_experiments_are_registered_and_name_what_is_missing_in_one_line(name: s
     experiment = catalogue.experiment(name)
     assert experiment.name == name and experiment.question.endswith("?")
     line = experiment.missing(Sources(tmp_path))
-    if not experiment.needs:  # what ships is enough
+    if not experiment.needs:  # the experiment uses only shipped files
         assert line is None
         return
     assert line is not None and line.startswith(f"{name}: skipped") and "\n" not in line

@@ -1,4 +1,4 @@
-"""The table of GPUs: each board in one row, factors as bundles claim them, shares and errors as tables have them."""
+"""The table of GPUs: rows, factors of bundles, and coverage and errors of committed tables."""
 
 import pandas as pd
 import pytest
@@ -9,20 +9,20 @@ from surrogate.features.gpu import gpu, gpus
 from surrogate.prediction.shipped import bundles_by_family
 
 
-def test_every_board_stands_in_one_of_at_most_twelve_rows() -> None:
+def test_every_gpu_is_in_one_of_at_most_twelve_rows() -> None:
     rows = groups()
     assert sorted(board.name for _, boards in rows for board in boards) == sorted(board.name for board in gpus())
     assert len(readme_rows()) == len(rows) <= 12
 
 
 @pytest.mark.parametrize(("name", "family"), [("t4", "conv"), ("h100-sxm", "gemm"), ("rtx-3090", "attention")])
-def test_a_factor_is_what_the_bundle_claims(name: str, family: str) -> None:
-    evidence = bundles_by_family(gpu(name))[family].evidence(family, name)
+def test_a_factor_is_that_of_the_bundle(name: str, family: str) -> None:
+    evidence = answering(gpu(name))[family].evidence(family, name)
     assert accuracies(gpu(name))[family][:2] == (evidence["factor_90"], bool(evidence["rows"]))
 
 
-def test_a_share_is_of_all_rows_held_out_or_of_the_line_left_out() -> None:
-    """Known answers: 604 rows of T4 in fp16 and 2,718 in fp32; RDNA has one measured board, so that none judged it."""
+def test_coverage_is_over_all_held_out_rows_or_the_left_out_gpus() -> None:
+    """The T4 has 604 rows in fp16 and 2,718 in fp32; only one RDNA GPU was measured, so that it has no coverage."""
     coverage = accuracies(gpu("t4"))["conv"].coverage
     assert coverage == pytest.approx((604 * 0.915563 + 2718 * 0.900662) / (604 + 2718))
     widths = pd.read_csv(HOME / "tables" / "widths.csv").query("part == 'GPU left out' and family == 'moe'")
@@ -30,7 +30,7 @@ def test_a_share_is_of_all_rows_held_out_or_of_the_line_left_out() -> None:
     assert accuracies(gpu("rx-6900-xt"))["conv"].coverage is None
 
 
-def test_errors_of_whole_passes_weigh_every_pass_alike() -> None:
+def test_errors_of_passes_are_weighted_equally() -> None:
     table = pd.read_csv(HOME / "tables" / "whole_networks.csv").query("predictor == 'ours' and gpu == 'l4'")
     rows = table[table["set"].str.startswith("small programs, eager")]
     assert passes()["l4"]["small programs"] == pytest.approx(

@@ -1,4 +1,4 @@
-"""Sources, samples and splits: nothing that is tested was trained."""
+"""Sources, samples and splits: training and test rows are disjoint."""
 
 from itertools import pairwise
 
@@ -17,17 +17,17 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
 
 
-def test_another_dataset_takes_the_place_of_a_source(tmp_path) -> None:
-    given = read_sources(tmp_path, ("cudnn=mine.parquet",))
-    assert str(given.path("cudnn")) == "mine.parquet"
-    assert given.path("mi210") == tmp_path / FILES["mi210"][0]
-    for use, words in (("cuda=x", "cudnn"), ("cudnn", "NAME=FILE"), ("cudnn=", "NAME=FILE")):
-        with pytest.raises(InputError, match=words):
+def test_another_dataset_replaces_a_source(tmp_path) -> None:
+    sources = read_sources(tmp_path, ("cudnn=mine.parquet",))
+    assert str(sources.path("cudnn")) == "mine.parquet"
+    assert sources.path("mi210") == tmp_path / FILES["mi210"][0]
+    for use, message in (("cuda=x", "cudnn"), ("cudnn", "NAME=FILE"), ("cudnn=", "NAME=FILE")):
+        with pytest.raises(InputError, match=message):
             read_sources(tmp_path, (use,))
 
 
-def test_winner_rows(sources: Sources) -> None:
-    """Versions from cuDNN's number, classes from guesses with and without a kernel's name; one ok row a problem."""
+def test_winner_rows_have_versions_and_algorithms(sources: Sources) -> None:
+    """Versions come from the number of cuDNN, and algorithms from guesses; each problem has one row."""
     guesses = ["IMPLICIT_PRECOMP_GEMM(scudnn)", "IMPLICIT_GEMM/PRECOMP(implicit_convolve_sgemm)"]
     rows = winner_rows(pd.DataFrame({"library_version": [8902, 7604], "algorithm_guess": guesses}))
     assert list(rows["library_version"]) == ["8.9.2", "7.6.4"]
@@ -38,7 +38,7 @@ def test_winner_rows(sources: Sources) -> None:
 
 
 def test_paper_domain_keeps_refusals_and_drops_fast_rows(sources: Sources) -> None:
-    """Batch 128, over 1 ms, square, ungrouped; the invented sources have such rows, too."""
+    """The domain is batch 128, more than 1 ms, square and ungrouped."""
     base = {"n": 128, "h": 8, "w": 8, "r": 3, "s": 3, "groups": 1, "status": "ok", "time_us": 1000.5}
     others = [{"n": 64}, {"w": 9}, {"s": 1}, {"groups": 2}, {"time_us": 1000.0}]
     refusal = {"status": "not_supported", "time_us": np.nan}
@@ -47,8 +47,8 @@ def test_paper_domain_keeps_refusals_and_drops_fast_rows(sources: Sources) -> No
     assert len(paper_domain(sources.dataset("cudnn").frame))
 
 
-def test_a_sample_keeps_whole_shapes(table) -> None:
-    """At most as many as are asked for, the same for the same seed; a full run keeps all."""
+def test_a_sample_keeps_all_rows_of_a_shape(table) -> None:
+    """A sample has at most the requested number of shapes and does not vary; a full run keeps all shapes."""
     data = Dataset(table(12))
     small = Effort(quick=True, quick_shapes=5).sample(data)
     names = shape_names(small.frame, CONV)
@@ -59,21 +59,21 @@ def test_a_sample_keeps_whole_shapes(table) -> None:
     assert len(Effort().sample(data)) == len(data)
 
 
-def test_seer_rounds_take_seven_of_ten_of_each_gpu(table) -> None:
-    """Per GPU and algorithm; the fastest row of a GEMM algorithm is in neither part."""
+def test_seer_rounds_train_on_seven_of_ten_rows_of_each_gpu(table) -> None:
+    """The rows are counted per GPU and algorithm; the fastest row of a GEMM algorithm is in neither part."""
     rows = candidate_rows([Dataset(table(20, batches=(1, 2, 4)))])
     ((train, test),) = seer_rounds(rows)
     assert not set(train) & set(test)
     for (gpu, name), part in rows.frame.assign(ok=rows.ok).groupby(["gpu", "algorithm"]):
-        mine = part.index[part["ok"]]
-        count = len(mine) - ("GEMM" in str(name))
-        inside = np.isin(mine, train).sum()
-        assert inside == sum(i % 10 < 7 for i in range(count)), (gpu, name)
-        assert np.isin(mine, test).sum() == count - inside
+        ok = part.index[part["ok"]]
+        count = len(ok) - ("GEMM" in str(name))
+        train_count = np.isin(ok, train).sum()
+        assert train_count == sum(i % 10 < 7 for i in range(count)), (gpu, name)
+        assert np.isin(ok, test).sum() == count - train_count
 
 
-def test_share_rounds_are_nested_and_hold_shapes_out(table) -> None:
-    """A smaller share's training rows are among a larger one's; no test shape trains; the whole share is the rest."""
+def test_share_rounds_are_nested_and_have_held_out_shapes(table) -> None:
+    """Training rows of a smaller share are also in a larger share; the share 1 has all rows that are not tested."""
     rows = candidate_rows([Dataset(table(20))])
     names = shape_names(rows.frame, CONV)
     by_share = [share_rounds(rows, share, seed=3) for share in SHARES]
@@ -85,11 +85,11 @@ def test_share_rounds_are_nested_and_hold_shapes_out(table) -> None:
     assert sorted(np.concatenate([test for _, test in by_share[0]])) == list(range(len(rows)))
 
 
-def test_cross_validation_covers_the_data_and_not_the_rest(table) -> None:
-    """Rows of ``also`` train and are not predicted; a model that cannot learn is named with its reason."""
-    data, also = Dataset(table(6)), Dataset(table(4, gpus=("Tesla K80",)))
+def test_cross_validation_predicts_the_data_and_not_the_additional_rows(table) -> None:
+    """Rows of ``also`` are only trained on; a model that cannot be fitted is named with the reason."""
+    data, additional = Dataset(table(6)), Dataset(table(4, gpus=("Tesla K80",)))
     models = Effort().by_name("roofline", "seer-paper")
-    predictions = cross_validate(data, models, count=3, seed=0, also=[also], tick=lambda text: None)
-    assert len(predictions.rows) == len(data) and predictions.tested.all()
-    assert np.isfinite(predictions.time_us["roofline"]).all()
-    assert list(predictions.reasons) == ["seer-paper"] and "seer-paper" not in predictions.time_us
+    holdout = cross_validate(data, models, count=3, seed=0, also=[additional], tick=lambda text: None)
+    assert len(holdout.rows) == len(data) and holdout.tested.all()
+    assert np.isfinite(holdout.time_us["roofline"]).all()
+    assert list(holdout.reasons) == ["seer-paper"] and "seer-paper" not in holdout.time_us

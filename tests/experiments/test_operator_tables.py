@@ -1,4 +1,4 @@
-"""Public tables of operators: the inferred grammars, what is left out, and the real files."""
+"""Public tables of operators: inferred formats, dropped rows, and the complete files."""
 
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,26 @@ CONV = ANSWERS["conv"]
 
 
 def packed(op: str, args: str, variant: str | None = None, **changes: Any) -> dict[str, Any]:
-    """One row of ``cudnn_other_ops``."""
+    """Return one row of ``cudnn_other_ops``."""
     row = {"gpu": "Tesla T4", "cudnn": "7.6.3", "op": op, "variant": variant, "dtype": "fp32", "args": args}
     return {**row, "time_us": 10.0, **changes}
 
 
 def rows_of(*rows: dict[str, Any]) -> pd.DataFrame:
-    """Dataset rows of a raw table."""
+    """Return the dataset rows of a raw table."""
     return family_rows(operator_rows(pd.DataFrame(rows), "x"))
 
 
 @cases(__file__)
-def test_sizes_of_packed_arguments(kind: str, variant: str, text: str, expected: dict[str, int] | None) -> None:
+def test_packed_arguments_are_read_as_sizes(
+    kind: str, variant: str, text: str, expected: dict[str, int] | None
+) -> None:
     args = parse_args(text)
     assert args is not None and sizes_of(kind, variant, args) == expected
 
 
-def test_packed_sizes_of_known_operators_and_gpus() -> None:
-    """Not those of another harness, of unreadable arguments, of an unknown operator or GPU."""
+def test_rows_of_unknown_operators_or_gpus_are_dropped() -> None:
+    """Rows of another benchmark and rows with unreadable arguments are also dropped."""
     rows = rows_of(
         packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU"),
         packed("CUDNN_ACTIVATION_FWD", f"{IMAGE};iterations=10", "ACTIVATION_RELU"),
@@ -51,7 +53,7 @@ def test_packed_sizes_of_known_operators_and_gpus() -> None:
     ]
 
 
-def test_repeats_of_a_version_become_their_median() -> None:
+def test_repeated_rows_of_a_version_become_their_median() -> None:
     rows = rows_of(
         *(
             packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU", time_us=time_us, cudnn=version)
@@ -64,8 +66,8 @@ def test_repeats_of_a_version_become_their_median() -> None:
     ]
 
 
-def test_scope_ops_use_the_convolutions_output() -> None:
-    """Convolutions, unknown variants and windows that exceed the image are left out."""
+def test_scope_operators_have_the_size_of_the_convolution_output() -> None:
+    """Convolutions, unknown variants and windows larger than the image are dropped."""
     rows = rows_of(
         {**CONV, "op": "CUDNN_ACTIVATION_BWD", "variant": "ACTIVATION_TANH"},
         {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_FAST, SOFTMAX_MODE_INSTANCE"},
@@ -84,8 +86,8 @@ def test_scope_ops_use_the_convolutions_output() -> None:
     assert len(rows) == 4
 
 
-def test_dense_sizes_and_maths() -> None:
-    """A product's columns are K, its sums run over N; AMD's matrix units need no permission."""
+def test_dense_rows_have_sizes_and_math_types() -> None:
+    """A product has K columns and sums over N; AMD's matrix units are used by default."""
     products = {"M": 39.0, "N": 90.0, "K": 192.0, "H": np.nan}
     rows = rows_of(
         {"op": "bmm", "gpu": "Tesla T4", "Torch Version": "p2.1.0", "B": 4, **products, "time_us": 9.0},
@@ -100,7 +102,7 @@ def test_dense_sizes_and_maths() -> None:
     assert len(rows) == 2
 
 
-def test_deepbench_precisions() -> None:
+def test_deepbench_rows_have_dtypes_and_math_types() -> None:
     fp16 = "16 bit inputs, 16 bit multiplication, 32 bit addition"
     row = {"device": "NV_V100", "M": 1, "N": 2, "K": 3, "ta": "T", "tb": "N", "time_ms": 0.5, "cuda": "9.0"}
     amd = {**row, "device": "AMD_MI25", "precision": "Float", "ta": "N"}
@@ -113,8 +115,8 @@ def test_deepbench_precisions() -> None:
 
 
 @cases(__file__)
-def test_real_files(measurements: Path, name: str, rows: int, dropped: int) -> None:
-    """Every row is used or counted, and every problem is one that its family takes."""
+def test_public_files_are_imported_completely(measurements: Path, name: str, rows: int, dropped: int) -> None:
+    """Every row is used or counted as dropped, and every problem is valid for its family."""
     raw = pd.read_parquet(measurements / f"{name}.parquet")
     imported = family_rows(operator_rows(raw, name))
     assert len(imported) == rows

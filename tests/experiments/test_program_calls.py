@@ -1,4 +1,4 @@
-"""Recorded calls of small programs: the table that ships, and its recorder on a program of this project."""
+"""Recorded calls of small programs: the shipped table, and its recorder on a program of this project."""
 
 from contextlib import nullcontext
 from math import inf
@@ -32,8 +32,8 @@ def get_inputs():
 """
 
 
-def test_the_table_holds_calls_alone() -> None:
-    """Keys of measured programs and calls without layers' names; ResNet-18 has 20 convolutions and one product."""
+def test_the_table_contains_calls_without_layer_names() -> None:
+    """ResNet-18 has 20 convolutions and one product."""
     table = pd.read_parquet(small_networks.FOLDER / small_networks.CALLS)
     assert table.columns.tolist() == [*small_networks.PROGRAM, "call"]
     assert set(table[small_networks.PROGRAM].itertuples(index=False, name=None)) == set(small_networks.recorded())
@@ -45,7 +45,7 @@ def test_the_table_holds_calls_alone() -> None:
 
 
 def test_a_call_is_the_same_after_json() -> None:
-    """Tensors alone and in lists, known and unknown values; an object of torch becomes its text."""
+    """Tensors in lists and unknown values are restored; an object of torch becomes its text."""
     image = Tensor((2, 3, 8, 8), "bf16", trained=True, buffer="x", channels_last=True)
     arguments = {"self": image, "tensors": [Tensor(), Tensor((), "fp64", floating=False, constant=True)]}
     values = {"dim": [1, -1], "p": 0.5, "train": True, "bias": None, "mode": "same", "scale": UNKNOWN, "low": -inf}
@@ -55,8 +55,8 @@ def test_a_call_is_the_same_after_json() -> None:
     assert restored(stored(Call("empty", {"layout": nullcontext}))).arguments == {"layout": str(nullcontext)}
 
 
-def test_programs_are_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a folder that holds a program that runs, one that fails, and none of the others."""
+def test_programs_of_a_folder_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder has a program that runs and one that fails, and lacks a third one."""
     pytest.importorskip("torch")
     keys = [("new", "level1", "1_conv+relu.py"), ("new", "level1", "2_fails.py"), ("old", "level2", "3_missing.py")]
     measured = pd.DataFrame(keys, columns=small_networks.PROGRAM)

@@ -1,4 +1,4 @@
-"""Command lines: answers on standard output, one line for what is wrong, exit statuses; and the bundles that ship."""
+"""Scripts of experiments and of shipped bundles: answers, error lines, exit statuses and written files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +14,18 @@ from experiments.sources import Sources
 from surrogate.bundle.bundle import load
 
 
-def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line on standard error, exit status 1, nothing written."""
+def test_a_script_reports_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The script prints one line on standard error and writes no file."""
     with pytest.raises(SystemExit) as ended:
         run_script(experiment("versions"), ["--quick", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
     assert ended.value.code == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("versions: skipped")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("versions: skipped")
     assert not any(tmp_path.iterdir())
 
 
-def test_a_script_writes_its_table_and_answers(sources, tmp_path, effort, capsys):
+def test_a_script_writes_its_table_and_prints_its_answer(sources, tmp_path, effort, capsys):
     with pytest.raises(SystemExit) as ended:
         run_script(experiment("versions"), ["--quick", "--data", str(sources.folder), "--out", str(tmp_path)])
     assert ended.value.code == 0
@@ -34,8 +34,8 @@ def test_a_script_writes_its_table_and_answers(sources, tmp_path, effort, capsys
 
 
 @pytest.mark.slow
-def test_all_runs_processes_and_writes_the_page(sources: Sources, tmp_path: Path) -> None:
-    """One experiment in its own process; the command in the row is the one that was run."""
+def test_all_runs_each_experiment_in_a_process_and_writes_the_page(sources: Sources, tmp_path: Path) -> None:
+    """The row contains the command without the folders of this test."""
     (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
     options = ["--quick", "--only", "versions", "--data", str(sources.folder), "--out", str(tmp_path)]
     done = CliRunner().invoke(everything.main, options)
@@ -46,13 +46,13 @@ def test_all_runs_processes_and_writes_the_page(sources: Sources, tmp_path: Path
     assert str(tmp_path) not in page
 
 
-def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(sources, tmp_path, monkeypatch):
-    """A relative file belongs to the caller's folder; a row of other data must not pass for one of the sources'."""
+def test_another_dataset_is_relative_to_the_caller_and_named_in_the_row(sources, tmp_path, monkeypatch):
+    """The row names the dataset, so that it differs from a row of the default source."""
     (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
-    seen: list[list[str]] = []
+    received: list[list[str]] = []
 
     def run_one(name: str, options: list[str]) -> everything.Finished:
-        seen.append(options)
+        received.append(options)
         return everything.Finished(name, 0, "Yes, 1.", "", 0.0)
 
     monkeypatch.setattr(everything, "_run_one", run_one)
@@ -60,13 +60,13 @@ def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(sources, tm
     words = ["--only", "versions", "--use", "cudnn=mine.parquet", "--out", str(tmp_path)]
     done = CliRunner().invoke(everything.main, words)
     assert done.exit_code == 0, done.output
-    assert f"cudnn={sources.folder / 'mine.parquet'}" in seen[0]
+    assert f"cudnn={sources.folder / 'mine.parquet'}" in received[0]
     assert "`python -m experiments.versions --use cudnn=mine.parquet`" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.slow
-def test_the_bundles_that_ship_are_fitted_from_their_tables(sources, effort, tmp_path, monkeypatch):
-    """One command; the notices are in the card, and operators make a part for each family."""
+def test_shipped_bundles_are_fitted_from_their_tables(sources, effort, tmp_path, monkeypatch):
+    """The card has the licence notices, and the bundle has a part for each family."""
     plan = replace(fit_bundles.PLANS["operators"], sources=("dense", "other_ops"))
     monkeypatch.setitem(fit_bundles.PLANS, "operators", plan)
     words = [str(sources.folder), str(tmp_path), "--only", "operators"]

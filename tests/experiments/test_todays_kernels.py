@@ -1,4 +1,4 @@
-"""The head-to-head on an invented table, without aiconfigurator: who is judged, on what, and why one is not."""
+"""The comparison with aiconfigurator on an invented table, if aiconfigurator is not installed."""
 
 import sys
 from itertools import product
@@ -16,7 +16,9 @@ SLOW = {"vllm": 1.0, "trtllm": 1.2, "sglang": 1.5}
 
 
 @pytest.mark.parametrize("leave_out", ["none", "siblings"])
-def test_a_head_to_head_without_the_sdk(leave_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_without_aiconfigurator_gives_the_reason(
+    leave_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("experiments.todays_verdicts.DRAWS", 20)
     sizes = product(("h100-sxm", "h200-sxm", "b200"), SLOW, (1, 64, 4096), (512, 1024, 2048, 4096), (512, 1024, 2048))
     frame = pd.DataFrame(list(sizes), columns=["gpu", "library", "m", "n", "k"])
@@ -44,8 +46,12 @@ def test_a_head_to_head_without_the_sdk(leave_out: str, tmp_path: Path, monkeypa
     assert table.loc["aiconfigurator", "n"] == 0 and isinstance(table.loc["aiconfigurator", "reason"], str)
     raw = table[(table["population"] == "raw") & (table["part"] == "all") & (table["frameworks"] == "all")]
     assert raw.loc["always-best-single", "slowdown"] == 1.0 and raw.loc["interpolated-terms", "problems"] == 6
-    if leave_out == "siblings":  # B200 is as fast as H100 here, so its copy is off by their rooflines' ratio
+    if (
+        leave_out == "siblings"
+    ):  # B200 is as fast as H100 here, so the scaled copy has the error of the ratio of rooflines
         assert raw.loc["best single of the nearest GPU", "slowdown"] == 1.0
         assert raw.loc["copy of the nearest GPU", "median_error_pct"] > 10
         errors = raw.loc[["interpolated-terms", "calibrated by 10 problems"], "median_error_pct"]
-        assert errors.iloc[1] < errors.iloc[0] and "calibrated by 50 problems" not in raw.index  # it has 30
+        assert (
+            errors.iloc[1] < errors.iloc[0] and "calibrated by 50 problems" not in raw.index
+        )  # there are only 30 problems

@@ -1,4 +1,4 @@
-"""Stored and tuned settings side by side: one model, two shapes, by hand."""
+"""The table of stored and tuned settings, for one model and two shapes."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def _folder(path: Path, slowdowns: list[float], median: float, searched_s: float
     return path
 
 
-def test_a_table_by_hand(tmp_path: Path) -> None:
+def test_the_table_matches_one_written_by_hand(tmp_path: Path) -> None:
     stored = _folder(tmp_path / "stored", [1.2, 1.1], median=0.2, searched_s=0.0)
     tuned = _folder(tmp_path / "tuned", [1.08, 0.99], median=0.1, searched_s=61.4)
     *_, line = markdown(stored, tuned).split("\n")

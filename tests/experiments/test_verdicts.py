@@ -1,4 +1,4 @@
-"""Figures with known answers: medians and their intervals, picks, changes, variants, operators, drawings."""
+"""Error measures with known answers: medians and intervals, picks, changes, variants and operators."""
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,8 @@ from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.boosted import BoostedTerms
 
 
-def test_error_record_known_answers() -> None:
-    """Errors of 10, 20 and 40 % in one shape: no shape to draw but that one, so the interval has no width."""
+def test_error_record_matches_known_answers() -> None:
+    """The errors are 10, 20 and 40 %; with only one shape to draw, the interval has no width."""
     record = error_record(np.array([110.0, 120.0, 60.0]), np.full(3, 100.0), np.zeros(3, dtype=int))
     assert (record["n"], record["shapes"]) == (3, 1)
     medians = [record[name] for name in ("median_error_pct", "error_low_pct", "error_high_pct")]
@@ -31,41 +31,39 @@ def test_error_record_known_answers() -> None:
     assert (record["rmspe_pct"], record["rmse_ms"]) == pytest.approx((100 * squares, 0.1 * squares))
 
 
-def test_infeasible_picks_count_as_right_only_by_seer_s_rule() -> None:
-    """Fine, within 10 %, slow, and two infeasible ones: charged as slow, and charged a slowest that is within 10 %."""
+def test_infeasible_picks_are_right_only_by_the_rule_of_seer() -> None:
+    """Picks are best, within 10 %, slow, and two infeasible ones, charged a slowdown of 3 and of 1.05."""
     slowdown, infeasible = [1.0, 1.1, 1.2, 3.0, 1.05], [False, False, False, True, True]
     picks = pd.DataFrame({"model": "m", "shape": range(5), "slowdown": slowdown, "infeasible": infeasible})
     (row,) = error_rates(picks).to_dict("records")
     assert (row["wrong_seer_pct"], row["wrong_pct"], row["infeasible_pct"]) == (20, 60, 40)
 
 
-def test_an_oracle_s_times_give_no_slowdown(table) -> None:
-    """Times without noise follow from the terms' order, so predictions equal to them pick the best everywhere."""
+def test_times_of_an_oracle_give_no_slowdown(table) -> None:
+    """Predictions equal to the measured times pick the fastest algorithm of every problem."""
     data = Dataset(table(8, noise=0.0))
-    predictions = cross_validate(data, Effort().by_name("roofline"), count=3, seed=0, tick=lambda text: None)
-    predictions.time_us["roofline"][:] = np.nan_to_num(predictions.rows.time_us, nan=np.inf)
-    verdicts = choice_verdicts(predictions).set_index("model")["slowdown_macro"]
+    holdout = cross_validate(data, Effort().by_name("roofline"), count=3, seed=0, tick=lambda text: None)
+    holdout.time_us["roofline"][:] = np.nan_to_num(holdout.rows.time_us, nan=np.inf)
+    verdicts = choice_verdicts(holdout).set_index("model")["slowdown_macro"]
     assert verdicts["roofline"] == 1.0 < verdicts[HEURISTIC]
-    picks = problem_picks(predictions)
+    picks = problem_picks(holdout)
     assert set(picks["model"]) == {"roofline", HEURISTIC}
-    best = pd.Series(predictions.rows.time_us).groupby(predictions.rows.problem).min()
-    np.testing.assert_allclose(
-        picks["best_us"], best.reindex(predictions.rows.problem[picks["row"].to_numpy(dtype=int)])
-    )
-    totals = by_network(predictions)
+    best = pd.Series(holdout.rows.time_us).groupby(holdout.rows.problem).min()
+    np.testing.assert_allclose(picks["best_us"], best.reindex(holdout.rows.problem[picks["row"].to_numpy(dtype=int)]))
+    totals = by_network(holdout)
     exact = totals[(totals["model"] == "roofline") & totals["total_error_pct"].notna()]
     assert len(exact) > 1 and EVERY in set(totals["network"])
     np.testing.assert_allclose(exact["total_error_pct"], 0, atol=1e-9)
-    predictions.time_us["roofline"][:] *= 1.25
-    totals = by_network(predictions)
-    whole = totals[(totals["network"] == EVERY) & (totals["model"] == "roofline")].iloc[0]
-    assert [whole["rmspe_pct"], whole["minimum_rmspe_pct"]] == pytest.approx([25, 25])
+    holdout.time_us["roofline"][:] *= 1.25
+    totals = by_network(holdout)
+    overall = totals[(totals["network"] == EVERY) & (totals["model"] == "roofline")].iloc[0]
+    assert [overall["rmspe_pct"], overall["minimum_rmspe_pct"]] == pytest.approx([25, 25])
     root_mean_square = np.sqrt((picks.loc[picks["model"] == "roofline", "best_us"] ** 2).mean())
-    assert whole["minimum_rmse_ms"] == pytest.approx(0.25 * root_mean_square / 1000)
+    assert overall["minimum_rmse_ms"] == pytest.approx(0.25 * root_mean_square / 1000)
 
 
-def test_changes_between_versions_known_answers() -> None:
-    """One algorithm twice as slow, one newly supported, and the best of one problem of two changed."""
+def test_changes_between_versions_match_known_answers() -> None:
+    """A is twice as slow, C is newly supported, and the best algorithm of one of two problems changes."""
     sizes = pd.DataFrame([dict.fromkeys(SIZE_COLUMNS, 1), dict.fromkeys(SIZE_COLUMNS, 2)])
 
     def version(times: dict[str, list[float]]) -> pd.DataFrame:
@@ -76,7 +74,7 @@ def test_changes_between_versions_known_answers() -> None:
     older = version({"A": [1.0, 1.0], "B": [1.5, 4.0], "C": [np.nan, 9.0]})
     newer = version({"A": [2.0, 2.0], "B": [1.5, 4.0], "C": [7.0, 9.0]})
     table = changes(older, newer).set_index("algorithm")
-    known = {
+    expected = {
         ("A", "ratio_median"): 2,
         ("A", "changed_pct"): 100,
         ("B", "changed_pct"): 0,
@@ -85,19 +83,20 @@ def test_changes_between_versions_known_answers() -> None:
         ("all", "pairs"): 5,
         ("all", "best_changed_pct"): 50,
     }
-    assert {place: table.loc[place] for place in known} == known
+    assert {cell: table.loc[cell] for cell in expected} == expected
 
 
-def test_groups_of_terms_cover_each_once_and_a_variant_lacks_its_own() -> None:
-    named = [name for names in GROUPS.values() for name in names]
-    assert len(named) == len(set(named)) and set(named) | set(dims(CONV)) == set(terms(CONV))
+def test_groups_contain_each_term_once_and_a_variant_lacks_its_group() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(grouped) | set(dims(CONV)) == set(terms(CONV))
     for names in GROUPS.values():
         assert set(terms(CONV)) - set(without(names)().columns(CONV)) == set(names)
     assert next(iter(variants(0))) == FULL
 
 
-def test_median_change_by_hand() -> None:
-    """Errors 10 % and 30 % everywhere: the change is 20 points whatever is drawn."""
+def test_median_change_matches_a_known_answer() -> None:
+    """All errors are 10 % and 30 %, so that every bootstrap draw gives a change of 20 points."""
     measured = np.array([1.0, 2.0, 4.0, 8.0])
     change = median_change(1.3 * measured, 1.1 * measured, measured, np.array([0, 0, 1, 2]))
     assert change == pytest.approx((0.2, 0.2, 0.2))
@@ -108,15 +107,15 @@ def test_the_first_variant_is_compared_with_itself(sources: Sources) -> None:
     rows = candidate_rows([data])
     trees = BoostedTerms(rounds=15, learning_rate=0.3)
     compared = {"trees": trees, "again": trees, "single": AlwaysBestSingle()}
-    predictions = predict_rounds(rows, data.candidates, rounds_by("shape", rows, 3, 0), compared, lambda text: None)
-    changed = variant_verdicts(predictions).set_index("variant").filter(like="change")
+    holdout = predict_rounds(rows, data.candidates, rounds_by("shape", rows, 3, 0), compared, lambda text: None)
+    changed = variant_verdicts(holdout).set_index("variant").filter(like="change")
     assert list(changed.index) == ["trees", "again", "single"]
     assert (changed.loc[["trees", "again"]] == 0).all(axis=None)
     assert changed.loc["single", "error_change_pct"] != 0
 
 
-def test_operators_are_judged_beside_the_default_on_the_same_rows(sources: Sources, effort: Effort) -> None:
-    """Every family of the table; the default against itself is no different, and covers every row."""
+def test_operators_are_compared_with_the_default_on_the_same_rows(sources: Sources, effort: Effort) -> None:
+    """The default model compared with itself has no difference and covers every row."""
     parts = list(held_out(sources, ("dense",), "shape", effort.by_name("roofline", "boosted-terms"), effort))
     table = errors(parts, ("operator",))
     assert set(table["operator"]) == {"bmm", "layer_norm"} and len(table) == 4

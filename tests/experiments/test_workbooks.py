@@ -1,4 +1,4 @@
-"""SEER's own workbooks through the import and the experiments, with times from known coefficients."""
+"""Workbooks in the format of SEER, imported and used by experiments; times follow from known coefficients."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tests.formats.test_seer_xls import VARIANT, save
 
 B_MAX = {"32x32": 240, "128x128": 120}
 SLOWER = 1.25
-"""By how much the forms overestimate the times in the sheets ``test``."""
+"""Factor by which the formulas overestimate the times in the sheets ``test``."""
 
 
 def write(path: Path, sheets: dict[str, list[list[float]]], header: Sequence[str] = VARIANT) -> Path:
@@ -27,14 +27,14 @@ def write(path: Path, sheets: dict[str, list[list[float]]], header: Sequence[str
 
 
 def run_seer(*words: object) -> str:
-    """What the command prints; it must succeed."""
+    """Run the command and return its standard output."""
     result = CliRunner().invoke(seer, [*map(str, words)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def variant(tile: str, place: int) -> dict[str, list[list[float]]]:
-    """Every second problem of a grid; twice as many blocks as the tile's rule says."""
+    """Return sheets with every second problem of a grid, and twice as many blocks as by the rule of the tile."""
     side, sheets = int(tile.split("x")[0]), {"train": [], "test": []}
     grid = product((16, 64, 256), (20, 40, 80), (64, 96, 160, 256), (1, 3))
     for number, (c, w, k, r) in enumerate(grid):
@@ -44,7 +44,7 @@ def variant(tile: str, place: int) -> dict[str, list[list[float]]]:
             instructions, reads = 32 * r * r * c + 100, r * r * c / 2
             waves, slots = -(-blocks // B_MAX[tile]), B_MAX[tile]
             time_ms = waves * (1e-6 * (1 + place) * slots * instructions + 2e-3)
-            if w == 20:  # under-utilised: neither level reaches 8
+            if w == 20:  # under-utilised: both levels are below 8
                 time_ms = blocks * (2e-7 * reads + 1e-4) + waves * 1e-6 * slots * instructions + 0.5
             part = "test" if number % 10 >= 7 else "train"
             time_ms /= SLOWER if part == "test" else 1
@@ -63,29 +63,29 @@ def titan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_sheets_of_the_workbooks_are_test_set_i(titan, sources, monkeypatch):
-    monkeypatch.setattr(SeerPaper.__init__, "__defaults__", (1, 0, False, False))  # one leaf size for each tree
+def test_the_test_sheets_of_the_workbooks_are_test_set_i(titan, sources, monkeypatch):
+    monkeypatch.setattr(SeerPaper.__init__, "__defaults__", (1, 0, False, False))  # search one leaf size for each tree
     own = Sources(sources.folder, {"cudnn": titan})
     outcome = test_set_i.EXPERIMENT.run(own, Effort(quick=True, models=("roofline", "seer-paper")))
     table = outcome.table.set_index("algorithm")
     table = table[(table["population"] == test_set_i.DOMAIN) & (table["split"] == test_set_i.SEER_SPLIT)]
-    known = table[table["model"] == test_set_i.KNOWN_LAUNCH]
-    whole = ["all", "IMPLICIT_GEMM", "IMPLICIT_GEMM 128x128", "IMPLICIT_GEMM 32x32"]
-    bound = [f"{name}, {kind}" for name in whole for kind in ("compute-bound", "under-utilised")]
-    assert known.index.tolist() == [*whole, *bound]
-    assert known["n"].tolist()[:4] == [21, 21, 10, 11]
-    assert known["n"].tolist()[4] + known["n"].tolist()[5] == 21
-    assert known["rmspe_pct"].tolist() == pytest.approx([100 * (SLOWER - 1)] * 12)
-    # Without the measured launch the tile is guessed and its rule gives half the blocks.
+    known_launch = table[table["model"] == test_set_i.KNOWN_LAUNCH]
+    algorithms = ["all", "IMPLICIT_GEMM", "IMPLICIT_GEMM 128x128", "IMPLICIT_GEMM 32x32"]
+    bound = [f"{name}, {kind}" for name in algorithms for kind in ("compute-bound", "under-utilised")]
+    assert known_launch.index.tolist() == [*algorithms, *bound]
+    assert known_launch["n"].tolist()[:4] == [21, 21, 10, 11]
+    assert known_launch["n"].tolist()[4] + known_launch["n"].tolist()[5] == 21
+    assert known_launch["rmspe_pct"].tolist() == pytest.approx([100 * (SLOWER - 1)] * 12)
+    # Without the measured launch, the tile is guessed, and its rule gives half the blocks.
     guessed = table.loc[table["model"] == "seer-paper", "rmspe_pct"]
     assert guessed.iloc[0] > 30
     assert "seer-paper, known launch 25.0 %" in outcome.answer and "by its split: 14.71 % (7.27 ms)" in outcome.answer
 
 
-def test_classes_of_a_network_are_the_trees(titan: Path, tmp_path: Path) -> None:
-    """By the roofline all three layers are compute-bound; the counters of width 20 say under-utilised.
+def test_classes_of_a_network_come_from_the_decision_trees(titan: Path, tmp_path: Path) -> None:
+    """The roofline calls all three layers compute-bound; the counters of width 20 are those of an under-utilised one.
 
-    The non-fused Winograd algorithm, which memory bounds, does not fit the workspace.
+    The workspace limit excludes the non-fused Winograd algorithm, which is memory-bound.
     """
     bundle, layers = tmp_path / "bundle", tmp_path / "layers.txt"
     params = tmp_path / "params.json"
@@ -102,8 +102,10 @@ def test_classes_of_a_network_are_the_trees(titan: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_other_operators_are_judged_by_the_papers_fits(sources: Sources, tmp_path: Path, effort: Effort) -> None:
-    """1×1 convolutions, and 3×3 ones whose gradients take 1.5 or 2 and 3 times as long: all are recovered."""
+def test_other_operators_are_predicted_by_the_fits_of_the_paper(
+    sources: Sources, tmp_path: Path, effort: Effort
+) -> None:
+    """The fits recover the times of 1×1 convolutions, and the ratios of gradients of 3×3 convolutions."""
     narrow, gradients = [], []
     for n, c, k, w in product((32, 64, 128), (16, 64, 128), (32, 96), (14, 28)):
         for rows, r in ((narrow, 1), (gradients, 3)):
@@ -124,4 +126,4 @@ def test_other_operators_are_judged_by_the_papers_fits(sources: Sources, tmp_pat
     for operator in ("conv bwd_data", "conv bwd_filter"):
         assert found[operator, "gradient-ratio"] < 1e-6
     summary = run_seer("compare", table, "--models", "roofline", "--folds", 2, "-o", tmp_path / "out")
-    assert "144 rows" in summary  # times are judged where one candidate leaves no choice
+    assert "144 rows" in summary  # with one candidate per problem, only times are evaluated
