@@ -30,7 +30,7 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
 
 
-@pytest.mark.parametrize(("content", "message"), KNOWN["wrong"])
+@pytest.mark.parametrize(("content", "message"), ANSWERS["wrong"])
 def test_an_invalid_settings_file_is_refused(seer, dataset, tmp_path, content, message):
     path = tmp_path / "p.json"
     path.write_text(content)

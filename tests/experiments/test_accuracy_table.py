@@ -9,7 +9,7 @@ ANSWERS = known_answers(__file__)
 
 
 def test_the_table_matches_one_written_by_hand() -> None:
-    results = KNOWN["test_the_table_matches_one_written_by_hand"]["results"]
+    results = ANSWERS["test_the_table_matches_one_written_by_hand"]["results"]
     lines = markdown(results).split("\n")
     names = [line.split(" | ")[0].strip("| ") for line in lines]
     assert names == ["model", "---", "quick", "heuristic", "slow"]
@@ -22,7 +22,7 @@ def test_the_table_matches_one_written_by_hand() -> None:
 
 def test_spread_names_seeds_and_the_worst_shapes() -> None:
     """One of ten shapes has a slowdown of 1.21 in the first of two seeds, and the others have none."""
-    rows = KNOWN["test_spread_names_seeds_and_the_worst_shapes"]["rows"]
+    rows = ANSWERS["test_spread_names_seeds_and_the_worst_shapes"]["rows"]
     ignored = [{**rows[0], "stratum": "grouped", "slowdown": 9.0}, {**rows[0], "model": "slow", "slowdown": 9.0}]
     found = spread(pd.DataFrame(rows + ignored), "quick")
     assert found == ("quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss")

@@ -10,7 +10,7 @@ from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
 from tests.known import known_answers
 
-COLUMNS = known(__file__)["columns"]
+COLUMNS = known_answers(__file__)["columns"]
 """Experiment → required columns of its table."""
 
 

@@ -17,7 +17,7 @@ def test_every_gpu_is_in_one_of_at_most_twelve_rows() -> None:
 
 @pytest.mark.parametrize(("name", "family"), [("t4", "conv"), ("h100-sxm", "gemm"), ("rtx-3090", "attention")])
 def test_a_factor_is_that_of_the_bundle(name: str, family: str) -> None:
-    evidence = answering(gpu(name))[family].evidence(family, name)
+    evidence = bundles_by_family(gpu(name))[family].evidence(family, name)
     assert accuracies(gpu(name))[family][:2] == (evidence["factor_90"], bool(evidence["rows"]))
 
 

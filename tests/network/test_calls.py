@@ -33,7 +33,7 @@ def call_of(row: dict[str, Any]) -> Call:
     return recorded_call(row["call"], as_recorded(row["sizes"]), **details)
 
 
-@pytest.mark.parametrize("row", KNOWN["problems"], ids=itemgetter("call"))
+@pytest.mark.parametrize("row", ANSWERS["problems"], ids=itemgetter("call"))
 def test_recorded_calls_become_problems(row: dict[str, Any]) -> None:
     assert problems(call_of(row)) == (operator(**row["problem"]),)
 
@@ -48,7 +48,7 @@ def test_element_types_are_those_of_the_floating_tensors() -> None:
         recorded_call("aten::mm", [(4, 5), (5, 6)], ["c10::complex<float>"] * 2)
 
 
-@pytest.mark.parametrize("row", KNOWN["lacking"], ids=itemgetter("lacks"))
+@pytest.mark.parametrize("row", ANSWERS["lacking"], ids=itemgetter("lacks"))
 def test_missing_parts_of_a_record_are_named(row: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match=row["lacks"]):
         layers(call_of(row))
@@ -114,7 +114,7 @@ def test_the_output_mask_selects_the_gradients() -> None:
         assert problems(call) == (Conv(**sizes, direction=way),)
 
 
-@pytest.mark.parametrize(("size", "filters", "output", "answer"), KNOWN["solved"])
+@pytest.mark.parametrize(("size", "filters", "output", "answer"), ANSWERS["solved"])
 def test_stride_and_padding_are_solved_if_unique(size: int, filters: int, output: int, answer: list[int]) -> None:
     """The sizes are refused if several pairs fit, or if no pair fits."""
     with nullcontext() if answer else pytest.raises(UnsupportedError, match="stride and padding"):
@@ -152,7 +152,7 @@ def test_solved_stride_and_padding_are_the_original_ones(
     assert answer == (stride, pad) if output > 1 else answer[1] == pad
 
 
-@pytest.mark.parametrize("row", KNOWN["costs"], ids=itemgetter("call"))
+@pytest.mark.parametrize("row", ANSWERS["costs"], ids=itemgetter("call"))
 def test_flops_and_bytes_match_counts_by_hand(row: dict[str, Any]) -> None:
     expected = (row["flops"], 4 * row["elements"]) if "flops" in row else None
     assert flops_and_bytes(call_of(row)) == expected

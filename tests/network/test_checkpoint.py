@@ -31,9 +31,9 @@ def _checkpoint(quant: object, kind: str = "llama", dtype: str = "bf16") -> Chec
     return read_checkpoint(Path("config.json"), {"model_type": kind, "quantization_config": quant}, dtype)
 
 
-FORMS: list[tuple[Json, str]] = known(__file__)["test_a_quantization_config_applies_to_layers_and_not_to_the_head"][
-    "rows"
-]
+FORMS: list[tuple[Json, str]] = known_answers(__file__)[
+    "test_a_quantization_config_applies_to_layers_and_not_to_the_head"
+]["rows"]
 
 
 @cases(__file__)

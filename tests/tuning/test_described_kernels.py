@@ -165,7 +165,7 @@ def test_commands_lead_from_a_table_to_a_choice(seer: Callable[..., Outcome], tm
         "--sizes m,n --parameters block_m,block_n,warps,order", "convolution"
     )
     trained = seer("train", data, "--kernel", toml, "-o", bundle).succeeded()
-    assert "left out of fits, in 5 folds by shape" in trained.out
+    assert "on held-out rows, in 5 folds by shape" in trained.out
     chosen = seer("select", "--bundle", bundle, "--gpu", "our own gpu", "made_up:m64n128", "--top", "2", "--json")
     candidates = chosen.json["candidates"]
     assert len(candidates) == 2

@@ -201,11 +201,11 @@ def test_commands_report_the_columns_and_refuse_other_files(
     seer("data", "describe", merged, "-o", toml).succeeded()
     assert 'name = "mine"' in toml.read_text()
     assert seer("train", data, "--sizes", "m", "n", "--parameters", "warps", "-o", tmp_path / "B").is_refusal(
-        "n: no such file", "joined by commas"
+        "n: no such file", "names of columns with commas"
     )
     output = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
     assert "in 5 folds by shape:" in output
-    assert "the kernel is called mine; ask for mine:m8n8" in output
+    assert "the kernel is called mine; write a problem as mine:m8n8" in output
     failed = int((table["status"] == "failed").sum())
     assert f"{failed} rows failed: their configurations are not chosen there, and the model learned" in output
     export = seer("export", tmp_path / "B", "--problems", data, "--as", "c", "-o", tmp_path / "picks.h")
