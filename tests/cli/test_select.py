@@ -33,10 +33,10 @@ def select(seer, trained: Path) -> Callable[..., Any]:
     return lambda *words: seer("select", "--bundle", trained, "--gpu", "t4", PROBLEM, *words)
 
 
-def use_device(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Bench:
+def use_device(monkeypatch: pytest.MonkeyPatch, device: FakeDevice) -> FakeDevice:
     """Open the fake device in place of every device."""
-    monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: bench)
-    return bench
+    monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: device)
+    return device
 
 
 def ranked(result: Any) -> list[tuple[str, str]]:
@@ -47,12 +47,12 @@ def test_a_measurement_replaces_the_prediction_and_is_not_repeated(select, cache
     """The next --measure reads the cache; without --measure the answer is the prediction."""
     before = ranked(select("--json"))
     first, second = before[0][0], before[1][0]
-    bench = use_device(monkeypatch, Bench({name: 100.0 - i for i, (name, _) in enumerate(before)}))
+    device = use_device(monkeypatch, FakeDevice({name: 100.0 - i for i, (name, _) in enumerate(before)}))
     measured = select("--json", "--measure", "--device", "cudnn")
     assert ranked(measured)[:2] == [(second, "measured"), (first, "measured")]
-    assert measured.json["library_version"] == "9.1.0" and len(bench.calls) == 2
+    assert measured.json["library_version"] == "9.1.0" and len(device.calls) == 2
     again = select("--json", "--measure", "--device", "cudnn")
-    assert again.json == measured.json and again.err == "" and len(bench.calls) == 2
+    assert again.json == measured.json and again.err == "" and len(device.calls) == 2
     assert [candidate["workspace_bytes"] for candidate in again.json["candidates"][:2]] == [64, 64]
     assert ranked(select("--json")) == ranked(select("--json", "--no-cache")) == before
 
@@ -104,19 +104,19 @@ def test_refused_algorithms_are_excluded_and_measured_ones_are_added(attempted) 
 
 
 def test_without_the_cache_measurements_are_not_kept(select, cache, monkeypatch) -> None:
-    bench = use_device(monkeypatch, Bench(dict.fromkeys(("GEMM", "IMPLICIT_GEMM", "WINOGRAD"), 5.0)))
+    device = use_device(monkeypatch, FakeDevice(dict.fromkeys(("GEMM", "IMPLICIT_GEMM", "WINOGRAD"), 5.0)))
     words = ("--measure", "--device", "cudnn", "--no-cache")
     assert select(*words).code == 0 and select(*words).code == 0
-    assert len(bench.calls) == 4 and not cache.exists()
+    assert len(device.calls) == 4 and not cache.exists()
 
 
 def test_measuring_on_another_gpu_is_refused(select, cache, monkeypatch) -> None:
     """`--gpu t4` on a machine with another GPU, or on the CPU, is refused before the first measurement."""
     for info in (DeviceInfo("TITAN V", "cudnn", "9.1.0"), DeviceInfo("Some CPU", "reference", "1")):
-        bench = use_device(monkeypatch, Bench({"GEMM": 1.0}, info=info))
+        device = use_device(monkeypatch, FakeDevice({"GEMM": 1.0}, info=info))
         result = select("--measure", "--device", "cudnn")
-        assert result.code == 2 and "ranked for t4 with cudnn" in result.err and bench.calls == []
-    use_device(monkeypatch, Bench({"GEMM": 1.0, "IMPLICIT_GEMM": 1.0}))
+        assert result.code == 2 and "ranked for t4 with cudnn" in result.err and device.calls == []
+    use_device(monkeypatch, FakeDevice({"GEMM": 1.0, "IMPLICIT_GEMM": 1.0}))
     result = select("--measure", "--device", "cudnn", "--library-version", "7.6.3")
     assert result.is_refusal("leave --library-version out"), result.err
 
