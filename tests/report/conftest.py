@@ -1,4 +1,4 @@
-"""An invented comparison, in the files of `seer compare`: plausible random numbers, test data only."""
+"""Fixtures with an invented comparison in the files of `seer compare`; its numbers are random."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ SIZES = tuple(name for name in SIZE_COLUMNS if name != "groups")
 
 
 RESULTS = Path(__file__).with_name("results.json")
-"""A results object with every kind of row: judged, and not judged with a reason."""
+"""Results with evaluated rows, and with rows that have a reason instead."""
 
 
 def invented_results() -> dict[str, Any]:
@@ -28,7 +28,7 @@ def invented_results() -> dict[str, Any]:
 
 
 def invented_frames(problems: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Predictions and choices of ``problems`` problems, two seeds, in the columns of the contract."""
+    """Return predictions and choices of ``problems`` problems and two seeds, in the documented columns."""
     random = np.random.default_rng(21)
     base = pd.DataFrame({name: random.choice([1, 2, 4, 8, 16], problems) for name in SIZES}).assign(groups=1)
     base = base.assign(
@@ -55,7 +55,7 @@ def invented_frames(problems: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def write_folder(directory: Path, results: dict[str, Any]) -> Path:
-    """A folder as `seer compare` leaves it to the report."""
+    """Write a folder as `seer compare` does before the report; return it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "results.json").write_text(json.dumps(results), encoding="utf-8")
     predictions, choices = invented_frames()
@@ -66,7 +66,7 @@ def write_folder(directory: Path, results: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def results() -> dict[str, Any]:
-    """The invented results, fresh for each test."""
+    """Return a new copy of the invented results."""
     return invented_results()
 
 
@@ -81,5 +81,5 @@ def _written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def written(_written: Path) -> Path:
-    """A completed report folder, shared: read it, do not change it."""
+    """Return a folder with a report. It is shared; tests must not change it."""
     return _written

@@ -1,4 +1,4 @@
-"""What `surrogate.compare` returns shows itself."""
+"""Test of the result of `surrogate.compare`."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.report.summary import terminal_summary
 
 
-def test_a_comparison_shows_itself_as_text_page_and_table(table: Callable[..., pd.DataFrame]) -> None:
+def test_a_comparison_has_text_html_and_frame(table: Callable[..., pd.DataFrame]) -> None:
     found = surrogate.compare(normalise(table(8), "test"), models="roofline,always-best-single", folds_count=2)
     assert isinstance(found, surrogate.Comparison)
     assert repr(found) == terminal_summary(found.to_dict()) and "roofline" in repr(found)

@@ -1,4 +1,4 @@
-"""Figures: what they compute, that they are well-formed, and that equal input gives equal bytes."""
+"""Tests of figures: their numbers, labels, models and input files."""
 
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
@@ -29,29 +29,32 @@ def _words(svg: str) -> str:
 
 
 @given(st.lists(st.floats(1, 100), min_size=1), st.lists(st.floats(0, 100), min_size=2))
-def test_exceedance_falls_and_counts(slowdown: list[float], over: list[float]) -> None:
+def test_exceedance_decreases_and_starts_at_the_share_above_the_minimum(
+    slowdown: list[float], over: list[float]
+) -> None:
     share = np.nan_to_num(figures.exceedance(np.array(slowdown), np.sort(over)))
     assert (np.diff(share) <= 0).all()
     assert share[0] == pytest.approx(np.mean(np.array(slowdown) > 1 + min(over)))
 
 
-def test_exceedance_known_answer() -> None:
-    known = figures.exceedance(np.array([1.0, 1.05, 1.2, np.inf]), np.array([0.001, 0.1, 5.0]))
-    assert known.tolist() == [0.75, 0.5, 0.25]
+def test_exceedance_gives_a_known_answer() -> None:
+    shares = figures.exceedance(np.array([1.0, 1.05, 1.2, np.inf]), np.array([0.001, 0.1, 5.0]))
+    assert shares.tolist() == [0.75, 0.5, 0.25]
     assert np.isnan(figures.exceedance(np.array([1.0]), np.array([0.1]))).all()
 
 
-def test_bucket_errors_known_answer() -> None:
+def test_bucket_errors_give_a_known_answer() -> None:
     times = {"time_us": [20.0] * 5 + [200.0] * 4, "predicted_us": [22.0] * 5 + [400.0] * 4}
     errors = figures.bucket_errors(pd.DataFrame({"model": "m", **times}))
     assert errors.loc[("m", 1), "median"] == pytest.approx(10.0)
     assert errors["median"].isna().tolist() == [False, True]  # four rows are too few
 
 
-def test_decades_of_too_few_rows_are_not_on_the_axis() -> None:
+def test_decades_with_too_few_rows_are_not_on_the_axis() -> None:
     times = {"time_us": [20.0] * 9 + [2e6] * 4, "predicted_us": [22.0] * 9 + [2e6] * 4}
     words = _words(figures.bucket_figure(pd.DataFrame({"model": "m", **times}), ["m"]) or "")
-    assert "100 µs" in words and "1 s" not in words and "10 s" not in words
+    assert "100 µs" in words
+    assert "1 s" not in words and "10 s" not in words
 
 
 def test_thinning_keeps_the_ends_and_the_limit() -> None:
@@ -64,11 +67,12 @@ def test_thinning_keeps_the_ends_and_the_limit() -> None:
 
 def test_many_families_share_a_panel() -> None:
     names = figures.panels(pd.Series([f"f{i:02d}" for i in range(30)] + ["f29"]))
-    assert len(names) == figures.MAX_PANELS and names[0] == "f29" and names[-1] == figures.OTHERS
+    assert len(names) == figures.MAX_PANELS
+    assert (names[0], names[-1]) == ("f29", figures.OTHERS)
     assert figures.panels(pd.Series(["a", "b", "b"])) == ["b", "a"]
 
 
-def test_predicted_figure_names_its_families_and_counts_all_rows() -> None:
+def test_the_predicted_figure_names_algorithms_and_counts_their_rows() -> None:
     frame = _times(1000)
     words = _words(figures.predicted_figure(frame) or "")
     assert frame["algorithm"].nunique() > 1
@@ -92,7 +96,7 @@ def test_few_rows_and_extreme_values_can_be_drawn() -> None:
 
 @pytest.mark.slow
 def test_odd_and_long_names_are_drawn_as_they_are() -> None:
-    """A long name has the legend's whole line, a very long one is cut."""
+    """The legend has a full line for a long name and cuts a very long one."""
     names = ["_hidden", "$x_1$", "<b>&\"'", "模型", "", "boosted trees on terms and sizes of the problem"]
     frame = pd.concat([_times(5, name).assign(algorithm=name, slowdown=1.5) for name in [*names, "x" * 200]])
     words = _words(figures.slowdown_figure(frame, [*names, "x" * 200]) or "")
@@ -101,14 +105,15 @@ def test_odd_and_long_names_are_drawn_as_they_are() -> None:
         assert name[:25] in _words(figures.predicted_figure(frame[frame["model"] == name]) or "")
 
 
-def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, Any]) -> None:
+def test_the_gpu_figure_has_every_gpu_and_model_except_the_oracle(results: dict[str, Any]) -> None:
     words = _words(figures.gpu_figure(results, drawn_models(results)) or "")
     assert all(part in words for gpu in results["dataset"]["gpus"] for part in gpu.split(" "))
-    assert "stacked-terms" in words and "cudnn-heuristic" in words and "oracle" not in words
+    assert "stacked-terms" in words and "cudnn-heuristic" in words
+    assert "oracle" not in words
 
 
-def test_figures_hold_the_reported_model_and_its_references(results: dict[str, Any]) -> None:
-    """Also if other models are better: the reported model, SEER's fits, the best linear model and the heuristic."""
+def test_figures_include_the_reported_model_and_its_references(results: dict[str, Any]) -> None:
+    """They stay if other models are better."""
     better = [
         {**row, "model": f"better-{i}", "slowdown_macro": 1.001} for i in range(4) for row in results["choice_rows"]
     ]
@@ -120,7 +125,7 @@ def test_figures_hold_the_reported_model_and_its_references(results: dict[str, A
         assert name in words
 
 
-def test_the_predicted_times_are_of_the_reported_model(results: dict[str, Any], written: Path, monkeypatch) -> None:
+def test_the_predicted_figure_shows_the_reported_model(results: dict[str, Any], written: Path, monkeypatch) -> None:
     seen = []
     monkeypatch.setattr(figures, "predicted_figure", lambda frame: seen.append(set(frame["model"])))
     results["reported"] = {"conv": "seer-time-only"}
@@ -140,7 +145,7 @@ def test_thirteen_series_and_two_references_all_look_different() -> None:
 @pytest.mark.parametrize(
     ("time_us", "text"), [(0.5, "500 ns"), (10.0, "10 µs"), (1000.0, "1 ms"), (2.5e5, "250 ms"), (1e6, "1 s")]
 )
-def test_a_tick_takes_the_unit_that_suits(time_us: float, text: str) -> None:
+def test_a_time_tick_has_a_suitable_unit(time_us: float, text: str) -> None:
     assert time_tick(time_us) == text
 
 
@@ -158,7 +163,7 @@ def _predictions(**changes: object) -> pd.DataFrame:
 
 
 def test_only_usable_rows_of_the_first_seed_count(tmp_path: Path) -> None:
-    """The same rows as the tables': also those whose algorithm the model does not expect to run."""
+    """Tables use the same rows, including algorithms that the model calls unsupported."""
     rows = [
         {},
         {"supported": False},
@@ -175,14 +180,14 @@ def test_only_usable_rows_of_the_first_seed_count(tmp_path: Path) -> None:
     assert frame.values.tolist() == 2 * [["m", "GEMM", 10.0, 11.0]]
 
 
-def test_rows_of_one_family_and_unnamed_algorithms(tmp_path: Path) -> None:
+def test_predictions_are_read_by_family_and_missing_algorithms_are_unnamed(tmp_path: Path) -> None:
     rows = [_predictions(family="conv"), _predictions(family="gemm", algorithm=None)]
     pd.concat(rows).to_parquet(tmp_path / "predictions.parquet")
     assert len(figures.read_predictions(tmp_path, ["m"])) == 2
     assert figures.read_predictions(tmp_path, ["m"], "gemm")["algorithm"].tolist() == ["unnamed"]
 
 
-def test_strata_of_choices(tmp_path: Path) -> None:
+def test_choices_are_read_by_stratum(tmp_path: Path) -> None:
     pd.DataFrame(
         {
             "model": "m",
@@ -204,8 +209,8 @@ def test_damaged_files_and_missing_columns_are_named(refused, tmp_path: Path) ->
     _predictions().drop(columns=["algorithm", "time_us"]).to_parquet(path)
     with refused("lacks algorithm, time_us"):
         figures.read_predictions(tmp_path, ["m"])
-    whole = tmp_path / "choices.parquet"
-    _predictions().to_parquet(whole)
-    whole.write_bytes(whole.read_bytes()[:-40])
+    choices = tmp_path / "choices.parquet"
+    _predictions().to_parquet(choices)
+    choices.write_bytes(choices.read_bytes()[:-40])
     with refused("is not readable as parquet"):
         figures.read_choices(tmp_path, {"choice_rows": []}, ["m"])

@@ -1,4 +1,4 @@
-"""`write_report`: the whole folder, and the page in it."""
+"""Tests of `write_report`: the folder and its page."""
 
 import json
 import math
@@ -20,7 +20,7 @@ _VOID = {"meta", "link", "br", "img", "wbr"}
 
 
 class _Page(HTMLParser):
-    """Checks that tags close in order; keeps ids, references, text and tag names."""
+    """A parser that asserts closed tags and collects ids, links, text and tag names."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        given = dict(attrs)
-        self.ids += [given["id"] or ""] if "id" in given else []
+        values = dict(attrs)
+        self.ids += [values["id"] or ""] if "id" in values else []
         self.links += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href")]
         if tag not in _VOID:
             self.open.append(tag)
@@ -56,7 +56,7 @@ def _page(path: Path) -> _Page:
     return _Page(path.read_text(encoding="utf-8"))
 
 
-def test_the_folder_is_complete_and_the_page_needs_nothing_else(written: Path) -> None:
+def test_the_folder_is_complete_and_the_page_loads_no_other_file(written: Path) -> None:
     expected = {"results.json", "predictions.parquet", "choices.parquet", "report.html", "figures"}
     assert {path.name for path in written.iterdir()} == expected | {"time_rows.csv", "choice_rows.csv"}
     assert {path.name for path in (written / "figures").iterdir()} == FIGURES
@@ -67,7 +67,7 @@ def test_the_folder_is_complete_and_the_page_needs_nothing_else(written: Path) -
     assert "@import" not in text and not re.search(r"url\((?!#)", text)
 
 
-def test_ids_are_unique_and_references_have_their_target(written: Path) -> None:
+def test_ids_are_unique_and_links_have_a_target(written: Path) -> None:
     page = _page(written / "report.html")
     assert len(page.ids) == len(set(page.ids))
     text = (written / "report.html").read_text(encoding="utf-8")
@@ -95,8 +95,8 @@ def test_data_is_escaped_everywhere(tmp_path: Path, results: dict[str, Any]) -> 
 
 
 @pytest.mark.slow
-def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict[str, Any]) -> None:
-    """Whatever the user's own settings of matplotlib; dates and program names would differ."""
+def test_equal_input_gives_equal_bytes(written: Path, tmp_path: Path, results: dict[str, Any]) -> None:
+    """The user's matplotlib settings do not matter; files have no dates and no program names."""
     folder = write_folder(tmp_path, results)
     with mpl.rc_context({"font.size": 20, "axes.grid": False, "svg.hashsalt": "other"}):
         write_report(folder)
@@ -107,7 +107,7 @@ def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict[str
 
 
 @pytest.mark.slow
-def test_a_damaged_file_leaves_the_earlier_page_and_a_missing_one_costs_its_figures(
+def test_a_damaged_file_keeps_the_old_page_and_a_missing_one_drops_its_figures(
     refused, tmp_path: Path, results: dict[str, Any]
 ) -> None:
     folder = write_folder(tmp_path, results)
@@ -124,7 +124,7 @@ def test_a_damaged_file_leaves_the_earlier_page_and_a_missing_one_costs_its_figu
     assert {path.name for path in (folder / "figures").iterdir()} == {"gpus.svg"}  # no stale figure stays
 
 
-def test_the_page_answers_the_question_first(results: dict[str, Any]) -> None:
+def test_the_page_starts_with_the_answer(results: dict[str, Any]) -> None:
     text = report_page(results, {}, {})
     answer, *details = (
         paragraph.replace("\u00a0", " ") for paragraph in re.findall(r'<p(?: class="answer")?>(.*)</p>', text)
@@ -137,7 +137,7 @@ def test_the_page_answers_the_question_first(results: dict[str, Any]) -> None:
     assert {"prediction-intervals", "importance-of-the-columns", "costs", "what-could-not-be-judged"} <= set(links)
 
 
-def test_models_that_were_not_judged_are_in_the_last_tables_alone(results: dict[str, Any]) -> None:
+def test_models_without_evaluation_are_only_in_the_last_section(results: dict[str, Any]) -> None:
     text = report_page(results, {}, {})
     start = text.index('<section id="what-could-not-be-judged">')
     assert "configurations" not in text[:start]
@@ -146,7 +146,7 @@ def test_models_that_were_not_judged_are_in_the_last_tables_alone(results: dict[
 
 
 def test_results_of_schema_1_can_be_drawn(tmp_path: Path, results: dict[str, Any]) -> None:
-    """Their paired differences are log ratios, and they name no reported model and no references."""
+    """Schema 1 has log ratios as paired differences, and neither a reported model nor references."""
     kept = {key: results[key] for key in ("dataset", "seeds", "folds", "time_rows")}
     choices = [{k: v for k, v in row.items() if "_vs_" not in k} for row in results["choice_rows"]]
     for old, row in zip(choices, results["choice_rows"], strict=True):
@@ -173,7 +173,7 @@ def _nulled(results: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "thin",
+    "reduce",
     [
         pytest.param(lambda r: _only(r, lambda row: row["model"] == "stacked-terms"), id="one model"),
         pytest.param(lambda r: _only(r, lambda row: row["gpu"] == "Tesla T4"), id="one gpu, no all"),
@@ -185,18 +185,19 @@ def _nulled(results: dict[str, Any]) -> dict[str, Any]:
         pytest.param(lambda r: {k: r[k] for k in ("schema", "time_rows", "choice_rows")}, id="no provenance"),
     ],
 )
-def test_thin_results_make_a_page(tmp_path: Path, results: dict[str, Any], thin: Any) -> None:
-    kept = thin(results)
+def test_incomplete_results_make_a_page(tmp_path: Path, results: dict[str, Any], reduce: Any) -> None:
+    kept = reduce(results)
     page = _Page(report_page(kept, *draw(kept, tmp_path)))
     assert any("What the figures mean" in word for word in page.words)
     assert not any("None" in word or "nan" in word.split() for word in page.words)
 
 
-def test_any_report_fills_the_shell() -> None:
+def test_a_page_has_its_sections_figures_and_answer() -> None:
     figure = Figure("f", '<?xml?><svg width="1" viewBox="0 0 1 1"><path id="a" fill="#1c1d1f"/></svg>', "C <")
     sections = [Section("A & b", ["<p>"], [figure]), Section("empty", [])]
     text = page("<t>", sections, kicker="k", answer="1 %")
-    read = _Page(text)
-    assert {"a-b", "figure-f", "f-a"} == set(read.ids) and "empty" not in read.words
+    parsed = _Page(text)
+    assert {"a-b", "figure-f", "f-a"} == set(parsed.ids) and "empty" not in parsed.words
     assert '<svg viewBox="0 0 1 1" role="img" aria-label="C &lt;">' in text and "var(--ink)" in text
-    assert "<t>" in read.words and "1\u00a0%" in read.words and "question" not in text.split("</style>")[1]
+    assert "<t>" in parsed.words and "1\u00a0%" in parsed.words
+    assert "question" not in text.split("</style>")[1]

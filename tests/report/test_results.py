@@ -1,4 +1,4 @@
-"""`results.json`: what is refused, in how many lines; which slice and order tables take; the judged rows as CSV."""
+"""Tests of `results.json`: refused content, slices and order of rows, and CSV."""
 
 import csv
 import json
@@ -21,11 +21,21 @@ from surrogate.report.results import (
     time_rows,
     values,
 )
-from tests.known import cases
 
 
-@cases(__file__)
-def test_what_no_report_can_be_made_of_is_one_line_and_leaves_the_folder(tmp_path, results, content, word):
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (None, "seer compare -o"),
+        ("{", "again"),
+        ("[]", "damaged"),
+        ({"schema": None}, "damaged"),
+        ({"schema": 99}, "update"),
+        ({"choice_rows": [3]}, "damaged"),
+        ({"choice_rows": [{"model": "a", "n": 1, "slowdown_macro": "fast"}]}, "damaged"),
+    ],
+)
+def test_unusable_results_are_refused_and_the_folder_is_unchanged(tmp_path, results, content, word):
     if isinstance(content, dict):
         content = json.dumps({**results, **content})
     if content is not None:
@@ -40,7 +50,7 @@ def test_learned_models_come_first_then_references(results: dict[str, Any]) -> N
     names = [row["model"] for row in choice_rows(results)]
     assert names[0] == "stacked-terms"
     assert names[-3:] == ["oracle", "cudnn-heuristic", "always-best-single"]
-    assert not {"seer-paper", "configurations"} & set(names)  # they were not judged
+    assert not {"seer-paper", "configurations"} & set(names)  # they have no evaluated row
 
 
 def test_the_primary_slice_is_ungrouped_over_all_gpus(results: dict[str, Any]) -> None:
@@ -48,7 +58,7 @@ def test_the_primary_slice_is_ungrouped_over_all_gpus(results: dict[str, Any]) -
     assert {(row["stratum"], row["population"]) for row in time_rows(results)} == {("all", "all")}
 
 
-def test_all_strata_stand_in_where_nothing_ungrouped_was_judged(results: dict[str, Any]) -> None:
+def test_the_slice_is_all_strata_if_ungrouped_has_no_rows(results: dict[str, Any]) -> None:
     for row in results["choice_rows"]:
         if row["stratum"] == "ungrouped":
             row["n"] = 0
@@ -71,10 +81,10 @@ def test_the_reported_model_is_fixed_in_advance_or_the_best_learned_one(results:
     assert reported_model(results) is None
 
 
-def test_references_are_judged_models_and_without_names_the_heuristic(results: dict[str, Any]) -> None:
-    named = results["references"]["conv"]
-    assert references(results) == named and len(named) == 4
-    named["paper"] = "seer-paper"
+def test_references_are_evaluated_models_and_the_heuristic_by_default(results: dict[str, Any]) -> None:
+    models = results["references"]["conv"]
+    assert references(results) == models and len(models) == 4
+    models["paper"] = "seer-paper"
     assert "paper" not in references(results)
     del results["references"]
     assert references(results) == {"heuristic": "cudnn-heuristic"}
@@ -85,16 +95,15 @@ def test_log_ratios_of_schema_1_become_relative(results: dict[str, Any], tmp_pat
     logs = {"paired_vs_heuristic": [math.log(0.9), math.log(1.1), 1e4], "paired_pooled_vs_heuristic": None}
     old = {"schema": 1, "time_rows": [], "choice_rows": [row | logs]}
     (tmp_path / "results.json").write_text(json.dumps(old))
-    (read,) = read_results(tmp_path)["choice_rows"]
-    assert read["paired_vs_heuristic"][:2] == pytest.approx([-0.1, 0.1]) and math.isfinite(
-        read["paired_vs_heuristic"][2]
-    )
-    assert read["paired_problems"] == 9 and read["paired_pooled_vs_heuristic"] is None
+    (converted,) = read_results(tmp_path)["choice_rows"]
+    assert converted["paired_vs_heuristic"][:2] == pytest.approx([-0.1, 0.1])
+    assert math.isfinite(converted["paired_vs_heuristic"][2])
+    assert converted["paired_problems"] == 9 and converted["paired_pooled_vs_heuristic"] is None
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert read_results(tmp_path) == results  # schema 2 is relative
 
 
-def test_values_are_of_judged_rows_in_the_wanted_order() -> None:
+def test_values_come_from_evaluated_rows_in_the_given_order() -> None:
     rows = [{"gpu": "b", "n": 1}, {"gpu": "A", "n": 1}, {"gpu": "c", "n": 0}, {"gpu": "all", "n": 5}]
     assert values(rows, "gpu") == ["A", "b"]
     assert values(rows, "gpu", ("b",)) == ["b", "A"]
@@ -107,7 +116,7 @@ def test_drawn_models_are_the_reported_one_its_references_and_the_best_others(re
     assert drawn_models(results)[:4] == ["stacked-terms", "boosted-terms", "linear-terms", "seer-time-only"]
 
 
-def test_several_families_are_told_apart_and_one_is_everything(results: dict[str, Any]) -> None:
+def test_results_are_split_by_family_unless_there_is_one(results: dict[str, Any]) -> None:
     assert by_family(results) == {"": results}
     results["costs"].append({"family": "gemm", "model": "m", "fits": 1})
     results["choice_rows"] = [
@@ -116,20 +125,21 @@ def test_several_families_are_told_apart_and_one_is_everything(results: dict[str
     parts = by_family(results)
     assert list(parts) == ["conv", "gemm"] and parts["gemm"]["dataset"] == results["dataset"]
     assert {row["family"] for row in parts["gemm"]["choice_rows"]} == {"gemm"}
-    assert len(parts["gemm"]["costs"]) == 1 and len(parts["conv"]["costs"]) == 5 and not parts["gemm"]["coverage"]
+    assert (len(parts["gemm"]["costs"]), len(parts["conv"]["costs"])) == (1, 5)
+    assert not parts["gemm"]["coverage"]
 
 
 def test_csv_has_every_row_and_column(results: dict[str, Any]) -> None:
-    read = list(csv.DictReader(csv_text(results["choice_rows"]).splitlines()))
-    assert len(read) == len(results["choice_rows"])
-    for got, row in zip(read, results["choice_rows"], strict=True):
+    csv_rows = list(csv.DictReader(csv_text(results["choice_rows"]).splitlines()))
+    assert len(csv_rows) == len(results["choice_rows"])
+    for got, row in zip(csv_rows, results["choice_rows"], strict=True):
         assert got["model"] == row["model"] and got["reason"] == row.get("reason", "")
         assert got["paired_low"] == str((row.get("paired_vs_heuristic") or [""])[0])
         assert got["paired_vs_seer_mid"] == str((row.get("paired_vs_seer") or ["", ""])[1])
         assert got["slowdown_macro"] == ("" if row.get("slowdown_macro") is None else repr(row["slowdown_macro"]))
 
 
-def test_csv_of_intervals_nulls_nested_values_and_nothing() -> None:
+def test_csv_writes_intervals_nulls_nested_values_and_no_rows() -> None:
     names = ("model", "n", "slowdown_geomean_ci", "paired_vs_heuristic", "x")
     values = [("a,b", 1, [1.0, 2.0], None, {"k": [1]}), ("c", 0, None, [1, 2, 3], math.nan)]
     rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in values]

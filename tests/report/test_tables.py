@@ -1,4 +1,4 @@
-"""The one writer of tables: text for pipes and terminals, CSV, JSON, HTML, and how numbers read."""
+"""Tests of the table writer: text for pipes and terminals, CSV, JSON, HTML, and the format of numbers."""
 
 import json
 import math
@@ -61,11 +61,11 @@ WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size
         (tables.interval_share, {(0.887, 0.931): "88.7–93.1"}),
     ],
 )
-def test_how_numbers_read(form: tables.Format, cases: dict[Any, str]) -> None:
+def test_numbers_are_formatted(form: tables.Format, cases: dict[Any, str]) -> None:
     assert {value: form(value) for value in cases} == cases
 
 
-def test_numbers_and_intervals_stand_to_the_right_and_all_else_to_the_left() -> None:
+def test_numbers_and_intervals_are_right_aligned_and_other_cells_left_aligned() -> None:
     records = [
         {"name": "a", "us": 5.0, "90 %": (4.0, 6.0), "n": 1, "ok": True, "who": None},
         {"name": "long", "us": None, "90 %": (5.0, 5.0), "n": 1000, "ok": False, "who": "x"},
@@ -78,7 +78,7 @@ def test_numbers_and_intervals_stand_to_the_right_and_all_else_to_the_left() -> 
     assert Table([]).text() == "(no rows)" and Table([], empty="nothing").text() == "nothing"
 
 
-def test_title_notes_references_and_cells() -> None:
+def test_a_table_has_title_notes_reference_rows_and_marked_cells() -> None:
     records = [{"model": "a", "x": Cell(1.0, "1.0–1.1", best=True)}, {"model": "oracle", "x": math.nan}]
     table = Table(records, {"x": tables.ratio}, "T", note="8 rows", notes=["told"], references=1)
     assert table.text().splitlines() == [
@@ -94,7 +94,7 @@ def test_title_notes_references_and_cells() -> None:
     assert '<tbody class="references"><tr><th scope="row" style="text-align:left">oracle' in page
 
 
-def test_text_marks_the_best_cell_if_it_is_asked_to() -> None:
+def test_text_marks_the_best_cell_if_a_mark_is_given() -> None:
     records = [{"part": "a", "x": Cell(1.0, best=True), "y": 2.0}]
     assert Table(records, {"x": tables.ratio}, best_mark="*").text().splitlines() == [
         "part       x  y",
@@ -104,16 +104,17 @@ def test_text_marks_the_best_cell_if_it_is_asked_to() -> None:
     assert "*" not in Table(records, {"x": tables.ratio}).text()
 
 
-def test_a_pipe_gets_whole_cells_and_a_terminal_names_cut_in_the_middle() -> None:
+def test_a_pipe_gets_full_names_and_a_terminal_gets_shortened_ones() -> None:
     assert RECORDS[0]["kernel"] in Table(RECORDS).text()
     lines = Table(RECORDS).text(60).splitlines()
     assert lines[0].split() == ["kernel", "total_us", "calls", "bound"]
     assert all(len(line) <= 60 for line in lines)
-    assert lines[1].startswith("void cudnn") and "…" in lines[1] and "12346" in lines[1]
+    assert lines[1].startswith("void cudnn")
+    assert "…" in lines[1] and "12346" in lines[1]
     assert lines[3].split("  ")[0].endswith("3>")
 
 
-def test_columns_that_do_not_fit_go_on_below_behind_the_first() -> None:
+def test_columns_that_do_not_fit_continue_below_the_first_ones() -> None:
     records = [{"name": "a", **{f"figure_{i}": i * 1.5 for i in range(10)}}]
     parts = Table(records).text(40).split("\n\n")
     assert len(parts) > 1 and all(part.startswith("name") for part in parts)
@@ -146,12 +147,12 @@ def test_long_sentences_are_wrapped_at_words() -> None:
     assert wrapped(note, None) == note
 
 
-def test_what_would_steer_a_terminal_is_not_sent() -> None:
+def test_control_characters_are_replaced() -> None:
     text = Table([{"a": "\x1b[31mred\r", "模": 1}], title="\x07").text() + FactTable([("a", "\x1b")]).text(80)
     assert text.replace("\n", "").isprintable() and "?[31mred?" in text and "模" in text
 
 
-def test_csv_and_json() -> None:
+def test_csv_and_json_keep_values() -> None:
     records = [{"a": "x,y", "b": None, "c": [1, "é"]}, {"a": 'say "hi"', "b": math.nan, "d": True, "c": {"k": 1}}]
     assert to_csv(records, ["d"]).splitlines() == ["d,a,b,c", ',"x,y",,"[1, ""é""]"', 'True,"say ""hi""",,"{""k"": 1}"']
     assert to_csv([], ["a", "b"]) == "a,b\n"
@@ -163,13 +164,13 @@ def test_html_escapes_everything_and_cuts_very_long_names() -> None:
     records = [{"<kernel>": name, "bound": "<b>", "why": "&" * 50, "us": 1.5}]
     page = Table(records, title="<t>", note="<n>", notes=["<p>"]).__html__()
     assert not any(f"<{tag}>" in page.replace("<p>&lt;p&gt;</p>", "") for tag in ("kernel", "t", "n", "p"))
-    assert page.count("float") == 2 and "…" in page  # cut, with the whole of it as the title
+    assert page.count("float") == 2 and "…" in page  # cut, with the full name as the title
     assert '<td style="text-align:left">&lt;b&gt;</td>' in page and "<td>1.5</td>" in page
     assert '<td class="text" style="text-align:left">&amp;' in page
     assert "<dt>&lt;</dt><dd>&amp;</dd>" in FactTable([("<", "&")]).__html__()
 
 
-def test_the_writer_imports_nothing_heavy() -> None:
+def test_the_writer_imports_no_large_package() -> None:
     code = "import sys, surrogate.report.tables; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"pandas", "matplotlib", "jinja2", "numpy"} & set(loaded.split())
