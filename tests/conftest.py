@@ -42,7 +42,7 @@ NETWORKS = ("AlphaNet", "BetaNet", "AlphaNet, GammaNet", "GammaNet", "")
 
 
 @pytest.fixture(autouse=True)
-def writes_no_report_here() -> Iterator[None]:
+def _no_report_in_default_folder() -> Iterator[None]:
     """Fail if a test writes a report to the default folder `out`, which may contain the user's own report."""
     report = Path("out", "results.json").absolute()
     before = report.stat().st_mtime_ns if report.is_file() else 0
@@ -82,7 +82,7 @@ st.register_type_strategy(Conv, _convs())  # `@given(st.from_type(Conv))` in any
 
 
 @pytest.fixture(autouse=True)
-def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test an empty cache, so that no test reads or changes the developer's measurements."""
     monkeypatch.setenv("SEER_CACHE", str(tmp_path_factory.getbasetemp() / "no cache here"))
 
@@ -104,9 +104,9 @@ class Outcome(NamedTuple):
         assert self.code == 0, self.err
         return self
 
-    def is_refusal(self, *named: str) -> bool:
+    def is_refusal(self, *words: str) -> bool:
         """Return True for exit status 2 with one line on standard error that contains these words."""
-        return self.code == 2 and self.err.count("\n") == 1 and all(word in self.err for word in named)
+        return self.code == 2 and self.err.count("\n") == 1 and all(word in self.err for word in words)
 
 
 @pytest.fixture
@@ -131,11 +131,11 @@ def refused() -> Callable[..., AbstractContextManager[None]]:
     """
 
     @contextmanager
-    def check(*named: str) -> Iterator[None]:
+    def check(*words: str) -> Iterator[None]:
         with pytest.raises(InputError) as caught:
             yield
         line = str(caught.value)
-        assert "\n" not in line and all(word in line or as_parameters(word) in line for word in named), line
+        assert "\n" not in line and all(word in line or as_parameters(word) in line for word in words), line
 
     return check
 

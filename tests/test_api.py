@@ -1,4 +1,4 @@
-"""The public names and commands. Whoever changes them means to, and says so in CHANGELOG.md."""
+"""Tests of the public names and commands. A change here needs an entry in CHANGELOG.md."""
 
 import importlib
 import subprocess
@@ -36,26 +36,27 @@ NAMES = {
 }
 PACKAGES = ("models", "network", "trace", "tuning")
 """Packages with public names of their own."""
-ROOMS = ("formats", "models", "network", "trace")
-"""Packages that ``import surrogate`` reaches."""
+SUBPACKAGES = ("formats", "models", "network", "trace")
+"""Packages that are attributes of ``surrogate`` after ``import surrogate``."""
 
 
-def test_the_public_names() -> None:
-    assert sorted(surrogate.__all__) == sorted(NAMES | {*ROOMS}) and set(dir(surrogate)) >= NAMES
+def test_the_public_names_are_fixed() -> None:
+    assert sorted(surrogate.__all__) == sorted(NAMES | {*SUBPACKAGES})
+    assert set(dir(surrogate)) >= NAMES
     assert all(getattr(surrogate, name) is not None for name in NAMES)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = surrogate.no_such_name
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_name_that_a_package_lists_is_there(package: str) -> None:
+def test_every_listed_name_of_a_package_exists(package: str) -> None:
     module = importlib.import_module(f"surrogate.{package}")
     assert module.__all__
-    absent = [name for name in module.__all__ if name != "kernel_tuner" and not hasattr(module, name)]  # an extra's
-    assert absent == []
+    missing = [name for name in module.__all__ if name != "kernel_tuner" and not hasattr(module, name)]  # an extra
+    assert missing == []
 
 
-def test_the_commands() -> None:
+def test_the_commands_are_fixed() -> None:
     assert set(COMMANDS) == {
         "collect",
         "doctor",
@@ -78,7 +79,7 @@ def test_the_commands() -> None:
     }
 
 
-def test_neither_the_package_nor_the_help_imports_anything_heavy() -> None:
+def test_import_and_help_load_no_large_package() -> None:
     code = """
 import sys
 import surrogate

@@ -1,4 +1,4 @@
-"""The pages: their commands parse, their code runs or imports what is there, their links lead somewhere."""
+"""Tests of the pages: commands parse, code runs or imports existing names, and links have a target."""
 
 import ast
 import contextlib
@@ -25,7 +25,9 @@ README = ROOT / "README.md"
 PAGES = [
     README,
     ROOT / "CONTRIBUTING.md",
-    *sorted(path for room in ("features", "surrogate", "experiments") for path in (ROOT / room).rglob("README.md")),
+    *sorted(
+        path for package in ("features", "surrogate", "experiments") for path in (ROOT / package).rglob("README.md")
+    ),
 ]
 SET_UP = ("python3 -m pip install . && seer compare", "python3 -m pip install '.[test]' && python3 -m pytest")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -44,7 +46,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path, language: str) -> list[Block]:
-    """The fenced blocks of a page in one language, in order."""
+    """Return the fenced blocks of a page in one language, in order."""
     text = page.read_text(encoding="utf-8")
     assert text.count("\n```") % 2 == 0, f"{page}: a block has no end"
     found = re.finditer(r"^```(\w+)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -52,9 +54,9 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The lines of a page's ``sh`` blocks as words, without comments, the ``NAME=VALUE`` before them and what is piped.
+    """Return the lines of a page's ``sh`` blocks as words, without comments, leading ``NAME=VALUE`` and pipes.
 
-    Those of a guide that `test_guides` follows are left out: they name what the guide adds, and are run there.
+    Commands of a guide are excluded, because `test_guides` runs them.
     """
     guides = [guide_of(page, name) for name, guide in GUIDES.items() if ROOT / guide.page == page]
     followed = {block.text for guide in guides if guide for block in guide.blocks}
@@ -65,7 +67,7 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that ``seer``'s words name, and the words after them."""
+    """Return the command that the words after ``seer`` name, and the remaining words."""
     command: click.Command = seer
     while isinstance(command, click.Group) and words and not words[0].startswith(("-", "{")):
         inside = command.get_command(click.Context(command), words[0])
@@ -76,33 +78,33 @@ def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Fail where the command's own parser would, or a module is missing."""
+    """Raise the error of the command's parser; also fail if a module is missing."""
     if words[0] == "seer":
         command, rest = resolve(words[1:])
-        # Click keeps a command's help option as its first context has it.
+        # The first context of a command fixes its help option, so it needs seer's settings.
         command.make_context("seer", list(rest), parent=click.Context(seer, **seer.context_settings))
     elif words[:2] == ["python", "-c"]:
         check_imports(words[2])
     elif words[:2] == ["python", "-m"]:
         module = importlib.import_module(words[2])
-        own = (each for each in vars(module).values() if isinstance(each, click.Command))
-        scripts = [each for each in own if each.callback and each.callback.__module__ == module.__name__]
+        found = (value for value in vars(module).values() if isinstance(value, click.Command))
+        scripts = [script for script in found if script.callback and script.callback.__module__ == module.__name__]
         if scripts:
             scripts[-1].make_context(words[2], list(words[3:]))
 
 
-def check_imports(code: str, written: str = "") -> None:
-    """The code compiles, and what it imports from the package is there, or is a file that the page ``written`` adds."""
+def check_imports(code: str, page_text: str = "") -> None:
+    """Assert that the code's imports from the package exist, or that ``page_text`` adds their file."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("surrogate"):
-            if f"{str(node.module).replace('.', '/')}.py" in written:
+            if f"{str(node.module).replace('.', '/')}.py" in page_text:
                 continue
             module = importlib.import_module(str(node.module))
             for alias in node.names:
                 assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
 
 
-def test_the_pages_have_what_the_tests_below_look_for() -> None:
+def test_the_patterns_match_parts_of_the_pages() -> None:
     """A pattern that matches nothing would let every page pass."""
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     counts = {pattern: sum(len(re.findall(pattern, text)) for text in texts) for pattern in (SEER_LINE, SCRIPT, LINK)}
@@ -115,7 +117,7 @@ def test_the_pages_have_what_the_tests_below_look_for() -> None:
 
 @every_page
 def test_every_command_shown_parses(page: Path) -> None:
-    """Also those that need data or a GPU; placeholders in capitals are values like others."""
+    """Commands are parsed, not run, so data and a GPU are not needed."""
     for words in commands(page):
         try:
             parse(words)
@@ -125,7 +127,7 @@ def test_every_command_shown_parses(page: Path) -> None:
 
 @every_page
 def test_every_option_named_in_a_sentence_exists(page: Path) -> None:
-    """`seer …` between backquotes: the command is there, and each ``--option`` is its own."""
+    """A sentence names a command as `seer …` between backquotes."""
     for text in re.findall(SEER_LINE, page.read_text(encoding="utf-8")):
         command, _ = resolve(text.replace("\\|", "|").split())
         options = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
@@ -140,25 +142,25 @@ def test_every_script_named_in_a_sentence_exists(page: Path) -> None:
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(LINK, page.read_text(encoding="utf-8")):
         path = (page.parent / target).resolve()
         assert target.startswith("https://") or path.exists(), target
 
 
 @every_page
-def test_python_blocks_import_what_is_there(page: Path) -> None:
+def test_python_blocks_import_existing_names(page: Path) -> None:
     for block in blocks(page, "python"):
         check_imports(block.text, page.read_text(encoding="utf-8"))
 
 
 @every_page
-def test_no_page_names_a_place_of_this_machine(page: Path) -> None:
+def test_no_page_has_a_path_of_this_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert os.sep + "tmp" not in text and str(ROOT) not in text
 
 
-def test_the_two_set_up_lines_stand_alone() -> None:
+def test_readme_has_exactly_two_installation_lines() -> None:
     lines = [line.strip() for line in README.read_text(encoding="utf-8").splitlines()]
     assert [line for line in lines if line in SET_UP] == list(SET_UP)
     assert not [line for line in lines if line.startswith(("pip install", "python3 -m pip")) and line not in SET_UP]
@@ -170,7 +172,7 @@ def test_every_command_is_named(page: Path) -> None:
 
 
 def choices(command: click.Command, before: str) -> set[str]:
-    """The subcommands of a group; else what the option ``before`` may be, or a command's arguments."""
+    """Return the subcommands of a group, else the choices of the option ``before`` or of the arguments."""
     if isinstance(command, click.Group):
         return set(command.list_commands(click.Context(command)))
     if before.startswith("--"):
@@ -181,11 +183,8 @@ def choices(command: click.Command, before: str) -> set[str]:
 
 
 @every_page
-def test_choices_in_braces_are_all_that_there_are(page: Path) -> None:
-    """``seer data {check,info}`` and ``--as {json,c-header}``, of commands and of options.
-
-    Subcommands that stand elsewhere on the page, and an alias of a device, may be left out.
-    """
+def test_choices_in_braces_are_complete(page: Path) -> None:
+    """Examples: ``seer data {check,info}``, ``--as {json,c-header}``. Subcommands shown elsewhere may be missing."""
     mentions = re.findall(SEER_LINE, page.read_text(encoding="utf-8"))
     for text in mentions:
         command, _ = resolve(text.replace("\\|", "|").split())
@@ -199,14 +198,14 @@ def test_choices_in_braces_are_all_that_there_are(page: Path) -> None:
 
 
 def rows(page: Path, head: str) -> list[list[str]]:
-    """The cells of the table whose head begins with ``| head |``, a list for each row."""
+    """Return the rows of the table whose header starts with ``| head |``."""
     _, found, below = page.read_text(encoding="utf-8").partition(f"\n| {head} |")
     assert found, f"{page} has no table that begins with {head!r}"
     lines = takewhile(lambda line: line.startswith("|"), below.splitlines()[2:])
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-def test_the_table_of_packages_is_the_order_of_imports() -> None:
+def test_the_table_of_packages_has_the_order_of_imports() -> None:
     assert [name.strip("`") for name, _ in rows(ROOT / "CONTRIBUTING.md", "package")] == list(ORDER)
 
 
@@ -215,7 +214,7 @@ def test_the_table_of_packages_is_the_order_of_imports() -> None:
     [block for page in (README, ROOT / "surrogate" / "README.md") for block in blocks(page, "python")],
     ids=lambda block: f"line {block.line}",
 )
-def test_python_of_the_pages_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_of_the_pages_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if "import torch" in block.text:
         pytest.importorskip("torch")
@@ -226,24 +225,24 @@ def test_python_of_the_pages_runs(block: Block, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("words", [words for words in commands(README) if words[:3] == ["seer", "select", "--gpu"]])
-def test_picks_of_readme_come_out(words: list[str], seer: Callable[..., Any]) -> None:
+def test_selections_of_readme_run(words: list[str], seer: Callable[..., Any]) -> None:
     result = seer(*words[1:])
     assert result.code == 0 and "algorithm" in result.out, result.err
 
 
-def test_the_guide_prints_the_ladder_of_evidence() -> None:
-    """Every source of an answer, in the order in which the resolver asks them, with what it means."""
+def test_the_guide_lists_every_source_of_an_answer() -> None:
+    """The order is that of the resolver."""
     guide = (ROOT / "surrogate" / "README.md").read_text(encoding="utf-8")
     ladder = guide.partition("## The ladder of evidence")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", ladder, re.MULTILINE)
     assert dict(rows) == SOURCES and [name for name, _ in rows] == [*SOURCES]
 
 
-def test_selections_that_readme_prints_are_today_s(seer: Callable[..., Any]) -> None:
-    """Every line of the text below README's first commands, but for those that stand for more lines."""
+def test_printed_selections_of_readme_are_current(seer: Callable[..., Any]) -> None:
+    """A line "…" stands for omitted lines."""
     shell, (text, *_) = blocks(README, "sh"), blocks(README, "text")
-    kinds = next(block for block in shell if "seer select --gpu v100" in block.text)
-    answers = [seer(*shlex.split(line)[1:]).succeeded().out.splitlines() for line in kinds.text.splitlines()]
-    shown = [line for line in text.text.splitlines() if line != "…"]
-    assert len(answers) == 2 and len(shown) > 6
-    assert [line for line in shown if line not in [*answers[0], *answers[1]]] == []
+    commands_block = next(block for block in shell if "seer select --gpu v100" in block.text)
+    answers = [seer(*shlex.split(line)[1:]).succeeded().out.splitlines() for line in commands_block.text.splitlines()]
+    printed = [line for line in text.text.splitlines() if line != "…"]
+    assert len(answers) == 2 and len(printed) > 6
+    assert [line for line in printed if line not in [*answers[0], *answers[1]]] == []

@@ -1,10 +1,9 @@
-"""The guides to extending the package are executed, in a copy of the sources, as their reader would follow them.
+"""Tests that follow each guide to extending the package in a copy of the sources.
 
-A guide is the part of a page below a heading of the first or second level that names what is added. Its fenced blocks
-say what they are behind the language: ``file=PATH`` is a new file, ``append=PATH`` goes to a file's end, ``insert=PATH
-after="LINE"`` below the first line that equals LINE; paths start at the repository's root. ``sh`` blocks are run where
-they stand between them, with ``seer`` and ``python`` as the copy's own. Then the tests that the guide brought or
-changed pass, and so does every ``test_registry*.py``.
+A guide is a section of a page whose heading names the added thing. A fenced block says after its language what it does:
+``file=PATH`` is a new file, ``append=PATH`` is added to a file's end, and ``insert=PATH after="LINE"`` goes below the
+first line that equals LINE. Paths start at the repository's root. ``sh`` blocks run in their order, with the copy's
+``seer`` and ``python``. Afterwards the guide's tests and every ``test_registry*.py`` must pass.
 """
 
 import hashlib
@@ -23,17 +22,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("features", "surrogate", "tests")
 """Folders whose files count as touched."""
-BESIDE = ("experiments", "pyproject.toml", "README.md")
-"""What the copy holds beside them; a guide leaves it as it is."""
+COPIED = ("experiments", "pyproject.toml", "README.md")
+"""Other paths that are copied; a guide must not change them."""
 LINKED = ("surrogate/bundled", "experiments/data", "experiments/figures", "experiments/tables")
-"""Folders of data: what lies in them is linked, their modules are copied."""
+"""Folders of data: their modules are copied, their other files are linked."""
 MAX_LINES = 60
 MAX_SECONDS = 300
 NO_GUIDE = "has no guide, a section with a block that says file=, append= or insert=, to adding a new"
 
 
 class Expected(NamedTuple):
-    """The page of a guide, how many files of `SOURCES` it touches, most lines."""
+    """The page of a guide, the number of files of `SOURCES` that it changes, and its maximum number of lines."""
 
     page: str
     files: int
@@ -48,7 +47,7 @@ GUIDES: dict[str, Expected] = {
     "what-if": Expected("surrogate/trace/whatif/README.md", 1),
     "format": Expected("surrogate/formats/README.md", 2),
 }
-"""What is added, as the guide's heading names it → what is expected of the guide."""
+"""Word of the guide's heading → expected properties of the guide."""
 
 
 class Block(NamedTuple):
@@ -61,14 +60,14 @@ class Block(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """How many lines a guide has, and its blocks in order."""
+    """The number of lines of a guide, and its blocks in order."""
 
     lines: int
     blocks: tuple[Block, ...]
 
 
 def guide_of(page: Path, name: str) -> Guide | None:
-    """The guide to adding ``name``: the shortest section with that in its title, and a block that names a file."""
+    """Return the guide to adding ``name``: the shortest section with this title word and a block with a file."""
     headings: list[tuple[int, int, str]] = []
     blocks: dict[int, Block] = {}
     lines = page.read_text(encoding="utf-8").splitlines()
@@ -86,7 +85,7 @@ def guide_of(page: Path, name: str) -> Guide | None:
     guides = []
     for position, (start, level, title) in enumerate(headings):
         # A section ends where the next one of its level or above begins.
-        end = next((number for number, other, _ in headings[position + 1 :] if other <= level), len(lines))
+        end = next((number for number, next_level, _ in headings[position + 1 :] if next_level <= level), len(lines))
         inside = tuple(block for number, block in blocks.items() if start < number < end)
         if re.search(rf"\b{name}\b", title, re.IGNORECASE) and any(block.action != "run" for block in inside):
             guides.append(Guide(len("\n".join(lines[start:end]).rstrip().splitlines()), inside))
@@ -94,7 +93,7 @@ def guide_of(page: Path, name: str) -> Guide | None:
 
 
 def _block(fence: str, text: str) -> Block | None:
-    """What the line that opens a block says of it; None for one that only shows something."""
+    """Return the block that starts with this fence; None if the block is only an example."""
     language, *words = shlex.split(fence.removeprefix("```")) or [""]
     settings = dict(word.partition("=")[::2] for word in words)
     for action in ("file", "append", "insert"):
@@ -105,14 +104,14 @@ def _block(fence: str, text: str) -> Block | None:
 
 
 def copy_of(root: Path, copy: Path) -> Path:
-    """A copy of the repository's sources, in which data are links."""
+    """Copy the repository's sources, with links to the data; return the copy."""
     data = {str(root / folder) for folder in LINKED}
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         hidden = [name for name in names if name == "__pycache__" or name.startswith(".")]
         return hidden + [name for name in names if str(Path(folder, name)) in data]
 
-    for name in (*SOURCES, *BESIDE):
+    for name in (*SOURCES, *COPIED):
         if (root / name).is_dir():
             shutil.copytree(root / name, copy / name, symlinks=True, ignore=left_out)
         elif (root / name).exists():
@@ -128,8 +127,8 @@ def copy_of(root: Path, copy: Path) -> Path:
 
 
 def digests(copy: Path) -> dict[str, str]:
-    """Path → SHA-256 of every file of the copy's sources; links and caches do not count."""
-    paths = [path for name in (*SOURCES, *BESIDE) for path in ((copy / name).rglob("*"), [copy / name])]
+    """Return path → SHA-256 of every file of the copy, without links and caches."""
+    paths = [path for name in (*SOURCES, *COPIED) for path in ((copy / name).rglob("*"), [copy / name])]
     files = {path for group in paths for path in group if path.is_file() and not path.is_symlink()}
     return {
         path.relative_to(copy).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -139,7 +138,7 @@ def digests(copy: Path) -> dict[str, str]:
 
 
 def write(block: Block, copy: Path) -> None:
-    """Do what a block that names a file says."""
+    """Write, append or insert the text of a block."""
     path = copy / block.path
     assert path.resolve().is_relative_to(copy.resolve()), f"{block.path} lies outside the repository, or is data"
     if block.action == "file":
@@ -159,7 +158,7 @@ def write(block: Block, copy: Path) -> None:
 
 
 def environment(copy: Path, programs: Path) -> dict[str, str]:
-    """The environment of a reader in the copy: ``python`` is this one, ``seer`` the copy's package."""
+    """Return environment variables in which ``python`` is this interpreter and ``seer`` is the copy's package."""
     programs.mkdir()
     for name, words in (("python", ""), ("python3", ""), ("seer", " -m surrogate")):
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{words} "$@"\n')
@@ -170,7 +169,7 @@ def environment(copy: Path, programs: Path) -> dict[str, str]:
 
 
 def run(words: list[str], copy: Path, variables: Mapping[str, str], what: str) -> None:
-    """Run a program in the copy; what it printed is told where it fails."""
+    """Run a program in the copy; fail with its output if it fails."""
     done = subprocess.run(
         words, cwd=copy, env=variables, capture_output=True, text=True, timeout=MAX_SECONDS, check=False
     )
@@ -178,7 +177,7 @@ def run(words: list[str], copy: Path, variables: Mapping[str, str], what: str) -
 
 
 def follow(name: str, expected: Expected, root: Path, folder: Path) -> None:
-    """Follow a guide in a copy of ``root``; fails where it does not work, or touches other files."""
+    """Follow a guide in a copy of ``root``; fail if a step fails or another file changes."""
     guide = guide_of(root / expected.page, name)
     assert guide is not None, f"{expected.page} {NO_GUIDE} {name}"
     assert guide.lines <= expected.lines, f"{expected.page}, {name}: {guide.lines} lines; {expected.lines} are allowed"
@@ -192,8 +191,8 @@ def follow(name: str, expected: Expected, root: Path, folder: Path) -> None:
             write(block, copy)
     after = digests(copy)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    named = {block.path for block in guide.blocks if block.action != "run"}
-    assert changed <= named, f"changed beside the files of the blocks: {', '.join(sorted(changed - named))}"
+    listed = {block.path for block in guide.blocks if block.action != "run"}
+    assert changed <= listed, f"changed, but in no block: {', '.join(sorted(changed - listed))}"
     touched = sorted(path for path in changed if path.startswith(tuple(f"{name}/" for name in SOURCES)))
     count = f"{len(touched)} files are touched, {expected.files} expected: {', '.join(touched)}"
     assert len(touched) == expected.files, count
@@ -207,7 +206,7 @@ def follow(name: str, expected: Expected, root: Path, folder: Path) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the guides' commands are bash's")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
-def test_a_guide_does_what_it_says(name: str, tmp_path: Path) -> None:
+def test_following_a_guide_works(name: str, tmp_path: Path) -> None:
     follow(name, GUIDES[name], ROOT, tmp_path)
 
 
@@ -216,8 +215,8 @@ PAGE = (ROOT / "tests" / "guide.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A repository of a few lines, with a page `PAGE`."""
+def repository(tmp_path: Path) -> Path:
+    """Return a small repository with the page `PAGE`."""
     root = tmp_path / "repository"
     for name, text in {
         "features/README.md": PAGE,
@@ -234,14 +233,14 @@ def small(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_parts_of_a_guide(small: Path) -> None:
-    guide = guide_of(small / EXPECTED.page, "add a thing")
+def test_guide_of_reads_lines_and_blocks(repository: Path) -> None:
+    guide = guide_of(repository / EXPECTED.page, "add a thing")
     assert guide is not None and guide.lines == 23
     assert guide.blocks[1] == Block("insert", "features/things.toml", "[things]", "zeroth = 0\n")
 
 
-def test_a_page_may_hold_several_guides(small: Path) -> None:
-    page = small / EXPECTED.page
+def test_guide_of_finds_a_guide_among_several(repository: Path) -> None:
+    page = repository / EXPECTED.page
     page.write_text(PAGE.replace("exit 4\n```", "exit 4\n```\n\n```toml file=features/else.toml\n```"))
     guides = [guide_of(page, name) for name in ("thing", "ELSE", "nothing")]
     assert [guide and [block.action for block in guide.blocks] for guide in guides] == [
@@ -251,15 +250,15 @@ def test_a_page_may_hold_several_guides(small: Path) -> None:
     ]
 
 
-def test_a_guide_that_is_right_passes_and_the_repository_stays(small: Path, tmp_path: Path) -> None:
-    before = digests(small)
-    follow("thing", EXPECTED, small, tmp_path)
-    assert digests(small) == before
+def test_following_a_correct_guide_does_not_change_the_repository(repository: Path, tmp_path: Path) -> None:
+    before = digests(repository)
+    follow("thing", EXPECTED, repository, tmp_path)
+    assert digests(repository) == before
     assert (tmp_path / "copy" / "surrogate" / "bundled" / "data").is_symlink()
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "named"),
+    ("old", "new", "message"),
     [
         ("## Something else", "```toml file=features/more.toml\n```\n\n## Something else", "3 files"),
         ("second = 2\n```", "second = 3\n```", "test_order"),
@@ -274,8 +273,10 @@ def test_a_guide_that_is_right_passes_and_the_repository_stays(small: Path, tmp_
         ("## Something else\n", "line\n" * 5, "exit status 4"),
     ],
 )
-def test_a_guide_that_is_wrong_is_told(small: Path, tmp_path: Path, old: str, new: str, named: str) -> None:
-    (small / EXPECTED.page).write_text(PAGE.replace(old, new))
+def test_following_a_wrong_guide_fails_with_the_reason(
+    repository: Path, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    (repository / EXPECTED.page).write_text(PAGE.replace(old, new))
     with pytest.raises(AssertionError) as failure:
-        follow("Thing", EXPECTED, small, tmp_path)
-    assert named in str(failure.value)
+        follow("Thing", EXPECTED, repository, tmp_path)
+    assert message in str(failure.value)

@@ -1,4 +1,4 @@
-"""Names of the product: a class has one name, and no identifier is a word that the field does not use."""
+"""Tests of the product's names: unique class names, no words without a meaning in the field, numpydoc sections."""
 
 import ast
 import importlib
@@ -32,7 +32,7 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.asname
 
 
-def test_a_class_name_exists_once() -> None:
+def test_class_names_are_unique() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path, tree in sources().items():
         for node in ast.walk(tree):
@@ -42,7 +42,7 @@ def test_a_class_name_exists_once() -> None:
     assert not {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
-def test_no_name_is_a_word_of_a_dialect() -> None:
+def test_no_identifier_is_a_forbidden_word() -> None:
     found = []
     count = 0
     for path, tree in sources().items():

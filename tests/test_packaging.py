@@ -1,4 +1,4 @@
-"""What is declared is needed and shipped; slow: a wheel built, installed alone and used from an empty folder."""
+"""Tests of dependencies and shipped files; slow tests build a wheel and use it in an empty folder."""
 
 import ast
 import gzip
@@ -37,14 +37,14 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Import name → distribution, where they differ."""
+"""Import name → distribution, if they differ."""
 NOT_DECLARED = {
-    "google": "protobuf, which onnx brings",
-    "kernel_tuner": "the program that calls its strategy",
-    "markupsafe": "which jinja2 brings",
-    "ncu_report": "comes with Nsight Compute, on no registry",
+    "google": "protobuf, a dependency of onnx",
+    "kernel_tuner": "calls the strategy of surrogate.tuning",
+    "markupsafe": "a dependency of jinja2",
+    "ncu_report": "part of Nsight Compute, in no registry",
 }
-"""Modules that are used where they happen to be there."""
+"""Modules that are used only if they are installed."""
 
 
 CODE = {".py", ".ipynb", ".js", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh", ".cl", ".hip", ".ptx", ".ll"}
@@ -54,17 +54,17 @@ OWN_CODE = {
     *(f"tests/collect/fake/{name}" for name in ("backend.c", "cuda.c", "cudnn.c", "fake.h")),
     *(f"tests/prediction/headers/{name}.c" for name in ("conv", "described", "families")),
 }
-"""Files of code beside Python's, all written for this project."""
+"""Files of code in other languages than Python, all written for this project."""
 SOURCE_TEXT = re.compile(
     rb"__global__|__kernel |#include [<\"]|@triton\.jit|\.visible \.entry|<script|def \w+\(self"
     rb"|\nimport \w|\nfrom \w+ import "
 )
-"""Words of source code; signatures of kernels, which profilers write, are none."""
+"""Patterns of source code; kernel signatures, which profilers write, do not match."""
 
 
 @cache
-def _imports(room: str) -> tuple[tuple[str, Path], ...]:
-    return tuple(pair for path in (ROOT / room).rglob("*.py") for pair in _imports_of(path))
+def _imports(package: str) -> tuple[tuple[str, Path], ...]:
+    return tuple(pair for path in (ROOT / package).rglob("*.py") for pair in _imports_of(path))
 
 
 def _imports_of(path: Path) -> Iterator[tuple[str, Path]]:
@@ -76,35 +76,34 @@ def _imports_of(path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[^\w-]", one)[0].lower() for one in requirements}
+    return {re.split(r"[^\w-]", text)[0].lower() for text in requirements}
 
 
 @pytest.mark.slow
-def test_every_import_is_declared() -> None:
-    """Of the standard library, of the project, a dependency, or of an extra."""
+def test_every_import_is_a_declared_dependency() -> None:
     extras = PROJECT["optional-dependencies"]
     declared = _names(PROJECT["dependencies"]).union(*map(_names, extras.values()))
-    known = sys.stdlib_module_names | set(PACKAGES) | set(NOT_DECLARED)
+    exempt = sys.stdlib_module_names | set(PACKAGES) | set(NOT_DECLARED)
     unknown = {
         f"{path.relative_to(ROOT)}: {name}"
-        for room in PACKAGES
-        for name, path in _imports(room)
-        if name not in known and DISTRIBUTIONS.get(name, name).lower() not in declared
+        for package in PACKAGES
+        for name, path in _imports(package)
+        if name not in exempt and DISTRIBUTIONS.get(name, name).lower() not in declared
     }
     assert not unknown
 
 
 def test_every_dependency_is_imported() -> None:
-    imported = {DISTRIBUTIONS.get(name, name) for room in PACKAGES for name, _ in _imports(room)}
+    imported = {DISTRIBUTIONS.get(name, name) for package in PACKAGES for name, _ in _imports(package)}
     assert _names(PROJECT["dependencies"]) <= imported
 
 
 def test_packages_import_neither_experiments_nor_tests() -> None:
-    assert not [path for room in PACKAGES for name, path in _imports(room) if name in ("experiments", "tests")]
+    assert not [path for package in PACKAGES for name, path in _imports(package) if name in ("experiments", "tests")]
 
 
-def test_every_extra_named_is_one() -> None:
-    """In pages and in messages: ``'.[onnx]'``, ``seer-surrogate[torch]``."""
+def test_every_mentioned_extra_is_declared() -> None:
+    """Pages and messages mention extras as ``'.[onnx]'`` and ``seer-surrogate[torch]``."""
     extra = re.compile(r"(?:seer-surrogate|['\" `]\.)\[([a-z][\w-]*)\]")
     files = [*ROOT.glob("*.md"), *(path for package in PACKAGES for path in (ROOT / package).rglob("*.[pm][yd]"))]
     mentions = {(name, path) for path in files for name in extra.findall(path.read_text(encoding="utf-8"))}
@@ -112,15 +111,15 @@ def test_every_extra_named_is_one() -> None:
     assert not [(name, path) for name, path in mentions if name not in PROJECT["optional-dependencies"]]
 
 
-def test_one_version() -> None:
+def test_package_project_and_changelog_have_one_version() -> None:
     assert surrogate.__version__ == version("seer-surrogate")
     first = re.search(r"^## (\S+) — \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert first is not None, "CHANGELOG.md starts with `## VERSION — DATE`"
     assert first[1] == PROJECT["version"]
 
 
-def test_what_is_shipped_is_small_and_names_no_machine() -> None:
-    files = [path for room in PACKAGES for path in (ROOT / room).rglob("*") if path.is_file()]
+def test_shipped_files_are_small_and_contain_no_local_path() -> None:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
     kept = [path for path in files if "__pycache__" not in path.parts]
     assert {"py.typed"} <= {path.name for path in (ROOT / "features").iterdir()}
     assert sum(path.stat().st_size for path in kept) < 2 * MAX_WHEEL_BYTES  # a wheel is packed
@@ -136,7 +135,7 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
 
 @cache
 def _tracked() -> tuple[Path, ...]:
-    """The files of the repository; skips outside a checkout."""
+    """Return the files of the repository; skip the test outside a git checkout."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -145,11 +144,11 @@ def _tracked() -> tuple[Path, ...]:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of a data file's parts: an archive's members, a table's texts, a plain or compressed file."""
+    """Yield names and contents of a data file's parts: members of an archive, texts of a table, or the whole file."""
     name, content = path.relative_to(ROOT).as_posix(), path.read_bytes()
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            yield from ((f"{name}/{each}", archive.read(each)) for each in archive.namelist())
+            yield from ((f"{name}/{member}", archive.read(member)) for member in archive.namelist())
     elif name.endswith((".tar", ".tar.gz", ".tgz")):
         with tarfile.open(path) as archive:
             for member in archive:
@@ -166,8 +165,8 @@ def _parts(path: Path) -> Iterator[tuple[str, bytes]]:
         yield name.removesuffix(".gz"), gzip.decompress(content) if path.suffix == ".gz" else content
 
 
-def test_files_of_code_are_this_projects_own() -> None:
-    """Facts ship, code of others does not: neither as files nor in archives."""
+def test_files_of_code_were_written_for_this_project() -> None:
+    """Others' measurements are shipped, others' code is not, also not in archives."""
     code = {path.relative_to(ROOT).as_posix() for path in _tracked() if path.suffix in CODE and path.suffix != ".py"}
     assert code <= OWN_CODE
     archives = [
@@ -177,8 +176,8 @@ def test_files_of_code_are_this_projects_own() -> None:
 
 
 @pytest.mark.slow
-def test_no_data_file_holds_source_code() -> None:
-    """Also no text in a table, a compressed file or an array."""
+def test_no_data_file_contains_source_code() -> None:
+    """Tables, compressed files and arrays are searched, too."""
     written = CODE | {".md", ".toml", ".j2"}
     data_files = [path for path in _tracked() if path.suffix not in written and ".ci" not in path.parts]
     assert {path.suffix for path in data_files} >= {".parquet", ".json", ".gz"}
@@ -193,14 +192,14 @@ def test_no_data_file_holds_source_code() -> None:
 
 def _run(*words: str | Path, cwd: Path, **environment: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SEER_"))}
-    how = {"cwd": cwd, "env": {**clean, **environment}, "capture_output": True, "text": True, "check": False}
-    done = subprocess.run(list(map(str, words)), **how)
+    options = {"cwd": cwd, "env": {**clean, **environment}, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(list(map(str, words)), **options)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
 
 def test_a_checkout_without_symbolic_links_works(tmp_path: Path) -> None:
-    """Also beside a user's own `features`: the folder at the top of the repository stands in for the link."""
+    """`surrogate/features` is a link; without it the top folder `features` is used."""
     for package in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__", "*.ubj", "*.parquet", "*.npz", "*.npy")
         shutil.copytree(ROOT / package, tmp_path / package, symlinks=True, ignore=ignored)
@@ -211,7 +210,7 @@ def test_a_checkout_without_symbolic_links_works(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's wheel; skips where pip cannot build it (no registry to fetch the build backend from)."""
+    """Build the project's wheel; skip the test if pip cannot, for example without network."""
     folder = tmp_path_factory.mktemp("wheel")
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT)],
@@ -226,7 +225,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
+def test_the_wheel_contains_the_packages_data_and_metadata(wheel: Path) -> None:
     assert wheel.stat().st_size <= MAX_WHEEL_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -243,8 +242,8 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
-    """Installed files only, from a folder where the user keeps a package and a module named `features`."""
+def test_the_installed_wheel_works_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    """The folder has a user's package and module named `features`, which must not be imported."""
     place, empty = tmp_path / "environment", tmp_path / "empty folder"
     (empty / "features").mkdir(parents=True)
     (empty / "features" / "__init__.py").write_text("raise RuntimeError('the user\\'s own package')")
@@ -257,8 +256,8 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
         pytest.skip(f"pip installs nothing here: {done.stderr.strip()[-300:]}")
     seer = python.with_name("seer")
     code = "import surrogate; surrogate.Conv; print(surrogate.__file__, surrogate.__version__)"
-    where = _run(python, "-c", code, cwd=empty)
-    assert str(place) in where and PROJECT["version"] in where
+    printed = _run(python, "-c", code, cwd=empty)
+    assert str(place) in printed and PROJECT["version"] in printed
     assert PROJECT["version"] in _run(seer, "--version", cwd=empty)
     assert "WINOGRAD" in _run(seer, "select", "--gpu", "v100", "n32c256h14w14k256r3s3p1", cwd=empty)
     (empty / "net.csv").write_text("n,c,h,w,k,r,s,pad_h,pad_w,stride_h,stride_w\n32,64,56,56,64,3,3,1,1,1,1\n")

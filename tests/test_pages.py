@@ -1,4 +1,4 @@
-"""The parts of the pages that registries write are those on the pages."""
+"""Tests that the generated parts of the pages are current."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from tests.pages import PARTS, ROOT, Part, page_with
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.page}: {part.name}")
-def test_a_part_is_what_the_registries_write(part: Part) -> None:
+def test_a_generated_part_is_current(part: Part) -> None:
     text = (ROOT / part.page).read_text(encoding="utf-8")
     assert page_with(part, text) == text, f"{part.page}: write {part.name} anew by `python -m tests pages`"
 
 
-def test_a_page_without_the_marks_is_told() -> None:
+def test_a_page_without_the_marks_is_an_error() -> None:
     with pytest.raises(ValueError, match="no part between"):
         page_with(PARTS[0], "# A page\n")

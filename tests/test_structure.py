@@ -1,4 +1,4 @@
-"""How the packages depend on one another, and where a family of kernels may be named."""
+"""Tests of the dependencies between packages, and of the modules that may name a family of kernels."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ ORDER = (
     "cli",
 )
 """A package imports only from packages before it."""
-FAMILIES_ARE_THE_MATTER = (
+MAY_NAME_FAMILIES = (
     "features/",
     "formats/",
     "collect/",
@@ -38,15 +38,15 @@ FAMILIES_ARE_THE_MATTER = (
     "network/operators",
     "__init__.py",
 )
-"""The places that may name a family; everything else asks it."""
+"""Modules that may name a family; other modules call the family's methods."""
 
 MAX_LEVELS = 10
-"""Packages in the longest chain, of which each imports the next."""
+"""Maximum length of a chain of packages that import one another."""
 
 
 @cache
 def sources() -> dict[str, ast.Module]:
-    """Path below `surrogate` → syntax tree; `bundled` holds data only."""
+    """Return path below `surrogate` → syntax tree, without `bundled`, which has only data."""
     folders = {"": ROOT / "surrogate", "features/": ROOT / "features"}
     paths = {
         prefix + path.relative_to(folder).as_posix(): path
@@ -61,7 +61,7 @@ def sources() -> dict[str, ast.Module]:
 
 
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node outside an ``if TYPE_CHECKING`` block."""
+    """Yield every node outside ``if TYPE_CHECKING`` blocks."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             continue
@@ -70,7 +70,7 @@ def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _imported_modules(name: str) -> Iterator[str]:
-    """The modules of ours that a file imports, as ``package.module`` below `surrogate`."""
+    """Yield the project's modules that a file imports, as ``package.module`` below `surrogate`."""
     for node in _runtime_nodes(sources()[name]):
         if isinstance(node, ast.Import):
             yield from (alias.name[10:] for alias in node.names if alias.name.startswith("surrogate."))
@@ -84,7 +84,7 @@ def _imported_modules(name: str) -> Iterator[str]:
 
 
 def _file_of(module: str, name: str = "") -> str | None:
-    """The file that an import of ``module``, or of a ``name`` from it, needs; a package's lazy names have their own."""
+    """Return the file that defines ``module``, or ``name`` in it; a package's lazy names lead to their own file."""
     path = module.replace(".", "/")
     if f"{path}/{name}.py" in sources():
         return f"{path}/{name}.py"
@@ -100,7 +100,7 @@ def _file_of(module: str, name: str = "") -> str | None:
 
 
 def _imported_files(name: str) -> Iterator[str | None]:
-    """The files of ours that a file imports when it runs, in functions, too."""
+    """Yield the project's files that a file imports at runtime, also inside functions."""
     for node in _runtime_nodes(sources()[name]):
         if isinstance(node, ast.Import):
             yield from (_file_of(alias.name[10:]) for alias in node.names if alias.name.startswith("surrogate."))
@@ -109,7 +109,7 @@ def _imported_files(name: str) -> Iterator[str | None]:
 
 
 def _reached(start: str, graph: dict[str, set[str]]) -> set[str]:
-    """All that can be reached from ``start``, itself where a circle leads back."""
+    """Return the nodes that can be reached from ``start``; it is included if it lies on a cycle."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:
@@ -119,8 +119,8 @@ def _reached(start: str, graph: dict[str, set[str]]) -> set[str]:
     return reached
 
 
-def test_no_files_of_a_package_import_one_another_in_a_circle() -> None:
-    """Imports in functions count; those for type checkers alone do not."""
+def test_no_package_has_an_import_cycle_between_its_files() -> None:
+    """Imports in functions count; imports for type checkers do not."""
     inside = {
         name: {file for file in _imported_files(name) if file and file.partition("/")[0] == name.partition("/")[0]}
         for name in sources()
@@ -129,7 +129,7 @@ def test_no_files_of_a_package_import_one_another_in_a_circle() -> None:
     assert not {name for name in inside if name in _reached(name, inside)}
 
 
-def test_the_packages_stand_on_few_levels() -> None:
+def test_the_longest_chain_of_packages_is_short() -> None:
     levels: dict[str, int] = {}
     for package in ORDER:
         below = {
@@ -142,7 +142,7 @@ def test_the_packages_stand_on_few_levels() -> None:
     assert max(levels.values()) <= MAX_LEVELS, levels
 
 
-def test_every_package_has_its_place() -> None:
+def test_every_package_is_in_the_order() -> None:
     packages = {name.partition("/")[0] for name in sources() if "/" in name}
     assert packages == set(ORDER)
     assert {name for name in sources() if "/" not in name} == {"__init__.py", "__main__.py"}
@@ -150,7 +150,7 @@ def test_every_package_has_its_place() -> None:
 
 @pytest.mark.parametrize("package", ORDER)
 def test_a_package_imports_only_from_packages_above_it(package: str) -> None:
-    """In this order there can be no cycle between packages either."""
+    """Such an order excludes cycles between packages."""
     allowed = (*ORDER[: ORDER.index(package) + 1], "bundled")
     wrong = {
         (name, module)
@@ -163,13 +163,13 @@ def test_a_package_imports_only_from_packages_above_it(package: str) -> None:
 
 
 OTHER_MEANINGS = {"linear", "memcpy", "concat"}
-"""Kinds whose name is also a model's, an event's of a trace, or a function's; so are those of the pointwise family."""
+"""Kinds whose name is also a model, a trace event or a function; pointwise kinds are excluded for the same reason."""
 KINDS = {kind for kind, family in FAMILY_OF_KIND.items() if family != "pointwise"}.union(FAMILIES) - OTHER_MEANINGS
 OWN_NAMES = {cls.__name__ for cls in OPERATORS.values()} | {name.upper() for name in FAMILIES} | {"Conv", "ConvFamily"}
 
 
-def _families_named(name: str) -> Iterator[str]:
-    """A family or kind as a text, or its constant or problem class as an import."""
+def _family_mentions(name: str) -> Iterator[str]:
+    """Yield places with a family or kind as a string, or with an import of its constant or problem class."""
     for node in _runtime_nodes(sources()[name]):
         if isinstance(node, ast.Constant) and node.value in KINDS:
             yield f"surrogate/{name}:{node.lineno} says {node.value!r}"
@@ -179,7 +179,7 @@ def _families_named(name: str) -> Iterator[str]:
                     yield f"surrogate/{name}:{node.lineno} imports {alias.name}"
 
 
-def test_only_what_is_about_a_family_names_one() -> None:
-    asking = [name for name in sources() if not name.startswith(FAMILIES_ARE_THE_MATTER)]
-    named = [line for name in asking for line in _families_named(name)]
-    assert not named, "\n".join(named)
+def test_only_listed_modules_name_a_family() -> None:
+    others = [name for name in sources() if not name.startswith(MAY_NAME_FAMILIES)]
+    found = [line for name in others for line in _family_mentions(name)]
+    assert not found, "\n".join(found)

@@ -1,4 +1,4 @@
-"""The one-word tasks: every command is there, words are passed on, the first failure counts; hooks and CI use them."""
+"""Tests of the tasks in pyproject.toml: commands exist, arguments are passed on, and the first failure stops."""
 
 import importlib.util
 import re
@@ -17,7 +17,7 @@ COMMANDS = [(name, command) for name, commands in tasks.TASKS.items() for comman
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
 def test_every_command_of_a_task_resolves(name: str, command: str) -> None:
-    """The program is installed with the extra ``test``, a module is importable, a path exists."""
+    """A program is installed, a module can be imported, and a path exists."""
     program, *rest = shlex.split(command)
     if program == "python":
         assert rest[0] == "-m" and importlib.util.find_spec(rest[1]), f"{name}: no module {rest[1]}"
@@ -29,16 +29,16 @@ def test_every_command_of_a_task_resolves(name: str, command: str) -> None:
 
 
 @pytest.mark.parametrize("file", [".ci/run", ".pre-commit-config.yaml", "CONTRIBUTING.md"])
-def test_whoever_names_a_task_names_one_that_is_there(file: str) -> None:
-    named = re.findall(r"python3? -m tests +([\w$\"]+)", (ROOT / file).read_text(encoding="utf-8"))
-    assert named and set(named) <= {*tasks.TASKS, "TASK"}, named
+def test_every_mentioned_task_exists(file: str) -> None:
+    mentioned = re.findall(r"python3? -m tests +([\w$\"]+)", (ROOT / file).read_text(encoding="utf-8"))
+    assert mentioned and set(mentioned) <= {*tasks.TASKS, "TASK"}, mentioned
 
 
 def test_a_task_runs_its_commands_and_stops_at_a_failure(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    writing = "python -c 'import sys; print(sys.argv[1:]); sys.exit(len(sys.argv) - 1)'"
-    monkeypatch.setattr(tasks, "TASKS", {"twice": [writing, writing], "failing": [f"{writing} a", writing]})
+    command = "python -c 'import sys; print(sys.argv[1:]); sys.exit(len(sys.argv) - 1)'"
+    monkeypatch.setattr(tasks, "TASKS", {"twice": [command, command], "failing": [f"{command} a", command]})
     assert tasks.main(["twice"]) == 0
     assert capfd.readouterr().out.split("\n") == ["[]", "[]", ""]
     assert tasks.main(["twice", "one", "two"]) == 2
