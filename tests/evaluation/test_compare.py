@@ -1,4 +1,4 @@
-"""The main job on an invented table: every split, no leakage, the contract of results.json."""
+"""Comparison of models on a synthetic table: every split, no leakage, the format of results.json."""
 
 import json
 from collections.abc import Callable
@@ -40,22 +40,21 @@ def _row(rows: list[dict[str, Any]], **where: Any) -> dict[str, Any]:
 
 
 def _timeless(results: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on a clock."""
+    """Return the results that do not depend on a clock."""
     return {name: value for name, value in results.items() if name != "costs"}
 
 
-SHAPE = ("c", "h", "k", "r", "groups", "stride_h")  # what tells the invented shapes apart
+SHAPE = ("c", "h", "k", "r", "groups", "stride_h")  # the columns that differ between synthetic shapes
 
 
 def _shapes(frame: pd.DataFrame) -> set[tuple[Any, ...]]:
     return set(frame[list(SHAPE)].itertuples(index=False, name=None))
 
 
-class Memory(TimeModel):
-    """Knows by heart the time of every (shape, algorithm) it was fitted on, and nothing else.
+class MemorisingModel(TimeModel):
+    """Predict the training time of every (shape, algorithm) and NaN for others.
 
-    Where a held-out row is known, it leaked. It also notes what each round trained on and was asked.
-    """
+    A prediction for a held-out row reveals a leak. The class records the training and test rows of each round."""
 
     name: ClassVar[str] = "memory"
     rounds: ClassVar[list[tuple[pd.DataFrame, pd.DataFrame]]] = []
@@ -73,14 +72,14 @@ class Memory(TimeModel):
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
-    monkeypatch.setitem(DECLARED, "memory", ModelDeclaration(Memory.__module__, Memory.__name__, "memory"))
-    Memory.rounds.clear()
-    return Memory
+def memory(monkeypatch: pytest.MonkeyPatch) -> type[MemorisingModel]:
+    monkeypatch.setitem(DECLARED, "memory", ModelDeclaration(__name__, MemorisingModel.__name__, "memory"))
+    MemorisingModel.rounds.clear()
+    return MemorisingModel
 
 
 @pytest.mark.parametrize("by", SPLITS)
-def test_every_split_end_to_end(table: Table, by: str) -> None:
+def test_every_split_gives_complete_results(table: Table, by: str) -> None:
     steps: list[tuple[int, int]] = []
     options: dict[str, Any] = {"by": by, "folds_count": 3, "models": CHEAP}
     options["progress"] = lambda done, total, text: steps.append((done, total))
@@ -98,28 +97,28 @@ def test_every_split_end_to_end(table: Table, by: str) -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_no_held_shape_is_trained_on(table: Table, memory: type[Memory], seeds: int) -> None:
-    main, also = table(12), table(16, batches=(4, 64), gpus=("TITAN V",))
-    result = compare(_data(main), [_data(also)], folds_count=4, seeds=seeds, models=["memory"])
+def test_held_out_shapes_are_never_trained_on(table: Table, memory: type[MemorisingModel], seeds: int) -> None:
+    frame, other_gpu = table(12), table(16, batches=(4, 64), gpus=("TITAN V",))
+    result = compare(_data(frame), [_data(other_gpu)], folds_count=4, seeds=seeds, models=["memory"])
     assert len(memory.rounds) == 4 * seeds
     for train, test in memory.rounds:
         seen, holdout = _shapes(train), _shapes(test)
         assert seen and holdout and not seen & holdout
         assert "TITAN V" in set(train["gpu"]) and "TITAN V" not in set(test["gpu"])
-    # What it knows by heart never helps: it has no prediction at all.
+    # The memorised times never match a held-out row, so there is no prediction.
     assert _row(result.results["choice_rows"], model="memory")["n"] == 0
     assert len(result.predictions) == 0
 
 
-def test_random_rows_flatter_a_model_that_only_remembers(table: Table, memory: type[Memory]) -> None:
-    """The judge is no cheat: where rows do leak (the same shape at another batch), the memory has an answer."""
+def test_random_split_lets_a_memorising_model_predict(table: Table, memory: type[MemorisingModel]) -> None:
+    """Random rows leak the same shape at another batch, so the memorised times match."""
     result = compare(_data(table(12, gpus=("Tesla T4",))), by="random", folds_count=5, models=["memory"])
     assert _row(result.results["choice_rows"], model="memory")["n"] > 0
     for train, test in memory.rounds:
         assert not set(train.index) & set(test.index)
 
 
-def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
+def test_results_json_has_the_documented_keys(table: Table, tmp_path: Path) -> None:
     data = _data(table(8), name="invented.parquet")
     result = compare(data, folds_count=3, seeds=2, models=CHEAP)
     result.write(tmp_path / "out")
@@ -131,27 +130,27 @@ def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
     ]
     text = (tmp_path / "out" / "results.json").read_text()
     assert "NaN" not in text and "Infinity" not in text
-    read = json.loads(text)
-    assert read == result.results
-    assert {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"} <= set(read)
-    assert read["seeds"] == [0, 1] and read["folds"] == 3 and read["schema"] == evaluation.RESULTS_SCHEMA
-    assert read["dataset"]["name"] == "invented.parquet" and read["dataset"]["problems"] == 8 * 2 * 2
-    assert read["dataset"]["shapes"] == 8 and read["dataset"]["gpus"] == ["TITAN Xp", "Tesla T4"]
-    for row in read["choice_rows"]:
+    results = json.loads(text)
+    assert results == result.results
+    assert {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"} <= set(results)
+    assert results["seeds"] == [0, 1] and results["folds"] == 3 and results["schema"] == evaluation.RESULTS_SCHEMA
+    assert results["dataset"]["name"] == "invented.parquet" and results["dataset"]["problems"] == 8 * 2 * 2
+    assert results["dataset"]["shapes"] == 8 and results["dataset"]["gpus"] == ["TITAN Xp", "Tesla T4"]
+    for row in results["choice_rows"]:
         assert set(row) >= set(ANSWERS["choice_keys"]) or (row["n"] == 0 and row["reason"])
-    for row in read["time_rows"]:
+    for row in results["time_rows"]:
         assert set(row) >= set(ANSWERS["time_keys"]) or (row["n"] == 0 and row["reason"])
-    assert {row["population"] for row in read["time_rows"] if row["n"]} == {"all", "within-2x", "best"}
-    ranked = _row(read["time_rows"], model="always-best-single")
+    assert {row["population"] for row in results["time_rows"] if row["n"]} == {"all", "within-2x", "best"}
+    ranked = _row(results["time_rows"], model="always-best-single")
     assert ranked["n"] == 0 and "ranks" in ranked["reason"]
-    low, mid, high = _row(read["choice_rows"], model="roofline")["paired_vs_heuristic"]
+    low, mid, high = _row(results["choice_rows"], model="roofline")["paired_vs_heuristic"]
     assert low <= mid <= high
     folds = pd.read_csv(tmp_path / "out" / "folds.csv")
     assert (folds.groupby("seed").size() == 8).all()
     assert not folds.drop(columns="fold").duplicated().any()
 
 
-def test_choices_and_predictions_agree_with_the_table(table: Table) -> None:
+def test_choices_and_predictions_agree_with_the_times_of_the_table(table: Table) -> None:
     frame = table(8)
     result = compare(_data(frame), folds_count=3, models=CHEAP)
     choices = result.choices
@@ -159,18 +158,18 @@ def test_choices_and_predictions_agree_with_the_table(table: Table) -> None:
     key = ["gpu", "n", "c", "h", "k", "r", "groups", "stride_h"]
     times = frame.set_index([*key, "algorithm"])["time_us"].sort_index()
     for row in choices.to_dict("records"):
-        where = tuple(row[name] for name in key)
-        best = times.loc[where].min()
-        assert times.loc[(*where, row["best"])] == best
+        problem = tuple(row[name] for name in key)
+        best = times.loc[problem].min()
+        assert times.loc[(*problem, row["best"])] == best
         if not row["infeasible"]:
-            assert row["slowdown"] == pytest.approx(times.loc[(*where, row["picked"])] / best)
-    shown = result.predictions
-    assert (shown.groupby("model").size() == len(frame)).all()
-    assert shown[shown["model"] == "always-best-single"]["predicted_us"].isna().all()
-    assert (shown[shown["model"] == "roofline"]["predicted_us"] > 0).all()
+            assert row["slowdown"] == pytest.approx(times.loc[(*problem, row["picked"])] / best)
+    predictions = result.predictions
+    assert (predictions.groupby("model").size() == len(frame)).all()
+    assert predictions[predictions["model"] == "always-best-single"]["predicted_us"].isna().all()
+    assert (predictions[predictions["model"] == "roofline"]["predicted_us"] > 0).all()
 
 
-def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Table) -> None:
+def test_boosted_terms_beat_the_constant_choice(table: Table) -> None:
     result = compare(_data(table(24, noise=0.02)), folds_count=2, models=["boosted-terms", "always-best-single"])
     rows = result.results["choice_rows"]
     learned, constant = (_row(rows, model=name)["slowdown_macro"] for name in ("boosted-terms", "always-best-single"))
@@ -181,7 +180,7 @@ def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Tabl
     assert errors["median_ape"] < 0.25
 
 
-def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(table, memory):
+def test_only_the_newest_version_is_evaluated_and_older_ones_train(table, memory):
     frame = pd.concat([table(4, version="7.5.0", seed=1), table(4, version="7.6.0")], ignore_index=True)
     result = compare(_data(frame), folds_count=2, models=["memory"])
     assert _row(result.results["choice_rows"], model="oracle")["n"] == 4 * 2 * 2
@@ -189,9 +188,9 @@ def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(tab
         assert set(test["library_version"]) == {"7.6.0"} and set(train["library_version"]) == {"7.5.0", "7.6.0"}
 
 
-def test_solvers_as_candidates(table: Table) -> None:
-    one, two = table(6), table(6, seed=1)
-    solvers = [one.assign(solver=one["algorithm"] + "-a"), two.assign(solver=two["algorithm"] + "-b")]
+def test_solvers_may_be_the_candidates(table: Table) -> None:
+    first, second = table(6), table(6, seed=1)
+    solvers = [first.assign(solver=first["algorithm"] + "-a"), second.assign(solver=second["algorithm"] + "-b")]
     frame = pd.concat(solvers, ignore_index=True)
     by_solver = compare(_data(frame), folds_count=2, models=["roofline"], candidate="solver")
     by_algorithm = compare(_data(frame), folds_count=2, models=["roofline"])
@@ -200,7 +199,7 @@ def test_solvers_as_candidates(table: Table) -> None:
     assert len(by_algorithm.predictions) == len(frame) / 2
 
 
-def test_a_table_without_a_heuristic_says_so(table: Table) -> None:
+def test_table_without_a_heuristic_gives_the_reason(table: Table) -> None:
     result = compare(
         _data(table(6).drop(columns="heuristic_algorithm"), name="mine"), folds_count=2, models=["roofline"]
     )
@@ -209,14 +208,16 @@ def test_a_table_without_a_heuristic_says_so(table: Table) -> None:
     assert _row(result.results["choice_rows"], model="roofline")["paired_vs_heuristic"] is None
 
 
-def test_one_candidate_a_problem_is_judged_by_its_times(table: Table) -> None:
-    one = compare(_data(table(8, algorithms=("IMPLICIT_GEMM",))), folds_count=2, models=["roofline", "linear-terms"])
-    for row in one.results["choice_rows"]:
+def test_table_of_one_candidate_is_evaluated_by_times_only(table: Table) -> None:
+    comparison = compare(
+        _data(table(8, algorithms=("IMPLICIT_GEMM",))), folds_count=2, models=["roofline", "linear-terms"]
+    )
+    for row in comparison.results["choice_rows"]:
         assert row["n"] == 0 and "one candidate" in row["reason"]
-    assert _row(one.results["time_rows"], model="linear-terms", population="all", algorithm="all")["n"] == 32
+    assert _row(comparison.results["time_rows"], model="linear-terms", population="all", algorithm="all")["n"] == 32
 
 
-def test_tables_that_cannot_be_judged(refused, table: Table) -> None:
+def test_tables_without_choices_or_folds_are_refused(refused, table: Table) -> None:
     censored = table(4)
     censored = censored[~((censored["algorithm"] == "GEMM") | (censored["algorithm"] == "FFT") & (censored["r"] == 3))]
     censored = censored[~((censored["algorithm"] == "WINOGRAD") & (censored["r"] == 1))]
@@ -227,15 +228,15 @@ def test_tables_that_cannot_be_judged(refused, table: Table) -> None:
 
 
 def _products() -> pd.DataFrame:
-    """Matrix products of two libraries, of which one is always 3 % faster."""
+    """Return matrix products of two libraries; the second library is always 3 % slower."""
     rows = every(n=(64, 128, 256, 512), m=(32, 128), library=("vllm", "sglang")).assign(family="gemm", operator="gemm")
     rows = rows.assign(gpu="Tesla T4", library_version="1", batch=1, k=512, dtype="fp16", algorithm="kernel")
     time_us = rows["library"].map({"vllm": 1.0, "sglang": 1.03}) * rows["m"] * rows["n"] / 1e3
     return rows.assign(time_us=time_us, status="ok")
 
 
-def test_families_are_judged_one_by_one_and_their_rows_stand_together(table: Table, tmp_path: Path) -> None:
-    """A table of two families gives for each what it gives alone; candidates may come from several libraries."""
+def test_families_are_evaluated_separately_and_reported_together(table: Table, tmp_path: Path) -> None:
+    """A table of two families gives each family's own results; candidates may come from several libraries."""
     convs, products = normalise(table(6), "convs"), normalise(_products(), "products")
     path = tmp_path / "both.parquet"
     both = merge_datasets([Dataset(convs, "listed"), Dataset(products, "listed")])
@@ -245,13 +246,13 @@ def test_families_are_judged_one_by_one_and_their_rows_stand_together(table: Tab
     assert {row["family"] for row in together.results["choice_rows"]} == {"conv", "gemm"}
     assert together.results["dataset"]["families"] == ["conv", "gemm"]
     for kind, frame in (("conv", convs), ("gemm", products)):
-        alone = compare(Dataset(frame, "listed", path.name), **options)
+        separate = compare(Dataset(frame, "listed", path.name), **options)
         for name in ("choice_rows", "time_rows"):
-            mine = [row for row in together.results[name] if row["family"] == kind]
-            assert mine == alone.results[name]
+            of_family = [row for row in together.results[name] if row["family"] == kind]
+            assert of_family == separate.results[name]
     noisy = compare(Dataset(products, "listed", metadata={"noise": 0.05}), **options).results
     assert noisy["dataset"]["noise"] == 0.05
-    assert _row(noisy["choice_rows"], model="roofline")["slowdown_max"] == 1  # 3 % lost are within the noise
+    assert _row(noisy["choice_rows"], model="roofline")["slowdown_max"] == 1  # a loss of 3 % is within the noise of 5 %
     gemm = [row for row in together.results["choice_rows"] if row["family"] == "gemm"]
     assert {row["stratum"] for row in gemm} <= {"all", "gemm"}
     assert _row(gemm, model="always-best-single")["slowdown_macro"] == 1
@@ -259,7 +260,7 @@ def test_families_are_judged_one_by_one_and_their_rows_stand_together(table: Tab
     assert set(pd.read_csv(tmp_path / "out" / "folds.csv")["family"]) == {"conv", "gemm"}
 
 
-def test_a_table_or_a_path_is_as_good_as_a_dataset(table: Table, tmp_path: Path) -> None:
+def test_table_path_and_dataset_give_the_same_results(table: Table, tmp_path: Path) -> None:
     frame = table(6)
     write_dataset(normalise(frame, "test"), tmp_path / "d.parquet")
     rows = [
@@ -269,9 +270,9 @@ def test_a_table_or_a_path_is_as_good_as_a_dataset(table: Table, tmp_path: Path)
     assert rows[0] == rows[1] == rows[2]
 
 
-def test_an_interrupted_comparison_goes_on_where_it_stopped(table, memory, tmp_path, monkeypatch):
+def test_interrupted_comparison_resumes_where_it_stopped(table, memory, tmp_path, monkeypatch):
     data, options = _data(table(8)), {"by": "random", "folds_count": 4, "models": ["memory", "roofline"]}
-    whole = compare(data, **options)
+    uninterrupted = compare(data, **options)
     memory.rounds.clear()
 
     def stop(done: int, total: int, text: str) -> None:
@@ -282,18 +283,18 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(table, memory, tmp_p
         compare(data, **options, progress=stop, keep=tmp_path / "fits")
     assert 0 < len(memory.rounds) < 4
     resumed = compare(data, **options, keep=tmp_path / "fits")
-    assert len(memory.rounds) == 4 and _timeless(resumed.results) == _timeless(whole.results)
-    pd.testing.assert_frame_equal(resumed.predictions, whole.predictions)
+    assert len(memory.rounds) == 4 and _timeless(resumed.results) == _timeless(uninterrupted.results)
+    pd.testing.assert_frame_equal(resumed.predictions, uninterrupted.predictions)
     compare(_data(table(8, seed=1)), **options, keep=tmp_path / "fits")
     assert len(memory.rounds) == 8  # other measurements are another comparison
     for file in (tmp_path / "fits").rglob("*.json"):
         file.write_text("{")
-    again = compare(data, **options, keep=tmp_path / "fits")
-    assert _timeless(again.results) == _timeless(whole.results)
+    repeated = compare(data, **options, keep=tmp_path / "fits")
+    assert _timeless(repeated.results) == _timeless(uninterrupted.results)
 
 
-def test_the_question_has_its_answer_in_the_results(table: Table) -> None:
-    """Differences to SEER's fits, linear models and trees; coverage, importance and costs of what was fitted."""
+def test_results_compare_the_reported_model_with_every_reference(table: Table) -> None:
+    """The results also contain coverage, importance and costs of the fitted models."""
     models = ["boosted-terms", "seer-time-only", "linear-dims", "linear-terms", "stacked-terms"]
     results = compare(_data(table(24, noise=0.1)), folds_count=3, seeds=2, models=models).results
     assert results["reported"] == {"conv": "stacked-terms"}
@@ -313,17 +314,16 @@ def test_the_question_has_its_answer_in_the_results(table: Table) -> None:
     assert time["median_vs_seer"][1] == pytest.approx(time["median_ape"] - seer["median_ape"], abs=0.02)
     assert {row["model"] for row in results["costs"]} == set(models)
     assert all(row["fits"] == 6 and row["fit_s"] > 0 and row["predict_us"] > 0 for row in results["costs"])
-    whole, *parts = results["coverage"]
-    assert (
-        whole["gpu"] == "all" and whole["claimed"] == 0.9 and 0 <= whole["coverage_low"] <= whole["coverage_high"] <= 1
-    )
-    assert whole["rows"] == sum(part["rows"] for part in parts if part["dtype"] == "all")
+    total, *parts = results["coverage"]
+    assert total["gpu"] == "all" and total["claimed"] == 0.9
+    assert 0 <= total["coverage_low"] <= total["coverage_high"] <= 1
+    assert total["rows"] == sum(part["rows"] for part in parts if part["dtype"] == "all")
     increase = [row["increase"] for row in results["importance"]]
     assert increase == sorted(increase, reverse=True) and increase[0] > 0
     assert {row["model"] for row in results["importance"]} == {"boosted-terms"}
 
 
-def test_a_stack_takes_the_models_that_the_fold_has_fitted(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stack_reuses_the_fitted_models_of_the_fold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     fits: list[int] = []
     fit = BoostedTerms._fit
 
@@ -334,10 +334,10 @@ def test_a_stack_takes_the_models_that_the_fold_has_fitted(table: Table, monkeyp
     monkeypatch.setattr(BoostedTerms, "_fit", counted)
     models = ["stacked-terms", "boosted-terms", "boosted-seer"]
     compare(_data(table(12)), folds_count=2, models=models)
-    assert len(fits) == 2 * (2 + 2 * 3)  # per fold both once, and both in each of three inner folds
+    assert len(fits) == 2 * (2 + 2 * 3)  # each fold fits both models once, and both in each of three inner folds
 
 
-def test_a_search_says_how_far_it_is(table: Table) -> None:
+def test_search_reports_its_progress(table: Table) -> None:
     steps: list[tuple[int, str]] = []
     options: dict[str, Any] = {"tune": "light", "folds_count": 2, "models": ["linear-dims"]}
     compare(_data(table(12)), **options, progress=lambda done, total, text: steps.append((done, text)))
@@ -346,8 +346,8 @@ def test_a_search_says_how_far_it_is(table: Table) -> None:
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
 
 
-def test_a_resumed_stack_is_made_of_the_kept_models(table: Table, tmp_path: Path) -> None:
-    """Its parts were tuned before the interruption: their settings come from the files."""
+def test_resumed_stack_uses_the_stored_settings_of_its_parts(table: Table, tmp_path: Path) -> None:
+    """The test changes the stored settings of a part; the resumed stack must then predict other times."""
     options: dict[str, Any] = {"folds_count": 2, "models": ["boosted-terms", "stacked-terms"]}
     data = _data(table(12))
     keep = tmp_path / "fits"
@@ -360,6 +360,8 @@ def test_a_resumed_stack_is_made_of_the_kept_models(table: Table, tmp_path: Path
         content["settings"]["rounds"] = 3
         file.write_text(json.dumps(content))
     changed = compare(data, **options, keep=keep).predictions
-    whole = compare(data, **options).predictions
-    of_stack = [frame.loc[frame["model"] == "stacked-terms", "predicted_us"].to_numpy() for frame in (changed, whole)]
+    unchanged = compare(data, **options).predictions
+    of_stack = [
+        frame.loc[frame["model"] == "stacked-terms", "predicted_us"].to_numpy() for frame in (changed, unchanged)
+    ]
     assert len(kept) == 2 and len(of_stack[0]) and (of_stack[0] != of_stack[1]).any()

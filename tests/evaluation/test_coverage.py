@@ -1,4 +1,4 @@
-"""Coverage per GPU with its interval over shapes; and intervals of a bundle on measured shapes that it never saw."""
+"""Coverage per GPU with its interval over shapes, and intervals of a bundle on held-out measured shapes."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from surrogate.prediction.evaluate import evaluate
 from tests.tables import checked
 
 
-def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:
-    """T4: three of four rows inside; TITAN Xp: all. One row has no time."""
+def test_coverage_is_counted_per_gpu_with_an_interval_over_shapes(table) -> None:
+    """Three of the T4's four rows are inside, and all of the TITAN Xp's; one row has no time."""
     frame = table(4, batches=(1,), algorithms=("IMPLICIT_GEMM",))
     error = np.array([0.1, -0.1, 0.5, 0.1, 0.2, 0.2, np.nan, 0.2])
-    whole, t4, xp = coverage_rows(checked(frame), error, np.array([0.3] * 4 + [0.2] * 4))
-    assert (whole["gpu"], whole["rows"], whole["shapes"]) == ("all", 7, 4)
-    assert whole["coverage"] == pytest.approx(6 / 7)
+    total, t4, xp = coverage_rows(checked(frame), error, np.array([0.3] * 4 + [0.2] * 4))
+    assert (total["gpu"], total["rows"], total["shapes"]) == ("all", 7, 4)
+    assert total["coverage"] == pytest.approx(6 / 7)
     assert (t4["gpu"], t4["coverage"], t4["half_width"]) == ("t4", 0.75, pytest.approx(0.3))
     assert t4["coverage_low"] < 0.75 < t4["coverage_high"]
     assert (xp["gpu"], xp["rows"], xp["coverage"], xp["coverage_low"]) == ("titan-xp", 3, 1.0, 1.0)
@@ -29,8 +29,8 @@ def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:
 
 
 @pytest.mark.slow
-def test_intervals_hold_on_measured_shapes_that_training_never_saw(measurements: Path) -> None:
-    """300 shapes of MI210 train, 300 others judge: 90 % of them inside, give or take what 300 shapes allow."""
+def test_intervals_cover_90_percent_of_held_out_measured_shapes(measurements: Path) -> None:
+    """300 shapes of MI210 train and 300 others are evaluated; the tolerance is the sampling error of 300 shapes."""
     data = read_dataset(measurements / "miopen_conv_mi210.parquet", candidates="listed")
     frame = data.frame.query("direction == 'fwd' and dtype == 'fp32' and layout == 'NCHW'")
     place = fold_of_names(shape_names(frame, CONV), len(frame), seed=3)

@@ -1,4 +1,4 @@
-"""Every metric on arrays small enough to compute by hand."""
+"""Every metric against hand calculations."""
 
 import math
 
@@ -12,7 +12,7 @@ from surrogate.evaluation import judge
 NAN = float("nan")
 
 
-def test_time_errors_by_hand() -> None:
+def test_time_errors_equal_the_hand_calculation() -> None:
     # Errors 0.1, 0.2, 0.5, 0.4: median 0.3, mean 0.3, p90 at rank 2.7: 0.4 + 0.7·0.1, rms √(0.46/4).
     errors = judge.time_errors(np.array([110.0, 80.0, 150.0, 60.0]), np.full(4, 100.0))
     assert errors.n == 4
@@ -24,20 +24,20 @@ def test_time_errors_by_hand() -> None:
     assert math.isnan(errors.spearman)  # the measured times do not vary
 
 
-def test_spearman_by_hand() -> None:
+def test_spearman_equals_the_hand_calculation() -> None:
     # Ranks 1 2 3 4 5 and 2 1 4 3 5: 1 − 6·4/(5·24) = 0.8.
     assert judge.time_errors(np.array([2.0, 1, 4, 3, 5]), np.array([1.0, 2, 3, 4, 5])).spearman == pytest.approx(0.8)
     # Ties share their mean rank: 1.5 1.5 3 against 1 2 3 is √3/2.
     assert judge.time_errors(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])).spearman == pytest.approx(math.sqrt(3) / 2)
 
 
-def test_an_exact_prediction_does_not_make_the_geometric_mean_zero() -> None:
+def test_exact_prediction_keeps_the_geometric_mean_above_zero() -> None:
     errors = judge.time_errors(np.array([100.0, 101.0]), np.array([100.0, 100.0]))
     assert errors.gmae == pytest.approx(math.sqrt(judge.GMAE_FLOOR * 0.01))
     assert errors.rmspe == pytest.approx(0.01 / math.sqrt(2))
 
 
-def test_rows_without_both_times_are_left_out() -> None:
+def test_rows_without_both_times_are_ignored() -> None:
     errors = judge.time_errors(np.array([110.0, NAN, 5.0, np.inf]), np.array([100.0, 100.0, NAN, 1.0]))
     assert (errors.n, errors.mape) == (1, pytest.approx(0.1))
     nothing = judge.time_errors(np.array([NAN]), np.array([1.0]))
@@ -51,23 +51,23 @@ THREE = judge.Candidates(PROBLEM, TIME, OK, np.array([0, 1, 2, 0, 1, 0, 1]))
 ANY = np.ones(7, dtype=bool)
 
 
-def test_picks_by_hand() -> None:
+def test_picks_equal_the_hand_calculation() -> None:
     choice = judge.choose(THREE, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
     assert choice.row.tolist() == [1, 3, 5]
     assert choice.slowdown == pytest.approx([2.0, 1.2, 1.0])
-    # Second picks: row 2 (40, no better), row 4 (5, the best), row 6 (did not run).
+    # The second picks are row 2 (40 µs, not faster), row 4 (5 µs, the best) and row 6 (did not run).
     assert choice.top2_slowdown == pytest.approx([2.0, 1.0, 1.0])
     assert not choice.infeasible.any() and choice.chosen.all()
 
 
-def test_ties_go_to_the_lowest_order() -> None:
+def test_ties_select_the_lowest_order() -> None:
     score = np.ones(7)
     assert judge.choose(THREE, score, ANY).row.tolist() == [0, 3, 5]
-    turned = judge.Candidates(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
-    assert judge.choose(turned, score, ANY).row.tolist() == [2, 4, 6]
+    reversed_order = judge.Candidates(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
+    assert judge.choose(reversed_order, score, ANY).row.tolist() == [2, 4, 6]
 
 
-def test_known_picks() -> None:
+def test_choose_rows_marks_missing_and_failed_picks_infeasible() -> None:
     choice = judge.evaluate_picks(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
     assert choice.slowdown == pytest.approx([2.0, 6 / 5, 1.0])
     assert choice.infeasible.tolist() == [False, True, True]
@@ -80,7 +80,7 @@ def _tables(draw: st.DrawFn) -> tuple[judge.Candidates, np.ndarray, np.ndarray]:
     problem = np.repeat(np.arange(len(sizes)), sizes)
     rows = len(problem)
     ok = np.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
-    ok[np.searchsorted(problem, np.arange(len(sizes)))] = True  # each problem has one at least
+    ok[np.searchsorted(problem, np.arange(len(sizes)))] = True  # each problem has at least one
     time = np.array(draw(st.lists(st.floats(1, 1e4), min_size=rows, max_size=rows)))
     score = np.array(draw(st.lists(st.floats(1, 1e4) | st.just(NAN), min_size=rows, max_size=rows)))
     allowed = np.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
@@ -89,24 +89,26 @@ def _tables(draw: st.DrawFn) -> tuple[judge.Candidates, np.ndarray, np.ndarray]:
 
 
 @given(_tables())
-def test_choices_against_a_plain_loop(made: tuple[judge.Candidates, np.ndarray, np.ndarray]) -> None:
-    c, score, allowed = made
-    choice = judge.choose(c, score, allowed)
-    assert c.count > 0
-    for problem in range(c.count):
-        rows = np.flatnonzero(c.problem == problem)
-        ranked = sorted((i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], c.order[i]))
-        times = [c.time_us[i] for i in rows if c.ok[i]]
-        costs = [c.time_us[i] if c.ok[i] else max(times) for i in ranked[:2]] or [max(times)]
+def test_choices_equal_a_loop_over_problems(table: tuple[judge.Candidates, np.ndarray, np.ndarray]) -> None:
+    candidates, score, allowed = table
+    choice = judge.choose(candidates, score, allowed)
+    assert candidates.count > 0
+    for problem in range(candidates.count):
+        rows = np.flatnonzero(candidates.problem == problem)
+        ranked = sorted(
+            (i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], candidates.order[i])
+        )
+        times = [candidates.time_us[i] for i in rows if candidates.ok[i]]
+        costs = [candidates.time_us[i] if candidates.ok[i] else max(times) for i in ranked[:2]] or [max(times)]
         assert choice.row[problem] == (ranked[0] if ranked else -1)
-        assert choice.infeasible[problem] == (not ranked or not c.ok[ranked[0]])
+        assert choice.infeasible[problem] == (not ranked or not candidates.ok[ranked[0]])
         assert choice.slowdown[problem] == costs[0] / min(times)
         assert choice.top2_slowdown[problem] == min(costs) / min(times)
         assert choice.chosen[problem] == np.isfinite(score[rows]).any()
         assert 1 <= choice.top2_slowdown[problem] <= choice.slowdown[problem]
 
 
-def test_macro_and_pooled_by_hand() -> None:
+def test_macro_and_pooled_intervals_equal_the_hand_calculation() -> None:
     # Shape 0 has problems 1, 2, 3 (mean 2), shape 1 has 8: macro (2 + 8)/2, pooled 14/4.
     values, shape = np.array([1.0, 2.0, 3.0, 8.0]), np.array([0, 0, 0, 1])
     macro, pooled = (judge.shape_interval(values, shape, macro=macro, draws=200, seed=0) for macro in (True, False))
@@ -115,15 +117,15 @@ def test_macro_and_pooled_by_hand() -> None:
     assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)
 
 
-def test_a_difference_of_medians_by_hand() -> None:
-    """Errors of 0.1 against 0.3 on every shape: each draw differs by as much."""
+def test_median_difference_equals_the_hand_calculation() -> None:
+    """Errors are 0.1 and 0.3 on every shape, so each draw differs by −0.2."""
     shape = np.repeat(["a", "b", "c"], 4)
     interval = judge.median_difference(np.full(12, 0.1), np.full(12, 0.3), shape, shape)
     assert interval == pytest.approx((-0.2, -0.2, -0.2))
 
 
-def test_a_difference_of_medians_is_paired_by_shape() -> None:
-    """Shapes differ much, models little: an interval that took shapes apart would cross zero."""
+def test_median_difference_is_paired_by_shape() -> None:
+    """Shapes differ much and models little; an unpaired interval would contain zero."""
     random = np.random.default_rng(0)
     shape = np.repeat(np.arange(60), 5)
     errors = random.uniform(0.05, 1.0, 60)[shape]

@@ -1,4 +1,4 @@
-"""Studies on a real PostgreSQL server, started for these tests from the binaries of the system."""
+"""Studies on a real PostgreSQL server that the tests start from the system's binaries."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: the extra postg
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[str]:
-    """The URL of an empty database on a server that listens on a socket of its own."""
+    """Return the URL of an empty database on a server with its own socket."""
     search = os.pathsep.join([os.environ.get("PATH", ""), *map(str, Path("/usr/lib/postgresql").glob("*/bin"))])
     if not (initdb := shutil.which("initdb", path=search)):
         pytest.skip("no PostgreSQL server is installed here: initdb is neither on PATH nor Debian's")
@@ -47,7 +47,7 @@ def storage() -> Iterator[str]:
 
 
 def connections(storage: str) -> int:
-    """Connections to the server besides the one that asks."""
+    """Return the number of other connections to the server."""
     engine = sqlalchemy.create_engine(storage)
     with engine.connect() as connection:
         where = "backend_type = 'client backend' and pid <> pg_backend_pid()"
@@ -56,8 +56,8 @@ def connections(storage: str) -> int:
     return int(left or 0)
 
 
-def test_the_same_command_goes_on_with_the_study(seer, table, storage, tmp_path, monkeypatch):
-    """Also where a worker died; no connection is left."""
+def test_repeated_command_continues_the_study(seer, table, storage, tmp_path, monkeypatch):
+    """A worker died in between; no connection stays open."""
     write_dataset(normalise(table(6), "test"), tmp_path / "data.parquet")
     words = ["tune", tmp_path / "data.parquet", "--model", "linear-terms", "--storage", storage, "--json"]
     first = seer(*words, "--trials", 2).succeeded()
@@ -68,9 +68,9 @@ def test_the_same_command_goes_on_with_the_study(seer, table, storage, tmp_path,
         storage_.record_heartbeat(trial._trial_id)
     monkeypatch.setattr("surrogate.evaluation.study.GRACE_S", 1)
     time.sleep(1.5)
-    again = seer(*words, "--trials", 5).succeeded()
-    assert again.json["study"] == first.json["study"]
-    trials = again.json["trials"]
+    second = seer(*words, "--trials", 5).succeeded()
+    assert second.json["study"] == first.json["study"]
+    trials = second.json["trials"]
     assert trials["complete"] + trials["pruned"] == 5 and trials["running"] == 0
-    assert again.json["value"] <= first.json["value"]
+    assert second.json["value"] <= first.json["value"]
     assert connections(storage) == 0

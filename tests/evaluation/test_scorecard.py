@@ -1,4 +1,4 @@
-"""Rows of results.json from three problems whose figures are computed by hand."""
+"""Rows of results.json from three problems against hand calculations."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ TIMES = {"GEMM": (10.0, 10.0, 8.0), "FFT": (20.0, 5.0, NAN), "WINOGRAD": (40.0, 
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    """Two batches of a 3×3 shape on one GPU and a depthwise shape on another, three algorithms each."""
+    """Return two batches of a 3×3 shape on one GPU and a depthwise shape on another, with three algorithms each."""
     gpus, texts = zip(*PROBLEMS, strict=True)
     rows = every(place=range(3), algorithm=TIMES)
     place = rows.pop("place").to_numpy()
@@ -48,7 +48,7 @@ def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
     return found[0]
 
 
-def test_choices_by_hand(frame: pd.DataFrame) -> None:
+def test_choice_rows_equal_the_hand_calculation(frame: pd.DataFrame) -> None:
     evaluated = _evaluated(frame)
     # The model picks Winograd everywhere: slowdowns 4, 4, 1; cuDNN's heuristic GEMM: 1, 2, 2.
     model = scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
@@ -60,7 +60,7 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
     assert row["slowdown_macro"] == pytest.approx(2.0)  # shapes: 4 and 1, geometric mean
     assert row["slowdown_geomean"] == pytest.approx(16 ** (1 / 3))
     assert (row["slowdown_max"], row["top1"], row["within_10pct"]) == pytest.approx((4, 1 / 3, 1 / 3))
-    # Two measured: FFT beside Winograd gives 2, 1 and (it did not run) 1.
+    # Measuring FFT too gives the slowdowns 2, 1 and (FFT did not run) 1.
     assert row["top2_slowdown"] == pytest.approx(2 ** (1 / 3))
     assert row["ci_low"] <= row["slowdown_macro"] <= row["ci_high"]
     # Paired, per shape: (ln 4 + ln 2)/2 and −ln 2, mean of the two.
@@ -75,7 +75,7 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
     assert heuristic["paired_vs_heuristic"] == [0, 0, 0]
 
 
-def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
+def test_choice_rows_exist_for_every_gpu_and_stratum(frame: pd.DataFrame) -> None:
     evaluated = _evaluated(frame)
     rows = scorecard.choice_rows(evaluated, {HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}, {})
     strata = {"all": "all ungrouped 3x3s1 grouped", "Tesla T4": "all ungrouped 3x3s1", "TITAN V": "all grouped"}
@@ -85,34 +85,34 @@ def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
     assert _row(rows, gpu="TITAN V", stratum="all")["slowdown_macro"] == pytest.approx(2)
 
 
-def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> None:
+def test_log_slowdowns_of_seeds_are_averaged_per_problem(frame: pd.DataFrame) -> None:
     evaluated = _evaluated(frame)
-    one = scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
-    two = scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
-    picks = {"m": [one, two], HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}
+    first = scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
+    second = scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
+    picks = {"m": [first, second], HEURISTIC: [scorecard.pick_by_heuristic(evaluated)]}
     row = _row(scorecard.choice_rows(evaluated, picks, {}), model="m", gpu="all", stratum="all")
     assert row["slowdown_geomean"] == pytest.approx((2 * math.sqrt(8) * math.sqrt(2)) ** (1 / 3))
     assert row["n"] == 3 and row["top1"] == pytest.approx(2 / 6)
 
 
-def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.DataFrame) -> None:
-    named = frame.assign(heuristic_algorithm=["DIRECT"] * 3 + ["GEMM"] * 3 + ["FFT"] * 3)
-    choice = scorecard.pick_by_heuristic(_evaluated(named))
+def test_heuristic_pick_without_a_time_is_infeasible(frame: pd.DataFrame) -> None:
+    with_heuristic = frame.assign(heuristic_algorithm=["DIRECT"] * 3 + ["GEMM"] * 3 + ["FFT"] * 3)
+    choice = scorecard.pick_by_heuristic(_evaluated(with_heuristic))
     assert choice.chosen.all()
     assert choice.row.tolist() == [-1, 3, 7]
-    # Absent, and present but not supported: both are charged the slowest.
+    # Absent and unsupported picks both count as the slowest candidate.
     assert choice.infeasible.tolist() == [True, False, True]
     assert choice.slowdown == pytest.approx([4.0, 2.0, 2.0])
 
 
-def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame) -> None:
+def test_heuristic_is_evaluated_only_where_it_picks(frame: pd.DataFrame) -> None:
     some = frame.assign(heuristic_algorithm=np.array(["GEMM"] * 6 + [None] * 3, dtype=object))
     evaluated = _evaluated(some)
     oracle, heuristic = scorecard.pick_oracle(evaluated), scorecard.pick_by_heuristic(evaluated)
     assert heuristic.chosen.tolist() == [True, True, False]
     rows = scorecard.choice_rows(evaluated, {HEURISTIC: [heuristic], scorecard.ORACLE: [oracle]}, {})
     assert _row(rows, model=HEURISTIC, stratum="all", gpu="all")["n"] == 2
-    # The pair is taken on the two problems where both chose; on the other GPU there is none.
+    # Both chose on two problems only; the other GPU has no pair.
     assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"][1] == pytest.approx(
         2**-0.5 - 1
     )
@@ -121,14 +121,14 @@ def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame
     assert absent["n"] == 0 and absent["reason"]
 
 
-def test_time_rows_by_hand(frame: pd.DataFrame) -> None:
+def test_time_rows_equal_the_hand_calculation(frame: pd.DataFrame) -> None:
     ok = _ok(frame)
     ratio = ok.time_us / pd.Series(ok.time_us).groupby(ok.problem).transform("min").to_numpy()
     predicted = ok.time_us * np.where(ratio == 1, 1.1, 1.3)
     rows = scorecard.time_rows(ok, ratio, {"m": [predicted], "ranks": []}, {"ranks": "it ranks"})
-    whole = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
-    assert (whole["n"], whole["shapes"]) == (8, 2)
-    assert whole["mape"] == pytest.approx((3 * 0.1 + 5 * 0.3) / 8)
+    total = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
+    assert (total["n"], total["shapes"]) == (8, 2)
+    assert total["mape"] == pytest.approx((3 * 0.1 + 5 * 0.3) / 8)
     near = _row(rows, model="m", population="within-2x", stratum="all", gpu="all", algorithm="all")
     assert near["n"] == 6 and near["mape"] == pytest.approx((3 * 0.1 + 3 * 0.3) / 6)  # 10 20 | 10 5 | 8 4
     top = _row(rows, model="m", population="best", stratum="all", gpu="all", algorithm="all")
@@ -147,8 +147,8 @@ def test_errors_of_several_seeds_are_averaged(frame: pd.DataFrame) -> None:
     assert row["median_ape"] == pytest.approx(0.2) and row["n"] == 8
 
 
-def test_near_picks_are_within_ten_percent_and_within_the_noise_as_good_as_the_best(frame: pd.DataFrame) -> None:
-    # Picks at 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
+def test_picks_within_the_noise_count_as_the_best(frame: pd.DataFrame) -> None:
+    # The picks take 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
     near = checked(frame.assign(status="ok", time_us=[10.5, 10, 99, 12, 10, 99, 10, 11, 99]))
     for noise, slowdowns in ((0.06, [1.0, 1.2, 1.0]), (0.0, [1.05, 1.2, 1.0])):
         evaluated = scorecard.EvaluationSet.of(near, noise)
@@ -160,7 +160,7 @@ def test_near_picks_are_within_ten_percent_and_within_the_noise_as_good_as_the_b
     assert row["slowdown_p95"] == pytest.approx(1.05 + 0.9 * 0.15) and row["slowdown_max"] == pytest.approx(1.2)
 
 
-def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd.DataFrame) -> None:
+def test_rows_without_a_prediction_are_not_counted(frame: pd.DataFrame) -> None:
     ok = _ok(frame)
     some = np.where(ok.frame["groups"] == 1, ok.time_us, NAN)
     rows = scorecard.time_rows(ok, np.ones(len(ok)), {"some": [some], "none": [ok.time_us * NAN]}, {})
@@ -170,7 +170,7 @@ def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd
     assert missing["n"] == missing["shapes"] == 0 and missing["reason"]
 
 
-def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> None:
+def test_heuristic_is_named_after_its_library(frame: pd.DataFrame) -> None:
     assert _evaluated(frame).heuristic == scorecard.heuristic_name(["cudnn", "cudnn"]) == HEURISTIC
     assert scorecard.is_heuristic(scorecard.heuristic_name(["vllm", "sglang"])) and not scorecard.is_heuristic(
         scorecard.ORACLE
@@ -178,11 +178,11 @@ def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> N
     tuna = frame.assign(library="miopen", solver=frame["algorithm"] + "-a", heuristic_solver="FFT-a")
     evaluated = _evaluated(tuna)
     assert evaluated.heuristic == "tunanet"
-    assert scorecard.pick_by_heuristic(evaluated).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
+    assert scorecard.pick_by_heuristic(evaluated).row.tolist() == [1, 4, 7]  # the picked rows are solvers
 
 
-def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
-    """Softmax and layer normalisation, two candidates each: no convolution's stratum appears."""
+def test_other_families_are_grouped_by_their_own_strata() -> None:
+    """Softmax and layer normalisation have two candidates each; no stratum of convolutions appears."""
     frame = every(operator=("softmax", "layer_norm"), n=(1, 8), algorithm=("a", "b")).assign(c=64, h=1, w=1)
     frame = frame.assign(family="rowwise", gpu="Tesla T4", library="torch", library_version="2", status="ok")
     frame["time_us"] = frame["algorithm"].map({"a": 1.0, "b": 2.0})
@@ -191,12 +191,12 @@ def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
     rows = scorecard.choice_rows(
         evaluated, {"m": [slow], evaluated.heuristic: [scorecard.pick_by_heuristic(evaluated)]}, {}
     )
-    mine = [row for row in rows if row["model"] == "m"]
-    assert {row["stratum"]: row["n"] for row in mine} == {"all": 4, "softmax": 2, "layer_norm": 2}
-    assert all(row["family"] == "rowwise" and row["slowdown_macro"] == pytest.approx(2) for row in mine)
+    of_model = [row for row in rows if row["model"] == "m"]
+    assert {row["stratum"]: row["n"] for row in of_model} == {"all": 4, "softmax": 2, "layer_norm": 2}
+    assert all(row["family"] == "rowwise" and row["slowdown_macro"] == pytest.approx(2) for row in of_model)
 
 
-def test_references_are_those_that_picked_and_the_better_linear_model(frame: pd.DataFrame) -> None:
+def test_references_are_models_with_picks_and_the_better_linear_model(frame: pd.DataFrame) -> None:
     evaluated = _evaluated(frame)
     gemm = [scorecard.pick_by_times(evaluated, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))]
     winograd = [scorecard.pick_by_times(evaluated, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))]
@@ -206,7 +206,7 @@ def test_references_are_those_that_picked_and_the_better_linear_model(frame: pd.
     references = scorecard.references_of(evaluated, picks)
     assert references == {"heuristic": HEURISTIC, "seer": "seer-time-only", "linear": "linear-terms"}
     row = _row(scorecard.choice_rows(evaluated, picks, {}), model="linear-terms", stratum="ungrouped", gpu="all")
-    # Ungrouped: GEMM 1 and 2 times the best, Winograd 4 and 4, batches of one shape.
+    # The two ungrouped problems are batches of one shape: GEMM takes 1 and 2 times the best, Winograd 4 and 4.
     assert row["paired_vs_seer"][1] == pytest.approx(math.sqrt(2) / 4 - 1)
     assert row["paired_problems_vs_seer"] == 2 and row["paired_vs_trees"] is None
 

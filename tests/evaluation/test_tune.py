@@ -1,4 +1,4 @@
-"""Searching settings: losses by hand, nested folds, and studies that processes share, resume and cannot mix up."""
+"""Search of settings: losses by hand, nested folds, and studies that processes share and resume."""
 
 import os
 import signal
@@ -36,8 +36,8 @@ MODEL = "linear-terms"
 STORED = tuning.stored_settings(LinearTerms)
 
 
-class Fixed(TimeModel):
-    """Predicts 1 µs for one algorithm and 2 µs for others."""
+class PrefersOneAlgorithm(TimeModel):
+    """Predict 1 µs for one algorithm and 2 µs for others."""
 
     name: ClassVar[str] = "fixed"
 
@@ -51,8 +51,8 @@ class Fixed(TimeModel):
         return np.where(rows.frame["algorithm"] == self.algorithm, 1.0, 2.0)
 
 
-class Oracle(Fixed):
-    """Predicts measured times, times a factor; NaN applies to nothing."""
+class ScaledOracle(PrefersOneAlgorithm):
+    """Predict the measured times multiplied by a factor."""
 
     name: ClassVar[str] = "oracle"
 
@@ -63,8 +63,8 @@ class Oracle(Fixed):
         return self.factor * rows.time_us
 
 
-class Constant(Fixed):
-    """Predicts one time, and notes what every fit trained on and was asked."""
+class ConstantTime(PrefersOneAlgorithm):
+    """Predict one time, and record the training and test shapes of every fit."""
 
     name: ClassVar[str] = "constant"
     seen: ClassVar[list[tuple[set[int], set[int]]]] = []
@@ -85,7 +85,7 @@ class Constant(Fixed):
 
 
 def loss(model: TimeModel, rows: Rows, objective: str = "time") -> float:
-    """The loss of ``model`` over all inner folds of ``rows``."""
+    """Return the loss of ``model`` over all inner folds of ``rows``."""
     *_, last = tuning.InnerFolds.of(rows, 0).losses(model)
     return last.value(objective)
 
@@ -100,23 +100,23 @@ def data(table: Table) -> Dataset:
     return Dataset(normalise(table(6), "test"), name="six")
 
 
-def test_inner_folds_never_hold_out_a_shape_that_trains(rows: Rows) -> None:
-    Constant.seen.clear()
-    loss(Constant(), rows)
-    assert len(Constant.seen) == tuning.INNER_FOLDS
-    assert all(inside and outside and not inside & outside for inside, outside in Constant.seen)
-    assert set().union(*(outside for _, outside in Constant.seen)) == set(rows.shape[rows.ok].tolist())
+def test_inner_folds_never_train_on_held_out_shapes(rows: Rows) -> None:
+    ConstantTime.seen.clear()
+    loss(ConstantTime(), rows)
+    assert len(ConstantTime.seen) == tuning.INNER_FOLDS
+    assert all(inside and outside and not inside & outside for inside, outside in ConstantTime.seen)
+    assert set().union(*(outside for _, outside in ConstantTime.seen)) == set(rows.shape[rows.ok].tolist())
 
 
-def test_the_stored_settings_come_first_and_more_trials_are_no_worse(rows: Rows) -> None:
+def test_search_tries_the_stored_settings_first(rows: Rows) -> None:
     assert tuning.search(LinearTerms, rows, 1, 0) == STORED
     many = tuning.search(LinearTerms, rows, 6, 0)
     assert loss(LinearTerms(**many), rows, "both") <= loss(LinearTerms(), rows, "both")
     assert tuning.search(LinearTerms, rows, 6, 0) == many
 
 
-def test_what_cannot_be_searched_keeps_the_stored_settings(rows: Rows) -> None:
-    """Models without settings, no trials, and a training part of one shape: no search, no failure."""
+def test_models_and_tables_without_a_search_keep_the_stored_settings(rows: Rows) -> None:
+    """A search needs settings, trials, and more than one training shape."""
     for cls in (Roofline, AlwaysBestSingle):
         assert tuning.search(cls, rows, 3, 0) == {}
         assert tuning.tuned(cls, rows, "light", 0).get_params() == cls().get_params()
@@ -125,8 +125,8 @@ def test_what_cannot_be_searched_keeps_the_stored_settings(rows: Rows) -> None:
     assert tuning.search(LinearTerms, rows.take(rows.shape == 0), 2, 0) == STORED
 
 
-def test_choice_loss_is_the_mean_over_shapes_of_log_slowdown(table: Table) -> None:
-    """By hand: one shape has two problems where GEMM takes 2 and 8 times the best, the other one where it is best."""
+def test_choice_loss_is_the_mean_log_slowdown_over_shapes(table: Table) -> None:
+    """One shape has two problems where GEMM takes 2 and 8 times the best; GEMM is the best on the other shape."""
     frame = table(2, batches=(1, 8), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM", "GEMM"))
     frame = frame[(frame["n"] == 1) | (frame["c"] == frame["c"].iloc[0])].assign(status="ok", heuristic_algorithm=None)
     shape, n, name = (frame[column].to_numpy() for column in ("r", "n", "algorithm"))
@@ -134,32 +134,32 @@ def test_choice_loss_is_the_mean_over_shapes_of_log_slowdown(table: Table) -> No
         [name == "IMPLICIT_GEMM", shape == shape[0]], [10.0, np.where(n == 1, 20.0, 80.0)], default=10.0
     )
     rows = checked(frame[(shape == shape[0]) | (n == 1)])
-    assert loss(Fixed("GEMM"), rows, "choice") == pytest.approx((0.5 * (np.log(2) + np.log(8)) + 0.0) / 2)
-    assert loss(Fixed("IMPLICIT_GEMM"), rows, "choice") == 0.0
+    assert loss(PrefersOneAlgorithm("GEMM"), rows, "choice") == pytest.approx((0.5 * (np.log(2) + np.log(8)) + 0.0) / 2)
+    assert loss(PrefersOneAlgorithm("IMPLICIT_GEMM"), rows, "choice") == 0.0
 
 
-def test_both_adds_half_the_mean_absolute_error(rows: Rows) -> None:
-    choice, both = (loss(Fixed("FFT"), rows, name) for name in tuning.OBJECTIVES[1:])
+def test_combined_loss_adds_the_weighted_time_error(rows: Rows) -> None:
+    choice, both = (loss(PrefersOneAlgorithm("FFT"), rows, name) for name in tuning.OBJECTIVES[1:])
     ok = rows.take(rows.ok)
-    error = np.abs(np.log(Fixed("FFT").predict(ok) / ok.time_us)).mean()
+    error = np.abs(np.log(PrefersOneAlgorithm("FFT").predict(ok) / ok.time_us)).mean()
     assert both == pytest.approx(choice + tuning.TIME_WEIGHT * error) and min(error, choice) > 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
 @given(factor=st.floats(1e-3, 1e3))
-def test_a_perfect_order_costs_nothing_and_a_common_factor_is_a_time_error(rows: Rows, factor: float) -> None:
-    assert loss(Oracle(factor), rows, "choice") == 0.0
-    assert loss(Oracle(factor), rows, "time") == pytest.approx(abs(np.log(factor)), abs=1e-12)
+def test_common_factor_changes_only_the_time_loss(rows: Rows, factor: float) -> None:
+    assert loss(ScaledOracle(factor), rows, "choice") == 0.0
+    assert loss(ScaledOracle(factor), rows, "time") == pytest.approx(abs(np.log(factor)), abs=1e-12)
 
 
-def test_where_nothing_can_be_chosen_times_alone_count(refused, table: Table) -> None:
-    one = checked(table(6, algorithms=("IMPLICIT_GEMM",)))
-    error = np.abs(np.log(100.0 / one.time_us[one.ok])).mean()
-    assert loss(Constant(), one, "both") == pytest.approx(tuning.TIME_WEIGHT * error)
+def test_loss_without_choices_is_the_time_error(refused, table: Table) -> None:
+    rows = checked(table(6, algorithms=("IMPLICIT_GEMM",)))
+    error = np.abs(np.log(100.0 / rows.time_us[rows.ok])).mean()
+    assert loss(ConstantTime(), rows, "both") == pytest.approx(tuning.TIME_WEIGHT * error)
     with refused("two measured"):
-        tuning.search(LinearTerms, one, 2, 0, objective="choice")
+        tuning.search(LinearTerms, rows, 2, 0, objective="choice")
     with refused("speed"):
-        tuning.search(LinearTerms, one, 2, 0, objective="speed")
+        tuning.search(LinearTerms, rows, 2, 0, objective="speed")
 
 
 def test_any_family_can_be_tuned() -> None:
@@ -169,7 +169,7 @@ def test_any_family_can_be_tuned() -> None:
     assert rows.family is FAMILIES["gemm"] and set(tuning.search(LinearTerms, rows, 4, 0)) == set(STORED)
 
 
-# Studies on a storage
+# Studies in a storage
 
 
 def tuned(data: Dataset, **options: Any) -> TuningOutcome:
@@ -178,7 +178,7 @@ def tuned(data: Dataset, **options: Any) -> TuningOutcome:
 
 @contextmanager
 def _seer_tune(file: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, killed where the block ends before it does."""
+    """Run the command, and kill it if the block ends first."""
     command = [sys.executable, "-m", "surrogate", "tune", str(file), "--model", MODEL, "--study", "s", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -203,7 +203,7 @@ def file(data: Dataset, tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
 def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
-    """Two at once do the work together: at most the trial that the other runs is too many, the stored settings once."""
+    """The stored settings run once, and the second process may add at most its running trial."""
     storage = form.format(tmp_path)
     command = (file, "--storage", storage, "--trials", "16")
     with _seer_tune(*command) as one, _seer_tune(*command) as other:
@@ -217,12 +217,12 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
 
 
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
-def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: str) -> None:
-    where = {"model": MODEL, "storage": form.format(tmp_path)}
-    first = tuned(data, trials=2, **where)
-    assert first.trials == {"complete": 2, "pruned": 0, "running": 0} and first.storage == where["storage"]
-    assert tuned(data, trials=2, **where) == first
-    more = tuned(data, trials=4, **where)
+def test_repeated_command_resumes_the_study_and_adds_trials(data: Dataset, tmp_path: Path, form: str) -> None:
+    options = {"model": MODEL, "storage": form.format(tmp_path)}
+    first = tuned(data, trials=2, **options)
+    assert first.trials == {"complete": 2, "pruned": 0, "running": 0} and first.storage == options["storage"]
+    assert tuned(data, trials=2, **options) == first
+    more = tuned(data, trials=4, **options)
     assert sum(more.trials.values()) == 4 and more.value <= first.value
     assert more.stored_value is not None and more.value <= more.stored_value
     assert more.time_loss > 0 and more.settings().params == more.params
@@ -231,7 +231,7 @@ def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: 
 @pytest.mark.skipif(os.name == "nt", reason="no such signal there")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(data, file, tmp_path, number):
+def test_study_of_a_killed_worker_can_be_completed(data, file, tmp_path, number):
     storage = f"sqlite:///{tmp_path}/study.db"
     tuned(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
     with _seer_tune(file, "--storage", storage, "--trials", "100000") as process:
@@ -250,29 +250,29 @@ def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(data, fi
     assert len(_finished(storage)) == expected
 
 
-def test_a_trial_whose_worker_died_is_tried_again_with_its_settings(data, tmp_path, monkeypatch):
-    """In a database; the lost trial counts as failed."""
-    where: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/study.db", "study": "s"}
-    tuned(data, trials=1, **where)
-    lost = lost_trial(where["storage"])
+def test_trial_of_a_dead_worker_is_repeated_with_its_settings(data, tmp_path, monkeypatch):
+    """The storage is a database; the lost trial counts as failed."""
+    options: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/study.db", "study": "s"}
+    tuned(data, trials=1, **options)
+    lost = lost_trial(options["storage"])
     monkeypatch.setattr("surrogate.evaluation.study.GRACE_S", 1)
     time.sleep(2.5)  # SQLite's clock counts whole seconds
-    assert sum(tuned(data, trials=3, **where).trials.values()) == 3
-    trials = optuna.load_study(study_name="s", storage=open_storage(where["storage"])).get_trials()
+    assert sum(tuned(data, trials=3, **options).trials.values()) == 3
+    trials = optuna.load_study(study_name="s", storage=open_storage(options["storage"])).get_trials()
     assert trials[lost.number].state.name == "FAIL"
     assert [trial.params for trial in trials].count(lost.params) == 2
 
 
 @pytest.mark.slow
-def test_a_lost_trial_in_a_journal_keeps_nobody_waiting(data: Dataset, tmp_path: Path) -> None:
-    where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s"}
-    tuned(data, trials=1, **where)
-    lost_trial(where["storage"])
-    assert tuned(data, trials=3, **where).trials["running"] == 1
+def test_lost_trial_in_a_journal_does_not_block_the_study(data: Dataset, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s"}
+    tuned(data, trials=1, **options)
+    lost_trial(options["storage"])
+    assert tuned(data, trials=3, **options).trials["running"] == 1
 
 
 def lost_trial(storage: str) -> optuna.Trial:
-    """A trial of the study `s` that its worker has begun, and left behind when it died."""
+    """Return a trial of the study `s` that a worker began and never finished."""
     storage_: Any = open_storage(storage)
     study = optuna.load_study(study_name="s", storage=storage_)
     with warnings.catch_warnings(action="ignore"):  # a heartbeat is for `Study.optimize`
@@ -284,8 +284,8 @@ def lost_trial(storage: str) -> optuna.Trial:
 
 
 @pytest.mark.slow
-def test_the_lock_of_a_worker_that_died_is_released(data, tmp_path, monkeypatch):
-    """Also where the journal is named from another folder."""
+def test_lock_of_a_dead_worker_is_released(data, tmp_path, monkeypatch):
+    """The journal's path is relative."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/j").touch()
@@ -302,43 +302,43 @@ def test_no_trial_begins_after_the_timeout(refused, data: Dataset, tmp_path: Pat
 
 
 @cases(__file__)
-def test_a_study_made_for_something_else_is_refused(refused, data, tmp_path, change, words):
-    where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s", "trials": 1}
-    tuned(data, **where)
+def test_study_of_other_options_or_data_is_refused(refused, data, tmp_path, change, words):
+    options: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s", "trials": 1}
+    tuned(data, **options)
     with refused("--study", *words):
-        tuned(data, **(where | change))
+        tuned(data, **(options | change))
     with refused("for data"):
-        tuned(data.with_frame(data.frame.iloc[1:]), **where)
+        tuned(data.with_frame(data.frame.iloc[1:]), **options)
 
 
-def test_the_fingerprint_names_rows_not_their_order(rows: Rows) -> None:
-    mixed = rows.take(np.random.default_rng(0).permutation(len(rows)))
-    assert fingerprint(rows) == fingerprint(mixed)
+def test_fingerprint_depends_on_the_rows_but_not_their_order(rows: Rows) -> None:
+    shuffled = rows.take(np.random.default_rng(0).permutation(len(rows)))
+    assert fingerprint(rows) == fingerprint(shuffled)
     frame = rows.frame
     faster = rows_of(frame.assign(time_us=frame["time_us"].where(frame.index != 3, 1.0)))
-    assert len({fingerprint(each) for each in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
+    assert len({fingerprint(table) for table in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
 
 
 def test_models_without_settings_and_tables_of_one_shape_are_refused(refused, data: Dataset, tmp_path: Path) -> None:
     storage = str(tmp_path / "j")
     with refused("roofline"):
         tuned(data, trials=1, model="roofline", storage=storage)
-    one = data.with_frame(data.frame[rows_of(data.frame).shape == 0])
+    one_shape = data.with_frame(data.frame[rows_of(data.frame).shape == 0])
     with refused("have one shape"):
-        tuned(one, trials=1, model=MODEL, storage=storage)
+        tuned(one_shape, trials=1, model=MODEL, storage=storage)
     assert not Path(storage).exists()
 
 
 @cases(__file__)
-def test_storages_that_cannot_be_used_are_one_line(data: Dataset, where: str, word: str) -> None:
-    with pytest.raises(InputError, match=word) as refused:
-        tuned(data, trials=1, model=MODEL, storage=where)
-    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
+def test_unusable_storage_is_refused_in_one_line(data: Dataset, storage: str, word: str) -> None:
+    with pytest.raises(InputError, match=word) as error:
+        tuned(data, trials=1, model=MODEL, storage=storage)
+    assert "\n" not in str(error.value) and "secret" not in str(error.value)
 
 
-def test_a_file_that_is_no_journal_is_left_as_it_is(refused, data: Dataset, tmp_path: Path) -> None:
-    other = tmp_path / "notes.txt"
-    other.write_text("my notes\n")
+def test_file_that_is_not_a_journal_is_left_unchanged(refused, data: Dataset, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("my notes\n")
     with refused("notes"):
-        tuned(data, trials=1, model=MODEL, storage=str(other))
-    assert other.read_text() == "my notes\n"
+        tuned(data, trials=1, model=MODEL, storage=str(notes))
+    assert notes.read_text() == "my notes\n"

@@ -1,4 +1,4 @@
-"""`known_answers.toml` by table, for the tests that ask for them."""
+"""The tables of `known_answers.toml`, by name."""
 
 from tests.known import known_answers
 

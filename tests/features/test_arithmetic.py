@@ -1,4 +1,4 @@
-"""Formulas are plain arithmetic: they give what Python gives, and take nothing else."""
+"""Formulas evaluate like Python's arithmetic and refuse everything else."""
 
 import math
 
@@ -17,7 +17,7 @@ def value(text: str, **values: float | np.ndarray) -> float | np.ndarray:
 
 
 @cases(__file__)
-def test_known_answers(text: str, expected: float) -> None:
+def test_formula_gives_the_known_answer(text: str, expected: float) -> None:
     assert value(text, a=3, b=4) == expected
     arrays = value(text, a=np.array([3, 3]), b=np.array([4, 4]))
     assert isinstance(arrays, np.ndarray)
@@ -34,24 +34,24 @@ def test_known_answers(text: str, expected: float) -> None:
         max_leaves=12,
     )
 )
-def test_it_gives_what_python_gives(text: str) -> None:
+def test_formula_gives_the_same_value_as_python(text: str) -> None:
     names = {"a": 3.0, "b": -1.5, "min": min, "max": max}
     assert value(text, a=3.0, b=-1.5) == pytest.approx(eval(text, {"__builtins__": {}}, names))
 
 
 @cases(__file__)
-def test_anything_else_is_refused_in_a_line(text: str) -> None:
-    with pytest.raises(InputError, match=r"^here") as refused:
+def test_other_syntax_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(InputError, match=r"^here") as error:
         value(text, a=1, b=2)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["a / 0", "log2(0 - a)", "9 ** 9 ** 9 ** 9", "0 / 0"])
-def test_what_has_no_value_is_infinite_or_nan(text: str) -> None:
+def test_undefined_value_is_infinite_or_nan(text: str) -> None:
     assert not math.isfinite(value(text, a=1))
 
 
-def test_it_knows_which_names_it_asks_for() -> None:
+def test_formula_lists_its_variables() -> None:
     formula = ElementwiseFormula.parse("ceil(m / block_m) + max(n, 2)", "here", frozenset({"m", "n", "k", "block_m"}))
     assert formula.names == {"m", "n", "block_m"}
     assert not formula.names & FUNCTIONS.keys()

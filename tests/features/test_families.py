@@ -1,4 +1,4 @@
-"""Families: texts that name problems, known answers of their columns, and one formula for a number and an array."""
+"""Families: parsing of problems, columns against hand calculations, and equal results for numbers and arrays."""
 
 import math
 from typing import Any
@@ -24,13 +24,13 @@ def _columns(problem: Any, device: Any, mechanism: str = "") -> tuple[dict[str, 
     kind = family_of(problem)
     formula = kind.formula(kind.setting_of(problem), device)
     terms = formula.problem(problem)
-    own, workspace = formula.candidate(terms, mechanism)
+    values, workspace = formula.candidate(terms, mechanism)
     assert np.all(np.asarray(workspace) >= 0)
-    return dict(zip(kind.column_names, (*terms.values, *own, *formula.constant), strict=True)), terms.roofline_us
+    return dict(zip(kind.column_names, (*terms.values, *values, *formula.constant), strict=True)), terms.roofline_us
 
 
 @pytest.mark.parametrize("text", PROBLEMS)
-def test_a_problem_is_what_its_text_says(text: str) -> None:
+def test_problem_survives_conversion_to_text_and_sizes(text: str) -> None:
     problem = parse_problem(text)
     kind = family_of(problem)
     assert parse_problem(str(problem)) == problem
@@ -41,19 +41,19 @@ def test_a_problem_is_what_its_text_says(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(OPERATORS))
-def test_the_example_of_an_operators_name_alone_can_be_read(kind: str) -> None:
+def test_error_for_a_bare_operator_name_gives_a_readable_example(kind: str) -> None:
     with pytest.raises(InputError) as error:
         parse_problem(kind)
     assert parse_problem(str(error.value).rpartition("as in ")[2]).kind == kind
 
 
 @pytest.mark.parametrize("text", ["gemm:", "gemm:m4n4", "gemm:m4m4n4k4", "gmm:m4n4k4", "softmax:n0c4"])
-def test_a_text_that_names_no_problem(refused, text: str) -> None:
+def test_invalid_problem_text_is_refused(refused, text: str) -> None:
     with refused():
         parse_problem(text)
 
 
-def test_settings_of_a_language_models_kernels(refused) -> None:
+def test_attention_and_moe_texts_accept_short_names_and_settings(refused) -> None:
     short = parse_problem("attention:b8h32g8d128q1k2048", kv_dtype="fp8")
     assert short == parse_problem(
         "attention:batch8heads32kv_heads8head_dim128query_length1context_length2048", kv_dtype="fp8"
@@ -68,8 +68,8 @@ def test_settings_of_a_language_models_kernels(refused) -> None:
         parse_problem("n1c8h9k8r3", phase="context")
 
 
-def test_known_answers_of_attention_and_experts() -> None:
-    """8 · 32 heads · 2 tiles of 128 queries on 132 SMs: 3.88 waves, so 4; 64 tokens an expert: half a tile is used."""
+def test_attention_and_moe_columns_equal_the_hand_calculation() -> None:
+    """8 · 32 heads · 2 query tiles on 132 SMs are 3.88 waves, rounded to 4. 64 tokens an expert fill half a tile."""
     h100 = gpu("h100-sxm")
     row, _ = _columns(parse_problem("attention:b8h32g8d128q200"), h100)
     assert row["log2_waves"] == pytest.approx(math.log2(512 / 132)) and row["wave_use"] == pytest.approx(512 / 132 / 4)
@@ -83,7 +83,7 @@ def test_known_answers_of_attention_and_experts() -> None:
     assert row["log2_up_quantised_us"] == pytest.approx(math.log2(wave_us))
 
 
-def test_known_answers_of_a_convolution() -> None:
+def test_convolution_columns_equal_the_hand_calculation() -> None:
     row, roofline_us = _columns(Conv(**SIZES), GPUS[0], "implicit_gemm")
     assert row["log2_n"] == 5 and row["log2_c"] == 8 and row["pad_w"] == 1 and row["itemsize"] == 4
     assert row["log2_gemm_m"] == pytest.approx(math.log2(32 * 14 * 14))
@@ -109,8 +109,8 @@ def test_remainders_are_shares_of_the_padded_length() -> None:
     assert row["gemm_k_remainder_8"] == 27 / 32
 
 
-def test_known_answers_of_a_product() -> None:
-    """100 × 130 × 64 on 40 SMs at what 70 W sustain: 2 × 2 tiles of 64, one wave of 2·64·64·64·40 operations."""
+def test_gemm_columns_equal_the_hand_calculation() -> None:
+    """100 × 130 needs 2 × 3 tiles of 64: one wave of 2·64·64·64·40 operations at the peak that 70 W sustain."""
     t4 = GPUS[1]
     row, roofline_us = _columns(parse_problem("gemm:m100n130k64"), t4)
     assert (row["log2_k"], row["m_remainder_4"], row["n_remainder_4"], row["k_remainder_8"]) == (6, 0, 2, 0)
@@ -125,13 +125,13 @@ def test_known_answers_of_a_product() -> None:
 
 @pytest.mark.parametrize("text", PROBLEMS[1:])
 @pytest.mark.parametrize("device", GPUS, ids=lambda device: device.name)
-def test_a_table_of_operators_holds_the_single_columns(text: str, device: Any) -> None:
+def test_table_of_problems_has_the_columns_of_each_problem(text: str, device: Any) -> None:
     problem = parse_problem(text)
     kind = family_of(problem)
     single, roofline_us = _columns(problem, device)
-    named = dict(zip(kind.setting_names, kind.setting_of(problem), strict=True))
+    setting = dict(zip(kind.setting_names, kind.setting_of(problem), strict=True))
     sizes = {name: np.array([size, size]) for name, size in zip(kind.size_names, kind.sizes_of(problem), strict=True)}
-    table, rooflines = _columns(kind.problem(sizes, named), device)
+    table, rooflines = _columns(kind.problem(sizes, setting), device)
     assert np.broadcast_to(rooflines, (2,))[1] == pytest.approx(roofline_us)
     for name, value in single.items():
         assert np.isfinite(value)
@@ -139,7 +139,7 @@ def test_a_table_of_operators_holds_the_single_columns(text: str, device: Any) -
 
 
 @given(st.from_type(Conv))
-def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
+def test_problems_with_equal_traits_get_equal_support(conv: Conv) -> None:
     """Support is stored by traits, so problems with equal traits must get the same verdict.
 
     Twice the batch and channels have the traits of the problem if a depthwise convolution stays depthwise.
@@ -156,7 +156,7 @@ def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
 
 
 @pytest.mark.parametrize(("text", "stratum"), ANSWERS["strata"])
-def test_strata_of_convolutions(text: str, stratum: str) -> None:
+def test_convolution_belongs_to_its_stratum(text: str, stratum: str) -> None:
     sizes = {
         name: np.array([size]) for name, size in zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)
     }

@@ -1,4 +1,4 @@
-"""The GPU registry: names and aliases, figures, users' own files, errors of one line."""
+"""The GPU registry: names and aliases, figures, users' own files, one-line errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ MINE = ANSWERS["users_gpu"]
 
 
 @pytest.mark.parametrize(("alias", "name"), ANSWERS["spelt_otherwise"].items())
-def test_a_name_is_known_in_any_spelling(alias: str, name: str) -> None:
+def test_gpu_accepts_other_spellings_of_a_name(alias: str, name: str) -> None:
     assert gpu(alias).name == name
 
 
@@ -26,7 +26,7 @@ def test_ambiguous_names_list_their_candidates(refused, name: str, candidates: l
 
 
 @pytest.mark.parametrize(("name", "board", "other"), ANSWERS["family_boards"])
-def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other: str) -> None:
+def test_family_name_selects_its_most_common_board(name: str, board: str, other: str) -> None:
     assert gpu(name).name == board
     note = registry().ambiguity_note(name)
     assert note and board in note and other in note
@@ -34,57 +34,57 @@ def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other:
 
 
 @pytest.mark.parametrize("name", ["cpu", "iPhone_7", "", "nvidia"])
-def test_what_is_no_known_gpu_is_refused_in_one_line(refused, name: str) -> None:
+def test_unknown_gpu_is_refused_in_one_line(refused, name: str) -> None:
     with refused(repr(name)):
         gpu(name)
 
 
-def test_products_run_as_fast_as_power_and_issue_slots_let_them() -> None:
-    """A V100 at its peak, a T4 of 70 W at half of it, an H100 below it, an MI100 on its matrix units where they may."""
-    reached = {
+def test_gemm_peak_is_limited_by_power_and_issue_slots() -> None:
+    """A V100 reaches its peak, a 70 W T4 half of it, an H100 86 %; an MI100 uses its matrix units if allowed."""
+    peaks = {
         name: Gemm.peak_tflops(gpu(name), "fp32", "default" if name == "mi100" else "fma")
         for name in ("v100-pcie-32gb", "t4", "h100-sxm", "mi100")
     }
-    assert reached["v100-pcie-32gb"] == pytest.approx(14.0, rel=0.01)
-    assert reached["t4"] == pytest.approx(0.07 * 56) and reached["h100-sxm"] == pytest.approx(0.86 * 66.9, rel=0.01)
-    assert gpu("mi100").fp32_tflops < reached["mi100"] < gpu("mi100").fp32_matrix_tflops
-    assert Gemm.peak_tflops(gpu("a100-sxm4-80gb"), "fp32", "default") == 156  # TF32 is another unit
+    assert peaks["v100-pcie-32gb"] == pytest.approx(14.0, rel=0.01)
+    assert peaks["t4"] == pytest.approx(0.07 * 56) and peaks["h100-sxm"] == pytest.approx(0.86 * 66.9, rel=0.01)
+    assert gpu("mi100").fp32_tflops < peaks["mi100"] < gpu("mi100").fp32_matrix_tflops
+    assert Gemm.peak_tflops(gpu("a100-sxm4-80gb"), "fp32", "default") == 156  # TF32 runs on tensor cores
 
 
-def test_tensor_units_that_are_held_down_are_known_by_their_architecture() -> None:
+def test_uncapped_restores_the_tensor_rate_of_the_architecture() -> None:
     assert uncapped(gpu("h20")).bf16_tensor_tflops == pytest.approx(989.4 * 78 / 132, rel=0.02)
     assert uncapped(gpu("l20")).fp8_tensor_tflops == pytest.approx(733 * 92 / 142, rel=0.02)
     for name in ("h100-sxm", "h800", "h100-pcie", "rtx-6000-ada", "v100-sxm2-16gb", "mi300x", "p4"):
         assert uncapped(gpu(name)) is gpu(name)
 
 
-def test_a_users_file_adds_gpus(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_file_adds_gpus(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
-    alone = registry().with_file(path).gpus[-1]
-    assert alone.fp32_tflops == pytest.approx(10 * 128 * 2 * 1e-3)
-    assert alone.tf32_tflops == 50
-    assert alone.l2_bytes == 8 * 2**20
+    added = registry().with_file(path).gpus[-1]
+    assert added.fp32_tflops == pytest.approx(10 * 128 * 2 * 1e-3)
+    assert added.tf32_tflops == 50
+    assert added.l2_bytes == 8 * 2**20
     with refused():
         gpu("my-gpu")
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
-    assert gpu("my gpu 9000") == alone
-    assert gpus()[-1] == alone
+    assert gpu("my gpu 9000") == added
+    assert gpus()[-1] == added
     assert gpu("v100").sms == 80
-    assert registry().find("my-gpu") == alone
+    assert registry().find("my-gpu") == added
 
 
-def test_a_users_row_replaces_a_bundled_one(tmp_path: Path) -> None:
+def test_user_row_replaces_a_bundled_row(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace("my-gpu", "t4"), encoding="utf-8")
-    larger = registry().with_file(path)
-    assert larger.find("t4").sms == 10
-    assert len(larger.gpus) == len(gpus())
+    extended = registry().with_file(path)
+    assert extended.find("t4").sms == 10
+    assert len(extended.gpus) == len(gpus())
     assert gpu("t4").sms == 40
 
 
 @pytest.mark.parametrize(("old", "new", "message"), ANSWERS["faulty_gpu_files"])
-def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_faulty_user_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace(old, new), encoding="utf-8")
     with refused(str(path), message):
@@ -97,41 +97,41 @@ def test_two_gpus_may_not_share_a_name(refused) -> None:
         Registry((t4, replace(t4, name="t5")), {})
 
 
-def test_a_gtx_1080_ti_as_the_driver_and_the_profiler_describe_it() -> None:
+def test_gtx_1080_ti_figures_match_driver_and_profiler() -> None:
     board = gpu("gtx-1080-ti")
-    facts = board.to_dict() | device_attributes(board)
-    assert facts["memory_clock_mhz"] == pytest.approx(5505, rel=2e-3) and facts["pcie_gbs"] == pytest.approx(
+    figures = board.to_dict() | device_attributes(board)
+    assert figures["memory_clock_mhz"] == pytest.approx(5505, rel=2e-3) and figures["pcie_gbs"] == pytest.approx(
         15.7, abs=0.06
     )
-    known = ANSWERS["gtx_1080_ti"]
-    assert {name: facts[name] for name in known} == pytest.approx(known)
+    expected = ANSWERS["gtx_1080_ti"]
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
 
 
-def test_a_block_of_a_v100_may_opt_in_to_more_shared_memory() -> None:
-    """cudaDevAttrMaxSharedMemoryPerBlock 48 KiB and …Optin 96, of an H100 227; 128 resident grids (CUDA's guide)."""
+def test_blocks_may_opt_in_to_more_shared_memory() -> None:
+    """The CUDA guide lists 48 KiB a block, with opt-in 96 KiB (V100) or 227 KiB (H100), and 128 resident grids."""
     names = ("shared_per_block_bytes", "shared_per_block_optin_bytes", "concurrent_kernels")
-    facts = {name: [device_attributes(gpu(name))[key] for key in names] for name in ("v100-sxm2-16gb", "h100-sxm")}
-    assert facts == {"v100-sxm2-16gb": [48 << 10, 96 << 10, 128], "h100-sxm": [48 << 10, 227 << 10, 128]}
+    attributes = {name: [device_attributes(gpu(name))[key] for key in names] for name in ("v100-sxm2-16gb", "h100-sxm")}
+    assert attributes == {"v100-sxm2-16gb": [48 << 10, 96 << 10, 128], "h100-sxm": [48 << 10, 227 << 10, 128]}
 
 
-def test_the_memory_clock_is_that_of_the_drivers() -> None:
+def test_memory_clock_matches_the_driver() -> None:
     """A V100's HBM2 runs at 877 MHz, a T4's GDDR6 at 5001."""
     assert device_attributes(gpu("v100-sxm2-16gb"))["memory_clock_mhz"] == pytest.approx(877, rel=3e-3)
     assert device_attributes(gpu("t4"))["memory_clock_mhz"] == pytest.approx(5001, rel=1e-3)
     assert device_attributes(gpu("mi210"))["warps_per_sm"] is None
 
 
-def test_a_part_of_a_board_has_its_slices_share() -> None:
-    part = gpu("NVIDIA A100-SXM4-40GB MIG 2g.10gb")
-    whole = gpu("NVIDIA A100-SXM4-40GB")
-    assert (part.sms, part.memory_bytes, part.name) == (28, 10 << 30, "NVIDIA A100-SXM4-40GB MIG 2g.10gb")
-    assert part.dram_gbs == whole.dram_gbs / 4 and part.fp16_tensor_tflops == pytest.approx(312 * 28 / 108)
+def test_mig_instance_has_its_share_of_the_board() -> None:
+    instance = gpu("NVIDIA A100-SXM4-40GB MIG 2g.10gb")
+    board = gpu("NVIDIA A100-SXM4-40GB")
+    assert (instance.sms, instance.memory_bytes, instance.name) == (28, 10 << 30, "NVIDIA A100-SXM4-40GB MIG 2g.10gb")
+    assert instance.dram_gbs == board.dram_gbs / 4 and instance.fp16_tensor_tflops == pytest.approx(312 * 28 / 108)
     assert (gpu("NVIDIA H100 NVL").name, gpu("NVIDIA GH200 480GB").name) == ("h100-nvl", "gh200")
     assert gpu("gfx1030_36").sms == 2 * 36  # MIOpen's find-db counts work-group processors
 
 
-def test_products_need_the_units_of_their_type() -> None:
-    """By the data sheets: fp8 since Ada and Hopper, fp4 since Blackwell, bf16 since Ampere, fp16 since Volta."""
+def test_dtype_needs_units_of_the_architecture() -> None:
+    """By the datasheets, fp8 needs Ada or Hopper, fp4 Blackwell, bf16 Ampere and fp16 Volta."""
     able = (("v100", "fp16"), ("h100", "fp8"), ("a100", "int8_sq"), ("t4", "int4_wo"), ("p4", "int8"), ("k80", "fp64"))
     assert not [pair for pair in able if missing_units(gpu(pair[0]), pair[1])]
     unable = (("v100", "bf16"), ("t4", "fp8"), ("a100", "fp8_block"), ("h100", "nvfp4"), ("k80", "int8_wo"))

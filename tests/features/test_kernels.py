@@ -1,4 +1,4 @@
-"""Kernel names, known launches and resident blocks, by known answers and against measured traces."""
+"""Kernel names, registered launches and resident blocks against known answers and measured traces."""
 
 import gzip
 import json
@@ -17,7 +17,9 @@ TRACES = ANSWERS["estimated_occupancy"]
 
 
 @pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), ANSWERS["kernel_names"])
-def test_names(name: str, algorithm: str, tile_m: int, tile_n: int, family: str, architecture: str) -> None:
+def test_kernel_name_gives_algorithm_and_tile(
+    name: str, algorithm: str, tile_m: int, tile_n: int, family: str, architecture: str
+) -> None:
     found = identify(name)
     assert found is not None
     assert (found.algorithm or "", found.tile_m, found.tile_n) == (algorithm, tile_m, tile_n)
@@ -26,11 +28,11 @@ def test_names(name: str, algorithm: str, tile_m: int, tile_n: int, family: str,
 
 
 @cases(__file__)
-def test_other_kernels_are_none(name: str) -> None:
+def test_unrelated_kernel_is_not_identified(name: str) -> None:
     assert identify(name) is None
 
 
-def test_the_whole_call_decides() -> None:
+def test_call_is_identified_by_all_its_kernels() -> None:
     gemm = "volta_sgemm_64x64_nn"
     assert identify_call([gemm]) is None
     assert identify_call(["winogradForwardData4x4", "winogradForwardFilter4x4", gemm]) == "WINOGRAD_NONFUSED"
@@ -43,19 +45,19 @@ def test_the_whole_call_decides() -> None:
 
 def test_launches_are_consistent_with_their_names() -> None:
     assert len(launches()) > 60
-    for one in launches():
-        found = identify(one.pattern)
-        assert found is not None, one.pattern
-        assert (one.tile_m, one.tile_n) == (found.tile_m, found.tile_n), one.pattern
-        assert found.algorithm in (None, one.algorithm), one.pattern
-        assert one.pattern == one.pattern.lower()
-        for architecture in one.architectures:
+    for launch in launches():
+        found = identify(launch.pattern)
+        assert found is not None, launch.pattern
+        assert (launch.tile_m, launch.tile_n) == (found.tile_m, found.tile_n), launch.pattern
+        assert found.algorithm in (None, launch.algorithm), launch.pattern
+        assert launch.pattern == launch.pattern.lower()
+        for architecture in launch.architectures:
             capability = {"volta": 7.0, "turing": 7.5, "hopper": 9.0}[architecture]
-            assert one.blocks_per_sm(capability) >= 1, one.pattern
+            assert launch.blocks_per_sm(capability) >= 1, launch.pattern
 
 
 @pytest.mark.parametrize(("name", "algorithm", "tile", "blocks"), ANSWERS["resident_blocks"])
-def test_resident_blocks(name: str, algorithm: str, tile: list[int], blocks: int) -> None:
+def test_resident_blocks_equal_the_known_answer(name: str, algorithm: str, tile: list[int], blocks: int) -> None:
     assert resident_blocks(gpu(name), algorithm, *tile) == blocks
 
 
@@ -68,7 +70,7 @@ def _kernel_events(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("trace", sorted(TRACES))
 def test_occupancy_agrees_with_the_profilers_estimate(measurements: Path, trace: str) -> None:
-    """The profiler prints whole percents, reduced where the grid cannot fill the GPU."""
+    """The profiler prints whole percents, and less if the grid cannot fill the GPU."""
     sm_warps = 32 if TRACES[trace] == 7.5 else 64
     checked = 0
     for event in _kernel_events(measurements / "traces" / trace):
@@ -77,7 +79,7 @@ def test_occupancy_agrees_with_the_profilers_estimate(measurements: Path, trace:
         blocks = occupancy(TRACES[trace], threads, args["registers per thread"], 0, args["shared memory"]).blocks_per_sm
         warps = -(-threads // 32)
         resident = min(blocks * warps, args["blocks per SM"] * warps)
-        if args["shared memory"] > 48 * 1024:  # the profiler prints 0: it does not know of opting in to more
+        if args["shared memory"] > 48 * 1024:  # the profiler prints 0 because it ignores the opt-in
             resident = 0
         assert args["est. achieved occupancy %"] == pytest.approx(100 * resident / sm_warps, abs=1.01), event["name"]
         checked += 1
@@ -89,11 +91,11 @@ def test_all_convolution_calls_of_the_3x3_table_are_identified(measurements: Pat
 
     path = measurements / "conv_best_algorithm_3x3.parquet"
     table = pd.read_parquet(path, columns=["kernels", "main_kernel", "algorithm_guess"])
-    known = {kernels: identify_call(kernels.split(";")) for kernels in table["kernels"].unique()}
-    found = table["kernels"].map(known)
+    algorithms = {kernels: identify_call(kernels.split(";")) for kernels in table["kernels"].unique()}
+    found = table["kernels"].map(algorithms)
     assert found.notna().all()
     guess = table["algorithm_guess"].str.replace(r"\(.*", "", regex=True)
-    # Two readings of the same kernels: "IMPLICIT_GEMM/PRECOMP" of the table is either of two algorithms.
+    # The table writes "IMPLICIT_GEMM/PRECOMP" for either of two algorithms.
     agree = (found == guess) | (
         guess.eq("IMPLICIT_GEMM/PRECOMP") & found.isin(["IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"])
     )

@@ -1,4 +1,4 @@
-"""A GPU as numbers or columns, and B_max per tile."""
+"""The figures of a GPU as numbers or columns, and B_max per tile."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from surrogate.features.gpu import gpu, gpus
 from surrogate.features.roofline import b_max, machine
 
 
-def test_titan_xp_holds_what_seer_lists() -> None:
+def test_b_max_of_a_titan_xp_equals_seers_table() -> None:
     # SEER §2: B_max on 30 SMs.
     xp = gpu("TITAN Xp")
     assert b_max(xp, "implicit_gemm") == (240, 120, 120)
@@ -17,7 +17,7 @@ def test_titan_xp_holds_what_seer_lists() -> None:
     assert b_max(xp, "winograd_nonfused")[1:] == (120, 60)
 
 
-def test_numbers_of_one_gpu() -> None:
+def test_machine_figures_match_the_v100_datasheet() -> None:
     v100 = machine(gpu("Tesla V100-SXM2-16GB"))
     assert (v100.sms, v100.cores_per_sm, v100.compute_capability, v100.is_amd) == (80, 64, 7.0, 0)
     assert v100.peak_tflops == v100.fp32_tflops == pytest.approx(15.7, rel=0.01)
@@ -28,11 +28,11 @@ def test_numbers_of_one_gpu() -> None:
     assert machine(gpu("mi100")).is_amd == 1
 
 
-def test_every_gpu_and_family_has_positive_numbers() -> None:
+def test_every_gpu_and_mechanism_has_positive_figures() -> None:
     assert set(MECHANISM_ROWS) == set(MECHANISMS)
-    for one in gpus():
+    for board in gpus():
         for mechanism in MECHANISMS:
-            slots = b_max(one, mechanism)
-            assert len(slots) == 3 and min(slots) >= one.sms, (one.name, mechanism)
-        numbers = machine(one)
+            slots = b_max(board, mechanism)
+            assert len(slots) == 3 and min(slots) >= board.sms, (board.name, mechanism)
+        numbers = machine(board)
         assert min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0

@@ -1,4 +1,4 @@
-"""Occupancy against hand-computed answers and those of NVIDIA's own header."""
+"""Occupancy against hand calculations and NVIDIA's own header."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ from tests.known import cases
 @pytest.mark.parametrize(
     ("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"), ANSWERS["occupancy"]
 )
-def test_hand_computed(cc, threads, registers, shared, dynamic, blocks, limiting):
+def test_occupancy_equals_the_hand_calculation(cc, threads, registers, shared, dynamic, blocks, limiting):
     launch = occupancy(cc, threads, registers, shared, dynamic)
     assert launch.blocks_per_sm == blocks
     assert list(launch.limiting) == limiting
 
 
-@pytest.mark.parametrize(("capability", "known"), [(0.0, "12.0"), (3.5, "5.2"), (11.0, "10.0")])
-def test_unknown_compute_capability(capability: float, known: str) -> None:
-    with pytest.raises(InputError, match=known):
+@pytest.mark.parametrize(("capability", "suggestion"), [(0.0, "12.0"), (3.5, "5.2"), (11.0, "10.0")])
+def test_unknown_compute_capability_is_refused(capability: float, suggestion: str) -> None:
+    with pytest.raises(InputError, match=suggestion):
         occupancy(capability, 128, 32, 0)
 
 
@@ -33,14 +33,14 @@ def test_impossible_launches_are_refused(launch: tuple[float, int, int, int], me
         occupancy(*launch)
 
 
-def test_b_max_counts_the_whole_gpu(refused) -> None:
+def test_b_max_counts_the_blocks_of_all_sms(refused) -> None:
     # SEER's GEMM-P 128×64 on a Titan Xp: 4 resident blocks on each of 30 SMs.
     assert b_max(gpu("titan-xp"), 128, 128, 16384) == 120
     with refused("NVIDIA only"):
         b_max(gpu("mi210"), 128, 128, 16384)
 
 
-def test_nvidias_header_on_all_vectors(measurements: Path) -> None:
+def test_occupancy_agrees_with_nvidias_header(measurements: Path) -> None:
     import pandas as pd
 
     header = pd.read_parquet(measurements / "occupancy_known_answers.parquet")

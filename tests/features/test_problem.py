@@ -1,4 +1,4 @@
-"""`ConvColumns`: widened sizes, flags from text, slices."""
+"""`ConvColumns`: widened sizes and flags from texts."""
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,12 @@ def test_narrow_columns_are_widened_before_any_product(narrow: type[np.integer])
     assert flops(columns).tolist() == [180_000_000_000] * 2
 
 
-def test_texts_may_be_constants_lists_or_series() -> None:
+def test_columns_accept_constants_lists_and_series_of_texts() -> None:
     sizes = [np.array([v, v]) for v in (1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1)]
-    one = ConvColumns.of(
+    columns = ConvColumns.of(
         sizes, dtype=pd.Series(["fp16", "fp64"]), direction=["fwd", "bwd_data"], layout="NHWC", math="default"
     )
-    assert one.itemsize.tolist() == [2, 8]
-    assert one.is_bwd_data.tolist() == [False, True]
-    assert one.is_nhwc.tolist() == [True, True]
-    assert one.uses_tensor_cores.tolist() == [True, False]
+    assert columns.itemsize.tolist() == [2, 8]
+    assert columns.is_bwd_data.tolist() == [False, True]
+    assert columns.is_nhwc.tolist() == [True, True]
+    assert columns.uses_tensor_cores.tolist() == [True, False]

@@ -1,7 +1,6 @@
-"""Every GPU of `gpus.toml` brings what it is checked against: its names, its source, and figures of its data sheet.
+"""Every row of `gpus.toml` has names and a source, and agrees with its datasheet.
 
-There is no list of GPUs here, so a new row is checked as it stands; a message says which key of which row to mend.
-"""
+The tests iterate over the file, so a new row needs no test; a message names the row and the key to correct."""
 
 import json
 import re
@@ -25,33 +24,33 @@ ROWS = tomllib.loads(TEXT)["gpu"]
 TOLERANCE = 0.015
 """Relative difference up to which a computed figure agrees with the printed one."""
 SIZE_OF_THE_CHIP = {"fp32_tflops", "fp32_dual_tflops", "cores"}
-"""One of these is printed for every GPU."""
+"""Every GPU's datasheet prints one of these."""
 HBM_BITS = 2048
-"""From this width of the interface on, the memory is HBM."""
+"""Memory with an interface of at least this width is HBM."""
 GBITS_PER_PIN = {"HBM": (0.9, 10), "GDDR": (5, 29)}
 NO_GPUS = set(ANSWERS["no_gpus"])
 """Processors of other kinds in the tables of measurements."""
 
 
 def computed(board: Gpu) -> dict[str, object]:
-    """All that follows from a row, by the names that `datasheet` uses."""
+    """Return every figure that follows from a row, by its name in `datasheet`."""
     chip = {"fp32_dual_tflops": 2 * board.fp32_tflops, "cores": board.sms * board.cores_per_sm}
     return board.to_dict() | device_attributes(board) | chip
 
 
 def agrees(printed: float, figure: float) -> bool:
-    """Within `TOLERANCE`, or rounded to the digits that are printed (a "7" is anything from 6.5 to 7.5)."""
+    """Return whether the figures agree within `TOLERANCE` or to the printed digits ("7" covers 6.5 to 7.5)."""
     last_digit = 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
     return abs(figure - printed) <= max(TOLERANCE * printed, last_digit / 2)
 
 
 def remark(text: str, name: str) -> str:
-    """The comment directly above a row."""
+    """Return the comment directly above a row."""
     return re.findall(rf"((?:^#.*\n)*)^{re.escape(name)} = ", text, re.MULTILINE)[-1]
 
 
 def faults(name: str, row: Mapping[str, object], board: Gpu, comment: str) -> list[str]:
-    """What a row lacks or contradicts, each with the key to mend."""
+    """Return a message for each key that a row lacks or contradicts."""
     missing = [
         f"`{key}` is missing or empty: {what}"
         for key, what in ANSWERS["gpu_row_needs"].items()
@@ -78,13 +77,13 @@ def faults(name: str, row: Mapping[str, object], board: Gpu, comment: str) -> li
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_agrees_with_its_data_sheet(name: str) -> None:
-    wrong = faults(name, ROWS[name], gpu(name), remark(TEXT, name))
-    assert not wrong, "\n".join(wrong)
+def test_row_agrees_with_its_datasheet(name: str) -> None:
+    messages = faults(name, ROWS[name], gpu(name), remark(TEXT, name))
+    assert not messages, "\n".join(messages)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_is_plausible(name: str) -> None:
+def test_row_has_plausible_figures(name: str) -> None:
     board = gpu(name)
     assert 1 < board.fp32_tflops < 200 and 100 <= board.dram_gbs <= 8000
     assert board.l2_bytes % 2**18 == 0
@@ -98,19 +97,19 @@ def test_a_row_is_plausible(name: str) -> None:
 EXAMPLE = "\n" + ANSWERS["gpu_row"]
 
 
-@pytest.mark.parametrize(("old", "new", "mend"), ANSWERS["lacking_gpu_rows"])
-def test_what_a_row_lacks_is_told_with_its_key(tmp_path: Path, old: str, new: str, mend: str) -> None:
+@pytest.mark.parametrize(("old", "new", "key"), ANSWERS["lacking_gpu_rows"])
+def test_fault_message_names_the_row_and_key(tmp_path: Path, old: str, new: str, key: str) -> None:
     assert old in EXAMPLE
     text = "[gpu]" + EXAMPLE.replace(old, new).replace(",\n", ",")
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
     row = tomllib.loads(text)["gpu"]["example"]
-    wrong = faults("example", row, registry().with_file(path).find("example"), remark(text, "example"))
-    assert len(wrong) == bool(mend), wrong
-    assert all("features/gpus.toml, [gpu] example" in line and mend in line for line in wrong)
+    messages = faults("example", row, registry().with_file(path).find("example"), remark(text, "example"))
+    assert len(messages) == bool(key), messages
+    assert all("features/gpus.toml, [gpu] example" in line and key in line for line in messages)
 
 
-def test_every_name_of_the_shipped_data_is_known(measurements: Path) -> None:
+def test_every_gpu_name_of_the_shipped_data_is_registered(measurements: Path) -> None:
     names: dict[str, str] = {}
     for index in bundled.FOLDER.glob("*/bundle.json"):
         known_to_bundle = json.loads(index.read_bytes())["card"]["data"]["gpus"]

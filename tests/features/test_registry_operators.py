@@ -1,4 +1,4 @@
-"""Operators and families: every entry of the registries is whole, and says what it costs by a known answer."""
+"""Operators and families: every registry entry is complete, and its costs equal a known answer."""
 
 import inspect
 import re
@@ -24,7 +24,7 @@ every_family = pytest.mark.parametrize("name", FAMILIES)
 
 
 def where(cls: type) -> str:
-    """The file of a class, or the table beside it that has its row."""
+    """Return the file of a class, or the TOML table with its row."""
     file = Path(inspect.getsourcefile(cls) or "")
     table = file.with_name(f"{getattr(cls, 'FAMILY', cls.kind)}.toml")
     has_row = table.is_file() and re.search(rf"(?m)^{cls.kind} = ", table.read_text(encoding="utf-8"))
@@ -35,9 +35,9 @@ def _subclasses(cls: type[Operator]) -> set[type[Operator]]:
     return {cls, *(sub for child in cls.__subclasses__() for sub in _subclasses(child))}
 
 
-def test_every_operator_of_the_folder_is_declared() -> None:
-    """A class that no other inherits from, and that nobody entered, would be no problem that a text can name."""
-    forgotten = {
+def test_every_operator_class_is_registered() -> None:
+    """A problem's text cannot name a class that is not registered."""
+    unregistered = {
         f"{where(cls)}: {cls.__name__} lacks @register_operator"
         for cls in _subclasses(Operator)
         if cls.__module__.startswith(package.__name__)
@@ -46,33 +46,31 @@ def test_every_operator_of_the_folder_is_declared() -> None:
         and not cls.__subclasses__()
         and cls not in OPERATORS.values()
     }
-    assert not forgotten
+    assert not unregistered
 
 
 @every_kind
-def test_every_operator_has_a_known_answer_that_holds(kind: str) -> None:
+def test_costs_of_every_operator_equal_its_known_answer(kind: str) -> None:
     cls = OPERATORS[kind]
-    known = cls.KNOWN_ANSWER
-    assert known, f"{where(cls)}: {kind} lacks a known answer"
-    problem = parse_problem(known.problem)
+    answer = cls.KNOWN_ANSWER
+    assert answer, f"{where(cls)}: {kind} lacks a known answer"
+    problem = parse_problem(answer.problem)
     assert problem.kind == kind, f"{where(cls)}: the known answer of {kind} is {problem.kind}'s"
     costs = (problem.flops, problem.dram_bytes, problem.blocks)
-    assert costs == (known.flops, known.dram_bytes, known.blocks), f"{where(cls)}: {kind} costs {costs}"
+    assert costs == (answer.flops, answer.dram_bytes, answer.blocks), f"{where(cls)}: {kind} costs {costs}"
 
 
 @every_kind
-def test_every_operator_says_what_it_is_and_whose(kind: str) -> None:
+def test_every_operator_has_a_docstring_and_a_family(kind: str) -> None:
     cls = OPERATORS[kind]
     assert cls.FAMILY in FAMILIES and kind in FAMILIES[cls.FAMILY].kinds, f"{where(cls)}: {kind} has no family"
     # Without a docstring a dataclass gets its signature.
     docstring = inspect.getdoc(cls) or ""
-    assert docstring and not docstring.startswith(f"{cls.__name__}("), (
-        f"{where(cls)}: {kind} says nothing of what it computes"
-    )
+    assert docstring and not docstring.startswith(f"{cls.__name__}("), f"{where(cls)}: {kind} lacks a docstring"
     assert all(size.meaning for size in FAMILIES[cls.FAMILY].sizes), f"{where(cls)}: a size of {kind} has no meaning"
 
 
-def test_what_an_operator_names_is_there_and_has_its_sizes() -> None:
+def test_related_operators_exist_and_have_the_same_sizes() -> None:
     """An operator names its gradients, its replacement in training, and its fallback kinds."""
     names = {
         cls: {*cls.GRADIENT, cls.WEIGHT_GRADIENT, cls.IN_TRAINING, *cls.FALLBACK_KINDS} - {STREAMED, ""}
@@ -85,7 +83,7 @@ def test_what_an_operator_names_is_there_and_has_its_sizes() -> None:
         assert OPERATORS[name].size_names() == cls.size_names(), f"{where(cls)}: {name} has other sizes than {cls.kind}"
 
 
-def test_an_operator_without_a_known_answer_or_a_family_cannot_be_added() -> None:
+def test_operator_without_known_answer_or_family_is_refused() -> None:
     cls = type("MadeUp", (Pointwise,), {"__slots__": (), "FAMILY": ""})
     with pytest.raises(TypeError, match="declares the FAMILY"):
         register_operator("made_up:n1", flops=0, dram_bytes=8, blocks=1)(cls)
@@ -94,7 +92,7 @@ def test_an_operator_without_a_known_answer_or_a_family_cannot_be_added() -> Non
     assert "made_up" not in OPERATORS
 
 
-def test_a_row_without_a_known_answer_or_of_a_kind_that_is_there_cannot_be_added() -> None:
+def test_row_without_known_answer_or_of_a_registered_kind_is_refused() -> None:
     row = {"flops": 1, "accesses": 2, "meaning": "made up", "known_answer": [120, 960, 1]}
     with pytest.raises(TypeError, match=r"pointwise.toml: the row of operator made_up lacks known_answer"):
         image_classes(Pointwise, {"made_up": {key: row[key] for key in ("flops", "accesses", "meaning")}})
@@ -103,7 +101,7 @@ def test_a_row_without_a_known_answer_or_of_a_kind_that_is_there_cannot_be_added
 
 
 @every_family
-def test_every_family_is_whole(name: str) -> None:
+def test_every_family_is_consistent(name: str) -> None:
     family = FAMILIES[name]
     file = where(next(iter(family.kinds.values())))
     columns = family.column_names
@@ -115,17 +113,17 @@ def test_every_family_is_whole(name: str) -> None:
         "grid_sizes": family.grid_sizes,
         "lines": chain(*family.lines),
     }.items():
-        odd = set(names) - sizes
-        assert not odd, f"{file}: {declared_as} of {name} names {odd}, which is no size"
+        unknown = set(names) - sizes
+        assert not unknown, f"{file}: {declared_as} of {name} names {unknown}, which is no size"
     for declared_as, names in {"dimension_names": family.dimension_names, "distances": family.distance_units}.items():
-        odd = set(names) - set(columns)
-        assert not odd, f"{file}: {declared_as} of {name} names {odd}, which is no column"
+        unknown = set(names) - set(columns)
+        assert not unknown, f"{file}: {declared_as} of {name} names {unknown}, which is no column"
     assert family.primary in family.groupings and set(family.candidate_key) <= {*family.settings, "algorithm"}, file
 
 
 @every_family
 def test_every_kind_gives_finite_columns_of_its_family(name: str) -> None:
-    """On a GPU of each vendor, so that a new family's formula is tried with its operators' known problems."""
+    """A GPU of each vendor evaluates the known problem of every operator."""
     family = FAMILIES[name]
     problems = {
         cls: cls.KNOWN_ANSWER.problem for cls in family.kinds.values() if issubclass(cls, Operator) and cls.KNOWN_ANSWER
@@ -136,8 +134,8 @@ def test_every_kind_gives_finite_columns_of_its_family(name: str) -> None:
         for device in map(gpu, ("v100", "h200", "mi210")):
             formula = family.formula(family.setting_of(problem), device)
             terms = formula.problem(problem)
-            own, _ = formula.candidate(terms, "")
-            values = (*terms.values, *own, *formula.constant)
+            candidate_values, _ = formula.candidate(terms, "")
+            values = (*terms.values, *candidate_values, *formula.constant)
             count = f"{where(cls)}: columns of {name} gives {len(values)} values for {len(family.column_names)} names"
             assert len(values) == len(family.column_names), count
             assert np.isfinite(values).all(), f"{where(cls)}: a column of {cls.kind} is not finite"
@@ -154,7 +152,7 @@ def test_no_kind_has_two_families() -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_every_algorithm_has_a_mechanism_with_terms_tiles_and_a_kernel(library: str) -> None:
+def test_every_algorithm_has_a_complete_mechanism(library: str) -> None:
     table = "features/algorithms.toml"
     assert len(DIRECTIONS) == 3 and {algorithm.library for algorithm in ALGORITHMS} >= {*LIBRARIES} - {"reference"}
     for direction in DIRECTIONS:

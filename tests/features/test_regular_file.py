@@ -1,4 +1,4 @@
-"""What would wait or never end is refused before it is opened; what a shell hands over may pass."""
+"""Paths that could block a reader are refused before they are opened; a shell's pipe may pass."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from surrogate.features.errors import read_bounded, require_regular
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
 
 
-def test_what_the_reader_judges_itself_passes(refused, tmp_path: Path) -> None:
+def test_files_folders_and_missing_paths_pass(refused, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path, tmp_path / "missing", tmp_path / "file" / "below"):
         require_regular(path)
@@ -18,7 +18,7 @@ def test_what_the_reader_judges_itself_passes(refused, tmp_path: Path) -> None:
         require_regular("a\0b")
 
 
-def test_a_shells_own_pipe_passes_where_streams_do(refused) -> None:
+def test_pipe_of_a_shell_passes_only_if_streams_are_allowed(refused) -> None:
     reading, writing = os.pipe()
     try:
         os.write(writing, b"content")
@@ -31,7 +31,7 @@ def test_a_shells_own_pipe_passes_where_streams_do(refused) -> None:
         os.close(reading)
 
 
-def test_content_up_to_the_bound(refused, tmp_path: Path) -> None:
+def test_content_above_the_limit_is_refused(refused, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"12345")
     assert read_bounded(path, 5) == b"12345"

@@ -1,4 +1,4 @@
-"""The roofline: known answers, scalars and arrays alike, the choice of a peak."""
+"""The roofline: known answers, equal results for numbers and arrays, the choice of a peak."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ AMOUNTS = st.floats(1, 1e15)
 PEAKS = st.floats(0.1, 1e4)
 
 
-def test_known_answers() -> None:
+def test_roofline_time_equals_the_known_answer() -> None:
     # 15.7 TFLOP at 15.7 TFLOP/s is a second; 900 GB at 900 GB/s too.
     assert roofline_us(15.7e12, 1, 15.7, 900) == pytest.approx(1e6)
     assert roofline_us(1, 900e9, 15.7, 900) == pytest.approx(1e6)
@@ -22,7 +22,9 @@ def test_known_answers() -> None:
 
 
 @given(AMOUNTS, AMOUNTS, PEAKS, PEAKS)
-def test_never_faster_than_either_and_equal_for_arrays(flops: float, size: float, peak: float, gbs: float) -> None:
+def test_roofline_time_is_never_below_compute_or_memory_time(
+    flops: float, size: float, peak: float, gbs: float
+) -> None:
     time_us = roofline_us(flops, size, peak, gbs)
     assert time_us >= flops / (peak * 1e6)
     assert time_us >= size / (gbs * 1e3)
@@ -35,14 +37,14 @@ def test_never_faster_than_either_and_equal_for_arrays(flops: float, size: float
 
 
 @pytest.mark.parametrize(("name", "dtype", "expected"), ANSWERS["peaks"])
-def test_the_peak_that_data_can_reach(name: str, dtype: str, expected: float) -> None:
+def test_peak_depends_on_the_data_type(name: str, dtype: str, expected: float) -> None:
     assert peak_tflops(gpu(name), dtype, True) == pytest.approx(expected, rel=1e-3)
 
 
-def test_tables_are_whole_and_tensor_cores_never_slow_down() -> None:
+def test_peak_tables_are_complete_and_tensor_cores_never_slower() -> None:
     assert len(gpus()) > 50
-    for one in gpus():
-        table = peak_flops_table(one)
+    for board in gpus():
+        table = peak_flops_table(board)
         assert set(table) == {(dtype, tensor) for dtype in ELEMENTS for tensor in (False, True)}
         for dtype in ELEMENTS:
-            assert table[dtype, True] >= table[dtype, False] > 0, (one.name, dtype)
+            assert table[dtype, True] >= table[dtype, False] > 0, (board.name, dtype)

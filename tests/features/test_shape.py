@@ -29,7 +29,7 @@ FUNCTIONS = (
 
 
 def _positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> int:
-    """Count, one by one, the places where the whole dilated filter lies inside the padded input."""
+    """Return the number of places where the dilated filter lies inside the padded input."""
     last_tap = dilation * (taps - 1)
     return sum(1 for start in range(0, size + 2 * pad, stride) if start + last_tap < size + 2 * pad)
 
@@ -42,7 +42,7 @@ def test_output_size_is_the_number_of_filter_positions(size, taps, pad, stride, 
         assert shape.output_size(size, taps, pad, stride, dilation) == positions
 
 
-def test_gemm_sizes_by_hand() -> None:
+def test_gemm_sizes_equal_the_hand_calculation() -> None:
     # n2 c6 h8 w8 k4 r3 p1 g2: P·Q = 64; a group reads 3 channels and makes 2.
     sizes: dict[str, Any] = {"n": 2, "c": 6, "h": 8, "k": 4, "r": 3, "pad_h": 1, "groups": 2}
     answers = {"fwd": (128, 2, 27), "bwd_data": (128, 3, 18), "bwd_filter": (27, 2, 128)}
@@ -68,13 +68,13 @@ def test_arrays_equal_scalars_exactly(columns_of: Callable[[Sequence[Conv]], Con
         assert np.asarray(function(columns)).tolist() == [function(conv) for conv in convs], function.__name__
 
 
-def test_depthwise_is_one_channel_per_group() -> None:
+def test_depthwise_means_one_channel_per_group() -> None:
     assert shape.is_depthwise(Conv(n=1, c=8, h=4, k=16, r=3, groups=8))
     assert not shape.is_depthwise(Conv(n=1, c=8, h=4, k=8, r=3, groups=4))
     assert not shape.is_depthwise(Conv(n=1, c=1, h=4, k=8, r=3))
 
 
-def test_a_filter_that_does_not_fit_has_one_output() -> None:
-    # As columns only: a `Conv` refuses it, MIOpen's tables hold it (5×5 filter on 3×3 input).
-    p = ConvColumns.of([np.array([v]) for v in (1, 1, 3, 3, 1, 5, 5, 0, 0, 1, 1, 1, 1, 1)])
-    assert shape.out_h(p).tolist() == [1] and shape.out_w(p).tolist() == [1]
+def test_filter_larger_than_the_image_has_one_output() -> None:
+    # Only columns may hold a 5×5 filter on a 3×3 input: `Conv` refuses it, but MIOpen's tables contain it.
+    columns = ConvColumns.of([np.array([v]) for v in (1, 1, 3, 3, 1, 5, 5, 0, 0, 1, 1, 1, 1, 1)])
+    assert shape.out_h(columns).tolist() == [1] and shape.out_w(columns).tolist() == [1]

@@ -1,4 +1,4 @@
-"""Support rules: by hand, scalar = array, and against the statuses of measured tables."""
+"""Support rules against hand calculations, single problems and the statuses of measured tables."""
 
 from pathlib import Path
 from typing import Any
@@ -20,27 +20,27 @@ BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}
 
 
 def supported(name: str, columns: ConvColumns, *, library: str, direction: str, gpu_name: str) -> np.ndarray:
-    """(rows,) True where every rule holds."""
+    """Return for each row whether every rule holds."""
     capability = gpu(gpu_name).compute_capability if library == "cudnn" else 0.0
     verdicts = [rule.holds(columns, capability) for rule in RULES.get((library, direction, name), ())]
     return np.logical_and.reduce([np.ones(len(columns.n), dtype=bool), *verdicts])
 
 
 @pytest.mark.parametrize(("change", "refused"), ANSWERS["forward_support"])
-def test_forward_algorithms_by_hand(change: dict[str, Any], refused: list[str]) -> None:
+def test_forward_support_equals_the_known_answer(change: dict[str, Any], refused: list[str]) -> None:
     conv = Conv(**(BASE | change))
     names = [a.name for a in ALGORITHMS if a.library == "cudnn" and a.direction == "fwd"]
     assert {name for name in names if unsupported_reason(name, conv)} == {*refused, "DIRECT"}
 
 
-def test_fused_winograd_is_gone_from_hopper_on() -> None:
+def test_fused_winograd_is_unsupported_from_hopper_on() -> None:
     conv = Conv(**BASE)
     assert unsupported_reason("WINOGRAD", conv, gpu_name="Tesla V100-SXM2-16GB") is None
     assert unsupported_reason("WINOGRAD", conv, gpu_name="h200") == "not on compute capability 9.0 or newer"
     assert unsupported_reason("WINOGRAD_NONFUSED", conv, gpu_name="h200") is None
 
 
-def test_reasons_name_the_rule_and_unknown_names_are_refused(refused) -> None:
+def test_unsupported_reason_names_the_rule(refused) -> None:
     assert unsupported_reason("FFT", Conv(**BASE, stride_h=2)) == "stride must be 1"
     assert unsupported_reason("DIRECT", Conv(**BASE)) == "no release implements it"
     with refused("did you mean FFT"):
@@ -53,28 +53,28 @@ def test_columns_agree_with_single_problems(columns_of, convs):
     columns = columns_of(convs)
     for library, direction, name in RULES:
         for gpu_name in ("Tesla T4", "h200"):
-            where = {"library": library, "direction": direction, "gpu_name": gpu_name}
-            single = [unsupported_reason(name, conv, **where) is None for conv in convs]
-            assert supported(name, columns, **where).tolist() == single, (library, direction, name)
+            arguments = {"library": library, "direction": direction, "gpu_name": gpu_name}
+            single = [unsupported_reason(name, conv, **arguments) is None for conv in convs]
+            assert supported(name, columns, **arguments).tolist() == single, (library, direction, name)
 
 
 @pytest.fixture(scope="module")
 def agreement(measurements: Path) -> pd.DataFrame:
-    """Measured rows with a column ``expected`` (the rules) and ``actual`` (the status)."""
+    """Return the measured rows with the columns ``expected`` (the rules) and ``actual`` (the status)."""
     frame = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     frame["actual"] = frame["status"] == "ok"
     parts = []
     for (direction, name, board), part in frame.groupby(["direction", "algorithm", "gpu"]):
-        p = ConvColumns.of(
+        columns = ConvColumns.of(
             [part[c] for c in SIZE_COLUMNS], **{c: part[c] for c in ("dtype", "math", "layout", "direction")}
         )
-        yes = supported(str(name), p, library="cudnn", direction=str(direction), gpu_name=str(board))
-        parts.append(part.assign(expected=yes))
+        expected = supported(str(name), columns, library="cudnn", direction=str(direction), gpu_name=str(board))
+        parts.append(part.assign(expected=expected))
     return pd.concat(parts)
 
 
 def _odd_tiling(frame: pd.DataFrame) -> np.ndarray:
-    """FFT_TILING of 1×1 at stride 2: taken by some releases and devices, refused by others."""
+    """Return the rows of FFT_TILING for 1×1 at stride 2, which some releases and devices refuse."""
     odd = (frame["algorithm"] == "FFT_TILING") & (frame["r"] == 1) & (frame["s"] == 1) & (frame["stride_h"] == 2)
     return odd.to_numpy()
 
@@ -91,8 +91,10 @@ def test_rules_agree_with_measured_forward_statuses(agreement: pd.DataFrame) -> 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd_data", "bwd_filter"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp64"])
-def test_rules_agree_with_measured_statuses_elsewhere(agreement: pd.DataFrame, direction: str, dtype: str) -> None:
-    """Exceptions of the releases of 2018, named: FFT_TILING runs in fp64, not in the filter gradient."""
+def test_rules_agree_with_measured_statuses_of_each_direction_and_dtype(
+    agreement: pd.DataFrame, direction: str, dtype: str
+) -> None:
+    """In the releases of 2018, FFT_TILING runs in fp64 and not for the filter gradient, unlike the rules."""
     part = agreement[(agreement["direction"] == direction) & (agreement["dtype"] == dtype)]
     part = part[~_odd_tiling(part)]
     if dtype == "fp64" or direction != "fwd":

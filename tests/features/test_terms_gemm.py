@@ -1,4 +1,4 @@
-"""The GEMM family and direct convolution by hand, and workspaces against measured ones."""
+"""GEMM and direct convolution terms against hand calculations, and workspaces against measurements."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ SIZES: dict[str, Any] = {"n": 2, "c": 4, "h": 8, "k": 8, "r": 3, "pad_h": 1}  # 
 SLOTS = (4.0, 2.0, 1.0)
 
 
-def test_implicit_gemm_by_hand() -> None:
+def test_implicit_gemm_terms_equal_the_hand_calculation() -> None:
     terms = implicit_gemm(Conv(**SIZES), SLOTS)
     # Tiles 32×32, 64×128, 128×128 on 128 × 8: 4, 2, 1 blocks; 1024 outputs over 4·1024, 2·8192, 16384 computed.
     assert [one.blocks for one in terms.launches] == [4, 2, 1]
@@ -28,7 +28,7 @@ def test_implicit_gemm_by_hand() -> None:
     assert terms.dram_bytes == tensor_bytes(Conv(**SIZES))
 
 
-def test_the_index_buffer_is_three_halves_of_the_output_plane() -> None:
+def test_index_buffer_is_three_halves_of_the_output_plane() -> None:
     conv = Conv(**SIZES)
     terms = precomp_gemm(conv, SLOTS)
     assert [one.blocks for one in terms.launches] == [1, 1, 1]
@@ -37,7 +37,7 @@ def test_the_index_buffer_is_three_halves_of_the_output_plane() -> None:
     assert terms.kernels == 2
 
 
-def test_explicit_gemm_by_hand() -> None:
+def test_explicit_gemm_terms_equal_the_hand_calculation() -> None:
     conv = Conv(**SIZES)
     terms = explicit_gemm(conv, SLOTS)
     # im2col: 2·4·9·64 elements of 4 bytes.
@@ -57,9 +57,9 @@ def test_groups_split_the_gemm_and_multiply_the_launches() -> None:
     assert im2col_bytes(odd) == 2 * 48  # one group's 9 floats are 36 bytes, rounded up to 48
 
 
-def test_direct_by_hand() -> None:
+def test_direct_terms_equal_the_hand_calculation() -> None:
     terms = direct(Conv(**SIZES), SLOTS)
-    # One block per image and output channel: 8 × 8 outputs fit the least tile and fill 1/4 and 1/16 of the others.
+    # One block per image and output channel: 8 × 8 outputs fit the smallest tile and fill 1/4 and 1/16 of the others.
     assert [one.blocks for one in terms.launches] == [16, 16, 16]
     assert [one.tile_utilisation for one in terms.launches] == [1.0, 0.25, 0.0625]
     assert terms.operand_bytes == 16 * 4 * (18 * 18 + 9) * 4
@@ -73,8 +73,8 @@ def test_direct_by_hand() -> None:
     st.sampled_from([1, 3, 5, 7, 9]),
     st.integers(1, 4),
 )
-def test_launched_blocks_are_seers(c: int, k: int, w: int, taps: int, stride: int) -> None:
-    """SEER §2 on its own grid (§4): ⌈N·O²/t_m⌉·⌈K/t_n⌉."""
+def test_gemm_blocks_equal_seers_formula(c: int, k: int, w: int, taps: int, stride: int) -> None:
+    """SEER §2 gives ⌈N·O²/t_m⌉·⌈K/t_n⌉; the sizes come from its grid (§4)."""
     conv = Conv(n=128, c=c, h=w, k=k, r=taps, stride_h=stride)
     pixels = 128 * ((w - taps) // stride + 1) ** 2
     for function, tiles in (
@@ -87,12 +87,12 @@ def test_launched_blocks_are_seers(c: int, k: int, w: int, taps: int, stride: in
 
 
 @pytest.mark.parametrize("name", ["IMPLICIT_GEMM", "GEMM"])
-def test_workspaces_are_the_measured_ones(measurements: Path, name: str) -> None:
-    """cuDNN 7 asks for the im2col buffer and nothing for the implicit GEMM (the table keeps six digits)."""
+def test_workspace_equals_the_measured_workspace(measurements: Path, name: str) -> None:
+    """cuDNN 7 requests the im2col buffer, and nothing for the implicit GEMM. The table keeps six digits."""
     frame = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     picked = (frame["direction"] == "fwd") & (frame["algorithm"] == name) & (frame["status"] == "ok")
     part = frame[picked & (frame["dtype"] == "fp32") & frame["workspace_bytes"].notna()]
-    p = ConvColumns.of([part[c] for c in SIZE_COLUMNS])
-    expected = {"IMPLICIT_GEMM": implicit_gemm, "GEMM": explicit_gemm}[name](p, SLOTS).workspace_bytes
+    columns = ConvColumns.of([part[c] for c in SIZE_COLUMNS])
+    expected = {"IMPLICIT_GEMM": implicit_gemm, "GEMM": explicit_gemm}[name](columns, SLOTS).workspace_bytes
     assert len(part) > 1000
     np.testing.assert_allclose(part["workspace_bytes"].to_numpy(), expected, rtol=1e-5)

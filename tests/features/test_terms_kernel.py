@@ -1,4 +1,4 @@
-"""Launch arithmetic, and what holds for the terms of every mechanism."""
+"""Launch arithmetic, and bounds on the terms of every mechanism."""
 
 import math
 from typing import Any
@@ -23,21 +23,21 @@ def _flat(terms: KernelTerms) -> list[float]:
     ("blocks", "b_max", "waves", "last"),
     [(240, 240, 1.0, 1.0), (1, 240, 1 / 240, 1 / 240), (241, 240, 241 / 240, 1 / 240), (600, 240, 2.5, 0.5)],
 )
-def test_waves_by_hand(blocks: int, b_max: int, waves: float, last: float) -> None:
+def test_waves_of_a_launch_equal_the_hand_calculation(blocks: int, b_max: int, waves: float, last: float) -> None:
     # SEER §2 item 4: n = ⌈B/B_max⌉, ε = (B − (n−1)·B_max)/B_max.
     one = launch(blocks, float(b_max), 1.0)
     assert one.waves == pytest.approx(waves, rel=1e-15)
     assert one.last_wave_share == pytest.approx(last, rel=1e-12)
 
 
-def test_gemm_launch_by_hand() -> None:
+def test_gemm_launch_equals_the_hand_calculation() -> None:
     # 100 × 70 in 32 × 32 tiles: 4 · 3 tiles, 5 GEMMs: 60 blocks; 7000 of 12 · 1024 outputs are useful.
     one = gemm_launch(100, 70, 32, 32, 5, 40.0)
     assert (one.blocks, one.waves) == (60, 1.5)
     assert one.tile_utilisation == pytest.approx(7000 / 12288)
 
 
-def test_roles_swap_for_the_data_gradient() -> None:
+def test_data_gradient_swaps_input_and_output() -> None:
     sizes: dict[str, Any] = {"n": 1, "c": 4, "h": 9, "k": 8, "r": 3, "stride_h": 2, "groups": 2}
     for direction, roles in (("fwd", (2, 4, 4, 4)), ("bwd_filter", (2, 4, 4, 4)), ("bwd_data", (4, 2, 9, 9))):
         z = sized(Conv(**sizes, direction=direction))
@@ -47,7 +47,7 @@ def test_roles_swap_for_the_data_gradient() -> None:
 @pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
 @settings(max_examples=40)
 @given(conv=CONVS)
-def test_bounds_that_every_family_keeps(mechanism: str, conv: Conv) -> None:
+def test_terms_of_every_mechanism_are_within_bounds(mechanism: str, conv: Conv) -> None:
     terms = MECHANISM_TERMS[mechanism](conv, SLOTS)
     assert all(math.isfinite(value) for value in _flat(terms))
     assert terms.arithmetic_flops > 0 and terms.operand_bytes > 0 and terms.kernels >= 1
@@ -61,13 +61,13 @@ def test_bounds_that_every_family_keeps(mechanism: str, conv: Conv) -> None:
 
 @pytest.mark.parametrize("mechanism", ["direct", "implicit_gemm", "precomp_gemm", "gemm"])
 @given(conv=CONVS)
-def test_families_without_transforms_do_the_direct_arithmetic(mechanism: str, conv: Conv) -> None:
+def test_mechanism_without_transforms_counts_direct_flops(mechanism: str, conv: Conv) -> None:
     assert MECHANISM_TERMS[mechanism](conv, SLOTS).arithmetic_flops == flops(conv)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
 @given(conv=CONVS, factor=st.integers(2, 8))
-def test_more_images_never_mean_less_of_anything(mechanism: str, conv: Conv, factor: int) -> None:
+def test_larger_batch_never_reduces_a_term(mechanism: str, conv: Conv, factor: int) -> None:
     small, large = (MECHANISM_TERMS[mechanism](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor)))
     for name in ("arithmetic_flops", "dram_bytes", "workspace_bytes", "kernels"):
         assert getattr(large, name) >= getattr(small, name), name

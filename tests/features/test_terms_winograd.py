@@ -1,4 +1,4 @@
-"""Winograd by hand, on SEER's grid, and against the reference implementation's own count."""
+"""Winograd terms against hand calculations, SEER's grid and counted FLOPs."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {"n": 1, "c": 1, "h": 4, "k": 1, "r": 3, "pad_h": 1}
 SLOTS = (60.0, 60.0, 60.0)
 
 
-def test_fused_by_hand() -> None:
+def test_fused_winograd_terms_equal_the_hand_calculation() -> None:
     terms = winograd(Conv(**TINY), SLOTS)
     # F(2×2, 3×3), α 4, 4 tiles: products 2·16·4; Lavin & Gray's 28 instructions for a filter, 14 of them multiply-adds,
     # and their 32 additions for a tile's input and 24 for its output.
@@ -37,7 +37,7 @@ def test_fused_by_hand() -> None:
     assert terms.launches[0].tile_utilisation == 16 / (1 * 4 * 8 * 4 * 32)
 
 
-def test_nonfused_by_hand() -> None:
+def test_nonfused_winograd_terms_equal_the_hand_calculation() -> None:
     terms = winograd_nonfused(Conv(**TINY), SLOTS)
     # F(4×4, 3×3), α 6, one tile: products 2·36; 9 vectors of the filter, 12 of the input, 10 of the output.
     assert terms.arithmetic_flops == 72 + 9 * 9 + 12 * 20 + 10 * 19
@@ -46,17 +46,17 @@ def test_nonfused_by_hand() -> None:
     assert [one.blocks for one in terms.launches] == [36, 36, 36]
 
 
-def test_transforms_of_four_are_the_counted_ones() -> None:
-    """`flop_count_sp` of cuDNN 7.6.3 on a V100 at 256 channels, 14 × 14 and batch 16, where no tile is padded."""
+def test_transform_flops_equal_the_profilers_count() -> None:
+    """The numbers are `flop_count_sp` of cuDNN 7.6.3 on a V100; with these sizes no tile is padded."""
     conv = sized(Conv(n=16, c=256, h=14, k=256, r=3, pad_h=1))
     filters, inputs, outputs = transforms(conv, 16 * 16, 4, 6, vector_flops(4, 6, 3))
     assert (filters, inputs) == (5_308_416, 15_728_640)
-    # The kernel's scaling and writing are no transform: 18 multiplications a tile, 4 operations an output.
+    # The kernel also scales and writes: 18 multiplications a tile, 4 operations an output.
     assert outputs + 256 * 16 * (18 * 16 + 4 * 14 * 14) == 16_842_752
 
 
-class Counted:
-    """Sums of products that count their FLOPs: a product by 1 or −1 is free, an addition and a product cost 1 each."""
+class CountingDot:
+    """Sum products and count the FLOPs: a product by 1 or −1 is free; other products and additions cost 1 each."""
 
     flops = 0
 
@@ -66,42 +66,42 @@ class Counted:
         return sum(factor * value for factor, value in zip(factors, values, strict=True))
 
 
-def _factors(points: Sequence[int], *, but: int = 0) -> list[int]:
-    """Coefficients in ascending order of the product of x² − p² over the pairs, without one of them."""
+def _factors(points: Sequence[int], *, excluded: int = 0) -> list[int]:
+    """Return the ascending coefficients of the product of x² − p² over the pairs, except the pair `excluded`."""
     product = [1]
     for p in points:
-        if p != but:
+        if p != excluded:
             product = [low - p * p * high for low, high in zip([0, *product], [*product, 0], strict=True)]
     return product
 
 
-def _transformed(d: list[Any], pairs: Sequence[int], single: int, dot: Counted) -> list[Any]:
-    """An input vector's transform: at 0, at every pair, at the single point (0: none) and at infinity."""
-    own = [dot(_factors(pairs), d[1::2])] if single else []
+def _transformed(d: list[Any], pairs: Sequence[int], single: int, dot: CountingDot) -> list[Any]:
+    """Return an input vector's transform at 0, at every pair, at the single point (0: no point) and at infinity."""
+    at_single = [dot(_factors(pairs), d[1::2])] if single else []
     if single:
         d = [dot((1, -single), (high, low)) for low, high in pairwise(d)]
     values = [dot(_factors(pairs), d[0::2])]
     for p in pairs:
-        even, odd = (dot(_factors(pairs, but=p), d[start::2][: len(pairs)]) for start in (2, 1))
+        even, odd = (dot(_factors(pairs, excluded=p), d[start::2][: len(pairs)]) for start in (2, 1))
         values += [dot((1, p), (even, odd)), dot((1, -p), (even, odd))]
-    return [*values, *own, dot(_factors(pairs), d[1::2])]
+    return [*values, *at_single, dot(_factors(pairs), d[1::2])]
 
 
 @pytest.mark.parametrize(("m", "r", "pairs", "single"), [(4, 3, (1, 2), 0), (9, 5, (1, 2, 3, 4, 5), 7)])
-def test_the_counted_transforms_make_a_convolution(m: int, r: int, pairs: tuple[int, ...], single: int) -> None:
-    """Transforms with shared even and odd parts, run in fractions: a correlation, at the FLOPs that the terms count."""
+def test_counted_transforms_compute_a_convolution(m: int, r: int, pairs: tuple[int, ...], single: int) -> None:
+    """Transforms in fractions give the exact correlation with the FLOPs that the terms count."""
     g, d = ([Fraction(2 * i * i - 7 * i + 3) for i in range(size)] for size in (r, m + r - 1))
-    filters, inputs, outputs = Counted(), Counted(), Counted()
+    filters, inputs, outputs = CountingDot(), CountingDot(), CountingDot()
     u = [g[0]]
     for p in pairs:
         even, odd = (filters([p ** (2 * i) for i in range(len(part))], part) for part in (g[0::2], g[1::2]))
-        for point in (p, -p):  # its distance to the single point goes here, so that both share the output's fraction
+        for point in (p, -p):  # scaling by the distance to the single point lets both points share one output fraction
             scale = Fraction(1, point - single) if single else 1
             u.append(filters((scale, scale * point), (even, odd)))
     u += [filters([single**i for i in range(r)], g)] * bool(single) + [g[-1]]
     points = [0, *(sign * p for p in pairs for sign in (1, -1)), *[single] * bool(single)]
     y = [a * b for a, b in zip(u, _transformed(d, pairs, single, inputs), strict=True)]
-    # A point's fraction is 1 over the product of its distances to the others.
+    # A point's fraction is 1 divided by the product of its distances to the other points.
     share = [1 / Fraction(prod(p - q for q in points if q != p and not (p and q == single != 0))) for p in points]
     sums = [outputs((1, sign), y[i : i + 2]) for i in range(1, 2 * len(pairs), 2) for sign in (1, -1)]
     result = []
@@ -114,14 +114,14 @@ def test_the_counted_transforms_make_a_convolution(m: int, r: int, pairs: tuple[
     assert (filters.flops, inputs.flops, outputs.flops) == vector_flops(m, m + r - 1, r)
 
 
-def test_five_by_five_uses_tiles_of_nine() -> None:
+def test_filters_of_five_use_tiles_of_nine() -> None:
     # F(9×9, 5×5), α 13: an 18 × 18 output is 4 tiles; 169 · (4·(2 + 3) + 6) floats of workspace.
     terms = winograd_nonfused(Conv(n=1, c=2, h=18, k=3, r=5, pad_h=2), SLOTS)
     assert terms.workspace_bytes == 169 * (4 * 5 + 6) * 4
     assert [one.blocks for one in terms.launches] == [169, 169, 169]
 
 
-def test_products_shrink_as_the_paper_says() -> None:
+def test_winograd_saves_multiplications_as_in_the_paper() -> None:
     # Lavin & Gray §4: 36/16 = 2.25 times fewer products for F(2×2, 3×3), 144/36 = 4 times for F(4×4, 3×3). With many
     # channels the transforms vanish; 56 divides by both tiles.
     conv = Conv(n=1, c=8192, h=56, k=8192, r=3, pad_h=1)
@@ -134,8 +134,8 @@ GRID_WIDTHS = st.sampled_from([4, 10, 16, 20, 32, 64, 80, 100, 128, 224, 256, 40
 
 
 @given(GRID_CHANNELS, GRID_CHANNELS, GRID_WIDTHS)
-def test_launched_blocks_are_seers(c: int, k: int, w: int) -> None:
-    """SEER §2 on its own grid: ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/8⌉·⌈K/32⌉, and the 36 batched GEMMs of the non-fused kernel."""
+def test_winograd_blocks_equal_seers_formula(c: int, k: int, w: int) -> None:
+    """SEER §2 gives ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/8⌉·⌈K/32⌉ blocks, and 36 batched GEMMs for the non-fused kernel."""
     conv = Conv(n=128, c=c, h=w, k=k, r=3, pad_h=1)
     half = -(-w // 2)
     fused = [-(-128 // b) * -(-half // p) * -(-half // 8) * -(-k // 32) for b, p in ((1, 4), (2, 2), (4, 1))]
@@ -145,6 +145,6 @@ def test_launched_blocks_are_seers(c: int, k: int, w: int) -> None:
     assert [one.blocks for one in winograd_nonfused(conv, SLOTS).launches[1:]] == nonfused
 
 
-def test_larger_filters_are_cut_into_three_by_threes() -> None:
+def test_larger_filters_are_split_into_three_by_three_pieces() -> None:
     assert filter_pieces(Conv(**TINY)) == 1
     assert filter_pieces(Conv(n=1, c=1, h=9, k=1, r=7, s=5)) == 6

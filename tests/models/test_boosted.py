@@ -1,4 +1,4 @@
-"""Boosted trees and their trend: what they learn, and how they go on where the data end."""
+"""Boosted trees and their trend: what they learn, and how they extrapolate."""
 
 from collections.abc import Callable
 
@@ -17,14 +17,14 @@ Table = Callable[..., pd.DataFrame]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 
-def test_another_seed_grows_other_trees(table: Table) -> None:
+def test_seed_changes_the_trees(table: Table) -> None:
     rows = checked(table(6))
-    first, other = (BoostedTerms(**FEW, random_state=seed).fit(rows).predict(rows) for seed in (3, 4))
-    assert (first != other).any()
+    first, second = (BoostedTerms(**FEW, random_state=seed).fit(rows).predict(rows) for seed in (3, 4))
+    assert (first != second).any()
 
 
 @pytest.mark.parametrize("kind", [BoostedDims, BoostedTerms])
-def test_unseen_candidates_gpus_and_libraries(table: Table, kind: type[BoostedDims]) -> None:
+def test_unseen_candidates_gpus_and_libraries_get_finite_times(table: Table, kind: type[BoostedDims]) -> None:
     fitted = kind(**FEW).fit(checked(table(6)))
     new = table(2, gpus=("TITAN V", "h200"), algorithms=("GEMM", "WINOGRAD_NONFUSED"), version="9.1")
     miopen = table(2, gpus=("mi210",), algorithms=("IMPLICIT_GEMM",)).assign(
@@ -35,18 +35,18 @@ def test_unseen_candidates_gpus_and_libraries(table: Table, kind: type[BoostedDi
         assert np.isfinite(predicted).all() and (predicted > 0).all()
 
 
-def test_prediction_does_not_depend_on_neighbours_or_order(table: Table) -> None:
+def test_prediction_does_not_depend_on_other_rows_or_order(table: Table) -> None:
     rows = checked(table(6))
     fitted = BoostedTerms(**FEW).fit(checked(table(6, batches=(1,))))
-    whole = fitted.predict(rows)
+    predicted = fitted.predict(rows)
     order = np.random.default_rng(0).permutation(len(rows))
-    np.testing.assert_array_equal(fitted.predict(rows.take(order)), whole[order])
-    np.testing.assert_array_equal(fitted.predict(rows.take(np.array([5]))), whole[[5]])
+    np.testing.assert_array_equal(fitted.predict(rows.take(order)), predicted[order])
+    np.testing.assert_array_equal(fitted.predict(rows.take(np.array([5]))), predicted[[5]])
     assert len(fitted.predict(rows.take(np.array([], dtype=int)))) == 0
 
 
-def test_the_base_of_operators_holds_the_cost_of_a_call() -> None:
-    """Twelve microseconds whatever the size: the base alone says so, on a GPU never seen too."""
+def test_base_time_of_operators_includes_the_call_cost() -> None:
+    """Every call takes 12 µs, so the base adds 12 µs, also on a GPU without measurements."""
     frame = every(gpu=("Tesla T4", "TITAN V"), m=(64, 128, 256, 512)).assign(batch=1, n=64, k=64, time_us=12.0)
     setting = {"family": "gemm", "operator": "gemm", "dtype": "fp32", "math": "fma", "variant": ""}
     frame = frame.assign(library="cublas", library_version="1", algorithm="default", status="ok", **setting)
@@ -56,8 +56,8 @@ def test_the_base_of_operators_holds_the_cost_of_a_call() -> None:
     np.testing.assert_allclose(fitted.base_us(new), new.roofline_us + 12.0)
 
 
-def test_what_a_cluster_trains_with_is_what_fit_trains_with(table: Table) -> None:
-    """`stages`, `design`, `target` and `with_booster` put together give the fitted model again."""
+def test_training_on_a_cluster_gives_the_same_model_as_fit(table: Table) -> None:
+    """A cluster trains with `stages`, `design`, `target` and `with_booster` instead of `fit`."""
     import xgboost
 
     rows = checked(table(6))
@@ -75,14 +75,14 @@ def test_what_a_cluster_trains_with_is_what_fit_trains_with(table: Table) -> Non
     booster = None
     for settings, rounds in fitted.stages():
         booster = xgboost.train({**settings, "nthread": 1}, data, rounds, xgb_model=booster)
-    again = fitted.with_booster(booster)
-    np.testing.assert_allclose(again.predict(rows), fitted.predict(rows), rtol=1e-6)
-    stored = BoostedTerms.from_files({}, again.to_files())
+    rebuilt = fitted.with_booster(booster)
+    np.testing.assert_allclose(rebuilt.predict(rows), fitted.predict(rows), rtol=1e-6)
+    stored = BoostedTerms.from_files({}, rebuilt.to_files())
     np.testing.assert_allclose(stored.predict(rows), fitted.predict(rows), rtol=1e-6)
 
 
-def test_trees_of_the_absolute_error_move_to_the_median(table: Table) -> None:
-    """A quarter of the times takes thrice as long: the squared error leans towards them, the absolute one does not."""
+def test_median_rounds_reduce_the_median_error(table: Table) -> None:
+    """A quarter of the times is tripled. The squared error follows them, the absolute error does not."""
     rows = checked(table(12, noise=0.0))
     rows = rows.take(rows.ok)
     slow = np.random.default_rng(0).random(len(rows)) < 0.25
@@ -94,8 +94,8 @@ def test_trees_of_the_absolute_error_move_to_the_median(table: Table) -> None:
     assert errors[1] < 0.7 * errors[0]
 
 
-def test_errors_near_the_best_time_count_more(table: Table) -> None:
-    """Two candidates whose times one stump cannot tell apart: the leaf lies nearer to the weightier, the best one."""
+def test_best_weight_reduces_errors_of_the_best_candidate(table: Table) -> None:
+    """One stump cannot separate the two candidates, so its leaf lies closer to the heavier one."""
     rows = checked(table(6, algorithms=("IMPLICIT_GEMM", "FFT"), noise=0.0))
     stump = {"rounds": 1, "learning_rate": 1.0, "max_depth": 1, "max_leaves": 2, "subsample": 1.0}
     best = rows.ok & (rows.time_us == pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy())
@@ -107,8 +107,8 @@ def test_errors_near_the_best_time_count_more(table: Table) -> None:
 
 
 @pytest.mark.parametrize("power", [1.0, 1.3])
-def test_beyond_the_range_a_power_law_goes_on(table: Table, power: float) -> None:
-    """Times are a power of the roofline time, hundreds of times beyond the range, too, where trees stand still."""
+def test_predictions_extrapolate_a_power_law(table: Table, power: float) -> None:
+    """Times are a power of the roofline time. Batches of 2,048 and more lie far beyond the training range."""
     algorithms = ("IMPLICIT_GEMM",)
     rows = checked(table(24, batches=(1, 2, 4, 8, 16), algorithms=algorithms))
     fitted = BoostedTerms(rounds=60, learning_rate=0.2).fit(rows, rows.roofline_us**power)
@@ -124,8 +124,8 @@ def test_beyond_the_range_a_power_law_goes_on(table: Table, power: float) -> Non
     assert np.median((growth / expected)[is_larger]) == pytest.approx(1.0, rel=0.05)
 
 
-def test_known_answer_of_the_trend() -> None:
-    """target = 0.5 · x + 2 · z, ranges by candidate and GPU; what is new goes by the next larger group."""
+def test_trend_extrapolation_equals_the_known_answer() -> None:
+    """The target is 0.5 · x + 2 · z, with ranges by candidate and GPU; an unseen group uses the next larger one."""
     random = np.random.default_rng(0)
     terms = random.uniform(0.0, 10.0, (4000, 2))
     candidates = np.array(["a", "b"] * 2000)
@@ -140,14 +140,14 @@ def test_known_answer_of_the_trend() -> None:
     for candidate, gpu, edge in (("a", "slow", 10), ("a", "fast", 5), ("a", "new", 10), ("new", "fast", 10)):
         expected = [0.0, 0.5 * (20 - edge), 0.5 * (20 - edge) + 2.0 * (30 - edge)]
         np.testing.assert_allclose(extrapolation(candidate, gpu), expected, atol=0.1)
-    again = from_json_types(Trend, to_json_types(trend))
+    loaded = from_json_types(Trend, to_json_types(trend))
     np.testing.assert_array_equal(
-        again.extrapolation(at, np.full(3, "a"), np.full(3, "fast")), extrapolation("a", "fast")
+        loaded.extrapolation(at, np.full(3, "a"), np.full(3, "fast")), extrapolation("a", "fast")
     )
 
 
-def test_the_cost_of_a_call_is_one_for_all_gpus_of_a_library() -> None:
-    """Of each GPU the low quantile, of those the median; a slow GPU's, or a handful of rows, moves nobody's base."""
+def test_common_call_cost_is_the_median_over_gpus() -> None:
+    """The cost is the median of each GPU's low quantile, so a slow GPU or a few rows do not move it."""
     gpus = np.repeat(["a", "b", "slow", "few"], [50, 50, 50, 3])
     time_us = np.concatenate([np.full(50, 10.0), np.full(50, 14.0), np.full(50, 90.0), np.full(3, 1.0)])
     libraries = np.full(len(gpus), "cudnn")
@@ -156,6 +156,6 @@ def test_the_cost_of_a_call_is_one_for_all_gpus_of_a_library() -> None:
     assert call_costs(gpus, libraries, time_us)[CallKey("slow", "cudnn")] == 90.0
 
 
-def test_a_convolution_costs_a_call_of_its_library_alone(table: Table) -> None:
+def test_call_cost_of_convolutions_depends_on_the_library_alone(table: Table) -> None:
     rows = checked(table(6))
     assert set(BoostedTerms(**FEW).fit(rows).call_us_) == {CallKey("", "cudnn")}

@@ -1,4 +1,4 @@
-"""`Configurations`: what was measured comes back, what was not follows from other problems and GPUs."""
+"""`Configurations`: measured times are reproduced, other times follow from other problems and GPUs."""
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,8 @@ def rows(frame: pd.DataFrame) -> Rows:
     return rows_of(data.frame, data.own)
 
 
-def test_a_gpu_that_is_another_twice_as_slow_gets_its_order() -> None:
-    """The choice on the second GPU is the first one's, which is right: its times are twice as long throughout."""
+def test_gpu_at_half_the_speed_gets_the_same_picks() -> None:
+    """All times of the second GPU are doubled, so the first GPU's picks are right."""
     first = times(gpus=("our own gpu",))
     second = first.assign(gpu="twice as slow", time_us=2 * first["time_us"])
     model = Configurations().fit(rows(first))
@@ -31,23 +31,23 @@ def test_a_gpu_that_is_another_twice_as_slow_gets_its_order() -> None:
         assert holdout.time_us[picked] <= 1.05 * holdout.time_us[part].min()
 
 
-def test_what_was_measured_comes_back_and_what_failed_is_expected_to() -> None:
+def test_measured_times_and_failures_are_reproduced() -> None:
     table = rows(times(gpus=("our own gpu",)))
     model = Configurations().fit(table)
     assert model.predict(table)[table.ok] == pytest.approx(table.time_us[table.ok], rel=1e-5)
     assert model.of_rows(table)[:, 1].tolist() == (~table.ok).astype(float).tolist()
 
 
-def test_files_hold_all_of_it() -> None:
+def test_model_survives_writing_and_reading() -> None:
     table = rows(times(((64, 128), (256, 512), (1024, 2048))))
     query = rows(times(((1024, 512),)))
     model = Configurations().fit(table)
-    again = Configurations.from_files({}, model.to_files())
-    assert again.predict(query).tolist() == model.predict(query).tolist()
+    loaded = Configurations.from_files({}, model.to_files())
+    assert loaded.predict(query).tolist() == model.predict(query).tolist()
 
 
-def test_a_level_is_linear_in_the_sizes() -> None:
-    """Twice the size, twice the time: 2^x µs at x = 0 … 4 goes on to 32 µs at 5."""
+def test_level_extrapolates_linearly_in_the_sizes() -> None:
+    """The times 2^x µs at x = 0 … 4 extrapolate to 32 µs at 5."""
     x = np.arange(5.0)[:, None]
     level = Level.fit(x, np.array([0.01]), np.log(2.0) * x[:, 0], linear=1)
     assert level.at(np.array([5.0])) == pytest.approx(np.log(32), rel=0.02)

@@ -1,4 +1,4 @@
-"""Trees that learn another model's times: the sizes nearby by hand, whose times they learn, files, refusals."""
+"""Trees that learn another model's times: nearby sizes by hand, labels and their weights, files, refusals."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -17,12 +17,12 @@ from surrogate.models.registry import DECLARED, ModelDeclaration
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
-NVIDIA = [each.name for each in gpus() if each.vendor == "nvidia"]
+NVIDIA = [board.name for board in gpus() if board.vendor == "nvidia"]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 
-class Triple(TimeModel):
-    """Three times the roofline."""
+class Tripled(TimeModel):
+    """Predict three times the roofline."""
 
     name: ClassVar[str] = "triple"
 
@@ -35,10 +35,10 @@ class Triple(TimeModel):
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(DECLARED, Triple.name, ModelDeclaration(__name__, Triple.__name__, Triple.name))
+    monkeypatch.setitem(DECLARED, Tripled.name, ModelDeclaration(__name__, Tripled.__name__, Tripled.name))
     load = ModelDeclaration.load
-    monkeypatch.setattr(ModelDeclaration, "load", lambda self: Triple if self.name == Triple.name else load(self))
-    return Triple.name
+    monkeypatch.setattr(ModelDeclaration, "load", lambda self: Tripled if self.name == Tripled.name else load(self))
+    return Tripled.name
 
 
 @pytest.fixture
@@ -50,20 +50,20 @@ def rows(table: Table) -> Rows:
 @pytest.mark.parametrize(
     ("size", "factor", "scaled"),
     [
-        (64, 1.5, 96),  # in steps of 16
-        (56, 0.6, 32),  # 33.6, in steps of 8
-        (8, 1.3, 10),  # 10.4, in steps of 2: at least four of them
+        (64, 1.5, 96),  # a multiple of 16
+        (56, 0.6, 32),  # 33.6 rounded to a multiple of 8
+        (8, 1.3, 10),  # 10.4 rounded to a multiple of 2: a size has at least four steps
         (7, 1.3, 9),
         (3, 2.0, 6),
-        (1, 0.5, 1),  # never less than one step
+        (1, 0.5, 1),  # at least one step
         (128, 1.0, 128),
     ],
 )
-def test_a_size_is_scaled_in_steps_of_a_power_of_two(size: int, factor: float, scaled: int) -> None:
+def test_scaled_size_is_a_multiple_of_a_power_of_two(size: int, factor: float, scaled: int) -> None:
     np.testing.assert_array_equal(scaled_sizes(np.array([size]), np.array([factor])), [scaled])
 
 
-def test_problems_nearby_differ_in_sizes_alone_and_run_alike(rows: Rows) -> None:
+def test_nearby_problems_differ_only_in_sizes(rows: Rows) -> None:
     family = rows.family
     same = nearby_rows(rows, 2, 0.0, 0)
     assert len(same) == 2 * len(rows)
@@ -78,7 +78,7 @@ def test_problems_nearby_differ_in_sizes_alone_and_run_alike(rows: Rows) -> None
     assert _signatures(found) <= _signatures(rows)
 
 
-def test_each_problem_goes_to_one_gpu_that_was_not_measured(rows: Rows) -> None:
+def test_each_problem_is_assigned_to_one_unmeasured_gpu(rows: Rows) -> None:
     found = on_other_gpus(rows, rows, 0)
     measured = set(rows.frame["gpu"])
     assert not measured & set(found["gpu"]) and {gpu(name).vendor for name in set(found["gpu"])} == {"nvidia"}
@@ -89,22 +89,22 @@ def test_each_problem_goes_to_one_gpu_that_was_not_measured(rows: Rows) -> None:
 
 
 def _signatures(rows: Rows) -> set[tuple[object, ...]]:
-    """Each row's candidate and traits; all rows are of one setting."""
+    """Return each row's candidate and traits; all rows have one setting."""
     setting = tuple(rows.frame.iloc[0][list(rows.family.setting_names)])
     traits = rows.family.traits(problems_of(rows.frame, rows.family, setting))
-    return set(zip(rows.candidate.tolist(), *(np.asarray(each).tolist() for each in traits), strict=True))
+    return set(zip(rows.candidate.tolist(), *(np.asarray(trait).tolist() for trait in traits), strict=True))
 
 
 @pytest.mark.parametrize(("weight", "factor"), [(1e-6, 3.0), (1e6, 5.0)])
 def test_weights_decide_between_measurements_and_labels(teacher: str, rows: Rows, weight: float, factor: float) -> None:
-    """Measured times are five rooflines, labels are three: the trees follow the heavier ones."""
+    """Measured times are five rooflines and labels three; the trees follow the heavier ones."""
     model = DistilledTerms(teacher=teacher, octaves=0.0, measured_weight=weight, **FEW)
     ratio = model.fit(rows, 5.0 * rows.roofline_us).predict(rows) / rows.roofline_us
     assert np.median(ratio) == pytest.approx(factor, rel=0.02)
 
 
-def test_trees_learn_labels_where_nothing_was_measured(teacher: str, table: Table, rows: Rows) -> None:
-    """The measured problems follow the same law; new shapes are then predicted closer than without labels."""
+def test_labels_reduce_the_error_on_unmeasured_shapes(teacher: str, table: Table, rows: Rows) -> None:
+    """Measurements and labels are both three times the roofline."""
     new = checked(table(40, seed=5))
     new = new.take(new.ok)
     truth = 3.0 * new.roofline_us
@@ -121,15 +121,15 @@ def test_trees_learn_labels_where_nothing_was_measured(teacher: str, table: Tabl
     assert error[8] < error[1] < 0.3
 
 
-def test_it_comes_back_from_its_files_as_one_ensemble(rows: Rows) -> None:
+def test_model_is_stored_as_one_ensemble(rows: Rows) -> None:
     model = DistilledTerms(teacher="boosted-seer", copies=1, **FEW).fit(rows)
     times = model.times()
     assert times is not None and len(times.trees.roots) == FEW["rounds"]
-    again = DistilledTerms.from_files(model.get_params(), model.to_files())
-    np.testing.assert_allclose(again.predict(rows), model.predict(rows), rtol=1e-6)
+    loaded = DistilledTerms.from_files(model.get_params(), model.to_files())
+    np.testing.assert_allclose(loaded.predict(rows), model.predict(rows), rtol=1e-6)
     assert np.median(np.abs(model.predict(rows) / rows.time_us - 1)) < 0.1
     taught = DistilledTerms(teacher="boosted-seer", copies=1, **FEW)
-    taught.fitted_parts = {"boosted-seer": Triple().fit(rows)}
+    taught.fitted_parts = {"boosted-seer": Tripled().fit(rows)}
     assert (taught.fit(rows).predict(rows) != model.predict(rows)).any()
 
 

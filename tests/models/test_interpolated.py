@@ -15,7 +15,7 @@ MS, NS, KS = (16, 64, 256, 1024), (256, 512, 1024, 2048), (512, 1024, 2048, 4096
 
 
 def products(ms=MS, ns=NS, ks=KS, gpu: str = "h100-sxm") -> Rows:
-    """Matrix products in bf16 whose times are smooth in the sizes, not in the terms alone."""
+    """Return bf16 matrix products with times that are smooth in the sizes but not in the terms alone."""
     m, n, k = (axis.ravel() for axis in np.meshgrid(ms, ns, ks, indexing="ij"))
     time_us = 4 + 2e-6 * (m * n * k) ** 0.8 + 1e-5 * n * k**0.9
     frame = pd.DataFrame({"m": m, "n": n, "k": k, "batch": 1, "time_us": time_us}).assign(
@@ -39,7 +39,7 @@ def fitted() -> InterpolatedTerms:
 
 
 def measured(values: np.ndarray) -> MeasuredRows:
-    """`products` with these values."""
+    """Return the rows of `products` with these values."""
     rows = products()
     part = GridPart.of(np.zeros(len(rows), dtype=int), sizes_of(rows), values)
     return part.measured(Lines.of(rows.family.lines, rows.family.size_names), [1])
@@ -53,19 +53,19 @@ def keys_of(grid: MeasuredRows, rows: Rows) -> np.ndarray:
     return grid.lines.keys(np.zeros(len(rows), dtype=int), sizes_of(rows))
 
 
-def test_between_two_places_of_a_line_values_are_linear_in_the_logarithm() -> None:
+def test_values_between_two_points_are_linear_in_log_size() -> None:
     rows, query = products(), products(ns=(700,))
     grid = measured(np.log2(rows.frame["n"].to_numpy()) * 0.5 - np.log2(rows.frame["k"].to_numpy()) * 0.25)
     found, gaps = grid.between(keys_of(grid, query)[:, 1:])
     by_k, by_n = found[:, 0], found[:, 1]
     expected = np.log2(700) * 0.5 - np.log2(query.frame["k"]) * 0.25
     np.testing.assert_allclose(by_n, expected, atol=0.005)
-    assert np.isnan(by_k).all()  # no product with n = 700 was measured, whatever its k
+    assert np.isnan(by_k).all()  # no measured product has n = 700
     down, up = np.log2(700 / 512), np.log2(1024 / 700)
     np.testing.assert_allclose(gaps[:, 1], 2 * down * up / (down + up), atol=0.01)
 
 
-def test_a_row_is_never_its_own_neighbour() -> None:
+def test_row_is_never_its_own_neighbour() -> None:
     inner = (products().frame["n"] == 512).to_numpy()
     grid = measured(np.where(inner, 1.0, 0.0))
     keys = keys_of(grid, products())
@@ -73,7 +73,7 @@ def test_a_row_is_never_its_own_neighbour() -> None:
     assert (by_n[inner] == 0.0).all() and (grid.at(keys[:, 0])[inner] == 1.0).all()
 
 
-def test_several_sizes_may_grow_together() -> None:
+def test_line_may_change_several_sizes_together() -> None:
     sizes = np.array([[1, 32], [2, 16], [4, 8], [4, 16]])
     keys = Lines.of([{"batch": 1, "heads": -1}], ["batch", "heads"]).keys(np.zeros(4, dtype=int), sizes)
     lines = (keys[:, 1] >> np.uint64(16)).tolist()
@@ -81,35 +81,35 @@ def test_several_sizes_may_grow_together() -> None:
 
 
 @given(st.sets(st.tuples(*[st.integers(0, 2**17)] * 3), min_size=2, max_size=300))
-def test_no_two_problems_share_a_key(problems: set[tuple[int, ...]]) -> None:
+def test_different_problems_have_different_keys(problems: set[tuple[int, ...]]) -> None:
     code, *sizes = np.array(sorted(problems)).T
     keys = Lines.of([], ["m", "n"]).keys(code, np.stack(sizes, axis=1))
     assert len(np.unique(keys)) == len(problems)
 
 
-def test_a_measured_problem_has_its_measured_time(fitted) -> None:
+def test_measured_problem_gets_its_measured_time(fitted) -> None:
     rows = products()
     np.testing.assert_allclose(fitted.predict(rows), rows.time_us, rtol=0.003)
 
 
-def test_new_shapes_and_new_batches_lie_near_the_law(fitted) -> None:
+def test_unmeasured_shapes_and_batches_are_within_15_percent(fitted) -> None:
     for rows in (products(ns=(768,)), products(ms=(40, 500)), products(ms=(128,), ks=(3000,))):
         assert np.median(np.abs(fitted.predict(rows) / rows.time_us - 1)) < 0.15
 
 
 @pytest.mark.parametrize("rows", [products(gpu="b200"), products(ns=(256 * 64,), ks=(8192,)), products(ms=(1 << 20,))])
-def test_far_from_every_measurement_the_terms_alone_answer(fitted, rows: Rows) -> None:
+def test_distant_problems_get_the_prediction_of_the_terms(fitted, rows: Rows) -> None:
     np.testing.assert_allclose(fitted.predict(rows), fitted.terms_.predict(rows), rtol=1e-6)
 
 
-def test_a_candidate_of_another_gpu_is_answered_by_the_terms() -> None:
+def test_candidate_measured_on_another_gpu_gets_the_prediction_of_the_terms() -> None:
     both = pd.concat([products().frame, products(gpu="b200").frame.assign(algorithm="cute")], ignore_index=True)
     fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(checked(both))
     unmeasured = checked(products().frame.assign(algorithm="cute"))
     np.testing.assert_allclose(fitted.predict(unmeasured), fitted.terms_.predict(unmeasured), rtol=1e-6)
 
 
-def test_files_keep_it(fitted) -> None:
-    again = InterpolatedTerms.from_files(fitted.get_params(), fitted.to_files())
+def test_model_survives_writing_and_reading(fitted) -> None:
+    loaded = InterpolatedTerms.from_files(fitted.get_params(), fitted.to_files())
     rows = products(ms=(64, 100), ns=(512, 700))
-    np.testing.assert_allclose(again.predict(rows), fitted.predict(rows), rtol=1e-6)
+    np.testing.assert_allclose(loaded.predict(rows), fitted.predict(rows), rtol=1e-6)

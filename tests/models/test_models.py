@@ -1,4 +1,4 @@
-"""What every model keeps, on convolutions and on operators; and known answers of each."""
+"""Properties that every model has, on convolutions and on operators, and known answers of each model."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ LEARNED = {
     "mlp": 0.4,
     "seer-time-only": 0.4,
 }
-"""Model → largest median log error on what it learned from; a new model's own test says what it must reach."""
+"""Largest median log error of each model on its training rows."""
 
 
 def _model(name: str) -> TimeModel:
@@ -55,7 +55,7 @@ def _model(name: str) -> TimeModel:
 
 
 def _fitted(name: str, rows: Rows) -> TimeModel:
-    """The model, fitted; one that cannot learn from these rows says why, and has tests of its own."""
+    """Return the fitted model; skip the test with the reason if the model cannot learn from these rows."""
     try:
         return _model(name).fit(rows)
     except InputError as error:
@@ -69,7 +69,7 @@ def rows(table: Table) -> Rows:
 
 @pytest.fixture(scope="module")
 def products() -> Rows:
-    """Two libraries' times of the same matrix products, each a power law of the sizes."""
+    """Return times of the same matrix products in two libraries, each a power law of the sizes."""
     gpus, speed = {"t4": 2.0, "v100-sxm2-16gb": 1.0}, {"cublas": 1.0, "cutlass": 1.3}
     rows = every(gpu=gpus, library=speed, m=(16, 64, 256, 1024), n=(64, 512, 4096), k=(128, 1024))
     slow = rows["library"].map(speed) * rows["gpu"].map(gpus)
@@ -79,13 +79,13 @@ def products() -> Rows:
 
 
 @pytest.mark.parametrize("name", LEARNED)
-def test_it_learns(rows: Rows, name: str) -> None:
+def test_model_learns_its_training_rows(rows: Rows, name: str) -> None:
     predicted = _model(name).fit(rows).predict(rows)
     assert np.median(np.abs(np.log(predicted[rows.ok] / rows.time_us[rows.ok]))) < LEARNED[name]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_says_the_same_again_and_leaves_its_input_alone(rows: Rows, name: str) -> None:
+def test_refitted_model_predicts_the_same_and_input_is_unchanged(rows: Rows, name: str) -> None:
     features, frame = rows.features.copy(), rows.frame.copy(deep=True)
     model = _model(name)
     first = _fitted(name, rows).predict(rows)
@@ -96,46 +96,46 @@ def test_it_says_the_same_again_and_leaves_its_input_alone(rows: Rows, name: str
 
 
 @pytest.mark.parametrize("name", [name for name in LEARNED if name not in CONV_ONLY])
-def test_it_serves_any_family(products: Rows, name: str) -> None:
+def test_model_learns_any_family(products: Rows, name: str) -> None:
     predicted = _model(name).fit(products).predict(products)
     assert np.isfinite(predicted).all() and (predicted > 0).all()
     assert np.median(np.abs(np.log(predicted / products.time_us))) < 0.4
 
 
 @pytest.mark.parametrize("name", CONV_ONLY)
-def test_seers_models_know_convolutions_alone(refused, products: Rows, name: str) -> None:
+def test_seer_models_refuse_other_families(refused, products: Rows, name: str) -> None:
     with refused("gemm"):
         _model(name).fit(products)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_that_did_not_run_are_not_learned_from(rows: Rows, name: str) -> None:
-    lies = checked(rows.frame.assign(time_us=rows.frame["time_us"].fillna(1e9)))
-    np.testing.assert_array_equal(_fitted(name, lies).predict(rows), _fitted(name, rows).predict(rows))
+def test_times_of_failed_rows_are_ignored(rows: Rows, name: str) -> None:
+    with_false_times = checked(rows.frame.assign(time_us=rows.frame["time_us"].fillna(1e9)))
+    np.testing.assert_array_equal(_fitted(name, with_false_times).predict(rows), _fitted(name, rows).predict(rows))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_nothing_to_learn_from(refused, rows: Rows, name: str) -> None:
+def test_fit_without_any_time_is_refused(refused, rows: Rows, name: str) -> None:
     with refused("at least one row"):
         _model(name).fit(checked(rows.frame.assign(status="failed", time_us=np.nan)))
 
 
 @pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if cls.storable])
-def test_stored_and_loaded_it_predicts_the_same(rows: Rows, name: str) -> None:
+def test_loaded_model_predicts_the_same(rows: Rows, name: str) -> None:
     fitted = _fitted(name, rows)
-    again = type(fitted).from_files(fitted.get_params(), fitted.to_files())
-    np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
+    loaded = type(fitted).from_files(fitted.get_params(), fitted.to_files())
+    np.testing.assert_array_equal(loaded.predict(rows), fitted.predict(rows))
 
 
 @pytest.mark.parametrize("name", ["forest", "mlp", "li-et-al", "always-best-single", "seer-time-only"])
-def test_a_candidate_that_training_did_not_hold_has_no_time(rows: Rows, name: str) -> None:
-    other = checked(rows.frame.assign(algorithm="GEMM").drop_duplicates([*SIZE_COLUMNS, "gpu"]))
-    assert np.isnan(_model(name).fit(rows).predict(other)).all()
+def test_unseen_candidate_gets_no_time(rows: Rows, name: str) -> None:
+    unseen = checked(rows.frame.assign(algorithm="GEMM").drop_duplicates([*SIZE_COLUMNS, "gpu"]))
+    assert np.isnan(_model(name).fit(rows).predict(unseen)).all()
 
 
 @pytest.mark.parametrize("name", ["linear-terms", "boosted-terms", "forest"])
-def test_it_is_a_scikit_learn_estimator(rows: Rows, name: str) -> None:
-    """On a plain table of a dataset's rows, with times as the target."""
+def test_model_is_a_scikit_learn_estimator(rows: Rows, name: str) -> None:
+    """scikit-learn gives the model a DataFrame of dataset rows, with times as the target."""
     frame = rows.frame[rows.ok].reset_index(drop=True)
     target = frame.pop("time_us").to_numpy()
     frame = frame.drop(columns="status")
@@ -153,7 +153,7 @@ def test_it_is_a_scikit_learn_estimator(rows: Rows, name: str) -> None:
 # --- known answers -------------------------------------------------------------------------------------------------
 
 
-def test_the_roofline_is_that_of_the_algorithms_own_work(rows: Rows) -> None:
+def test_roofline_counts_the_work_of_each_algorithm(rows: Rows) -> None:
     frame, predicted = rows.frame, Roofline().fit(rows).predict(rows)
     assert len(frame) > 17
     for i in range(0, len(frame), 17):
@@ -166,25 +166,25 @@ def test_the_roofline_is_that_of_the_algorithms_own_work(rows: Rows) -> None:
 
 
 def _ranked(table: Table, times: list[list[float]], gpu_name: str = "Tesla T4") -> Rows:
-    """One problem per list; NaN marks an algorithm that did not run."""
+    """Return one problem per list of times; NaN marks an algorithm that did not run."""
     names = ("IMPLICIT_GEMM", "FFT", "WINOGRAD")
     frame = table(len(times), batches=(1,), gpus=(gpu_name,), algorithms=names)
     flat = np.array(times).ravel()
     return checked(frame.assign(time_us=flat, status=np.where(np.isnan(flat), "not_supported", "ok")))
 
 
-def test_always_best_single_by_hand(table: Table) -> None:
-    # Slowdowns 1, 4, 2 and 1, 1, –: Winograd is missing in the second, where the slowest is 1, log 0.
+def test_always_best_single_costs_equal_the_hand_calculation(table: Table) -> None:
+    # Slowdowns are 1, 4, 2 and 1, 1, 1: Winograd did not run in the second problem, so it gets the slowest's slowdown.
     rows = _ranked(table, [[10, 40, 20], [30, 30, np.nan]])
     cost = AlwaysBestSingle().fit(rows).predict(rows)
     assert cost[:3] == pytest.approx([0, np.log(4) / 2, np.log(2) / 2])
-    # Winograd is best where it runs (once), yet counts as 4 in the two others.
+    # Winograd is best in the first problem; in the others it did not run and counts as the slowest.
     rows = _ranked(table, [[10, 40, 9], [10, 40, np.nan], [10, 40, np.nan]])
     expected = [np.log(10 / 9) / 3, (np.log(40 / 9) + 2 * np.log(4)) / 3, 2 * np.log(4) / 3]
     assert AlwaysBestSingle().fit(rows).predict(rows)[:3] == pytest.approx(expected)
 
 
-def test_each_gpu_has_its_own_habit_and_a_new_one_the_overall(table: Table) -> None:
+def test_average_rank_is_per_gpu_and_overall_for_a_new_gpu(table: Table) -> None:
     t4, xp = _ranked(table, [[10, 20, 40]]), _ranked(table, [[40, 20, 10]], "TITAN Xp")
     model = AlwaysBestSingle().fit(rows_of(pd.concat([t4.frame, xp.frame], ignore_index=True)))
     assert np.argsort(model.predict(t4)).tolist() == [0, 1, 2]
@@ -195,7 +195,7 @@ def test_each_gpu_has_its_own_habit_and_a_new_one_the_overall(table: Table) -> N
 
 @pytest.fixture(scope="module")
 def power_law(table: Table) -> Rows:
-    """Times that are a power law of the sizes, another one for each algorithm: linear in the logarithms."""
+    """Return times that are a power law of the sizes for each algorithm: linear in the logarithms."""
     frame = table(16, batches=(1, 2, 8, 32))
     power = frame["algorithm"].map({"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "FFT": 0.5, "WINOGRAD": 0.9})
     time_us = 3.0 * frame["n"] ** power * frame["c"] ** 0.7 * np.where(frame["gpu"] == "Tesla T4", 2.0, 1.0)
@@ -203,61 +203,60 @@ def power_law(table: Table) -> Rows:
 
 
 @pytest.mark.parametrize("kind", [LinearDims, LinearTerms])
-def test_ridge_finds_a_power_law_and_shrinks_to_the_mean(power_law: Rows, kind: type[LinearDims]) -> None:
+def test_ridge_recovers_a_power_law_and_shrinks_to_the_mean(power_law: Rows, kind: type[LinearDims]) -> None:
     rows = power_law
     predicted = kind(alpha=1e-6).fit(rows).predict(rows)
     np.testing.assert_allclose(predicted[rows.ok], rows.time_us[rows.ok], rtol=1e-3)
-    heavy = kind(alpha=1e12).fit(rows).predict(rows)
+    regularised = kind(alpha=1e12).fit(rows).predict(rows)
     for name in np.unique(rows.candidate):
-        mine = rows.candidate == name
-        mean = np.exp(np.log(rows.time_us[mine & rows.ok]).mean())
-        np.testing.assert_allclose(heavy[mine], mean, rtol=1e-5)
+        of_candidate = rows.candidate == name
+        mean = np.exp(np.log(rows.time_us[of_candidate & rows.ok]).mean())
+        np.testing.assert_allclose(regularised[of_candidate], mean, rtol=1e-5)
     unseen = kind().fit(rows.take(rows.candidate != "cudnn|fwd|FFT")).predict(rows)
     assert np.isfinite(unseen).all() and (unseen > 0).all()
 
 
-def test_li_et_als_own_law_comes_back(table: Table) -> None:
-    """The invented times are launch + speed · FLOPs, each GPU and algorithm with its own speed."""
+def test_li_et_al_recovers_times_linear_in_flops(table: Table) -> None:
+    """The synthetic times are a launch time plus FLOPs times a factor of the GPU and algorithm."""
     rows = checked(table(24, batches=(1, 8), noise=0.0))
     ungrouped = rows.take((rows.stratum != "grouped") & rows.ok)
     np.testing.assert_allclose(LiEtAl().fit(ungrouped).predict(ungrouped), ungrouped.time_us, rtol=1e-4)
 
 
 def test_li_et_al_scales_a_new_gpu_by_its_peak(table: Table) -> None:
-    """Efficiencies learned on the T4 serve the V100: about its peak's ratio (14.1–15.7 over 8.1 TFLOP/s) faster."""
-    big: dict[str, Any] = {"batches": (64,), "algorithms": ("IMPLICIT_GEMM",), "noise": 0.0}
-    mine = checked(table(40, gpus=("Tesla T4",), **big))
-    other = checked(table(40, gpus=("Tesla V100-SXM2-16GB",), **big))
-    fitted = LiEtAl().fit(mine)
-    speedup = fitted.predict(mine) / fitted.predict(other)
-    assert 1.6 < speedup[np.argmax(mine.time_us)] < 2.1
+    """The V100's peak is 14.1–15.7 TFLOP/s, the T4's 8.1; efficiencies learned on the T4 are kept."""
+    options: dict[str, Any] = {"batches": (64,), "algorithms": ("IMPLICIT_GEMM",), "noise": 0.0}
+    on_t4 = checked(table(40, gpus=("Tesla T4",), **options))
+    on_v100 = checked(table(40, gpus=("Tesla V100-SXM2-16GB",), **options))
+    fitted = LiEtAl().fit(on_t4)
+    speedup = fitted.predict(on_t4) / fitted.predict(on_v100)
+    assert 1.6 < speedup[np.argmax(on_t4.time_us)] < 2.1
 
 
-def test_a_forest_never_leaves_the_measured_times_and_an_mlp_stays_finite(rows: Rows) -> None:
-    far = checked(rows.frame.assign(n=4096))
-    predicted = Forest(trees=8).fit(rows).predict(far)
+def test_forest_stays_within_measured_times_and_mlp_stays_finite(rows: Rows) -> None:
+    extrapolated = checked(rows.frame.assign(n=4096))
+    predicted = Forest(trees=8).fit(rows).predict(extrapolated)
     assert np.nanmin(rows.time_us) <= predicted.min() and predicted.max() <= np.nanmax(rows.time_us)
-    absurd = Mlp(**FAST["mlp"]).fit(rows).predict(checked(rows.frame.assign(n=10**6)))
-    assert np.isfinite(absurd).all()
+    huge_batch = Mlp(**FAST["mlp"]).fit(rows).predict(checked(rows.frame.assign(n=10**6)))
+    assert np.isfinite(huge_batch).all()
 
 
-def test_a_linear_model_keeps_to_the_range_along_its_minor_components(table: Table) -> None:
-    """A row whose columns are torn apart, each within its range, is no farther off than training allows.
+def test_linear_model_clips_its_minor_components_to_the_training_range(table: Table) -> None:
+    """Permuting each column independently leaves values in range but breaks their correlations.
 
-    Along the largest components, the sizes, nothing is clipped.
-    """
+    The largest components (the sizes) are not clipped."""
     rows = checked(table(24))
     rows = rows.take(rows.ok)
     fitted = LinearTerms(alpha=1e-3).fit(rows)
     np.testing.assert_allclose(fitted.predict(rows), _unclipped(fitted).predict(rows), rtol=1e-6)
     random = np.random.default_rng(0)
-    torn = np.column_stack([random.permutation(column) for column in rows.features.T])
-    strange = replace(rows, features=torn)
-    ratio = np.abs(np.log(fitted.predict(strange) / rows.time_us))
-    assert ratio.max() < np.abs(np.log(_unclipped(fitted).predict(strange) / rows.time_us)).max()
+    permuted = np.column_stack([random.permutation(column) for column in rows.features.T])
+    inconsistent = replace(rows, features=permuted)
+    ratio = np.abs(np.log(fitted.predict(inconsistent) / rows.time_us))
+    assert ratio.max() < np.abs(np.log(_unclipped(fitted).predict(inconsistent) / rows.time_us)).max()
 
 
 def _unclipped(model: LinearTerms) -> LinearTerms:
-    """The same weights, as a bundle of version 0.3.0 holds them."""
+    """Return the model without its ranges, as bundles of version 0.3.0 stored it."""
     fits = {name: {key: fit[key] for key in ("weights", "intercept")} for name, fit in model.fits_.items()}
     return LinearTerms.from_files(model.get_params(), {"coefficients.json": json.dumps(fits).encode()})

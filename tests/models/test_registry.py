@@ -1,4 +1,4 @@
-"""The registry of models is complete: what one lacks is told, with the file to touch."""
+"""The registry of models is complete; a failure names the file to change."""
 
 import ast
 from functools import cache
@@ -22,7 +22,7 @@ def _file(model: ModelDeclaration) -> str:
 
 @cache
 def _names_in_tests() -> frozenset[str]:
-    """What tests use by name: identifiers that are not merely imported, and texts inside of test functions."""
+    """Return the names that tests use: identifiers that are not merely imported, and texts inside test functions."""
     names: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         if path != Path(__file__).resolve():
@@ -34,12 +34,12 @@ def _names_in_tests() -> frozenset[str]:
 
 
 @each_model
-def test_it_says_what_it_is_in_one_line(model: ModelDeclaration) -> None:
+def test_model_has_one_line_of_help(model: ModelDeclaration) -> None:
     assert 0 < len(model.help) <= 100 and model.help.isprintable(), f"{_file(model)}: give {model.cls} a line of `help`"
 
 
 @each_model
-def test_what_is_read_from_the_source_is_what_the_class_says(model: ModelDeclaration) -> None:
+def test_declaration_read_from_the_source_equals_the_class(model: ModelDeclaration) -> None:
     cls = model.load()
     assert issubclass(cls, TimeModel) and model_class(model.name) is cls
     for flag in ("name", "help", "predicts_time", "storable", "on_request"):
@@ -48,17 +48,17 @@ def test_what_is_read_from_the_source_is_what_the_class_says(model: ModelDeclara
 
 
 @each_model
-def test_a_test_exercises_it_by_name(model: ModelDeclaration) -> None:
+def test_model_is_named_in_a_test(model: ModelDeclaration) -> None:
     file = f"tests/models/test_{model.home.rpartition('.')[2]}.py"
     assert {model.cls, model.name} & _names_in_tests(), f"{file}: write a test of {model.cls} with a known answer"
 
 
 @each_model
-def test_it_says_what_a_search_may_set(model: ModelDeclaration) -> None:
-    """A search tries its defaults first, so these lie inside the ranges."""
+def test_search_ranges_contain_the_defaults(model: ModelDeclaration) -> None:
+    """A search tries the defaults first."""
     cls = model.load()
     words = f"{_file(model)}: annotate what a search may set (`SearchRange`), or give {model.cls} `tunable = False`"
-    drawn = cls.space(_Drawn()) if cls.tunable else {}
+    drawn = cls.space(TrialOfZeros()) if cls.tunable else {}
     assert bool(drawn) is cls.tunable, words
     if drawn:
         assert cls.space(optuna.trial.FixedTrial(cls().get_params())) == {
@@ -66,8 +66,8 @@ def test_it_says_what_a_search_may_set(model: ModelDeclaration) -> None:
         }
 
 
-class _Drawn(optuna.trial.FixedTrial):
-    """Any value at all."""
+class TrialOfZeros(optuna.trial.FixedTrial):
+    """Suggest zero for every parameter."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -76,13 +76,13 @@ class _Drawn(optuna.trial.FixedTrial):
         return 0
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_error_for_an_unknown_model_suggests_the_nearest_name() -> None:
     assert DEFAULT_MODEL in MODELS and set(MODELS) < set(DECLARED)
     with pytest.raises(InputError, match=DEFAULT_MODEL):
         model_class(DEFAULT_MODEL[:-1])
 
 
-def test_a_range_of_whole_numbers_draws_whole_numbers() -> None:
+def test_integer_range_suggests_integers() -> None:
     trial = optuna.trial.FixedTrial({"trees": 30, "share": 0.5})
     assert SearchRange(20, 120, log=True).suggested(trial, "trees") == 30
     assert SearchRange(0.0, 1.0).suggested(trial, "share") == 0.5

@@ -1,4 +1,4 @@
-"""Launched blocks, B_max, and the names of variants."""
+"""Launched blocks, tiles, classes and names of variants."""
 
 import numpy as np
 import pytest
@@ -11,23 +11,23 @@ SIZES = physics.Sizes(batch=128, channels=64, outputs=130, width=56, out_width=5
 
 
 @cases(__file__)
-def test_launched_blocks(algorithm: str, tile: str, blocks: int) -> None:
+def test_launched_blocks_equal_the_known_answer(algorithm: str, tile: str, blocks: int) -> None:
     assert physics.launched_blocks(algorithm, tile, SIZES) == blocks
 
 
-def test_five_by_five_filters() -> None:
-    """⌈128·6²/128⌉ = 36 rows of blocks, 169 GEMMs."""
+def test_blocks_of_five_by_five_filters_equal_the_hand_calculation() -> None:
+    """There are ⌈128·6²/128⌉ = 36 rows of blocks and 169 GEMMs."""
     assert physics.winograd_nonfused_blocks(128, 54, 130, 5, 128) == 36 * 2 * 169
 
 
 @pytest.mark.parametrize("tile", ["", "some_kernel", "128", "1x2x3x4"])
-def test_a_name_that_is_no_tile_has_no_rule(tile: str) -> None:
+def test_unreadable_tile_gives_no_blocks(tile: str) -> None:
     assert physics.tile_sizes(tile) == ()
     assert np.isnan(physics.launched_blocks("GEMM", tile, SIZES))
 
 
-def test_gemm_p_tile_by_outputs() -> None:
-    """Both sides of every edge of the rule."""
+def test_gemm_p_tile_depends_on_the_outputs() -> None:
+    """The outputs are the two sides of every edge of the rule."""
     edges = [1, 32, 33, 64, 65, 96, 97, 128, 129, 192, 193, 256, 257, 320, 321]
     tiles = [0, 0, 1, 1, 0, 0, 2, 2, 1, 1, 2, 2, 1, 1, 2]
     assert [gemm_p_tile(k) for k in edges] == tiles
@@ -36,16 +36,16 @@ def test_gemm_p_tile_by_outputs() -> None:
 
 
 @cases(__file__)
-def test_variant_names(algorithm: str, kernel: str, tile: object, expected: str) -> None:
+def test_variant_name_equals_the_known_answer(algorithm: str, kernel: str, tile: object, expected: str) -> None:
     assert variant_name(algorithm, kernel, tile) == expected
 
 
-def test_kernel_class_at_its_edges() -> None:
+def test_kernel_class_changes_at_its_thresholds() -> None:
     fp32, dram = np.array([80, 79.9, 79.9, 100]), np.array([100, 80, 79.9, 0])
     np.testing.assert_array_equal(physics.kernel_class(fp32, dram), [0, 1, 2, 0])
     assert [physics.kernel_class(a, b) for a, b in zip(fp32, dram, strict=True)] == [0, 1, 2, 0]
 
 
-def test_roofline_class() -> None:
+def test_roofline_class_is_the_larger_bound() -> None:
     found = physics.roofline_class(np.array([2.0, 2, 1, 9]), np.array([1.0, 2, 2, 1]), np.array([1.0, 5, 5, 0.9]))
     np.testing.assert_array_equal(found, [0, 0, 1, 2])

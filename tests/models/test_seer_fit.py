@@ -1,4 +1,4 @@
-"""Relative least squares."""
+"""Least squares of relative errors."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,14 +13,14 @@ TERMS = np.column_stack([np.geomspace(1e3, 1e12, 40), np.tile([1.0, 5.0, 30.0, 2
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3), st.booleans())
-def test_predictions_come_back_over_nine_decades(raw: list[float], nonnegative: bool) -> None:
+def test_relative_fit_recovers_targets_over_nine_decades(raw: list[float], nonnegative: bool) -> None:
     truth = np.array(raw) * [1e-9, 1.0, 1.0]
     target = TERMS @ truth
     np.testing.assert_allclose(TERMS @ relative_fit(TERMS, target, nonnegative=nonnegative), target, rtol=1e-7)
 
 
-def test_the_relative_residual_is_what_counts() -> None:
-    """One constant for the targets 1 and 100: Σ(a/t − 1)² is least at a = Σ(1/t) / Σ(1/t²)."""
+def test_relative_fit_minimises_the_relative_residual() -> None:
+    """For the targets 1 and 100, Σ(a/t − 1)² has its minimum at a = Σ(1/t) / Σ(1/t²)."""
     found = relative_fit(np.ones((2, 1)), np.array([1.0, 100.0]))
     np.testing.assert_allclose(found, [1.01 / 1.0001])
     np.testing.assert_allclose(
@@ -38,13 +38,13 @@ def test_nonnegative_coefficients_stay_at_zero() -> None:
     np.testing.assert_allclose(found[0], best)
 
 
-def test_a_column_of_zeros_is_harmless() -> None:
+def test_column_of_zeros_gets_a_zero_coefficient() -> None:
     x = np.column_stack([np.arange(1.0, 9), np.zeros(8)])
     for nonnegative in (False, True):
         np.testing.assert_allclose(relative_fit(x, 3 * x[:, 0], nonnegative=nonnegative), [3, 0], atol=1e-12)
 
 
-def test_a_form_never_turns_negative() -> None:
+def test_form_never_predicts_a_negative_time() -> None:
     fit = FormFit.of((np.array([4.0, 8.0]), 1.0), np.array([1.0, 9.0]))
     np.testing.assert_allclose(fit.predict((np.array([6.0, 1.0]), 1.0)), [5.0, 1.0])
     assert from_json_types(FormFit, to_json_types(fit)) == fit

@@ -1,4 +1,4 @@
-"""Worked values of SEER's formulas: relative predictions (model / time) of the original's functions."""
+"""SEER's formulas against values computed with SEER's published functions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,18 +34,20 @@ TERMS = {
 
 
 def weighted_sum(coefficients: Sequence[float], terms: f.Terms) -> Any:
-    """Σ coefficient · term, in the unit of the fitted target."""
+    """Return Σ coefficient · term, in the unit of the fitted target."""
     return sum(coefficient * term for coefficient, term in zip(coefficients, terms, strict=True))
 
 
 @cases(__file__)
-def test_worked_values(name: str, coefficients: list[float], unit: str, expected: list[float]) -> None:
+def test_relative_predictions_equal_the_published_functions(
+    name: str, coefficients: list[float], unit: str, expected: list[float]
+) -> None:
     np.testing.assert_allclose(weighted_sum(coefficients, TERMS[name]) / UNITS[unit], expected, rtol=1e-12)
 
 
 @cases(__file__)
-def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, under: float) -> None:
-    """A full wave and a single block; plain Python numbers."""
+def test_terms_of_a_full_wave_and_of_a_single_block(blocks: int, compute: float, memory: float, under: float) -> None:
+    """The arguments are Python numbers, not arrays."""
     w = f.waves(blocks, 240)
     assert w.count == 1
     found = (
@@ -57,5 +59,5 @@ def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, u
 
 
 @cases(__file__)
-def test_waves(blocks: int, b_max: int, count: int, share: float) -> None:
+def test_waves_equal_the_hand_calculation(blocks: int, b_max: int, count: int, share: float) -> None:
     assert f.waves(blocks, b_max) == pytest.approx((count, share))

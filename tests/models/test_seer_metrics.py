@@ -1,4 +1,4 @@
-"""The main kernel of every row, from a kernel table."""
+"""The main kernel of every row, found in a kernel table."""
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ def kernel(algorithm: str, index: int, name: str, **values: object) -> dict[str,
     return {**SETTING, **SIZES, "algorithm": algorithm, "kernel_index": index, "kernel_name": name, **values}
 
 
-def test_the_kernel_with_the_most_instructions_is_the_main_one() -> None:
+def test_kernel_with_the_most_instructions_is_the_main_kernel() -> None:
     kernels = pd.DataFrame(
         [
             kernel("GEMM", 0, "im2col4d_kernel", time_us=70.0, fp32_instructions=10.0, blocks=5.0),
@@ -43,14 +43,14 @@ def test_the_kernel_with_the_most_instructions_is_the_main_one() -> None:
     assert found[list(METRIC_COLUMNS)].iloc[0].isna().to_numpy().all()
 
 
-def test_without_counters_the_longest_kernel_is_the_main_one() -> None:
+def test_without_counters_the_longest_kernel_is_the_main_kernel() -> None:
     kernels = pd.DataFrame([kernel("GEMM", i, f"k{i}", time_us=t) for i, t in enumerate((3.0, 8.0, 8.0))])
     row = with_kernel_metrics(problems("GEMM"), kernels).iloc[0]
     assert (row["variant"], row["main_kernel_us"], row["other_kernels_us"]) == ("k1", 8, 11)
     assert np.isnan(row["kernel_class"])
 
 
-def test_the_class_is_the_tables_or_that_of_the_utilisations() -> None:
+def test_kernel_class_comes_from_the_table_or_from_utilisation() -> None:
     kernels = pd.DataFrame(
         [
             kernel("GEMM", 0, "a", fp32_utilization_pct=70.0, dram_utilization_pct=90.0),
@@ -63,18 +63,18 @@ def test_the_class_is_the_tables_or_that_of_the_utilisations() -> None:
     assert found["kernel_class"].tolist() == [1, 2, 1]
 
 
-def test_a_missing_b_max_comes_from_the_launch() -> None:
-    """TITAN V has 80 SMs; 256 threads with 122 registers: 65536 // (8 warps × 4096) = 2 blocks on each."""
+def test_missing_b_max_is_computed_from_the_launch() -> None:
+    """Each of a TITAN V's 80 SMs holds 2 blocks of 256 threads with 122 registers: 65536 // (8 × 4096)."""
     kernels = pd.DataFrame([kernel("GEMM", 0, "a", **LAUNCH), kernel("WINOGRAD", 0, "b", **LAUNCH, b_max=77.0)])
     assert with_kernel_metrics(problems("GEMM", "WINOGRAD"), kernels)["b_max"].tolist() == [160, 77]
 
 
-def test_joining_twice_changes_nothing() -> None:
+def test_joining_twice_equals_joining_once() -> None:
     kernels = pd.DataFrame([kernel("GEMM", 0, "a", time_us=1.0, waves=3.0)])
     once = with_kernel_metrics(problems("GEMM"), kernels)
     pd.testing.assert_frame_equal(with_kernel_metrics(once, kernels), once)
 
 
-def test_a_table_of_bare_launches_is_refused(refused) -> None:
+def test_kernel_table_without_problem_columns_is_refused(refused) -> None:
     with refused("kernel table lacks ", "algorithm"):
         with_kernel_metrics(problems("GEMM"), pd.DataFrame({"kernel_name": ["a"], "kernel_index": [0]}))

@@ -23,11 +23,11 @@ ANSWERS = known_answers(__file__)
 
 GPU = "TITAN Xp"
 TITAN_XP_B_MAX = ANSWERS["titan_xp_b_max"]
-"""Algorithm → tile → blocks that a Titan Xp holds at once."""
-COUNTED = tuple(TITAN_XP_B_MAX)
+"""Resident blocks of a Titan Xp by algorithm and tile."""
+WITH_COUNTERS = tuple(TITAN_XP_B_MAX)
 CLASS_PCT = ((90.0, 90.0), (70.0, 80.0), (30.0, 30.0))
 TIME = ((2e-9, 3.0), (4e-7, 20.0), (3e-7, 5e-10, 15.0, 6e-7))
-"""By class the coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
+"""Coefficients of each class's time form, in µs; `factor` of the algorithm, tile and filter multiplies them."""
 EVALUATIONS = 6
 
 
@@ -36,7 +36,7 @@ def weighted_sum(coefficients: Sequence[float], terms: formulas.Terms) -> Any:
 
 
 def grid(algorithm: str) -> pd.DataFrame:
-    """Square problems of one algorithm, N = 64 or 128."""
+    """Return square problems of one algorithm with N = 64 or 128."""
     winograd = algorithm.startswith("WINOGRAD")
     widths = (3, 5) if algorithm == "WINOGRAD_NONFUSED" else (3,) if winograd else (1, 3, 5)
     strides = (1,) if winograd or algorithm.startswith("FFT") else (1, 2)
@@ -50,7 +50,7 @@ def grid(algorithm: str) -> pd.DataFrame:
 
 
 def tile_of(algorithm: str, s: Sizes) -> np.ndarray:
-    """Tiles by rules that axis-parallel cuts can tell (and GEMM-P's own)."""
+    """Return tiles by rules that axis-parallel cuts can represent (GEMM-P by its own rule)."""
     tiles = np.array(list(TITAN_XP_B_MAX[algorithm]))
     if algorithm == "IMPLICIT_PRECOMP_GEMM":
         return tiles[gemm_p_tile(s.outputs)]
@@ -60,26 +60,26 @@ def tile_of(algorithm: str, s: Sizes) -> np.ndarray:
 
 
 def factor(algorithm: str, tile: str, filter_width: int) -> float:
-    """Makes every variant's coefficients its own (non-fused Winograd's: per filter width too)."""
-    return 1 + COUNTED.index(algorithm) + len(tile) / 7 + filter_width * (algorithm == "WINOGRAD_NONFUSED")
+    """Return a factor that makes every variant's coefficients unique (non-fused Winograd: for each filter width)."""
+    return 1 + WITH_COUNTERS.index(algorithm) + len(tile) / 7 + filter_width * (algorithm == "WINOGRAD_NONFUSED")
 
 
 def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """(kernel table, time of the whole call in µs) of one algorithm's grid."""
-    whole, key = sizes_of(frame), frame[list(ROW_KEY)]
+    """Return (kernel table, time of the whole call in µs) for one algorithm's grid."""
+    sizes, key = sizes_of(frame), frame[list(ROW_KEY)]
     winograd = algorithm.startswith("WINOGRAD")
-    parts, extra, tiles = [], np.zeros(len(frame)), tile_of(algorithm, whole)
-    for tile, width in product(np.unique(tiles), np.unique(whole.filter_width)):
-        here = np.flatnonzero((tiles == tile) & (whole.filter_width == width))
-        s = Sizes(*(column[here] for column in whole))
+    parts, extra, tiles = [], np.zeros(len(frame)), tile_of(algorithm, sizes)
+    for tile, width in product(np.unique(tiles), np.unique(sizes.filter_width)):
+        place = np.flatnonzero((tiles == tile) & (sizes.filter_width == width))
+        s = Sizes(*(column[place] for column in sizes))
         scale, b_max = factor(algorithm, tile, width), TITAN_XP_B_MAX[algorithm][tile]
         blocks = launched_blocks(algorithm, tile, s)
         depth = s.channels * (1 if winograd else s.filter_width**2)
         reads = scale * (0.25 + 0.5 * (s.width >= 28) + 0.125 * (s.outputs > 64)) * depth
         writes = scale * (16.0 + 8 * (s.outputs > 32))
-        counted = formulas.gemm_instruction_terms(s.channels, s.filter_width)
-        counted = formulas.winograd_instruction_terms(s.channels) if winograd else counted
-        instructions = weighted_sum((32 * scale, 100.0), counted)
+        instruction_terms = formulas.gemm_instruction_terms(s.channels, s.filter_width)
+        instruction_terms = formulas.winograd_instruction_terms(s.channels) if winograd else instruction_terms
+        instructions = weighted_sum((32 * scale, 100.0), instruction_terms)
         w = formulas.waves(blocks, b_max)
         forms = (
             formulas.compute_terms(w, b_max, instructions),
@@ -89,7 +89,7 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
         bound = np.where(s.channels >= 256, 0, np.where(s.width >= 60, 1, 2))
         fp32_pct, dram_pct = np.array(CLASS_PCT)[bound].T
         parts.append(
-            key.iloc[here].assign(
+            key.iloc[place].assign(
                 kernel_index=0,
                 kernel_name="algo",
                 tile=tile,
@@ -104,7 +104,7 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
                 dram_utilization_pct=dram_pct,
             )
         )
-        extra[here] = extra_us(algorithm, s, scale)
+        extra[place] = extra_us(algorithm, s, scale)
     main = pd.concat(parts).sort_index()
     if not extra.any():
         return main, main["time_us"].to_numpy()
@@ -113,7 +113,7 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
 
 
 def extra_us(algorithm: str, s: Sizes, scale: float) -> np.ndarray | float:
-    """Time of the kernels before and after the main one."""
+    """Return the time of the kernels before and after the main kernel."""
     if algorithm == "GEMM":
         return weighted_sum((2e-6, 3e-4, 7.0), formulas.im2col_terms(s))
     if algorithm == "WINOGRAD_NONFUSED":
@@ -122,7 +122,7 @@ def extra_us(algorithm: str, s: Sizes, scale: float) -> np.ndarray | float:
 
 
 def fft_us(algorithm: str, s: Sizes) -> np.ndarray:
-    """FFT by width bucket, FFT_TILING; in proportion to the batch."""
+    """Return FFT times by width bucket, or FFT_TILING times; both are proportional to the batch."""
     if algorithm == "FFT_TILING":
         terms = formulas.fft_tiling_terms(s.channels, s.outputs, s.out_width, s.filter_width)
         return weighted_sum((0.5, 0.02, 0.3, 40.0), terms) * s.batch / 128
@@ -131,10 +131,10 @@ def fft_us(algorithm: str, s: Sizes) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def world() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(dataset rows, kernel table) of all seven algorithms."""
+def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return (dataset rows, kernel table) of all seven algorithms."""
     frames, kernels = [], []
-    for algorithm in COUNTED:
+    for algorithm in WITH_COUNTERS:
         frame = grid(algorithm)
         table, time_us = kernels_of(frame, algorithm)
         frames.append(frame.assign(time_us=time_us))
@@ -150,68 +150,69 @@ def world() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def fitted(world: tuple[pd.DataFrame, pd.DataFrame]) -> SeerPaper:
-    return SeerPaper(evaluations=EVALUATIONS).fit(rows_of(with_kernel_metrics(*world)))
+def fitted(tables: tuple[pd.DataFrame, pd.DataFrame]) -> SeerPaper:
+    return SeerPaper(evaluations=EVALUATIONS).fit(rows_of(with_kernel_metrics(*tables)))
 
 
 @pytest.fixture(scope="module")
-def rows(world: tuple[pd.DataFrame, pd.DataFrame]) -> Rows:
-    """The same problems, without any counter."""
-    return rows_of(world[0])
+def rows(tables: tuple[pd.DataFrame, pd.DataFrame]) -> Rows:
+    """Return the same problems without counters."""
+    return rows_of(tables[0])
 
 
-@pytest.mark.parametrize("algorithm", [*COUNTED, "FFT", "FFT_TILING"])
-def test_recovers_what_it_was_fitted_on(fitted: SeerPaper, rows: Rows, algorithm: str) -> None:
-    """From the problem alone: variant, blocks, class, instructions, DRAM transactions, waves, time, extra kernels."""
-    mine = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
-    np.testing.assert_allclose(fitted.predict(mine), mine.time_us, rtol=1e-6)
+@pytest.mark.parametrize("algorithm", [*WITH_COUNTERS, "FFT", "FFT_TILING"])
+def test_fit_recovers_its_training_times(fitted: SeerPaper, rows: Rows, algorithm: str) -> None:
+    """The prediction uses only the problem: variant, class, counters and extra kernels are modelled."""
+    of_algorithm = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
+    np.testing.assert_allclose(fitted.predict(of_algorithm), of_algorithm.time_us, rtol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ["GEMM", "WINOGRAD_NONFUSED"])
-def test_with_a_known_launch_the_main_kernel_alone_is_timed(fitted, world, algorithm):
-    rows = rows_of(with_kernel_metrics(*world))
-    mine = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
-    known = SeerPaper.from_files(fitted.get_params() | {"known_launch": True}, fitted.to_files())
-    np.testing.assert_allclose(known.predict(mine), mine.frame["main_kernel_us"], rtol=1e-6)
-    assert (mine.frame["main_kernel_us"] < mine.time_us).all()
+def test_known_launch_gives_the_time_of_the_main_kernel(fitted, tables, algorithm):
+    rows = rows_of(with_kernel_metrics(*tables))
+    of_algorithm = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
+    with_launch = SeerPaper.from_files(fitted.get_params() | {"known_launch": True}, fitted.to_files())
+    np.testing.assert_allclose(with_launch.predict(of_algorithm), of_algorithm.frame["main_kernel_us"], rtol=1e-6)
+    assert (of_algorithm.frame["main_kernel_us"] < of_algorithm.time_us).all()
 
 
-def test_the_published_blocks_double_those_of_wide_tiles_alone(fitted: SeerPaper, rows: Rows) -> None:
-    """Twice the blocks take as many waves, and by the class's form up to twice the time."""
-    mine = rows.take((rows.frame["algorithm"] == "WINOGRAD_NONFUSED").to_numpy())
-    wide = tile_of("WINOGRAD_NONFUSED", sizes_of(mine.frame)) == "128x128"
+def test_published_blocks_raise_only_the_times_of_wide_tiles(fitted: SeerPaper, rows: Rows) -> None:
+    """The published formula doubles the blocks of wide tiles; the time grows by up to a factor of two."""
+    of_algorithm = rows.take((rows.frame["algorithm"] == "WINOGRAD_NONFUSED").to_numpy())
+    wide = tile_of("WINOGRAD_NONFUSED", sizes_of(of_algorithm.frame)) == "128x128"
     published = SeerPaper.from_files(fitted.get_params() | {"published_blocks": True}, fitted.to_files())
-    ratio = published.predict(mine) / fitted.predict(mine)
-    assert wide.any() and (ratio[~wide] == 1).all() and ((ratio[wide] > 1) & (ratio[wide] <= 2)).all()
+    ratio = published.predict(of_algorithm) / fitted.predict(of_algorithm)
+    assert wide.any() and (ratio[~wide] == 1).all()
+    assert ((ratio[wide] > 1) & (ratio[wide] <= 2)).all()
 
 
-def test_classes_come_back_and_fft_has_none(fitted: SeerPaper, rows: Rows) -> None:
+def test_fit_recovers_classes_and_fft_has_no_class(fitted: SeerPaper, rows: Rows) -> None:
     frame = rows.frame
     wide = np.where(frame["c"] >= 256, 0, np.where(frame["w"] >= 60, 1, 2))
     tiled = np.where(frame["c"] >= 64, 0, 2)
-    known = np.select([frame["algorithm"] == "FFT", frame["algorithm"] == "FFT_TILING"], [-1, tiled], wide)
-    np.testing.assert_array_equal(fitted.bound(frame), known)
+    expected = np.select([frame["algorithm"] == "FFT", frame["algorithm"] == "FFT_TILING"], [-1, tiled], wide)
+    np.testing.assert_array_equal(fitted.bound(frame), expected)
 
 
 @pytest.mark.slow
-def test_recovers_rows_that_it_has_not_seen(world: tuple[pd.DataFrame, pd.DataFrame], rows: Rows) -> None:
-    """A tenth of the grid held out: trees find the very cuts, for rules that lie between grid values."""
+def test_fit_recovers_held_out_rows(tables: tuple[pd.DataFrame, pd.DataFrame], rows: Rows) -> None:
+    """A tenth of the grid is held out. The rules lie between grid values, so the trees find exact cuts."""
     holdout = np.random.default_rng(0).random(len(rows)) < 0.1
-    train = rows_of(with_kernel_metrics(*world)).take(~holdout)
+    train = rows_of(with_kernel_metrics(*tables)).take(~holdout)
     test = rows.take(holdout)
     ratio = SeerPaper(evaluations=EVALUATIONS).fit(train).predict(test) / test.time_us
     np.testing.assert_allclose(ratio, 1.0, rtol=1e-6)
 
 
-def test_saves_and_loads(fitted: SeerPaper, rows: Rows) -> None:
+def test_model_survives_writing_and_reading(fitted: SeerPaper, rows: Rows) -> None:
     files = fitted.to_files()
     json.loads(files["seer.json"])
-    again = SeerPaper.from_files(fitted.get_params(), files)
-    np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
+    loaded = SeerPaper.from_files(fitted.get_params(), files)
+    np.testing.assert_array_equal(loaded.predict(rows), fitted.predict(rows))
 
 
 @cases(__file__)
-def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
+def test_rows_outside_the_domain_get_no_time(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
     frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)
     assert np.isfinite(fitted.predict(rows_of(frame))).all()
     assert np.isnan(fitted.predict(rows_of(frame.assign(**changes)))).all()
@@ -223,19 +224,19 @@ def test_infeasible_rows_get_no_time(fitted: SeerPaper, rows: Rows, algorithm: s
     assert np.isnan(fitted.predict(rows_of(frame))).all()
 
 
-def test_a_table_without_kernels_is_refused(refused, rows: Rows) -> None:
+def test_table_without_kernels_is_refused(refused, rows: Rows) -> None:
     with refused("lacks blocks, b_max, fp32_instructions, ", "kernels.parquet"):
         SeerPaper().fit(rows)
 
 
-def test_missing_counters_are_named(refused, world: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    """A counter that no row has; and two that no row has together."""
-    frame, kernels = world
-    bare = with_kernel_metrics(frame, kernels.drop(columns="fp32_instructions"))
+def test_error_names_missing_counters(refused, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    """First no row has one counter; then no row has two counters together."""
+    frame, kernels = tables
+    without_counter = with_kernel_metrics(frame, kernels.drop(columns="fp32_instructions"))
     with refused("the table lacks fp32_instructions; count them with nvprof or ncu"):
-        SeerPaper(evaluations=2).fit(rows_of(bare))
-    full = with_kernel_metrics(frame, kernels)
-    half = np.arange(len(full)) < len(full) // 2
-    parted = full.assign(b_max=full["b_max"].where(half), blocks=full["blocks"].where(~half))
+        SeerPaper(evaluations=2).fit(rows_of(without_counter))
+    with_metrics = with_kernel_metrics(frame, kernels)
+    half = np.arange(len(with_metrics)) < len(with_metrics) // 2
+    separated = with_metrics.assign(b_max=with_metrics["b_max"].where(half), blocks=with_metrics["blocks"].where(~half))
     with refused("no ok row has all of blocks, b_max, "):
-        SeerPaper(evaluations=2).fit(rows_of(parted))
+        SeerPaper(evaluations=2).fit(rows_of(separated))

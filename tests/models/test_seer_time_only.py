@@ -1,4 +1,4 @@
-"""`seer-time-only`: its terms by hand, its tiles, its fallbacks, and what it reaches on measured data."""
+"""`seer-time-only`: terms by hand, tiles, fallbacks, and its error on measured data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,30 +21,30 @@ from surrogate.models.seer.time_only import Analytical, SeerTimeOnly, TileFit, a
 from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
-EVERY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
+ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
 
 
 @pytest.fixture(scope="module")
 def measured(table: Table) -> Rows:
-    """Every algorithm on two GPUs, with noise."""
-    return _with_tiling(table(24, batches=(1, 8, 32), algorithms=EVERY))
+    """Return every algorithm on two GPUs, with noise."""
+    return _with_tiling(table(24, batches=(1, 8, 32), algorithms=ALGORITHMS))
 
 
 def _with_tiling(frame: pd.DataFrame) -> Rows:
-    """FFT_TILING joins, with FFT's times."""
+    """Return the rows, plus FFT_TILING with the times of FFT."""
     tiling = frame[frame["algorithm"] == "FFT"].assign(algorithm="FFT_TILING")
     return checked(pd.concat([frame, tiling]))
 
 
-def _one(table: Table, algorithm: str, mechanism: str) -> tuple[Analytical, pd.Series]:
-    """Terms of the invented table's first row (1×16×7×7, 16 filters of 3×3, padded) at batch 128."""
+def _first_row_terms(table: Table, algorithm: str, mechanism: str) -> tuple[Analytical, pd.Series]:
+    """Return the terms of the synthetic table's first row (1×16×7×7, 16 filters of 3×3, padded) at batch 128."""
     frame = table(1, batches=(128,), gpus=("TITAN Xp",), algorithms=(algorithm,))
     return analytical(checked(frame), MECHANISM_CODE[mechanism]), frame.iloc[0]
 
 
-def test_the_gemm_terms_by_hand(table: Table) -> None:
-    """TITAN Xp; tile 64×128: ⌈128·49/64⌉·⌈16/128⌉ = 98 blocks; depth 9·16 = 144."""
-    a, _ = _one(table, "IMPLICIT_GEMM", "implicit_gemm")
+def test_gemm_terms_equal_the_hand_calculation(table: Table) -> None:
+    """On a TITAN Xp, tile 64×128 makes ⌈128·49/64⌉·⌈16/128⌉ = 98 blocks; the depth is 9·16 = 144."""
+    a, _ = _first_row_terms(table, "IMPLICIT_GEMM", "implicit_gemm")
     device, slots = gpu("TITAN Xp"), b_max(gpu("TITAN Xp"), "implicit_gemm")[1]
     assert slots >= 98, "one wave, the last and only"
     instructions = 144 * 64 * 128 / 32 / (1e6 * device.fp32_tflops)
@@ -54,28 +54,28 @@ def test_the_gemm_terms_by_hand(table: Table) -> None:
     assert (a.bound[0], a.span[0], a.tile[0]) == (2, 0, -1)
 
 
-def test_the_fft_terms_go_with_the_batch_but_for_the_filters(table: Table) -> None:
+def test_fft_terms_except_the_filters_scale_with_the_batch(table: Table) -> None:
     frame = table(1, batches=(64, 128), gpus=("TITAN Xp",), algorithms=("FFT",))
-    half, whole = analytical(checked(frame), MECHANISM_CODE["fft"]).terms[0][0]
-    np.testing.assert_allclose(half[:4] * 2, whole[:4])
-    np.testing.assert_array_equal(half[4:], whole[4:])
-    assert whole[3] == 1.0 and whole[5] == 1.0
+    half, full = analytical(checked(frame), MECHANISM_CODE["fft"]).terms[0][0]
+    np.testing.assert_allclose(half[:4] * 2, full[:4])
+    np.testing.assert_array_equal(half[4:], full[4:])
+    assert full[3] == 1.0 and full[5] == 1.0
 
 
-def test_fft_tiling_counts_its_tiles(table: Table) -> None:
-    """At 56×56 outputs and 3×3 filters ⌈56/30⌉² = 4 tiles."""
+def test_fft_tiling_terms_count_the_tiles(table: Table) -> None:
+    """56×56 outputs of 3×3 filters need ⌈56/30⌉² = 4 tiles."""
     frame = table(1, batches=(128,), algorithms=("FFT",)).assign(algorithm="FFT_TILING", h=56, w=56)
     assert analytical(checked(frame), MECHANISM_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
 
 
-def test_gemm_p_follows_the_rule_of_outputs(table: Table) -> None:
+def test_gemm_p_tile_depends_on_the_outputs(table: Table) -> None:
     frame = table(1, algorithms=("IMPLICIT_PRECOMP_GEMM",)).iloc[[0] * 4].assign(k=[16, 64, 96, 128])
     found = analytical(checked(frame.assign(n=[1, 2, 3, 4])), MECHANISM_CODE["precomp_gemm"])
     np.testing.assert_array_equal(found.tile, [0, 1, 0, 2])
 
 
-def test_each_range_of_outputs_gets_the_tile_that_fits() -> None:
-    """Narrow rows were made with tile 0's terms, wide ones with tile 2's: both come back exactly."""
+def test_each_range_of_outputs_gets_its_best_tile() -> None:
+    """Narrow rows have times of tile 0, wide rows times of tile 2."""
     random = np.random.default_rng(0)
     terms = tuple((np.column_stack([random.uniform(50, 100, 80), np.ones(80)]),) for _ in range(3))
     span = np.repeat([0, 3], 40)
@@ -90,26 +90,26 @@ def test_each_range_of_outputs_gets_the_tile_that_fits() -> None:
 def test_times_are_finite_and_positive_everywhere(measured: Rows, table: Table) -> None:
     fitted = SeerTimeOnly().fit(measured)
     strange = _with_tiling(
-        table(20, batches=(1, 777), gpus=("Tesla K80", "A100-SXM4-40GB"), algorithms=EVERY, version="9")
+        table(20, batches=(1, 777), gpus=("Tesla K80", "A100-SXM4-40GB"), algorithms=ALGORITHMS, version="9")
     )
     for rows in (measured, strange):
         predicted = fitted.predict(rows)
         assert np.isfinite(predicted).all() and (predicted > 0).all()
 
 
-def test_a_small_group_takes_the_gpus_other_versions(table: Table) -> None:
-    """Four rows of version 8 do not make a fit: the prediction is that of version 7.6.3's many."""
+def test_small_group_uses_the_fit_of_other_versions(table: Table) -> None:
+    """Version 8.0 has four rows, fewer than eight, so version 7.6.3 predicts them."""
     old = table(24, batches=(1, 8), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))
-    odd = old.iloc[:4].assign(library_version="8.0", time_us=1e6)
-    both = SeerTimeOnly(least_rows=8).fit(checked(pd.concat([old, odd])))
-    assert not any("|8.0|" in key for key in both.fits_)
-    own = SeerTimeOnly(least_rows=2).fit(checked(pd.concat([old, odd])))
-    query = checked(odd)
-    assert np.median(own.predict(query)) > 3 * np.median(both.predict(query))
+    few = old.iloc[:4].assign(library_version="8.0", time_us=1e6)
+    shared = SeerTimeOnly(least_rows=8).fit(checked(pd.concat([old, few])))
+    assert not any("|8.0|" in key for key in shared.fits_)
+    separate = SeerTimeOnly(least_rows=2).fit(checked(pd.concat([old, few])))
+    query = checked(few)
+    assert np.median(separate.predict(query)) > 3 * np.median(shared.predict(query))
 
 
 def _held_out_error(model: TimeModel, rows: Rows) -> float:
-    """Median error of the time where a fifth of the shapes is held out."""
+    """Return the median error of the time with a fifth of the shapes held out."""
     names = shape_names(rows.frame, rows.family)
     fold_of = fold_of_names(names, 5, 0)
     holdout = np.array([fold_of[name] == 0 for name in names])
@@ -119,16 +119,16 @@ def _held_out_error(model: TimeModel, rows: Rows) -> float:
     return float(np.median(np.abs(predicted / test.time_us - 1)))
 
 
-def test_held_out_shapes_of_measured_data(measurements: Path) -> None:
-    """Titan Xp, ungrouped fp32 forward."""
+def test_median_error_on_measured_held_out_shapes_is_below_20_percent(measurements: Path) -> None:
+    """The rows are ungrouped fp32 forward convolutions of a Titan Xp."""
     frame = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet").frame
     frame = frame[(frame["gpu"] == "TITAN Xp") & (frame["groups"] == 1) & (frame["dtype"] == "fp32")]
     rows = rows_of(frame[frame["direction"] == "fwd"].reset_index(drop=True))
     assert _held_out_error(SeerTimeOnly(), rows) < 0.2
 
 
-def test_a_device_that_only_its_dataset_describes(refused, measurements: Path) -> None:
-    """A CPU that the project measured: no registry knows it, and the fits halve the roofline's error and more."""
+def test_device_described_only_by_its_dataset_is_fitted(refused, measurements: Path) -> None:
+    """The registry lacks this CPU, and the fits at least halve the roofline's error."""
     data = read_dataset(measurements / "cpu_reference.parquet")
     with refused("unknown"):
         gpu(*data.devices)

@@ -13,7 +13,7 @@ X = RNG.uniform(0, 1e6, (400, 3))
 Y = np.sin(X[:, 0] / 1e5) + (X[:, 1] > 5e5)
 
 
-def test_predicts_what_scikit_learn_predicts() -> None:
+def test_tree_predicts_the_same_as_scikit_learn() -> None:
     grown = DecisionTreeRegressor(min_samples_leaf=2, random_state=0).fit(X, Y)
     new = RNG.uniform(-1e5, 1.1e6, (300, 3))
     np.testing.assert_array_equal(Tree.of(grown).predict(new), grown.predict(new))
@@ -21,31 +21,31 @@ def test_predicts_what_scikit_learn_predicts() -> None:
     np.testing.assert_array_equal(Tree.of(classes).predict(new), classes.predict(new))
 
 
-def test_a_tie_goes_to_the_lowest_class() -> None:
+def test_tie_selects_the_lowest_class() -> None:
     grown = DecisionTreeClassifier(max_depth=1).fit([[0], [0], [1], [1]], [7, 3, 7, 3])
     assert Tree.of(grown).predict(np.array([[0.0]]))[0] == 3
 
 
-def test_a_constant_needs_no_split() -> None:
+def test_constant_target_needs_no_split() -> None:
     tree = tuned_tree(X, np.full(400, 2.5), classify=False)
     assert len(tree.value) == 1
     assert set(tree.predict(X[:5])) == {2.5}
 
 
 @pytest.mark.parametrize(("rows", "leaves"), [(9, 1), (10, 2)])
-def test_a_node_of_fewer_than_ten_rows_is_never_split(rows: int, leaves: int) -> None:
-    """MATLAB's MinParentSize of 10, which the original leaves as it is."""
+def test_node_of_fewer_than_ten_rows_is_never_split(rows: int, leaves: int) -> None:
+    """SEER keeps MATLAB's default MinParentSize of 10."""
     x = np.arange(rows, dtype=float)[:, None]
     tree = tuned_tree(x, (x[:, 0] >= 4).astype(float), classify=False)
     assert len(np.unique(tree.predict(x))) == leaves
 
 
-def test_never_more_than_64_splits() -> None:
+def test_tree_has_at_most_64_splits() -> None:
     tree = tuned_tree(X, RNG.permutation(400).astype(float) + 1e3 * X[:, 0], classify=False, evaluations=6)
     assert 2 <= (tree.left >= 0).sum() <= MAX_SPLITS
 
 
-def test_noise_asks_for_large_leaves_and_steps_for_small_ones() -> None:
+def test_tuned_leaves_are_large_for_noise_and_small_for_steps() -> None:
     steps = (X[:, 0] // 1e5).astype(float)
     clean, noisy = tuned_tree(X, steps, classify=False), tuned_tree(X, RNG.normal(size=400), classify=False)
     np.testing.assert_array_equal(clean.predict(X), steps)

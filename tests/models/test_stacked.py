@@ -1,4 +1,4 @@
-"""Stacks of two models and trees on SEER's fits: the weight by hand, no leak, files, where one part answers alone."""
+"""Stacks of two models and trees on SEER's fits: weights by hand, no leakage, files, fallback to one part."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -34,7 +34,7 @@ FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
         ([], [], 0.0),
     ],
 )
-def test_the_weight_by_hand(left: list[float], step: list[float], weight: float) -> None:
+def test_stacking_weight_equals_the_hand_calculation(left: list[float], step: list[float], weight: float) -> None:
     assert stacking_weight(np.array(left), np.array(step)) == pytest.approx(weight)
 
 
@@ -49,8 +49,8 @@ def test_no_weight_of_a_grid_is_better(rows: list[tuple[float, float]]) -> None:
     assert all(found <= loss(weight) + 1e-9 for weight in np.linspace(0, 1, 41))
 
 
-class Factor(TimeModel):
-    """The time of the column ``true_us``, times a factor that shapes seen in training lack."""
+class OffByTwo(TimeModel):
+    """Predict the column ``true_us``, times a factor for shapes that training did not contain."""
 
     name: ClassVar[str] = "factor"
     storable: ClassVar[bool] = True
@@ -66,76 +66,76 @@ class Factor(TimeModel):
         return rows.frame["true_us"].to_numpy() * np.where(is_new, self.factor, 1.0)
 
 
-class Half(Factor):
+class OffByHalf(OffByTwo):
     name: ClassVar[str] = "half"
     factor: ClassVar[float] = 0.5
 
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cls in (Factor, Half):
+    for cls in (OffByTwo, OffByHalf):
         monkeypatch.setitem(DECLARED, cls.name, ModelDeclaration(__name__, cls.__name__, cls.name))
-        monkeypatch.setattr(ModelDeclaration, "load", lambda self: {"factor": Factor, "half": Half}[self.name])
-    Factor.fits.clear()
+        monkeypatch.setattr(ModelDeclaration, "load", lambda self: {"factor": OffByTwo, "half": OffByHalf}[self.name])
+    OffByTwo.fits.clear()
 
 
 @pytest.mark.usefixtures("parts")
-def test_weights_come_from_shapes_that_neither_model_saw(table: Table) -> None:
-    """In sample both models are exact; out of fold one is twice, the other half the time: the weight is a half."""
+def test_stacking_weights_use_out_of_fold_predictions(table: Table) -> None:
+    """Out of fold, one model predicts twice and the other half the time, so the weight is 0.5."""
     frame = table(12)
     rows = checked(frame.assign(true_us=frame["time_us"]))
     stack = StackedTerms(first="factor", second="half").fit(rows)
     assert stack.weight_ == pytest.approx(0.5)
     assert stack.weights_ and all(weight == pytest.approx(0.5) for weight in stack.weights_.values())
-    everything = set(shape_names(rows.take(rows.ok).frame, rows.family))
-    inner = [shapes for shapes in Factor.fits if shapes != everything]
+    trained_shapes = set(shape_names(rows.take(rows.ok).frame, rows.family))
+    inner = [shapes for shapes in OffByTwo.fits if shapes != trained_shapes]
     assert len(inner) == 2 * stack.inner_folds
     new = table(30, seed=5)
     new = checked(new.assign(true_us=new["time_us"]))
-    unseen = new.ok & np.array([name not in everything for name in shape_names(new.frame, new.family)])
+    unseen = new.ok & np.array([name not in trained_shapes for name in shape_names(new.frame, new.family)])
     is_primary = new.family.in_grouping(new.stratum, new.family.primary)
     predicted = stack.predict(new) / new.frame["true_us"].to_numpy()
     assert (unseen & is_primary).any() and (unseen & ~is_primary).any()
     np.testing.assert_allclose(predicted[unseen & is_primary], 1.0)  # sqrt(2 · 1/2)
     np.testing.assert_allclose(predicted[unseen & ~is_primary], 2.0)  # grouped: the first model alone
-    other = checked(new.frame.assign(gpu="h200"))
+    on_unseen_gpu = checked(new.frame.assign(gpu="h200"))
     np.testing.assert_allclose(
-        (stack.predict(other) / other.frame["true_us"].to_numpy())[unseen & is_primary],
+        (stack.predict(on_unseen_gpu) / on_unseen_gpu.frame["true_us"].to_numpy())[unseen & is_primary],
         2.0 ** (1 - 2 * 0.5 * UNSEEN_GPU_SHARE),
     )
 
 
 @pytest.mark.usefixtures("parts")
-def test_fitted_parts_are_taken_as_they_are(table: Table) -> None:
+def test_fitted_parts_are_not_fitted_again(table: Table) -> None:
     frame = table(8)
     rows = checked(frame.assign(true_us=frame["time_us"]))
-    ready = Factor().fit(rows)
-    Factor.fits.clear()
+    ready = OffByTwo().fit(rows)
+    OffByTwo.fits.clear()
     stack = StackedTerms(first="factor", second="half")
     stack.fitted_parts = {"factor": ready}
     assert stack.fit(rows).first_ is ready
-    assert len(Factor.fits) == 1 + 2 * stack.inner_folds
+    assert len(OffByTwo.fits) == 1 + 2 * stack.inner_folds
 
 
-def test_prepared_rows_serve_every_part_of_a_table(table: Table) -> None:
+def test_prepared_rows_give_the_same_fit_as_raw_rows(table: Table) -> None:
     rows = checked(table(16, batches=(1, 8)))
     rows = rows.take(rows.ok)
     index = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < 0.7)
     prepared = FeatureRows.of(rows)
-    some = SeerTimeOnly().fit_rows(prepared, index, rows.time_us)
+    fitted = SeerTimeOnly().fit_rows(prepared, index, rows.time_us)
     np.testing.assert_allclose(
-        some.predict_rows(prepared, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index))
+        fitted.predict_rows(prepared, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index))
     )
 
 
-def test_trees_on_seer_come_back_from_their_files(table: Table) -> None:
+def test_stack_survives_writing_and_reading(table: Table) -> None:
     rows = checked(table(12))
     rows = rows.take(rows.ok)
     model = BoostedSeer(**FEW).fit(rows)
     predicted = model.predict(rows)
     assert np.isfinite(predicted).all() and np.median(np.abs(predicted / rows.time_us - 1)) < 0.1
-    again = BoostedSeer.from_files(model.get_params(), model.to_files())
-    np.testing.assert_allclose(again.predict(rows), predicted, rtol=1e-6)
+    loaded = BoostedSeer.from_files(model.get_params(), model.to_files())
+    np.testing.assert_allclose(loaded.predict(rows), predicted, rtol=1e-6)
     stack = StackedTerms(second="seer-time-only")
     stack.fitted_parts = {"boosted-terms": BoostedSeer(**FEW).fit(rows)}
     stack.fit(rows)

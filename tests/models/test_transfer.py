@@ -1,4 +1,4 @@
-"""What measured problems say about an unmeasured one, on invented kernels whose best configuration is known."""
+"""Transfer from measured to unmeasured problems, on synthetic kernels with a known best configuration."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ import pytest
 from surrogate.models.transfer import Prior, TransferState
 
 GRID = np.array([(x, y, k) for x in (16, 32, 64, 128, 256) for y in (1, 2, 4, 8) for k in (0, 1, 2)], dtype=np.float64)
-"""Configurations: two sizes of a tile and a code."""
+"""Configurations of two tile sizes and a code."""
 NO_TERMS = np.zeros((len(GRID), 0), dtype=np.float32)
 
 
 def times(place: float, level: float = 100.0) -> np.ndarray:
-    """A kernel whose best tile moves with the problem's place."""
+    """Return times of a kernel with a best tile that depends on the problem's place."""
     x, y, code = np.log2(GRID[:, 0]) - 4, np.log2(GRID[:, 1]), GRID[:, 2]
     return level * np.exp(0.3 * (x - 1 - place) ** 2 + 0.2 * (y - 1 - 0.5 * place) ** 2 + 0.1 * code)
 
@@ -22,7 +22,7 @@ def fitted(places: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0), time_us: np.ndarray
     return TransferState.fit(table, GRID, np.broadcast_to(NO_TERMS, (len(places), *NO_TERMS.shape)), columns)
 
 
-def rows_of_shapes(
+def prior_of(
     transfer: TransferState, place: float, known: np.ndarray | None = None, exclude: tuple[int, ...] = ()
 ) -> Prior:
     known = np.arange(len(GRID)) if known is None else known
@@ -36,72 +36,72 @@ def transfer() -> TransferState:
 
 
 @pytest.mark.parametrize("place", [0.2, 0.6, 1.4])
-def test_the_first_pick_of_an_unmeasured_problem_is_nearly_the_best(transfer: TransferState, place: float) -> None:
-    prior = rows_of_shapes(transfer, place)
+def test_first_pick_for_an_unmeasured_problem_is_within_10_percent(transfer: TransferState, place: float) -> None:
+    prior = prior_of(transfer, place)
     assert times(place)[np.argmin(prior.score)] <= 1.1 * times(place).min()
     assert ((prior.score >= 0) & (prior.score <= 1) & (prior.failure == 0) & (prior.log_relative >= 0)).all()
 
 
-def test_similar_problems_count_more(transfer: TransferState) -> None:
-    near = rows_of_shapes(transfer, 2.0, exclude=(3,)).score  # only 0, 0.5 and 1 are left
-    truth = np.array([1 - times(place).min() / times(place) for place in (0.0, 1.0)])
-    assert np.abs(near - truth[1]).mean() < np.abs(near - truth[0]).mean()
+def test_similar_problems_weigh_more(transfer: TransferState) -> None:
+    score = prior_of(transfer, 2.0, exclude=(3,)).score  # only 0, 0.5 and 1 are left
+    expected = np.array([1 - times(place).min() / times(place) for place in (0.0, 1.0)])
+    assert np.abs(score - expected[1]).mean() < np.abs(score - expected[0]).mean()
 
 
-def test_log_relative_turns_into_times(transfer: TransferState) -> None:
-    truth = np.log(times(0.5) / times(0.5).min())
-    assert np.corrcoef(rows_of_shapes(transfer, 0.5).log_relative, truth)[0, 1] > 0.9
+def test_log_relative_correlates_with_log_times(transfer: TransferState) -> None:
+    expected = np.log(times(0.5) / times(0.5).min())
+    assert np.corrcoef(prior_of(transfer, 0.5).log_relative, expected)[0, 1] > 0.9
 
 
-def test_new_configurations_are_answered_by_what_is_alike(transfer: TransferState) -> None:
-    prior = rows_of_shapes(transfer, 0.6, known=np.full(len(GRID), -1))
+def test_new_configurations_follow_similar_ones(transfer: TransferState) -> None:
+    prior = prior_of(transfer, 0.6, known=np.full(len(GRID), -1))
     assert times(0.6)[np.argmin(prior.score)] <= 1.3 * times(0.6).min()
 
 
-def test_failures_are_predicted_and_scored_as_hopeless() -> None:
+def test_failing_configurations_get_high_scores() -> None:
     too_large = GRID[:, 0] * GRID[:, 1] > 512
     table = np.array([np.where(too_large, np.inf, times(place)) for place in (0.0, 0.5, 1.0)])
-    prior = rows_of_shapes(fitted((0.0, 0.5, 1.0), table), 0.3)
+    prior = prior_of(fitted((0.0, 0.5, 1.0), table), 0.3)
     assert prior.failure[too_large].min() > 0.7 and prior.failure[~too_large].max() < 0.3
     assert prior.score[too_large].min() > 0.7 and np.isfinite(prior.log_relative).all()
 
 
-def test_one_problem_is_enough() -> None:
-    prior = rows_of_shapes(fitted((0.5,)), 0.5)
+def test_one_measured_problem_is_enough() -> None:
+    prior = prior_of(fitted((0.5,)), 0.5)
     assert times(0.5)[np.argmin(prior.score)] <= 1.05 * times(0.5).min()
 
 
 def test_problems_may_have_different_configurations() -> None:
-    """The first half is measured on two problems, the second, with the best, on the two others."""
+    """Two problems measured the first half, the other two the second half with the best one."""
     random = np.random.default_rng(0)
     places = (0.0, 0.4, 0.8, 1.2)
     table = np.array([times(place) for place in places])
     is_first = random.random(len(GRID)) < 0.5
     table[:2, is_first] = np.nan
     table[2:, ~is_first] = np.nan
-    prior = rows_of_shapes(fitted(places, table), 0.6)
+    prior = prior_of(fitted(places, table), 0.6)
     assert times(0.6)[np.argsort(prior.score)[:3]].min() <= 1.2 * times(0.6).min()
 
 
-def test_a_problem_that_lacks_the_good_configurations_does_not_praise_its_own() -> None:
-    """Three problems measured everything, one the slow half alone, of which none may seem best."""
+def test_problem_with_only_slow_configurations_does_not_prefer_them() -> None:
+    """Three problems measured everything; the fourth measured only the slow half."""
     table = np.array([times(0.5)] * 4)
     slow = times(0.5) > np.median(times(0.5))
     table[3, ~slow] = np.nan
-    score = rows_of_shapes(fitted((0.4, 0.5, 0.6, 0.5), table), 0.5).score
+    score = prior_of(fitted((0.4, 0.5, 0.6, 0.5), table), 0.5).score
     assert score[slow].min() > score[~slow].min() + 0.2
 
 
-def test_unknown_columns_are_answered(transfer: TransferState) -> None:
-    assert np.isfinite(rows_of_shapes(transfer, np.nan).score).all()
+def test_missing_columns_give_finite_scores(transfer: TransferState) -> None:
+    assert np.isfinite(prior_of(transfer, np.nan).score).all()
     columns = np.array([[np.nan, 1.0], [np.nan, 2.0]], dtype=np.float32)
     terms = np.full((2, len(GRID), 1), np.nan, dtype=np.float32)
-    other = TransferState.fit(np.array([times(0.0), times(1.0)]), GRID, terms, columns)
-    assert np.isfinite(other.prior(columns[0], GRID, terms[0], np.arange(len(GRID))).score).all()
+    without_columns = TransferState.fit(np.array([times(0.0), times(1.0)]), GRID, terms, columns)
+    assert np.isfinite(without_columns.prior(columns[0], GRID, terms[0], np.arange(len(GRID))).score).all()
 
 
-def test_terms_tell_what_parameters_do_not() -> None:
-    """The time is the number of waves, which only the terms know; the configurations are new."""
+def test_terms_rank_new_configurations() -> None:
+    """The time is proportional to the number of waves, which only the terms contain."""
     random = np.random.default_rng(1)
     waves = random.integers(1, 9, size=(4, len(GRID))).astype(np.float32)
     columns = np.zeros((4, 1), dtype=np.float32)
@@ -110,21 +110,21 @@ def test_terms_tell_what_parameters_do_not() -> None:
     assert waves[3][np.argmin(prior.score)] == waves[3].min()
 
 
-def test_files_hold_the_same_transfer(refused, transfer: TransferState) -> None:
+def test_transfer_survives_writing_and_reading(refused, transfer: TransferState) -> None:
     files = transfer.to_files()
     assert all(isinstance(content, bytes) for content in files.values())
-    again = rows_of_shapes(TransferState.from_files(files), 0.7)
-    np.testing.assert_allclose(again.score, rows_of_shapes(transfer, 0.7).score, atol=1e-6)
+    loaded = prior_of(TransferState.from_files(files), 0.7)
+    np.testing.assert_allclose(loaded.score, prior_of(transfer, 0.7).score, atol=1e-6)
     with refused():
         TransferState.from_files({name: content[:40] for name, content in files.items()})
 
 
-def test_the_seed_decides_everything() -> None:
-    np.testing.assert_array_equal(rows_of_shapes(fitted(), 0.7).score, rows_of_shapes(fitted(), 0.7).score)
+def test_fit_is_deterministic() -> None:
+    np.testing.assert_array_equal(prior_of(fitted(), 0.7).score, prior_of(fitted(), 0.7).score)
 
 
-def test_errors_are_said(refused, transfer: TransferState) -> None:
+def test_errors_are_refused_with_a_reason(refused, transfer: TransferState) -> None:
     with refused("ran"):
         fitted((0.0, 1.0), np.full((2, len(GRID)), np.inf))
     with refused("fold"):
-        rows_of_shapes(transfer, 0.5, exclude=(0, 1))
+        prior_of(transfer, 0.5, exclude=(0, 1))

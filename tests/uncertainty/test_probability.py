@@ -1,4 +1,4 @@
-"""Probability of being the fastest: sums, limits, and simulation as an oracle; the own share from held-out rows."""
+"""Probability of being the fastest against limits and simulation, and the independent share of errors."""
 
 from math import sqrt
 
@@ -16,15 +16,17 @@ from tests.known import cases
 CANDIDATES = st.lists(st.tuples(st.floats(-8, 8), st.floats(0, 4)), min_size=1, max_size=10)
 
 
-def test_student_cdf_and_its_90_percent_are_scipys() -> None:
+def test_student_cdf_and_quantile_equal_scipy() -> None:
     x = np.linspace(-99, 99, 4001)
     np.testing.assert_allclose(student_cdf(x), stats.t(2).cdf(x), atol=1e-12)
     assert pytest.approx(stats.t(2).ppf(0.95)) == STUDENT_90
 
 
 @given(CANDIDATES, st.floats(0.1, 2))
-def test_they_are_probabilities(candidates: list[tuple[float, float]], share: float) -> None:
-    """They sum to 1, follow their candidates when those change places, and do not depend on the unit of time."""
+def test_probabilities_sum_to_one_and_follow_their_candidates(
+    candidates: list[tuple[float, float]], share: float
+) -> None:
+    """They do not depend on the order of candidates or the unit of time."""
     mean, width = np.array(candidates).T
     found = probability_best(mean, width, share)
     assert found.sum() == pytest.approx(1)
@@ -34,8 +36,8 @@ def test_they_are_probabilities(candidates: list[tuple[float, float]], share: fl
 
 
 @given(CANDIDATES, st.floats(0.1, 1.5))
-def test_faster_by_far_more_than_everyones_interval_is_certain(candidates, share):
-    """Tails are heavy: 1 in 5,000 errors is beyond 25 times the interval."""
+def test_candidate_faster_by_many_widths_is_certainly_best(candidates, share):
+    """The tails are heavy: 1 in 5,000 errors exceeds 25 times the interval."""
     mean, width = np.array(candidates).T
     first = mean.min() - 100 * (width.max() + 0.1)
     found = probability_best(np.append(mean, first), np.append(width, 0.1), share)
@@ -43,43 +45,42 @@ def test_faster_by_far_more_than_everyones_interval_is_certain(candidates, share
 
 
 @cases(__file__)
-def test_simulation_agrees(mean: list[float], width: list[float]) -> None:
-    """200,000 draws of Student's errors, scales mixed."""
+def test_probability_equals_the_simulated_share_of_wins(mean: list[float], width: list[float]) -> None:
+    """The simulation draws 200,000 errors from Student's distribution with mixed scales."""
     draws = np.random.default_rng(0).standard_t(2, size=(200_000, len(mean))) * np.array(width) * 0.7 / STUDENT_90
     won = np.bincount((np.array(mean) + draws).argmin(axis=1), minlength=len(mean)) / len(draws)
     np.testing.assert_allclose(probability_best(mean, width, 0.7), won, atol=4e-3)
 
 
-def test_two_candidates_are_an_integral() -> None:
+def test_probability_of_two_candidates_equals_the_integral() -> None:
     """P(first is faster) = ∫ f₁(t) (1 − F₂(t)) dt."""
     first, second = (stats.t(2, loc=gap, scale=width / STUDENT_90) for gap, width in ((0.0, 0.1), (0.1, 0.2)))
     exact, _ = integrate.quad(lambda t: first.pdf(t) * second.sf(t), -20, 20, points=[0, 0.1], limit=200)
     assert probability_best([0.0, 0.1], [0.1, 0.2])[0] == pytest.approx(exact, abs=1e-3)
 
 
-def test_none_one_and_equal_candidates() -> None:
+def test_probability_of_no_single_and_equal_candidates() -> None:
     assert probability_best([], []).shape == (0,)
     assert probability_best([3.0], [0.5]).tolist() == [1.0]
     np.testing.assert_allclose(probability_best([1.0, 1.0], [0.0, 0.0]), [0.5, 0.5])
 
 
 def simulated(share: float, problems: int = 1500) -> tuple[np.ndarray, ...]:
-    """Predicted, measured, half width, problem and shape of four candidates a problem, whose errors have 90 % in ±0.3,
+    """Return predicted and measured times, half width, problem and shape of four candidates a problem.
 
-    of which ``share`` of the deviation is each one's own.
-    """
+    90 % of the errors lie in ±0.3, and ``share`` of the deviation is independent for each candidate."""
     random = np.random.default_rng(1)
     problem = np.repeat(np.arange(problems), 4)
     measured = random.uniform(0, 1.5, len(problem))
-    own = share * random.standard_t(2, size=len(problem))
+    independent = share * random.standard_t(2, size=len(problem))
     common = sqrt(1 - share**2) * random.normal(size=problems)[problem]
-    error = 0.3 / STUDENT_90 * (own + common)
+    error = 0.3 / STUDENT_90 * (independent + common)
     return np.exp(measured + error), np.exp(measured), np.full(len(problem), 0.3), problem, problem // 3
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
-def test_the_own_share_is_found_and_the_probabilities_hold(share: float) -> None:
-    """What the errors of a problem have in common is not counted; then stated and actual shares of best picks agree."""
+def test_fitted_share_recovers_the_simulated_share(share: float) -> None:
+    """Common errors of a problem do not count; with the fitted share, stated and actual shares of best picks agree."""
     predicted, measured, width, problem, shape = simulated(share)
     found = fit_independent_share(predicted, measured, width, problem, shape)
     assert found == pytest.approx(share, rel=0.15)
@@ -93,7 +94,7 @@ def test_the_own_share_is_found_and_the_probabilities_hold(share: float) -> None
     assert max(abs(row["best"] - row["probability"]) for row in wrong if row["picks"] > 150) > 0.1
 
 
-def test_without_a_choice_the_share_is_all() -> None:
+def test_share_is_one_without_problems_of_two_candidates() -> None:
     ones = np.ones(5)
     assert fit_independent_share(ones, ones, ones, np.arange(5), np.arange(5)) == 1.0
     stated, best = picks(ones, ones, ones, np.arange(5), 1.0)

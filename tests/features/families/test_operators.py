@@ -1,4 +1,4 @@
-"""Operators: FLOPs and bytes by hand, validation, and one formula for numbers and arrays."""
+"""Operators: FLOPs and bytes against hand calculations, validation, and equal results for numbers and arrays."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,15 @@ MODEL = transfer.CollectiveModel(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k
 
 
 def sizes_of(kind: str, base: int) -> dict[str, int]:
-    """Valid sizes of any kind."""
+    """Return valid sizes for an operator kind."""
     sizes = {name: base + place for place, name in enumerate(OPERATORS[kind].size_names())}
     small = {"window": 2, "window_w": 2, "stride": 1, "stride_w": 1, "pad": 0, "pad_w": 0}
     small |= {"kv_heads": 1, "expert_parallel": 1}
     return {name: small.get(name, size) for name, size in sizes.items()}
 
 
-def test_pooling_by_hand(refused) -> None:
-    """112 × 112, window 3, stride 2, padding 1: 56 × 56."""
+def test_pooling_costs_equal_the_hand_calculation(refused) -> None:
+    """A 112 × 112 image with window 3, stride 2 and padding 1 gives 56 × 56."""
     forward, backward = (cls(n=2, c=64, h=112, w=112, window=3, stride=2, pad=1) for cls in (MaxPool, MaxPoolBackward))
     assert (forward.out_h, forward.out_w) == (56, 56)
     assert forward.flops == 2 * 64 * 56 * 56 * 9
@@ -37,32 +37,32 @@ def test_pooling_by_hand(refused) -> None:
         MaxPool(n=1, c=1, h=8, w=8, window=9)
 
 
-def test_few_long_rows_and_many_short_ones() -> None:
-    """16 rows of 4,194,304 values: 2 passes of 16.8 MB, 2 KiB of it under way for 0.6 µs; 8.1 ms measured on H100 SXM.
-    16,777,216 rows of 64: 5 begin in a µs on each of 132 SMs; 26 ms measured."""
+def test_serial_time_limits_few_long_rows_and_many_short_rows() -> None:
+    """16 rows of 2^22 values take two passes with 2 KiB in flight every 0.6 µs; an H100 SXM needs 8.1 ms.
+    Each of 132 SMs starts 5 of the 2^24 short rows a µs; the H100 needs 26 ms."""
     h100 = gpu("h100-sxm")
     assert operator("layer_norm", n=16, c=2**22).serial_us(h100) == pytest.approx(2 * 2**24 * 0.6 / 2048)
     assert operator("layer_norm", n=2**24, c=64).serial_us(h100) == pytest.approx(2**24 / (5 * 132))
     assert operator("softmax", n=2**24, c=64).serial_us(h100) < 1
-    rows, one = (operator("batch_norm", n=n, c=64, h=64).serial_us(h100) for n in (64, 1))
-    assert rows == pytest.approx(64 * one)  # a block for each channel, however many images
+    batch, single = (operator("batch_norm", n=n, c=64, h=64).serial_us(h100) for n in (64, 1))
+    assert batch == pytest.approx(64 * single)  # one block per channel processes all images
     assert operator("relu", n=16, c=2**22).serial_us(h100) == 0
 
 
-def test_rows_beyond_the_cache_are_read_again() -> None:
-    """Softmax reads three times and writes once what does not fit into L2."""
+def test_softmax_rereads_rows_that_exceed_the_cache() -> None:
+    """If the rows exceed L2, softmax reads them three times and writes them once."""
     small, large = (operator("softmax", n=n, c=4096) for n in (64, 65536))
     assert small.traffic_us(V100) == small.roofline_us(V100)
     assert large.traffic_us(V100) == 2 * large.roofline_us(V100)
 
 
-def test_concat_and_memcpy() -> None:
+def test_concat_and_memcpy_times_equal_the_hand_calculation() -> None:
     assert transfer.Concat(elements=1000).roofline_us(V100) == pytest.approx(2 * 4000 / (0.79 * V100.dram_gbs) / 1000)
     assert transfer.Memcpy(elements=1000).roofline_us(V100) == pytest.approx(4000 / V100.pcie_gbs / 1000)
 
 
-def test_collective_law_has_three_parts(refused) -> None:
-    """Overhead alone, the sigmoid by hand at its middle, full bandwidth plus overhead."""
+def test_collective_time_has_three_ranges(refused) -> None:
+    """Small messages take the overhead, medium ones follow the sigmoid, large ones the full bandwidth."""
     assert MODEL.time_us(2**10, 1.5) == 20
     assert MODEL.time_us(2**17, 1.5) == pytest.approx(2**17 / 10 ** (2 / 2 - 1) / 1000 * 1.5)
     assert MODEL.time_us(2**26, 1.5) == pytest.approx(2**26 / 100 * 1.5 / 1000 + 20)
@@ -72,27 +72,28 @@ def test_collective_law_has_three_parts(refused) -> None:
         transfer.CollectiveModel(overhead_us=1, max_gbs=1, a=3, c=2, l=1, k=1, x0=1, b=1)
 
 
-def test_collective_factors() -> None:
+def test_collective_time_depends_on_ranks_and_links() -> None:
     assert transfer.AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
     linked, alone = (
         transfer.AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s")
     )
     assert (linked, alone) == pytest.approx((4e6 / 450 + 4, 4e6 / 31.5 + 4))
-    for share in (transfer.AllToAll, transfer.AllGather, transfer.ReduceScatter):
-        assert share(elements=8, ranks=4).factor == pytest.approx(3 / 4)
-    assert [share(elements=8, ranks=4).flops for share in (transfer.ReduceScatter, transfer.AllGather)] == [6, 0]
+    for collective in (transfer.AllToAll, transfer.AllGather, transfer.ReduceScatter):
+        assert collective(elements=8, ranks=4).factor == pytest.approx(3 / 4)
+    assert transfer.ReduceScatter(elements=8, ranks=4).flops == 6
+    assert transfer.AllGather(elements=8, ranks=4).flops == 0
 
 
 @cases(__file__)
-def test_quantised_products_move_scales_and_write_halves(dtype: str, a: float, b: float, c: float) -> None:
-    one = Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
-    assert one.dram_bytes == pytest.approx(a * 128 * 256 + b * 256 * 64 + c * 128 * 64)
-    assert one.math == "default" and one.uses_tensor_cores
+def test_quantised_product_bytes_include_scales(dtype: str, a: float, b: float, c: float) -> None:
+    product = Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
+    assert product.dram_bytes == pytest.approx(a * 128 * 256 + b * 256 * 64 + c * 128 * 64)
+    assert product.math == "default" and product.uses_tensor_cores
     assert Quantise(n=3, c=5, dtype="bf16").dram_bytes == 3 * 5 * 3
 
 
-def test_attention_by_hand() -> None:
-    """4 queries of 6 keys see 3, 4, 5 and 6; with a window of 4: 3 + 4 + 4 + 4."""
+def test_attention_costs_equal_the_hand_calculation() -> None:
+    """The 4 queries see 3, 4, 5 and 6 of the 6 keys; a window of 4 reduces that to 3 + 4 + 4 + 4."""
     sizes = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 16, "query_length": 4, "context_length": 6}
     prefix, window = Attention(**sizes), Attention(**sizes, window=4, kv_dtype="fp8")
     assert (prefix.phase, prefix.kv_dtype, prefix.blocks) == ("context", "bf16", 16)
@@ -109,15 +110,15 @@ def test_attention_by_hand() -> None:
 
 @pytest.mark.slow
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 130))
-def test_pairs_are_counted_exactly(query: int, before: int, window: int) -> None:
+def test_attention_flops_count_every_pair_of_query_and_key(query: int, before: int, window: int) -> None:
     context = query + before
-    counted = sum(min(p, window or p) for p in range(before + 1, context + 1))
-    one = Attention(heads=1, head_dim=1, query_length=query, context_length=context, window=window)
-    assert one.flops == 4 * counted
+    pairs = sum(min(p, window or p) for p in range(before + 1, context + 1))
+    attention = Attention(heads=1, head_dim=1, query_length=query, context_length=context, window=window)
+    assert attention.flops == 4 * pairs
 
 
-def test_latent_attention_by_hand() -> None:
-    """Absorbed: 576 and 512 values over the shared cache; in a prompt 192 and 128 per head."""
+def test_latent_attention_costs_equal_the_hand_calculation() -> None:
+    """A token reads 576 and 512 absorbed values of the shared cache; a prompt uses 192 and 128 values a head."""
     token = Mla(batch=2, heads=16, query_length=1, context_length=1000, kv_dtype="fp8")
     assert token.flops == 2 * 2 * 16 * 1000 * (576 + 512)
     assert token.dram_bytes == 2 * 1000 * 576 + 2 * 16 * (576 * 2 + 512 * 2)
@@ -126,8 +127,8 @@ def test_latent_attention_by_hand() -> None:
     assert prompt.dram_bytes == 2 * (10 * 576 + 16 * 10 * 2 * 320) and prompt.blocks == 16
 
 
-def test_weights_are_b_of_one_product() -> None:
-    """Of several products B may be activations, too; what does not multiply has none."""
+def test_weight_bytes_are_the_size_of_b_in_a_single_product() -> None:
+    """In a batch of products B may hold activations; an operator without products has no weights."""
     assert Gemm(m=2, n=3, k=4).weight_bytes == 4 * 3 * 4
     assert Gemm(m=2, n=3, k=4, dtype="fp16").weight_bytes == 2 * 3 * 4
     batches = Gemm(batch=np.array([1, 2]), m=2, n=3, k=4)
@@ -135,27 +136,27 @@ def test_weights_are_b_of_one_product() -> None:
     assert operator("fill", n=8).weight_bytes == 0
 
 
-def test_experts_by_hand() -> None:
-    """16 pairs on 8 experts; on each of 2 ranks 8 pairs and 4 experts, half as wide with 2 ranks a width."""
+def test_moe_costs_equal_the_hand_calculation() -> None:
+    """16 pairs load 8 experts. With 2 × 2 ranks, each has 8 pairs, 4 experts and half the width."""
     layer = {"hidden": 256, "inter": 512, "topk": 2, "experts": 8}
-    one = Moe(tokens=8, **layer)
-    assert one.load == (16, 8, 2, 8) and one.flops == 2 * 3 * 16 * 256 * 512
-    assert one.dram_bytes == 2 * (3 * 8 * 256 * 512 + 2 * (8 * 256 + 16 * 512))
-    assert one.blocks == 8 * 8
+    single_rank = Moe(tokens=8, **layer)
+    assert single_rank.load == (16, 8, 2, 8) and single_rank.flops == 2 * 3 * 16 * 256 * 512
+    assert single_rank.dram_bytes == 2 * (3 * 8 * 256 * 512 + 2 * (8 * 256 + 16 * 512))
+    assert single_rank.blocks == 8 * 8
     split = Moe(tokens=8, **layer, expert_parallel=2, tensor_parallel=2, variant="nongated", dtype="int4_wo")
     assert split.load == (8, 4, 2, 4) and split.flops == 2 * 2 * 8 * 256 * 256
     assert split.weight_bytes == 2 * 4 * 256 * 256 * 0.515625
-    assert Moe(tokens=1, **layer).load == (2, 2, 1, 2)  # a token meets two experts
+    assert Moe(tokens=1, **layer).load == (2, 2, 1, 2)  # topk is 2
 
 
 @pytest.mark.parametrize("exponent", [1.01, 1.2])
 @pytest.mark.parametrize(("tokens", "ranks"), [(64, 1), (1024, 4), (16384, 128)])
-def test_a_power_law_loads_the_busiest_rank_as_draws_do(exponent: float, tokens: int, ranks: int) -> None:
+def test_power_law_load_of_the_busiest_rank_matches_random_draws(exponent: float, tokens: int, ranks: int) -> None:
     draw, a, experts, topk = np.random.default_rng(1).random((400, 128)), 1 - exponent, 128, 8
     loads = (1 + ((0.8 * tokens) ** a - 1) * draw) ** (1 / a)
     loads = np.round(loads / loads.sum(axis=1, keepdims=True) * tokens * topk)
     busiest = loads.reshape(400, ranks, -1).sum(axis=2).max(axis=1)
-    one = Moe(
+    layer = Moe(
         tokens=tokens,
         hidden=8,
         inter=8,
@@ -164,13 +165,13 @@ def test_a_power_law_loads_the_busiest_rank_as_draws_do(exponent: float, tokens:
         expert_parallel=ranks,
         routing=f"power_law_{exponent}",
     )
-    pairs, touched, *_ = one.load
+    pairs, touched, *_ = layer.load
     assert pairs == pytest.approx(busiest.mean(), rel=0.2)
     assert touched == pytest.approx((loads > 0).sum(axis=1).mean() / ranks, rel=0.15)
 
 
-def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
-    """Loads below half a pair are rounded to none, and what that loses goes to the first experts, one each."""
+def test_power_law_gives_remaining_pairs_to_the_first_experts() -> None:
+    """Loads below half a pair round to zero. The lost pairs go to the first experts, one each."""
     layer = {"hidden": 8, "inter": 8, "topk": 8, "experts": 256, "routing": "power_law_1.01"}
     assert Moe(tokens=1, **layer, expert_parallel=8).load == (8, 8, 1, 8)
     assert Moe(tokens=16, **layer).load[1] < 0.7 * 128
@@ -179,7 +180,7 @@ def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
 
 
 @cases(__file__)
-def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, object], words: str) -> None:
+def test_inconsistent_sizes_are_refused(refused, kind: str, sizes: dict[str, object], words: str) -> None:
     columns = {name: np.array(size) if isinstance(size, list) else size for name, size in sizes.items()}
     with refused(kind, words):
         operator(kind, **columns)
@@ -188,7 +189,7 @@ def test_sizes_that_do_not_fit_one_another(refused, kind: str, sizes: dict[str, 
 @pytest.mark.parametrize("kind", OPERATORS)
 @settings(max_examples=8)
 @given(base=st.integers(2, 3000))
-def test_arrays_give_the_scalars(kind: str, base: int) -> None:
+def test_arrays_give_the_same_costs_as_scalars(kind: str, base: int) -> None:
     first, second = sizes_of(kind, base), sizes_of(kind, 2 * base)
     both = operator(kind, **{name: np.array([first[name], second[name]]) for name in first})
     singles = [operator(kind, **first), operator(kind, **second)]
@@ -200,17 +201,17 @@ def test_arrays_give_the_scalars(kind: str, base: int) -> None:
 @pytest.mark.parametrize("kind", OPERATORS)
 @settings(max_examples=8)
 @given(base=st.integers(2, 300))
-def test_larger_takes_no_less(kind: str, base: int) -> None:
-    """Sizes that only add work only add time. (A larger batch of embedding bags may not: fewer tables share L2.)"""
+def test_larger_sizes_never_take_less_time(kind: str, base: int) -> None:
+    """A size that only adds work never saves time. A larger batch of embedding bags may: fewer tables share L2."""
     sizes = sizes_of(kind, base)
-    one = operator(kind, **sizes)
+    smaller = operator(kind, **sizes)
     adding = {"n", "c", "m", "k", "batch", "elements", "tables", "ranks", "heads", "head_dim", "context_length"}
     adding |= {"tokens", "hidden", "inter", "experts"}
     adding -= {"batch" * (kind == "embedding_bag")}
     assert set(sizes) & adding
     for name in set(sizes) & adding:
-        grown = operator(kind, **{**sizes, name: 2 * sizes[name]})
-        assert grown.roofline_us(V100) >= one.roofline_us(V100) * (1 - 1e-9)
+        larger = operator(kind, **{**sizes, name: 2 * sizes[name]})
+        assert larger.roofline_us(V100) >= smaller.roofline_us(V100) * (1 - 1e-9)
 
 
 def test_narrow_columns_do_not_overflow() -> None:
