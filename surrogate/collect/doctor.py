@@ -97,7 +97,8 @@ def driver() -> Check:
 def wrong_arithmetic(errors: Mapping[str, Mapping[str, float | None]]) -> list[str]:
     """Return the algorithms with an error above fp32 FMA's bound, or without a finite error, each with its error."""
     limits = {name: WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR for name in errors.get("fma", {})}
-    return [f"{name} {error}" for name, error in errors.get("fma", {}).items() if not (error or 1.0) < limits[name]]
+    found = errors.get("fma", {}).items()
+    return [f"{name} {error}" for name, error in found if error is None or not error < limits[name]]
 
 
 def _parts() -> Iterator[Check]:

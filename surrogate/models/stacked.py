@@ -146,6 +146,8 @@ UNSEEN_GPU_SHARE = 0.5
 Folds by shape give a weight of 0.65 on the cuDNN table. If one of its nine GPUs is left out, the errors on the other
 eight, each also left out, are smallest with a weight of 0.2 to 0.4.
 """
+MIN_STEP = 1e-12
+"""A smaller difference of two log times is rounding: the times are equal."""
 PARTS = ("first", "second")
 WEIGHTS = "weights.json"
 
@@ -286,7 +288,7 @@ def stacking_weight(residual: np.ndarray, step: np.ndarray) -> float:
     -----
     The sum is convex in w. Its minimum is the median of residual / step, with the weights |step|.
     """
-    moves = np.abs(step) > 0
+    moves = np.abs(step) > MIN_STEP
     if not moves.any():
         return 0.0
     ratio, weight = residual[moves] / step[moves], np.abs(step[moves])

@@ -7,7 +7,7 @@ import pytest
 from surrogate.collect import doctor, open_device
 from surrogate.collect.counting import PERMISSION_REMEDY, NsightCompute
 from surrogate.collect.device import DeviceInfo, Measurement
-from surrogate.collect.doctor import Check, counting_denied, examine
+from surrogate.collect.doctor import Check, counting_denied, examine, wrong_arithmetic
 from tests.known import cases, known_answers
 
 ANSWERS = known_answers(__file__)
@@ -76,3 +76,8 @@ def test_doctor_prints_json(seer, fake_device, monkeypatch):
     result = seer("doctor", "--json")
     status = {check["name"]: check["status"] for check in result.json}
     assert result.code == int("failed" in status.values()) and status["kernels"] == "ok"
+
+
+def test_an_exact_result_is_right_and_a_missing_error_is_wrong() -> None:
+    errors = {"fma": {"FFT": 0.0, "GEMM": 1e-7, "WINOGRAD": None, "PRECOMP": float("nan")}}
+    assert wrong_arithmetic(errors) == ["WINOGRAD None", "PRECOMP nan"]

@@ -31,6 +31,7 @@ FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
         ([0.3, 0.6], [1.0, 2.0], 0.3),
         ([9.0, 9.0], [1.0, 1.0], 1.0),  # never beyond the second model
         ([1.0], [0.0], 0.0),
+        ([1.0], [5e-324], 0.0),  # a difference by rounding
         ([], [], 0.0),
     ],
 )
