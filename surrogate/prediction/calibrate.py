@@ -134,25 +134,27 @@ def _calibrate_part(
 ) -> tuple[FamilyModel, dict[str, dict[str, object]]]:
     """Return the calibrated model of a family, and device → record of its measurements and errors."""
     # A device that is measured again gets a new correction of the model before earlier calibrations.
-    part = bundle.part(rows.family)
-    before = part.model.corrections if isinstance(part.model, Calibrated) else {}
-    model = part.model.base if isinstance(part.model, Calibrated) else part.model
+    family_model = bundle.part(rows.family)
+    before = family_model.model.corrections if isinstance(family_model.model, Calibrated) else {}
+    model = family_model.model.base if isinstance(family_model.model, Calibrated) else family_model.model
     ok = rows.take(rows.ok)
     tried = Support.fit(rows)
     updated = replace(
-        part,
+        family_model,
         fitted=model,
-        candidates=part.candidates | candidate_keys(ok),
+        candidates=family_model.candidates | candidate_keys(ok),
         # New signatures are added to the general table; existing ones do not change.
-        support=Support({**part.support.exact, **tried.exact}, {**tried.general, **part.support.general}),
-        domain=_united_domain(part.domain, Domain.of(ok)),
-        min_us=_united_min_times(part.min_us, min_times(ok)),
+        support=Support(
+            {**family_model.support.exact, **tried.exact}, {**tried.general, **family_model.support.general}
+        ),
+        domain=_united_domain(family_model.domain, Domain.of(ok)),
+        min_us=_united_min_times(family_model.min_us, min_times(ok)),
     )
     resolver = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: updated}))
     base_us = predict_table(resolver, rows.frame, Defaults()).predicted_us
     # Without trees, a candidate that was not trained has only a roofline time. Its rows are not used.
-    has_model_time = np.isin(rows.candidate.astype(str), [key.name for key in part.candidates]) | (
-        part.times is not None
+    has_model_time = np.isin(rows.candidate.astype(str), [key.name for key in family_model.candidates]) | (
+        family_model.times is not None
     )
     usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us) & has_model_time
     trained_gpus = {canonical(gpu) for gpu in bundle.card.get("data", {}).get("gpus", ())}
@@ -169,9 +171,9 @@ def _calibrate_part(
         holdout_us[on_device] = base_us[on_device] * np.exp(held_out)
     step(len(names), len(names), "done")
     # Errors on shapes that were trained on the device do not count.
-    trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
+    trained_on = np.isin(of_device, sorted(trained_gpus)) & family_model.domain.seen(rows)
     evaluated = np.flatnonzero(np.isfinite(holdout_us) & ~trained_on)
-    widths = _calibrated_widths(part, rows.take(evaluated), holdout_us[evaluated])
+    widths = _calibrated_widths(family_model, rows.take(evaluated), holdout_us[evaluated])
     calibrated = replace(updated, fitted=Calibrated(model, {**before, **corrections}), widths=widths)
     records = {}
     for device in names:
@@ -214,9 +216,9 @@ def _record(
     }
 
 
-def check_libraries(part: FamilyModel, rows: Rows, name: str) -> None:
+def check_libraries(family_model: FamilyModel, rows: Rows, name: str) -> None:
     """Raise `InputError` if the table ``name`` has a library that the model was not fitted on."""
-    libraries = part.domain.libraries
+    libraries = family_model.domain.libraries
     unknown = sorted(set(rows.frame["library"]) - libraries.keys())
     if unknown:
         raise InputError(
@@ -261,17 +263,21 @@ def _united_domain(base: Domain, new: Domain) -> Domain:
     )
 
 
-def _calibrated_widths(part: FamilyModel, rows: Rows, holdout_us: np.ndarray) -> Widths:
+def _calibrated_widths(family_model: FamilyModel, rows: Rows, holdout_us: np.ndarray) -> Widths:
     """Return the half widths of the calibrated devices, per candidate if it has enough held-out shapes, else pooled.
 
     Errors are first divided by the bundle's factors for distance and time. A candidate that was not measured on the
     device gets the larger of two half widths: the bundle's for the candidate, and the pooled one of the device.
     """
     device = device_names(rows.frame).astype(str)
-    distance = distances_to(part.domain.references, rows)
-    factors = replace(part.widths, by_key={ALL: 1.0}).at(device, rows.candidate, dtypes_of(rows), distance, holdout_us)
+    distance = distances_to(family_model.domain.references, rows)
+    factors = replace(family_model.widths, by_key={ALL: 1.0}).at(
+        device, rows.candidate, dtypes_of(rows), distance, holdout_us
+    )
     score = np.abs(np.log(holdout_us / rows.time_us)) / factors
-    by_key = {key: base for key, base in part.widths.by_key.items() if key.gpu not in set(device) or key.dtype is None}
+    by_key = {
+        key: base for key, base in family_model.widths.by_key.items() if key.gpu not in set(device) or key.dtype is None
+    }
     candidates = {key.candidate for key in by_key if key.gpu is None and key != ALL}
     for name in sorted(set(device)):
         on_device = device == name
@@ -279,13 +285,13 @@ def _calibrated_widths(part: FamilyModel, rows: Rows, holdout_us: np.ndarray) ->
             continue
         pooled = conformal_quantile(score[on_device], rows.shape[on_device])
         for candidate in candidates:
-            by_key[WidthKey(name, candidate)] = max(part.widths.by_key[WidthKey(None, candidate)], pooled)
+            by_key[WidthKey(name, candidate)] = max(family_model.widths.by_key[WidthKey(None, candidate)], pooled)
         for candidate in sorted(set(rows.candidate[on_device])):
             with_candidate = on_device & (rows.candidate == candidate)
             quantile = conformal_quantile(score[with_candidate], rows.shape[with_candidate])
             shapes = len(set(rows.shape[with_candidate]))
             by_key[WidthKey(name, candidate)] = pooled_base(quantile, pooled, shapes)
-    return replace(part.widths, by_key=by_key)
+    return replace(family_model.widths, by_key=by_key)
 
 
 def _median_ape(predicted_us: np.ndarray, time_us: np.ndarray) -> float | None:

@@ -93,8 +93,8 @@ def learn(columns: np.ndarray, cost: np.ndarray, leaves: int) -> Node:
         if split.gain <= MIN_GAIN:
             break
         is_low = columns[leaf_at[node].rows, split.column] <= split.lower
-        for child, part in ((2 * node, is_low), (2 * node + 1, ~is_low)):
-            leaf_at[child] = _leaf(finite, leaf_at[node].rows[part])
+        for child, is_inside in ((2 * node, is_low), (2 * node + 1, ~is_low)):
+            leaf_at[child] = _leaf(finite, leaf_at[node].rows[is_inside])
             if child.bit_length() <= MAX_DEPTH:
                 waiting[child] = _best_split(columns, finite, leaf_at[child].rows)
         grown = _merged(1, splits, leaf_at)
@@ -130,7 +130,7 @@ def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _S
     best = max(options, key=lambda option: round(option.gain, 6), default=_Split(0.0))
     for option in options[:: -(-len(options) // MAX_PAIRS)] if options else ():
         is_low = columns[rows, option.column] <= option.lower
-        further = max(_max_gain(columns, finite, rows[part]) for part in (is_low, ~is_low))
+        further = max(_max_gain(columns, finite, rows[is_inside]) for is_inside in (is_low, ~is_low))
         if (option.gain + further) / 2 > best.gain + MIN_GAIN:
             best = option._replace(gain=(option.gain + further) / 2)
     if options and best.gain <= MIN_GAIN:

@@ -48,15 +48,15 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     resolver = Resolver(replace(bundle, devices={**bundle.devices, **data.devices}))
     records = []
     for family, (_, rows) in rows_by_family(frame, resolver.bundle.devices, data.own).items():
-        part = bundle.part(family)
-        check_libraries(part, rows, data.name)
-        names = sorted(key.name for key in part.candidates)
+        family_model = bundle.part(family)
+        check_libraries(family_model, rows, data.name)
+        names = sorted(key.name for key in family_model.candidates)
         predicted = trained_answers(resolver, rows, np.isin(rows.candidate.astype(str), names))
-        seen = part.domain.seen(rows)
+        seen = family_model.domain.seen(rows)
         evaluated = evaluation_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
             figures = _evaluate_part(
-                rows, predicted, member, evaluated & member, independent_share=part.widths.independent_share
+                rows, predicted, member, evaluated & member, independent_share=family_model.widths.independent_share
             )
             records += [{"family": family.name, "part": name, **record} for record in figures]
     return records

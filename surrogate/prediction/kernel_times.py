@@ -122,7 +122,7 @@ class KernelTimes:
             measured = any(key.gpu == target.name for key in self._resolver.bundle.launches)
         else:
             (reference,) = chosen.ranker.references.values()
-            measured = reference._replace(gpu=target.name) in chosen.ranker.part.row_counts
+            measured = reference._replace(gpu=target.name) in chosen.ranker.family_model.row_counts
         if datasheet is None or measured or not isinstance(problem, Operator):
             return None
         time_us = datasheet.model.streamed_us(problem, target)
@@ -173,11 +173,11 @@ class KernelTimes:
             measured = self._resolver.in_measured_type(
                 Question(family, target.name, family.setting_of(fallback), self._library)
             )
-            part = self._resolver.bundle.part(family, target.name, measured.values)
-            for library in part.domain.libraries if self._library is None else [self._library]:
-                reference = part.domain.reference_key(library, measured.values)
-                rows = part.row_counts.get(reference, 0)
-                gpu_rows = part.row_counts.get(reference._replace(gpu=target.name), 0)
+            family_model = self._resolver.bundle.part(family, target.name, measured.values)
+            for library in family_model.domain.libraries if self._library is None else [self._library]:
+                reference = family_model.domain.reference_key(library, measured.values)
+                rows = family_model.row_counts.get(reference, 0)
+                gpu_rows = family_model.row_counts.get(reference._replace(gpu=target.name), 0)
                 if rows:
                     rank = FallbackRank(gpu_rows >= MIN_ROWS, rows >= MIN_ROWS, -index, rows)
                     evidence.append((rank, measured._replace(library=library)))

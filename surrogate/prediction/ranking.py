@@ -127,7 +127,7 @@ class Ranker:
     choosable: np.ndarray
     source: Source
     rules: SupportRules
-    part: FamilyModel
+    family_model: FamilyModel
     evidence: CandidateEvidence
     source_name: str
     is_unmeasured: bool
@@ -255,7 +255,7 @@ class Ranker:
 
         The first two are (libraries, problems). The third is the width that extrapolated sizes add, (problems,).
         """
-        domain = self.part.domain
+        domain = self.family_model.domain
         extrapolation = domain.extrapolation_width(sizes)
         distances = np.empty((len(self.references), len(sizes)))
         inside = np.zeros(distances.shape, dtype=bool)
@@ -323,7 +323,7 @@ class Ranker:
         if reason := self.evidence.outside[position]:
             return reason
         sizes = self.setting.family.sizes_of(problem)
-        reason = self.part.domain.size_reason(self.references[candidate.library], sizes)
+        reason = self.family_model.domain.size_reason(self.references[candidate.library], sizes)
         if reason is None and estimate is not None and estimate.source == FLOOR:
             return AT_FLOOR.format(self.evidence.floor_us[position])
         return reason

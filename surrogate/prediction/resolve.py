@@ -86,7 +86,7 @@ class SettingFacts(NamedTuple):
 
     setting: Setting
     device: Gpu
-    part: FamilyModel
+    family_model: FamilyModel
     similar: SimilarGpus
     choosable: Mapping[CandidateSetting, bool]
     is_measured: bool
@@ -145,7 +145,7 @@ class Resolver:
             try:
                 return replace(gpu(name), name=key)
             except InputError:
-                measured = {other for part in self.bundle.parts.values() for other in part.domain.gpus}
+                measured = {other for family_model in self.bundle.parts.values() for other in family_model.domain.gpus}
                 others = [self.device(other) for other in measured if name not in measured]
                 return unlisted(name, [other for other in others if other.vendor])
         return replace(stored or gpu(name), name=key)
@@ -180,13 +180,13 @@ class Resolver:
         Unmeasured versions share the ranker of the next older measured version, so that they need no memory of their
         own.
         """
-        part = self.bundle.part(question.family, question.gpu, question.values)
-        libraries = part.domain.libraries if question.library is None else [question.library]
-        measured = set().union(*map(part.domain.versions_of, libraries))
+        family_model = self.bundle.part(question.family, question.gpu, question.values)
+        libraries = family_model.domain.libraries if question.library is None else [question.library]
+        measured = set().union(*map(family_model.domain.versions_of, libraries))
         if version in measured or not measured:
             return self._kept_ranker(question)
         for library in libraries:
-            self._version(question, part, library)
+            self._version(question, family_model, library)
         older = [each for each in measured if version_number(each) <= version_number(version)]
         nearest_version = newest(older) if older else min(measured, key=version_number)
         shared = self._kept_ranker(question._replace(library_version=nearest_version, is_measured_version=False))
@@ -195,7 +195,7 @@ class Resolver:
             shared,
             setting=shared.setting._replace(versions=tuple(versions.items())),
             evidence=shared.evidence.outside_of(
-                part.domain, _setting_keys(shared.setting, shared.candidates), versions
+                family_model.domain, _setting_keys(shared.setting, shared.candidates), versions
             ),
         )
 
@@ -225,7 +225,9 @@ class Resolver:
 
     def check_library(self, name: str) -> None:
         """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
-        libraries = {library for part in self.bundle.parts.values() for library in part.domain.libraries}
+        libraries = {
+            library for family_model in self.bundle.parts.values() for library in family_model.domain.libraries
+        }
         check_choice("the bundle's library", name, sorted(libraries))
 
     def _resolved(self, question: Question) -> Ranker:
@@ -245,29 +247,29 @@ class Resolver:
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""
         family, gpu_name, values, library, _, requested, _ = question
-        part = self.bundle.part(family, gpu_name, values)
+        family_model = self.bundle.part(family, gpu_name, values)
         device = self.device(gpu_name)
-        others = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
-        similar = SimilarGpus.of(part, values, device, others)
+        others = {name: self.device(name) for name in family_model.domain.gpus if name != gpu_name}
+        similar = SimilarGpus.of(family_model, values, device, others)
         choosable: dict[CandidateSetting, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
-        for name in _competing(part, values, similar, requested) if library is None else [library]:
-            version = self._version(question, part, name)
+        for name in _competing(family_model, values, similar, requested) if library is None else [library]:
+            version = self._version(question, family_model, name)
             try:
-                choosable |= _candidates(question, part, name, similar)
+                choosable |= _candidates(question, family_model, name, similar)
                 versions.append((name, version))
             except InputError as error:
                 failures.append(error)
         if not choosable:
             raise failures[0]
-        is_measured = any(gpu_name in part.domain.gpus_of(name, values) for name, _ in versions)
-        settings = {(key.library, key.values) for key in part.domain.settings}
+        is_measured = any(gpu_name in family_model.domain.gpus_of(name, values) for name, _ in versions)
+        settings = {(key.library, key.values) for key in family_model.domain.settings}
         return _with_datasheet(
             SettingFacts(
                 setting=Setting(family, gpu_name, tuple(versions), values),
                 device=device,
-                part=part,
+                family_model=family_model,
                 similar=similar,
                 choosable=choosable,
                 is_measured=is_measured,
@@ -277,18 +279,18 @@ class Resolver:
             )
         )
 
-    def _version(self, question: Question, part: FamilyModel, library: str) -> str:
+    def _version(self, question: Question, family_model: FamilyModel, library: str) -> str:
         """Return the version of the question, else the newest that was measured on the GPU, else anywhere, else "".
 
         A GPU that is too new for the version gets the first release that supports it. Raises `InputError` if the
         question has a version that does not run on the GPU.
         """
         measured = {
-            release.version for release in part.support.releases.get(library, ()) if release.gpu == question.gpu
+            release.version for release in family_model.support.releases.get(library, ()) if release.gpu == question.gpu
         }
         if measured and question.library_version is None:
             return newest(measured)
-        version = question.library_version or newest(part.domain.versions_of(library))
+        version = question.library_version or newest(family_model.domain.versions_of(library))
         capability = self.device(question.gpu).compute_capability
         first = next((major for above, major in FIRST_RELEASES.get(library, ()) if capability >= above), 0)
         if version_number(version)[0] >= first:
@@ -299,11 +301,11 @@ class Resolver:
 
     def _unmeasured_notes(self, facts: SettingFacts, rank_note: str) -> Iterable[str]:
         """Yield the caveats of a setting that was not measured on the GPU."""
-        part, device = facts.part, facts.device
+        family_model, device = facts.family_model, facts.device
         if not device.vendor:
-            yield unlisted_note(device.name, part.domain.gpus)
-        yield part.unseen_gpu.note(_width_kind(facts), described=bool(part.family.parameter_names))
-        description = part.family.description if isinstance(part.family, DescribedFamily) else None
+            yield unlisted_note(device.name, family_model.domain.gpus)
+        yield family_model.unseen_gpu.note(_width_kind(facts), described=bool(family_model.family.parameter_names))
+        description = family_model.family.description if isinstance(family_model.family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
             yield SHARED_MEMORY_UNCHECKED
         if rank_note:
@@ -318,7 +320,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     """
     if facts.is_trained:
         return facts
-    setting, device, part = facts.setting, facts.device, facts.part
+    setting, device, family_model = facts.setting, facts.device, facts.family_model
     mechanism = setting.family.tensor_core_mechanism
     convolutions = (
         datasheet_models(device, setting.by_name["dtype"], setting.by_name.get("math", "")) if mechanism else None
@@ -327,25 +329,25 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     if convolutions is not None and facts.is_half:
         described_first = sorted(facts.choosable, key=lambda candidate: candidate.mechanism != mechanism)
         facts = facts._replace(
-            part=part if facts.is_measured else convolutions.instead_of(part),
+            family_model=family_model if facts.is_measured else convolutions.instead_of(family_model),
             unmeasured_libraries=frozenset(),
             choosable={candidate: candidate.mechanism == mechanism for candidate in described_first},
         )
     # The model of matrix products covers a setting if only its own boards were measured, and none of this architecture.
-    gpus = {name for library, _ in setting.versions for name in part.domain.gpus_of(library, setting.values)}
+    gpus = {name for library, _ in setting.versions for name in family_model.domain.gpus_of(library, setting.values)}
     gpus -= {setting.gpu}
     if gpus & {*facts.similar.architecture}:
         return facts
     products = product_models(setting, device, facts.similar.vendor | gpus)
     if products is None:
         return facts
-    own_part = facts.part if facts.is_measured else products.instead_of(facts.part)
-    return facts._replace(products=products, part=own_part, unmeasured_libraries=frozenset())
+    own_part = facts.family_model if facts.is_measured else products.instead_of(facts.family_model)
+    return facts._replace(products=products, family_model=own_part, unmeasured_libraries=frozenset())
 
 
 def _context(facts: SettingFacts) -> Context:
     candidates = tuple(facts.choosable)
-    min_us = [call_cost_us(facts.part.min_us, facts.setting.gpu, candidate.library) for candidate in candidates]
+    min_us = [call_cost_us(facts.family_model.min_us, facts.setting.gpu, candidate.library) for candidate in candidates]
     formula = facts.setting.family.formula(facts.setting.values, facts.device)
     return Context(facts.setting, facts.device, candidates, formula, min_us=np.array(min_us))
 
@@ -357,14 +359,14 @@ def _setting_keys(setting: Setting, candidates: Iterable[CandidateSetting]) -> l
 
 def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, ...], str]:
     """Return the source, each candidate's donor GPU ("" for none), and a note on the order of candidates."""
-    part, setting = facts.part, facts.setting
+    family_model, setting = facts.family_model, facts.setting
     note = ""
     if facts.products is not None:
         source = AnalyticalSource.of_products(context, facts.products)
     elif facts.convolutions is not None and facts.is_half:
         source = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
     else:
-        source = model_source(context, part, facts.similar.donors)
+        source = model_source(context, family_model, facts.similar.donors)
     donors = source.donors if isinstance(source, TreeSource) else ("",) * len(context.candidates)
     dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
     if facts.unmeasured_libraries and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
@@ -373,11 +375,11 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
         analytical = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
         source = Mixed(context, analytical, source, covers=facts.covered)
     is_covered = facts.is_trained or facts.convolutions or facts.products or any(donors)
-    if not is_covered and part.unseen_gpu.ranking_source == intervals.AVERAGE_RANK:
+    if not is_covered and family_model.unseen_gpu.ranking_source == intervals.AVERAGE_RANK:
         source = _by_average_rank(facts, source)
         note = BY_AVERAGE_RANK.format(gpu=setting.gpu)
-    if setting.gpu in part.corrections:
-        source = CalibratedSource(context, source, part.corrections[setting.gpu])
+    if setting.gpu in family_model.corrections:
+        source = CalibratedSource(context, source, family_model.corrections[setting.gpu])
     return source, donors, note
 
 
@@ -389,45 +391,45 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
     fma_context = tensor.context._replace(setting=setting._replace(values=values), formula=formula)
     has_both = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
     unmeasured = np.array([candidate.library in facts.unmeasured_libraries for candidate in candidates])
-    multiply_adds = model_source(fma_context, facts.part, facts.similar.donors)
+    multiply_adds = model_source(fma_context, facts.family_model, facts.similar.donors)
     return Tf32Source(tensor.context, multiply_adds, tensor, has_both=has_both, unmeasured=unmeasured)
 
 
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
     """Return the model's times in the order of the candidates' average rank on measured GPUs."""
     context = model.context
-    average_rank = facts.part.unseen_gpu.average_rank
+    average_rank = facts.family_model.unseen_gpu.average_rank
     keys = (key_text(Label(facts.setting.values, candidate.key)) for candidate in context.candidates)
     costs = np.array([average_rank.get(key, np.nan) for key in keys])
-    rules = SupportRules(facts.supported_as, context.candidates, facts.part.support)
+    rules = SupportRules(facts.supported_as, context.candidates, facts.family_model.support)
     return AverageRankSource(context, model, costs, rules, np.array([*facts.choosable.values()]))
 
 
 def _ranker(
     facts: SettingFacts, context: Context, source: Source, donors: tuple[str, ...], notes: Mapping[str, tuple[str, ...]]
 ) -> Ranker:
-    part, setting = facts.part, facts.setting
+    family_model, setting = facts.family_model, facts.setting
     libraries = [name for name, _ in setting.versions]
-    widths = part.widths
+    widths = family_model.widths
     if not facts.is_measured:
-        unseen = part.unseen_gpu
+        unseen = family_model.unseen_gpu
         widths = Widths(
             {ALL: unseen.by_kind[_width_kind(facts)].half_width}, independent_share=unseen.independent_share
         )
     evidence = _evidence(facts, context.candidates, widths, donors)
-    fallback = SIMILAR_GPU if part.family.parameter_names or any(donors) else DATASHEET
+    fallback = SIMILAR_GPU if family_model.family.parameter_names or any(donors) else DATASHEET
     return Ranker(
         setting=setting,
         candidates=context.candidates,
         choosable=np.flatnonzero([*facts.choosable.values()]),
         source=source,
-        rules=SupportRules(facts.supported_as, context.candidates, part.support),
-        part=part,
+        rules=SupportRules(facts.supported_as, context.candidates, family_model.support),
+        family_model=family_model,
         evidence=evidence,
         source_name=MODEL if facts.is_measured else fallback,
         is_unmeasured=not facts.is_measured,
         widths=widths,
-        references={name: part.domain.reference_key(name, setting.values) for name in libraries},
+        references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),
         notes=notes,
     )
@@ -437,10 +439,10 @@ def _evidence(
     facts: SettingFacts, candidates: tuple[CandidateSetting, ...], widths: Widths, donors: tuple[str, ...]
 ) -> CandidateEvidence:
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
-    part, setting = facts.part, facts.setting
-    kinds = part.unseen_gpu.by_kind
+    family_model, setting = facts.family_model, facts.setting
+    kinds = family_model.unseen_gpu.by_kind
     keys = _setting_keys(setting, candidates)
-    measured_keys = {key for key in keys if key in part.domain.settings}
+    measured_keys = {key for key in keys if key in family_model.domain.settings}
     is_own = [facts.is_measured and (not facts.is_trained or key in measured_keys) for key in keys]
     # 1. The half width of an unmeasured candidate is at least that of an unmeasured GPU.
     bases = [widths.base(setting.gpu, each.key, setting.by_name.get("dtype", "")) for each in candidates]
@@ -451,25 +453,25 @@ def _evidence(
     left_out = kinds[_width_kind(facts)].half_width
     bases = [max(base, left_out) if fixed else base for base, fixed in zip(bases, is_fixed, strict=True)]
     # 2. The kind of source.
-    is_described = bool(part.family.parameter_names)
+    is_described = bool(family_model.family.parameter_names)
     fallbacks = [SIMILAR_GPU if is_described or donor not in ("", setting.gpu) else DATASHEET for donor in donors]
     source = [MODEL if own else fallback for own, fallback in zip(is_own, fallbacks, strict=True)]
     return CandidateEvidence(
         source=np.array(source, dtype=object),
         half_width=np.array(bases),
         is_fixed=np.array(is_fixed),
-        floor_us=_floors(part, setting, candidates),
-        unlisted=_unlisted(part, candidates),
+        floor_us=_floors(family_model, setting, candidates),
+        unlisted=_unlisted(family_model, candidates),
         outside=(),
         is_inside=np.empty(0),
-    ).outside_of(part.domain, keys, dict(setting.versions))
+    ).outside_of(family_model.domain, keys, dict(setting.versions))
 
 
-def _unlisted(part: FamilyModel, candidates: Sequence[CandidateSetting]) -> dict[int, str]:
+def _unlisted(family_model: FamilyModel, candidates: Sequence[CandidateSetting]) -> dict[int, str]:
     """Return position of a configuration → its parameter value that is not in the training data."""
-    if not isinstance(part.family, DescribedFamily):
+    if not isinstance(family_model.family, DescribedFamily):
         return {}
-    listed = part.family.description.parameters.items()
+    listed = family_model.family.description.parameters.items()
     trained = {f"{name}={value}" for name, values in listed for value in values}
     out: dict[int, str] = {}
     for i, candidate in enumerate(candidates):
@@ -480,18 +482,18 @@ def _unlisted(part: FamilyModel, candidates: Sequence[CandidateSetting]) -> dict
 
 def _width_kind(facts: SettingFacts) -> str:
     """Return the key of the held-out GPUs' half width: the widest that applies to the setting."""
-    unseen = facts.part.unseen_gpu
+    unseen = facts.family_model.unseen_gpu
     fitting = {unseen.kind(facts.device.line, facts.setting.by_name.get("dtype", ""))}
     if facts.unmeasured_libraries:
         fitting |= {intervals.NEVER} & {*unseen.by_kind}
     return max(sorted(fitting), key=lambda name: unseen.by_kind[name].half_width)
 
 
-def _floors(part: FamilyModel, setting: Setting, candidates: Iterable[CandidateSetting]) -> np.ndarray:
+def _floors(family_model: FamilyModel, setting: Setting, candidates: Iterable[CandidateSetting]) -> np.ndarray:
     """Return the time in µs that the harness adds to each candidate, (candidates,); 0 without a floor."""
     limits = {
         (floor.library, floor.algorithm): floor.limit_us
-        for floor in part.floors
+        for floor in family_model.floors
         if floor.gpu == setting.gpu and floor.settings.items() <= setting.by_name.items()
     }
     return np.array([limits.get((candidate.library, candidate.algorithm), 0.0) for candidate in candidates])
@@ -514,24 +516,24 @@ def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...
 
 
 def _competing(
-    part: FamilyModel, values: tuple[str, ...], similar: SimilarGpus, requested: tuple[str, ...]
+    family_model: FamilyModel, values: tuple[str, ...], similar: SimilarGpus, requested: tuple[str, ...]
 ) -> list[str]:
     """Return the libraries that were measured with the operator on the most similar GPUs, or all if there is none.
 
     The libraries of ``requested`` candidates join them.
     """
-    libraries = list(part.domain.libraries)
+    libraries = list(family_model.domain.libraries)
 
     def measured_on(group: frozenset[str]) -> set[str]:
-        return {name for name in libraries if part.domain.gpus_of(name, values) & group}
+        return {name for name in libraries if family_model.domain.gpus_of(name, values) & group}
 
     measured = similar.evidence(measured_on, each=False) or set(libraries)
-    measured |= {key.library for key in part.candidates if (key.solver or key.algorithm) in requested}
+    measured |= {key.library for key in family_model.candidates if (key.solver or key.algorithm) in requested}
     return [name for name in libraries if name in measured]
 
 
 def _candidates(
-    question: Question, part: FamilyModel, library: str, similar: SimilarGpus
+    question: Question, family_model: FamilyModel, library: str, similar: SimilarGpus
 ) -> dict[CandidateSetting, bool]:
     """Return a library's candidate → whether it can be chosen.
 
@@ -541,12 +543,12 @@ def _candidates(
     family, values = question.family, question.values
     settings = dict(zip(family.setting_names, values, strict=True))
     key_values = tuple(settings[name] for name in family.candidate_key[:-1])
-    keys = [key for key in part.candidates if (key.library, key.values) == (library, key_values)]
+    keys = [key for key in family_model.candidates if (key.library, key.values) == (library, key_values)]
     registry_of_library = {offered.algorithm: offered for offered in family.candidates(library, values)}
     by_name: set[str] = set()
     if not registry_of_library:
         # The library's candidates are those measured in the setting on this GPU, else on the most similar GPUs.
-        tried = part.support.algorithms(library, values)
+        tried = family_model.support.algorithms(library, values)
         if measured := similar.evidence(lambda group: {algorithm for name, algorithm in tried if name in group}):
             requested = {key.algorithm for key in keys if (key.solver or key.algorithm) in question.requested}
             by_name = (requested & {algorithm for _, algorithm in tried}) - measured

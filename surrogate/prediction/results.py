@@ -30,8 +30,8 @@ SOURCES = {
     ROOFLINE: "only peak arithmetic rate and bandwidth, because no model covers the candidate",
     FLOOR: "an upper bound: the kernel is shorter than its harness can measure",
 }
-"""The ladder of evidence: `source` of an answer → the origin of its time. The first source that covers a candidate
-gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""
+"""The sources, in order of preference: `source` of an answer → the origin of its time. The first source that covers a
+candidate gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""
 UNMEASURED = (SIMILAR_GPU, DATASHEET)
 """Sources of answers for an unmeasured GPU, or for an unmeasured setting on a GPU."""
 TITLE_SUFFIXES = {SIMILAR_GPU: ", from other GPUs", DATASHEET: ", from its datasheet"}

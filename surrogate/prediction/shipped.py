@@ -84,7 +84,7 @@ def shipped() -> tuple[Shipped, ...]:
                 rows=data.get("ok_rows", 0),
                 launches=index.launches,
                 held_out=index.card.get("held_out", {}),
-                unseen={name: part.unseen_gpu for name, part in index.parts.items()},
+                unseen={name: family_model.unseen_gpu for name, family_model in index.parts.items()},
             )
         )
     return tuple(bundles)
@@ -201,11 +201,16 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
 
 
 def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shipped:
-    """Return the shipped bundle with a family: measured with the type on the GPU, else with the type, else any.
+    """Return the shipped bundle for a family. If several bundles are equal in the order, the last one is returned.
 
-    If ``settings`` hold neither operator nor type, it is a bundle that was measured on the GPU. A bundle that has only
-    AMD boards is returned only for AMD GPUs and for operators that an analytical model transfers between boards.
-    Another bundle is preferred if it has the operator and type on the GPU with at least `MIN_AMD_ROWS` rows.
+    Order of preference:
+
+    1. on AMD, the AMD-only bundle, if the operator is tiled or not given, and if the others have fewer than
+       `MIN_AMD_ROWS` rows on the GPU or lack the operator and type;
+    2. measured on this GPU, with this type;
+    3. with this type;
+    4. if no type is given, measured on this GPU;
+    5. any, except the AMD-only bundle.
     """
     bundles = [bundle for bundle in shipped() if family in bundle.families]
     amd_only = [bundle for bundle in bundles if bundle.vendors == AMD]
@@ -213,9 +218,9 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
     dtype, kind = settings.get("dtype", ""), settings.get("operator", "")
     is_tiled = kind in FAMILIES[family].tiled_kinds or not kind
     if amd_only and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
-        parts = [_cached_bundle(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus]
-        measured_keys = [key for part in parts for key in part.domain.settings if key.gpu == gpu_name]
-        rows = sum(count for part in parts for key, count in part.row_counts.items() if key.gpu == gpu_name)
+        models = [_cached_bundle(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus]
+        measured_keys = [key for model in models for key in model.domain.settings if key.gpu == gpu_name]
+        rows = sum(count for model in models for key, count in model.row_counts.items() if key.gpu == gpu_name)
         is_measured = not kind or any(key.values[:2] == (kind, dtype) for key in measured_keys)
         if rows < MIN_AMD_ROWS or not is_measured:
             return amd_only[-1]
@@ -227,7 +232,7 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
 class ShippedParts(Mapping[str, FamilyModel]):
     """Family → its model: from the bundle of a GPU, and from other shipped bundles for the families that it lacks.
 
-    A bundle is read when its part is first needed.
+    A bundle is read when its model is first needed.
     """
 
     def __init__(self, parts: Mapping[str, FamilyModel]) -> None:

@@ -78,7 +78,7 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
     for setting_group in _groups(resolver, columns, defaults, family):
         for ranker, group in _rankers(resolver, setting_group, requested):
             for start in range(0, len(group.sizes), CHUNK_ROWS):
-                sizes, positions = (part[start : start + CHUNK_ROWS] for part in (group.sizes, group.positions))
+                sizes, positions = (array[start : start + CHUNK_ROWS] for array in (group.sizes, group.positions))
                 chunks.append((ranker, group._replace(sizes=sizes, positions=positions)))
     # Chunks share only a ranker's caches, so that each thread computes a chunk by itself.
     out = _empty_answers(rows)
@@ -138,8 +138,10 @@ def _groups(
         raise InputError(f"{', '.join(unknown)} is not a setting of {kinds}; leave it out")
     for family, positions in families:
         is_whole_table = len(positions) == _length(columns)
-        part = columns if is_whole_table else {name: np.asarray(values)[positions] for name, values in columns.items()}
-        sizes, texts = _sizes_and_texts(family, part, len(positions), defaults)
+        family_columns = columns
+        if not is_whole_table:
+            family_columns = {name: np.asarray(values)[positions] for name, values in columns.items()}
+        sizes, texts = _sizes_and_texts(family, family_columns, len(positions), defaults)
         # Rows of equal texts get one code (rows,).
         code = np.zeros(len(sizes), dtype=np.int64)
         for values, number in texts.values():

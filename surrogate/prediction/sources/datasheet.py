@@ -35,10 +35,10 @@ class HeldOutErrors:
 
     by_kind: Mapping[str, HeldOutGpuErrors]
 
-    def instead_of(self, part: FamilyModel) -> FamilyModel:
+    def instead_of(self, family_model: FamilyModel) -> FamilyModel:
         """Return the family model with these errors for unmeasured GPUs, and without measured support."""
-        support = replace(part.support, exact={}, general={})
-        return replace(part, support=support, unseen_gpu=UnseenGpu(self.by_kind))
+        support = replace(family_model.support, exact={}, general={})
+        return replace(family_model, support=support, unseen_gpu=UnseenGpu(self.by_kind))
 
 
 @dataclass(frozen=True, slots=True)

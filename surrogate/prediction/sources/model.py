@@ -278,13 +278,13 @@ class TableSource(Source):
             return Times(np.maximum(self.model.predict(rows), min_us[index]), rows.workspace_bytes)
 
 
-def model_source(context: Context, part: FamilyModel, donors: Sequence[str] = ()) -> Source:
+def model_source(context: Context, family_model: FamilyModel, donors: Sequence[str] = ()) -> Source:
     """Return the source of a family's model. It may use measurements of the ``donors``, similar GPUs, nearest first."""
-    if part.family.parameter_names:  # a described kernel's model needs pandas and scikit-learn
+    if family_model.family.parameter_names:  # a described kernel's model needs pandas and scikit-learn
         from surrogate.prediction.sources.measured import ConfigurationSource
 
-        if part.fitted.name == ConfigurationSource.MODEL:
-            return ConfigurationSource.of(context, part.model)
-    if part.times is None:
-        return TableSource(context, getattr(part.model, "base", part.model))
-    return TreeSource.of(context, part.times, donors)
+        if family_model.fitted.name == ConfigurationSource.MODEL:
+            return ConfigurationSource.of(context, family_model.model)
+    if family_model.times is None:
+        return TableSource(context, getattr(family_model.model, "base", family_model.model))
+    return TreeSource.of(context, family_model.times, donors)

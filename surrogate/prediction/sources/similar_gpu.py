@@ -37,11 +37,13 @@ class SimilarGpus(NamedTuple):
     is_calibrated: bool
 
     @classmethod
-    def of(cls, part: FamilyModel, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
+    def of(cls, family_model: FamilyModel, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
         """Return the groups of ``others``, the GPUs that a model was fitted on, for a setting on a device."""
-        nearest_first, donors = same_architecture_gpus(part.family, values, device, others)
+        nearest_first, donors = same_architecture_gpus(family_model.family, values, device, others)
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
-        return cls(device.name, nearest_first, donors, vendor, frozenset(others), part.is_calibrated(device.name))
+        return cls(
+            device.name, nearest_first, donors, vendor, frozenset(others), family_model.is_calibrated(device.name)
+        )
 
     def evidence(self, find: Callable[[frozenset[str]], Iterable[str]], *, each: bool = True) -> set[str]:
         """Return what ``find`` finds for the first group with a result; the GPU itself comes first.
