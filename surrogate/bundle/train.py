@@ -31,19 +31,10 @@ from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.launch import CallKey, fit_launches
 from surrogate.models.registry import TRAINED
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
-from surrogate.uncertainty.fit import (
-    MIN_GPUS,
-    Fit,
-    Split,
-    combined_answers,
-    fit_unseen_gpu,
-    fit_widths,
-    gpu_splits,
-    run_fits,
-    seen_settings,
-    shape_splits,
-)
+from surrogate.uncertainty.fit import fit_widths
+from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, run_fits, shape_splits
 from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL, UnseenGpu
+from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unseen_gpu, gpu_splits, seen_settings
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape for the interval widths and the model card's errors. With few shapes more folds are needed: a fold is
@@ -446,7 +437,7 @@ def best_ranking_source(
 ) -> tuple[str, dict[str, float]]:
     """Return the ranking source with the smallest mean log slowdown over held-out GPUs, and all mean slowdowns.
 
-    Each of the ``splits`` holds out a GPU with its architecture (`surrogate.uncertainty.fit.gpu_splits`).
+    Each of the ``splits`` holds out a GPU with its architecture (`surrogate.uncertainty.unmeasured_gpu.gpu_splits`).
     ``left_out_gpu_us`` (rows,) are the times of these fits. ``evaluated`` (rows,) marks problems whose choice counts.
     """
     slowdowns: dict[str, list[float]] = {MODEL: [], AVERAGE_RANK: []}

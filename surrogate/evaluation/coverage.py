@@ -17,8 +17,9 @@ from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, pick_by_heuristic, pick_by_times
 from surrogate.models import Support
-from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths, kinds_of, left_out_gpus
+from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths
 from surrogate.uncertainty.intervals import UnseenGpu, probability_best
+from surrogate.uncertainty.unmeasured_gpu import kinds_of, left_out_gpus
 
 DIGITS = 6
 """Significant digits of a model card."""

@@ -15,7 +15,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.families import FAMILIES
 from surrogate.models import TimeModel, model_class
 from surrogate.models.base import duplicate
-from surrogate.uncertainty import fit
+from surrogate.uncertainty import fit, held_out_fits, unmeasured_gpu
 from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnseenGpu, WidthKey, Widths
 from tests.tables import checked, every
 
@@ -226,19 +226,22 @@ def test_unseen_gpu_error_equals_the_known_answer(table: Table, kind: str) -> No
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
     model = model_class("roofline")()
     evaluated = np.full(len(rows), True)
-    splits = fit.gpu_splits(rows, 0)
+    splits = unmeasured_gpu.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model, rows, splits)
-    seen = fit.seen_settings(rows, splits)
-    found = fit.fit_unseen_gpu(rows, predicted, seen, evaluated)
+    seen = unmeasured_gpu.seen_settings(rows, splits)
+    found = unmeasured_gpu.fit_unseen_gpu(rows, predicted, seen, evaluated)
     by_hand = HeldOutGpuErrors(
-        3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + fit.NEW_GPU_MARGIN / 3), rel=1e-3)
+        3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / 3), rel=1e-3)
     )
     assert found.by_kind[found.kind("nvidia", "fp32")] == by_hand and 0 < found.independent_share <= 2
     assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == by_hand
     two_gpus = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
-    assert fit.gpu_splits(two_gpus, 0) == []  # two GPUs do not suffice for a split
+    assert unmeasured_gpu.gpu_splits(two_gpus, 0) == []  # two GPUs do not suffice for a split
     no_prediction = np.full(len(two_gpus), np.nan)
-    assert fit.fit_unseen_gpu(two_gpus, no_prediction, seen[: len(two_gpus)], evaluated[: len(two_gpus)]) == UnseenGpu()
+    assert (
+        unmeasured_gpu.fit_unseen_gpu(two_gpus, no_prediction, seen[: len(two_gpus)], evaluated[: len(two_gpus)])
+        == UnseenGpu()
+    )
 
 
 def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
@@ -249,22 +252,30 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
     frame = frame.assign(dtype=np.where(is_fp16, "fp16", "fp32"))
     factors = np.select([is_fp16, frame["gpu"] == "MI100"], [30.0, 5.0], 2.0)
     rows = roofline_times(frame, factors)
-    splits = fit.gpu_splits(rows, 0)
+    splits = unmeasured_gpu.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
-    found = fit.fit_unseen_gpu(rows, predicted, fit.seen_settings(rows, splits), np.full(len(rows), False))
+    found = unmeasured_gpu.fit_unseen_gpu(
+        rows, predicted, unmeasured_gpu.seen_settings(rows, splits), np.full(len(rows), False)
+    )
     half_widths = {kind: errors.half_width for kind, errors in found.by_kind.items()}
     largest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
-    by_hand = {kind: np.log(factor) * (1 + fit.NEW_GPU_MARGIN / gpus) for kind, (factor, gpus) in largest.items()}
+    by_hand = {
+        kind: np.log(factor) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / gpus) for kind, (factor, gpus) in largest.items()
+    }
     assert half_widths == pytest.approx(by_hand, rel=1e-3)
     assert "GFX9" not in found.note("gfx9", described=False) and "3 NVIDIA GPUs" in found.note(
         "nvidia", described=False
     )
 
 
-def predicted_without(model: TimeModel, rows: Rows, splits: Sequence[fit.Split]) -> tuple[np.ndarray, np.ndarray]:
+def predicted_without(
+    model: TimeModel, rows: Rows, splits: Sequence[held_out_fits.Split]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (rows,) predictions by clones fitted without the row, and distances to the clones' training shapes."""
-    fits = [fit.Fit("a split", duplicate(model), *split) for split in splits]
-    return fit.combined_answers(rows, splits, fit.run_fits(rows, fits, lambda name, count: lambda share: None))
+    fits = [held_out_fits.Fit("a split", duplicate(model), *split) for split in splits]
+    return held_out_fits.combined_answers(
+        rows, splits, held_out_fits.run_fits(rows, fits, lambda name, count: lambda share: None)
+    )
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
@@ -277,7 +288,7 @@ def products(gpus: tuple[str, ...]) -> pd.DataFrame:
 def test_held_out_predictions_come_from_fits_without_the_shape(refused, table: Table) -> None:
     """Every row gets a prediction and a positive distance to its fold's training shapes."""
     rows = checked(table(12))
-    predicted, distance = predicted_without(model_class("linear-terms")(), rows, fit.shape_splits(rows, 4, 0))
+    predicted, distance = predicted_without(model_class("linear-terms")(), rows, held_out_fits.shape_splits(rows, 4, 0))
     assert np.isfinite(predicted[rows.ok]).all() and (distance > 0).all()
     with refused("shape"):
-        fit.shape_splits(rows.take(rows.shape == 0), 4, 0)
+        held_out_fits.shape_splits(rows.take(rows.shape == 0), 4, 0)

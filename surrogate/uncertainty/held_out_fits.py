@@ -1,0 +1,87 @@
+"""Run fits that hold out a part of the rows, and return their predictions of these rows."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from surrogate.dataset.problems import shape_names
+from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.threads import in_parallel, workers_for
+from surrogate.features.errors import InputError
+from surrogate.models.base import ProgressCallback, TimeModel, fit_with_progress, holdout_times
+from surrogate.uncertainty.domain import distances_to, references_of
+
+MAX_CONCURRENT_ROWS = 2_000_000
+"""Maximum rows of all fits that run at the same time. Each fit holds its own rows."""
+
+Begin = Callable[[str, int], ProgressCallback]
+"""Function that is called before a fit with the fit's name and row count. It returns the fit's progress callback."""
+Split = tuple[np.ndarray, np.ndarray]
+"""Positions of the rows that a fit learns from, and positions of the rows that it predicts."""
+
+
+def shape_splits(
+    rows: Rows, count: int, seed: int, fits: int | None = None, max_rows: int | None = None
+) -> list[Split]:
+    """Return the first ``fits`` of ``count`` folds by shape (None: all).
+
+    A fold learns from at most ``max_rows`` random rows (None: all). Raise `InputError` if no ok row can be held out.
+    """
+    label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
+    splits = []
+    for fold in range(count if fits is None else fits):
+        inside = np.flatnonzero(label != fold)
+        if max_rows is not None and len(inside) > max_rows:
+            inside = np.sort(np.random.default_rng(seed).permutation(inside)[:max_rows])
+        splits.append((inside, np.flatnonzero(label == fold)))
+    if not any(rows.ok[inside].any() and rows.ok[outside].any() for inside, outside in splits):
+        raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
+    return splits
+
+
+class Fit(NamedTuple):
+    """An unfitted model, the positions of its training rows, and the positions of the rows to predict (maybe none)."""
+
+    name: str
+    model: TimeModel
+    inside: np.ndarray
+    outside: np.ndarray
+
+
+Answers = tuple[np.ndarray, np.ndarray] | None
+"""Times in µs of the predicted rows and their distances to the training rows. None if the fit had no training rows."""
+
+
+def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = None) -> list[Answers]:
+    """Run the fits in parallel, and return the answers of each. A fit without rows to predict leaves its model fitted.
+
+    The number of concurrent fits depends on CPUs and memory. ``keep`` is a folder of finished fits (`holdout_times`).
+    """
+
+    def run(fit: Fit, stopped: object) -> Answers:
+        on_progress = begin(fit.name, len(fit.inside))
+        train = rows.take(fit.inside)
+        if not len(fit.outside):
+            fit_with_progress(fit.model, train, on_progress)
+        if not (train.ok.any() and len(fit.outside)):
+            return None
+        holdout = rows.take(fit.outside)
+        return holdout_times(fit.model, train, holdout, keep, on_progress), distances_to(references_of(train), holdout)
+
+    largest = max((len(fit.inside) for fit in fits), default=1)
+    return in_parallel(run, fits, workers_for(min(len(fits), max(1, MAX_CONCURRENT_ROWS // largest))))
+
+
+def combined_answers(rows: Rows, splits: Sequence[Split], answers: Sequence[Answers]) -> tuple[np.ndarray, np.ndarray]:
+    """Return times and distances (rows,) of all splits.
+
+    Rows in no split, and rows of a fit without training rows, get NaN.
+    """
+    predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for (_, outside), answer in zip(splits, answers, strict=True):
+        if answer is not None:
+            predicted[outside], distance[outside] = answer
+    return predicted, distance
