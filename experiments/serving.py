@@ -269,7 +269,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for cut in cuts:
         for key, part in rows.groupby(list(cut)) if cut else [((), rows)]:
             labels = {"library": "all", "gpu": "all", "family": "all"} | dict(zip(cut, key, strict=True))
-            floors = float(np.mean([bool(steps.floors) for steps in part["steps"]]))
+            floors = float(np.mean([bool(steps.floored_problems) for steps in part["steps"]]))
             errors = {**scores(part, "tpot"), **scores(part, "ttft"), "floors": floors, **beside_peer(part)}
             lines.append({**labels, "n": len(part), **errors})
     return pd.DataFrame(lines)

@@ -13,7 +13,7 @@ user. It runs one step after another (continuous batching with chunked prefill):
 
 Kernel times come from a framework's tables, which were measured in CUDA graphs. Servers ship and tune the same few
 libraries, so a product takes the time of the fastest kernel of all frameworks. Other frameworks' tables also replace a
-time that the own table lacks or has only as the floor of its harness.
+time if the framework's own table lacks it or has only its harness floor.
 """
 
 import json
@@ -54,13 +54,13 @@ FILE = "servers.json"
 MAX_BATCHED_TOKENS = 8192
 """Maximum tokens of a step, which limits its activations: the default of vLLM and SGLang on data-centre GPUs."""
 MIN_ANSWER_TOKENS = 33
-"""Minimum tokens of an answer for which all prompts fit into its steps. For a shorter answer, a step takes as many
-prompts as for this answer, or as many as `MAX_BATCHED_TOKENS` allow if these are more. The other prompts wait. No
-measured server had answers below 100 tokens."""
+"""Minimum tokens of an answer whose steps have room for all prompts. For a shorter answer, a step takes as many prompts
+as for this answer, or as many as `MAX_BATCHED_TOKENS` allows if that is more; the other prompts wait. No measured
+server had answers below 100 tokens."""
 BOUNDED_PARTS = (PRODUCTS, EXPERTS, ATTENTION)
 """Parts with a lower bound from peak rates, since no cache keeps their operands between steps."""
 COLLECTIVES = "nccl"
-"""The library of collectives if a framework has no kernels of its own."""
+"""The library whose collectives are used if a framework has no collective kernels."""
 PROMPTS = "prompts"
 """The part of TPOT that other requests' prompts take, in addition to `surrogate.network.language_step.PARTS`."""
 
@@ -123,13 +123,13 @@ class ServerSteps:
     memory_bytes, fits
         Memory per GPU, and whether the replica fits.
     parts
-        Shares of TPOT. `PROMPTS` does not include the prompts' sums over GPUs, which count as communication.
+        Shares of TPOT. `PROMPTS` does not include the prompts' all-reduces, which count as communication.
     half_width
         Addition to the half width of TPOT, in log time, for kernels that were not measured on the GPU.
-    floors
-        Problems with another framework's time, since the own table has only the floor of its harness.
-    sums_source
-        Source of the times of sums over GPUs; "" if there are none.
+    floored_problems
+        Problems whose time comes from another framework, because the framework's own table has only its harness floor.
+    all_reduce_source
+        Source of the times of all-reduces; "" if the step has no all-reduce.
     min_ttft_ms, min_tpot_ms
         Lower bounds of a prompt's time and of TPOT, from arithmetic and bytes at peak rates.
     """
@@ -144,8 +144,8 @@ class ServerSteps:
     fits: bool
     parts: Mapping[str, float]
     half_width: float
-    floors: tuple[Operator, ...]
-    sums_source: str = ""
+    floored_problems: tuple[Operator, ...]
+    all_reduce_source: str = ""
     min_ttft_ms: float = 0.0
     min_tpot_ms: float = 0.0
 
@@ -176,9 +176,9 @@ class ServerSteps:
     def ttft_ms(self, start_ms: float, share: float) -> float:
         """Return the time to first token."""
         request_ms = self.prompt_ms * (1 + self.queued) + (self.load.output - 1) * (self.decode_ms + self.prompts_ms)
-        return self.placed_ms(start_ms, share) + (self.users - self.running) / self.running * request_ms
+        return self.admitted_ttft_ms(start_ms, share) + (self.users - self.running) / self.running * request_ms
 
-    def placed_ms(self, start_ms: float, share: float) -> float:
+    def admitted_ttft_ms(self, start_ms: float, share: float) -> float:
         """Return the time to first token of a request that has a place in the cache."""
         return start_ms + self.prompt_ms * (1 + max(share * (self.running - 1) / self.stages, self.queued))
 
@@ -188,15 +188,15 @@ class ServerSteps:
         No lower end is below the bound by peak rates.
         """
         min_ms = self.min_ttft_ms * (1 + self.queued)
-        first = self._interval(self.ttft_ms(model.start_ms, model.share), model.ttft, min_ms)
-        further = self._interval(self.tpot_ms, model.tpot, self.min_tpot_ms)
-        placed = self._interval(self.placed_ms(model.start_ms, model.share), model.ttft, min_ms)
-        return first, further, self.request_ms(placed, further)
+        ttft = self._interval(self.ttft_ms(model.start_ms, model.share), model.ttft, min_ms)
+        tpot = self._interval(self.tpot_ms, model.tpot, self.min_tpot_ms)
+        admitted_ttft = self._interval(self.admitted_ttft_ms(model.start_ms, model.share), model.ttft, min_ms)
+        return ttft, tpot, self.request_ms(admitted_ttft, tpot)
 
-    def request_ms(self, first: TimeInterval, further: TimeInterval) -> TimeInterval:
+    def request_ms(self, ttft: TimeInterval, tpot: TimeInterval) -> TimeInterval:
         """Return the time of a whole answer."""
         count = self.load.output - 1
-        times = (start + (count * token if count else 0) for start, token in zip(first, further, strict=True))
+        times = (start + (count * token if count else 0) for start, token in zip(ttft, tpot, strict=True))
         return TimeInterval(*times)
 
     def _interval(self, time: float, widths: tuple[float, float], minimum: float) -> TimeInterval:
@@ -218,24 +218,24 @@ class ServerKernels:
         self._predictors: dict[str, Predictors] = {}
 
     def answers(self, library: str, problems: Sequence[Operator]) -> tuple[dict[Operator, ProblemTime], set[Operator]]:
-        """Return problem → time, and the problems for which the framework's table has only the floor of its harness.
+        """Return problem → time, and the problems for which the framework's table has only its harness floor.
 
         Times come from the framework's own table or from other tables, as the module's docstring explains.
         """
         answers = self._own_times(library, problems)
-        floors = {problem for problem, answer in answers.items() if answer.source == FLOOR}
+        floored_problems = {problem for problem, answer in answers.items() if answer.source == FLOOR}
         unmeasured = {problem for problem, answer in answers.items() if answer.source in (FLOOR, ROOFLINE)}
-        lacking = unmeasured - {problem for problem in unmeasured if isinstance(problem, Streamed)}
-        open_problems = [problem for problem in problems if part_of(problem) == PRODUCTS or problem in lacking]
-        transfers = [problem for problem in lacking if part_of(problem) == COMMUNICATION]
+        replaceable = {problem for problem in unmeasured if not isinstance(problem, Streamed)}
+        retimed_problems = [problem for problem in problems if part_of(problem) == PRODUCTS or problem in replaceable]
+        transfers = [problem for problem in replaceable if part_of(problem) == COMMUNICATION]
         others = [name for name in frameworks_on(self.device) if name != library]
-        for name, subset in (*((name, open_problems) for name in others), (COLLECTIVES, transfers)):
+        for name, subset in (*((name, retimed_problems) for name in others), (COLLECTIVES, transfers)):
             for problem, answer in self._own_times(name, subset).items() if subset else ():
                 is_measured = answer.source not in (FLOOR, ROOFLINE)
                 if is_measured and (problem in unmeasured or answer.time_us < answers[problem].time_us):
                     answers[problem] = answer
                     unmeasured.discard(problem)
-        return answers, floors
+        return answers, floored_problems
 
     def _own_times(self, name: str, problems: Sequence[Operator]) -> dict[Operator, ProblemTime]:
         from surrogate.prediction.shipped import load_operators
@@ -251,19 +251,21 @@ def server_steps(
     decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
 ) -> dict[Setup, ServerSteps | InputError]:
     """Return each setup's steps, or the error that refuses it; all kernels are predicted together."""
-    prompt_of = cache(lambda deployment: Step(decoder, [Requests(1, load.input, load.input)], deployment, load.input))
+    prompt_step = cache(lambda deployment: Step(decoder, [Requests(1, load.input, load.input)], deployment, load.input))
     results: dict[Setup, ServerSteps | InputError] = {}
-    sized: dict[Setup, _SizedSteps] = {}
+    sized_steps: dict[Setup, _SizedSteps] = {}
     for setup in setups:
         try:
-            sized[setup] = _size_steps(decoder, load, kernels.device, setup, prompt_of(setup.deployment))
+            sized_steps[setup] = _size_steps(decoder, load, kernels.device, setup, prompt_step(setup.deployment))
         except InputError as error:
             results[setup] = error
-    step_counts = {id(step): step.kernel_counts() for each in sized.values() for step in (each.prompt, each.decode)}
+    step_counts = {
+        id(step): step.kernel_counts() for each in sized_steps.values() for step in (each.prompt, each.decode)
+    }
     problems = dict.fromkeys(problem for counts in step_counts.values() for problem in counts)
-    answers, floors = kernels.answers(library, list(problems))
-    step_times = {key: _time(counts, answers, floors, kernels.device) for key, counts in step_counts.items()}
-    for setup, each in sized.items():
+    answers, floored_problems = kernels.answers(library, list(problems))
+    step_times = {key: _time(counts, answers, floored_problems, kernels.device) for key, counts in step_counts.items()}
+    for setup, each in sized_steps.items():
         results[setup] = _steps(load, each, step_times[id(each.prompt)], step_times[id(each.decode)])
     return results
 
@@ -282,16 +284,16 @@ class _SizedSteps(NamedTuple):
 class _StepTime(NamedTuple):
     """The time of a step in µs.
 
-    ``parts`` are its parts, and ``unmeasured_us`` is the distance to the upper end for unmeasured kernels. ``floors``
-    and ``sums_source`` are as in `ServerSteps`. ``refused`` is the reason if the GPU cannot run the step. The times of
-    arithmetic and bytes at peak rates are ``compute_us`` and ``memory_us``.
+    ``parts`` are its parts, and ``unmeasured_us`` is the distance to the upper end for unmeasured kernels.
+    ``floored_problems`` and ``all_reduce_source`` are as in `ServerSteps`. ``refused`` is the reason if the GPU cannot
+    run the step. The times of arithmetic and bytes at peak rates are ``compute_us`` and ``memory_us``.
     """
 
     time_us: float
     parts: Mapping[str, float]
     unmeasured_us: float
-    floors: tuple[Operator, ...]
-    sums_source: str
+    floored_problems: tuple[Operator, ...]
+    all_reduce_source: str
     refused: str
     compute_us: float
     memory_us: float
@@ -309,13 +311,13 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt:
     context = load.input + load.output // 2
     single_step = Step(decoder, [Requests(1, 1, context)], deployment, 1)
     activation_bytes = max(_activation_bytes(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
-    held_bytes = prompt.weights_bytes() / stages + activation_bytes * min(1.0, MAX_BATCHED_TOKENS / load.input)
+    fixed_bytes = prompt.weights_bytes() / stages + activation_bytes * min(1.0, MAX_BATCHED_TOKENS / load.input)
     request_bytes = single_step.kv_bytes / stages
-    places = int((room_bytes(device) - held_bytes) / request_bytes)
+    places = int((room_bytes(device) - fixed_bytes) / request_bytes)
     running = max(1, min(users, places))
     batch = ceil_div(running, stages)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
-    return _SizedSteps(prompt, decode, users, running, held_bytes + running * request_bytes, places >= 1)
+    return _SizedSteps(prompt, decode, users, running, fixed_bytes + running * request_bytes, places >= 1)
 
 
 def _activation_bytes(kernel: StepKernel) -> float:
@@ -324,7 +326,10 @@ def _activation_bytes(kernel: StepKernel) -> float:
 
 
 def _time(
-    kernels: Mapping[Operator, int], answers: Mapping[Operator, ProblemTime], floors: Container[Operator], device: Gpu
+    kernels: Mapping[Operator, int],
+    answers: Mapping[Operator, ProblemTime],
+    floored_problems: Container[Operator],
+    device: Gpu,
 ) -> _StepTime:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     unmeasured_us = 0.0
@@ -336,8 +341,8 @@ def _time(
             unmeasured_us += count * (answer.upper_us - answer.time_us)
         if answer.source == ROOFLINE and problem.MULTIPLIES:
             refused = refused or (missing_units(device, problem.dtype, problem.math) or "")
-    own_floors = tuple(problem for problem in kernels if problem in floors)
-    sums_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
+    floored_in_step = tuple(problem for problem in kernels if problem in floored_problems)
+    all_reduce_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
     bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
     arithmetic_us = sum(
         count * compute_us(problem.flops, peak_tflops(device, problem.dtype, problem.uses_tensor_cores))
@@ -345,25 +350,25 @@ def _time(
     )
     traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
     bounds = float(arithmetic_us), float(traffic_us)
-    return _StepTime(sum(parts.values()), parts, unmeasured_us, own_floors, sums_source, refused, *bounds)
+    return _StepTime(sum(parts.values()), parts, unmeasured_us, floored_in_step, all_reduce_source, refused, *bounds)
 
 
-def _steps(load: Load, sized: _SizedSteps, prompt: _StepTime, decode: _StepTime) -> ServerSteps | InputError:
+def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _StepTime) -> ServerSteps | InputError:
     if prompt.refused or decode.refused:
         return InputError(f"{prompt.refused or decode.refused}; give another --dtype, or --gpu")
     steps = ServerSteps(
         load=load,
-        users=sized.users,
-        running=sized.running,
-        stages=sized.decode.deployment.pipeline_parallel,
+        users=sized_steps.users,
+        running=sized_steps.running,
+        stages=sized_steps.decode.deployment.pipeline_parallel,
         decode_ms=decode.time_us / 1e3,
         prompt_ms=prompt.time_us / 1e3,
-        memory_bytes=sized.memory_bytes,
-        fits=sized.fits,
+        memory_bytes=sized_steps.memory_bytes,
+        fits=sized_steps.fits,
         parts={},
         half_width=log1p(decode.unmeasured_us / decode.time_us),
-        floors=(*prompt.floors, *decode.floors),
-        sums_source=decode.sums_source,
+        floored_problems=(*prompt.floored_problems, *decode.floored_problems),
+        all_reduce_source=decode.all_reduce_source,
         min_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
     )
     # A step with a prompt and decoded tokens reads the weights once for both.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_ROWS = 12
-"""Maximum configurations in a table for people."""
-SPLITS = {
+"""Maximum rows of a printed table."""
+PARALLELISM = {
     "TP": ("tensor_parallel", "GPUs that share every layer"),
     "EP": ("expert_parallel", "GPUs with different experts (without EP all share each)"),
     "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
@@ -50,14 +50,14 @@ class Targets(NamedTuple):
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
-    def shares(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
+    def target_ratios(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
         """Return target → time / target."""
         pairs = (("TTFT", ttft_ms, self.ttft_ms), ("TPOT", tpot_ms, self.tpot_ms))
         return {name: time / maximum for name, time, maximum in pairs if maximum is not None}
 
     def met(self, ttft_ms: float, tpot_ms: float) -> bool:
         """Return whether the times meet the targets."""
-        return all(share <= 1 for share in self.shares(ttft_ms, tpot_ms).values())
+        return all(ratio <= 1 for ratio in self.target_ratios(ttft_ms, tpot_ms).values())
 
 
 NO_LIMITS = Targets()
@@ -121,8 +121,8 @@ class ServerRow(TableResult):
     @property
     def split(self) -> str:
         """The parallelism of a replica, such as TP4 PP2."""
-        ways = {name: getattr(self, field) for name, (field, _) in SPLITS.items()}
-        return " ".join(f"{name}{count}" for name, count in ways.items() if count > 1 or name == "TP")
+        degrees = {name: getattr(self, field) for name, (field, _) in PARALLELISM.items()}
+        return " ".join(f"{name}{count}" for name, count in degrees.items() if count > 1 or name == "TP")
 
     def cost(self, tokens_per_s_per_gpu: float) -> float:
         """Return the cost of a token at a rate: its price or, without a price, its GPU time."""
@@ -178,7 +178,7 @@ class Serving(TableResult):
         nearest_row = self.rows[0]
         times = zip(("TTFT", "TPOT"), (nearest_row.ttft_ms, nearest_row.tpot_ms), self.targets, strict=True)
         ratios = " and ".join(f"{name} {significant(ms)} of {maximum:g} ms" for name, ms, maximum in times if maximum)
-        is_far = max(self.targets.shares(nearest_row.ttft_ms, nearest_row.tpot_ms).values()) > MAX_TARGET_RATIO
+        is_far = max(self.targets.target_ratios(nearest_row.ttft_ms, nearest_row.tpot_ms).values()) > MAX_TARGET_RATIO
         which = "both" if all(self.targets) else "the"
         return (
             f"no configuration meets {which} targets with at most {self.gpus} GPUs; the nearest,"
@@ -186,11 +186,11 @@ class Serving(TableResult):
         )
 
     def _target_warning(self, best: ServerRow) -> str:
-        sure_row = next(filter(self._surely_meets, self.rows), None)
-        if sure_row is best:
+        safe_row = next(filter(self._surely_meets, self.rows), None)
+        if safe_row is best:
             return ""
-        rate = f", at {significant(sure_row.tokens_per_s_per_gpu)} tokens/s per GPU" if sure_row else ""
-        other = f"{sentence_of(sure_row) if sure_row else 'no configuration'} meets them with its whole intervals{rate}"
+        rate = f", at {significant(safe_row.tokens_per_s_per_gpu)} tokens/s per GPU" if safe_row else ""
+        other = f"{sentence_of(safe_row) if safe_row else 'no configuration'} meets them with its whole intervals{rate}"
         return f"the best may miss the targets, since they lie within its 90 % intervals; {other}"
 
     def _surely_meets(self, row: ServerRow) -> bool:
@@ -238,7 +238,7 @@ class Serving(TableResult):
         )
 
     def table(self, maximum: int = MAX_ROWS) -> Table:
-        """Return the table for people.
+        """Return the printed table.
 
         Parameters
         ----------
@@ -252,8 +252,8 @@ class Serving(TableResult):
         displayed = [_table_row(row, self._mark(row, row in leading)) for row in rows[:maximum]]
         further = [f"{len(rows) - maximum} further configurations: --csv or --json"] if len(rows) > maximum else []
         lacks = self._misfit_lines() if fitting else ()
-        used = {name for row in rows[:maximum] for name in SPLITS if name in row.split}
-        legend = "; ".join(f"{name}: {meaning}" for name, (_, meaning) in SPLITS.items() if name in used)
+        used = {name for row in rows[:maximum] for name in PARALLELISM if name in row.split}
+        legend = "; ".join(f"{name}: {meaning}" for name, (_, meaning) in PARALLELISM.items() if name in used)
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
         return Table(
             displayed, FORMATS, title, notes=[*filter(None, [self.verdict]), *further, legend, *lacks, *self.notes]
@@ -265,8 +265,8 @@ class Serving(TableResult):
             return "does not fit"
         if not any(self.targets):
             return ""
-        shares = self.targets.shares(row.ttft_ms, row.tpot_ms)
-        marks = [f"{name} {share:.2f}× its target" for name, share in shares.items() if share > 1]
+        ratios = self.targets.target_ratios(row.ttft_ms, row.tpot_ms)
+        marks = [f"{name} {ratio:.2f}× its target" for name, ratio in ratios.items() if ratio > 1]
         if row is self.best:
             rivals = f"{self.others} may be as good" if self.rivals else ""
             marks = ["◀ best", "" if self._surely_meets(row) else "may miss the targets", rivals]
@@ -304,7 +304,7 @@ def pareto(
 
 
 def _table_row(row: ServerRow, mark: str) -> dict[str, Any]:
-    """Return a row of the table for people."""
+    """Return a row of the printed table."""
     displayed: dict[str, Any] = {
         "GPUs": f"{row.gpus} {row.gpu}",
         "with": _replicas(row),

@@ -122,7 +122,7 @@ class Choices:
             ranks = tensor * data
             spread = (1, ranks) if decoder.experts and decoder.experts % ranks == 0 else (1,)
             experts = self.values_of("expert_parallel") or spread
-            # Try several stages only if a stage fills an NVLink domain; within a domain, sums over NVLink are faster.
+            # Try several stages only if a stage fills an NVLink domain, since all-reduces within a domain are faster.
             stages = pipelines or [1, *(way for way in powers[1:] if ranks == node and way <= len(decoder.windows))]
             ways = product(dict.fromkeys(experts), stages, dtypes or (None,), kv_dtypes or (None,))
             for expert, pipeline, dtype, kv_dtype in ways:
@@ -287,8 +287,8 @@ class _Search:
     def _search_framework(self, library: str, kernels: ServerKernels) -> None:
         """Search the configurations of a GPU with one framework. Raises `InputError` if there are none."""
         device = kernels.device
-        narrowed, model, unpacks = self.choices.with_unpacked_weights(self.decoder, device, library)
-        planned = _planned(narrowed, model, device, library)
+        choices, model, unpack_note = self.choices.with_unpacked_weights(self.decoder, device, library)
+        planned = _planned(choices, model, device, library)
         missing_notes = list(self.choices.missing_notes(planned))
         tried: dict[Deployment, list[ServerRow]] = {}
         while planned:
@@ -302,7 +302,7 @@ class _Search:
                 tried.setdefault(plan.setup.deployment, []).append(row)
                 self.notes.update(dict.fromkeys(_notes(device, library, plan.setup, answer)))
             planned = [] if self.choices.concurrency else list(_bisection_plans(tried))
-        self.notes.update(dict.fromkeys((*filter(None, [unpacks]), *missing_notes)))
+        self.notes.update(dict.fromkeys((*filter(None, [unpack_note]), *missing_notes)))
         for tries in tried.values():
             maximum = _most_users(tries)
             self.rows.extend(
@@ -392,12 +392,12 @@ def _row(
 ) -> ServerRow:
     deployment = plan.setup.deployment
     unknown = TimeInterval(nan, nan, nan)
-    first, further, placed = steps.intervals(server_models()[library]) if steps.fits else (unknown,) * 3
+    ttft, tpot, request = steps.intervals(server_models()[library]) if steps.fits else (unknown,) * 3
     gpus = plan.replicas * deployment.gpus
     tokens_per_ms = plan.users * steps.load.output / gpus
-    rate = 1e3 * tokens_per_ms / steps.request_ms(first, further).time
+    rate = 1e3 * tokens_per_ms / steps.request_ms(ttft, tpot).time
     # If users wait, the running requests limit the rate; waiting users do not change the server's speed.
-    low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (placed.high, placed.low))
+    low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (request.high, request.low))
     return ServerRow(
         gpu=device.name,
         library=library,
@@ -411,20 +411,20 @@ def _row(
         kv_dtype=deployment.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
         concurrency=plan.users,
         running=min(plan.users, steps.running * deployment.data_parallel * plan.replicas),
-        ttft_ms=first.time,
-        ttft_low_ms=first.low,
-        ttft_high_ms=first.high,
-        tpot_ms=further.time,
-        tpot_low_ms=further.low,
-        tpot_high_ms=further.high,
+        ttft_ms=ttft.time,
+        ttft_low_ms=ttft.low,
+        ttft_high_ms=ttft.high,
+        tpot_ms=tpot.time,
+        tpot_low_ms=tpot.low,
+        tpot_high_ms=tpot.high,
         tokens_per_s_per_gpu=rate,
         tokens_per_s_per_gpu_low=low,
         tokens_per_s_per_gpu_high=max(high, rate),
-        tokens_per_s_per_user=1e3 / (further.time if steps.load.output > 1 else first.time),
+        tokens_per_s_per_user=1e3 / (tpot.time if steps.load.output > 1 else ttft.time),
         usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
         memory_gib=steps.memory_bytes / 2**30,
         fits=steps.fits,
-        meets=steps.fits and targets.met(first.time, further.time),
+        meets=steps.fits and targets.met(ttft.time, tpot.time),
         bound=steps.bound,
     )
 
@@ -432,13 +432,13 @@ def _row(
 def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Iterator[str]:
     """Yield the notes about a configuration."""
     yield from setup.deployment.notes()
-    if steps.floors:
-        yield f"{device.name}, {library}: {floor_note(steps.floors)}; other frameworks' times replace them"
+    if steps.floored_problems:
+        yield f"{device.name}, {library}: {floor_note(steps.floored_problems)}; other frameworks' times replace them"
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: unmeasured kernels are timed from the datasheet, with wide intervals"
-    if steps.sums_source and not device.link_gbs:
-        source = "the datasheet" if steps.sums_source in UNMEASURED else "measurements of one machine"
-        yield f"{device.name}: its only known link is PCIe; times of sums over GPUs are from {source}; machines differ"
+    if steps.all_reduce_source and not device.link_gbs:
+        source = "the datasheet" if steps.all_reduce_source in UNMEASURED else "measurements of one machine"
+        yield f"{device.name}: its only known link is PCIe; all-reduce times are from {source}; machines differ"
 
 
 def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
@@ -450,7 +450,7 @@ def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
     if not row.fits:
         return 2, row.memory_gib, row.gpus
     cost = row.usd_per_million_tokens is None, row.cost(row.tokens_per_s_per_gpu)
-    return (0, *cost) if row.meets else (1, max(targets.shares(row.ttft_ms, row.tpot_ms).values()), *cost)
+    return (0, *cost) if row.meets else (1, max(targets.target_ratios(row.ttft_ms, row.tpot_ms).values()), *cost)
 
 
 def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
@@ -465,5 +465,5 @@ def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
         if row.fits and row.bound != "memory" and (row.usd_per_million_tokens is not None) == is_priced
     ]
     front = pareto(served, lambda row: 1 / row.cost(row.tokens_per_s_per_gpu))
-    ahead = front[:: ceil_div(len(front), MAX_ROWS) or 1]
-    return [*ahead, *(row for row in rows if row not in ahead)]
+    displayed_first = front[:: ceil_div(len(front), MAX_ROWS) or 1]
+    return [*displayed_first, *(row for row in rows if row not in displayed_first)]

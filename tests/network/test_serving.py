@@ -39,7 +39,7 @@ STEPS = ServerSteps(
     fits=True,
     parts={"products": 0.7, "prompts": 0.3},
     half_width=0.0,
-    floors=(),
+    floored_problems=(),
 )
 SERVER_MODEL = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
@@ -61,18 +61,18 @@ def test_short_answers_are_limited_by_prompt_throughput() -> None:
     """A step takes at most 8,192 prompt tokens, so that a user's cycle lasts at least as long as all prompts."""
     for output, users in ((1, 11), (2, 200), (1, 200)):
         steps = replace(STEPS, load=Load(4096, output), users=users, running=min(users, 50), min_ttft_ms=20.0)
-        first, further, throughput = steps.intervals(SERVER_MODEL)
-        token_ms = further.time if output > 1 else 0.0
-        assert first.time + (output - 1) * token_ms >= users * steps.prompt_ms
-        assert steps.running / throughput.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
+        ttft, tpot, request = steps.intervals(SERVER_MODEL)
+        token_ms = tpot.time if output > 1 else 0.0
+        assert ttft.time + (output - 1) * token_ms >= users * steps.prompt_ms
+        assert steps.running / request.low <= 1 / steps.min_ttft_ms and steps.bound == "products"
         assert output == 1 or token_ms == pytest.approx(10 + 2 * 40)  # prompts of 49 other users
     assert replace(STEPS, load=Load(8192, 33), running=201, users=201).tpot_ms == pytest.approx(10 + 200 / 32 * 40)
 
 
 def test_intervals_widen_if_kernels_were_not_measured() -> None:
-    first, further, _ = STEPS.intervals(SERVER_MODEL)
-    assert (first.low, first.high) == pytest.approx((first.time / 2, first.time * 4))
-    assert (further.low, further.high) == pytest.approx((14, 28))
+    ttft, tpot, _ = STEPS.intervals(SERVER_MODEL)
+    assert (ttft.low, ttft.high) == pytest.approx((ttft.time / 2, ttft.time * 4))
+    assert (tpot.low, tpot.high) == pytest.approx((14, 28))
     wider = replace(STEPS, half_width=0.5).intervals(SERVER_MODEL)[1]
     assert wider.low < 14 and wider.high > 28
     bounded = replace(STEPS, min_ttft_ms=60.0, min_tpot_ms=99.0).intervals(SERVER_MODEL)
