@@ -11,7 +11,7 @@ from urllib.parse import quote
 from surrogate.features.errors import InputError
 from surrogate.formats.nvprof import database_error
 from surrogate.trace import events
-from surrogate.trace.events.raw import RawTrace, Row, build_trace, clean_name
+from surrogate.trace.events.raw import EventRow, RawTrace, build_trace, clean_name
 from surrogate.trace.events.tables import Trace, TraceGpu
 
 # CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
@@ -97,28 +97,28 @@ class _NsysExport:
     def thread(self, global_id: object) -> int:
         return self.raw.threads.index(_thread(global_id))
 
-    def nvtx(self) -> Iterator[Row]:
+    def nvtx(self) -> Iterator[EventRow]:
         for start, end, kind, tid, text, text_id in self.rows(
             "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "text", "textId"
         ):
             if kind in _NVTX_RANGES and end is not None:
                 yield self.range(start, end, self.name(text_id, text), events.NVTX, tid)
 
-    def libraries(self) -> Iterator[Row]:
+    def libraries(self) -> Iterator[EventRow]:
         for table in _LIBRARIES:
             for start, end, tid, name in self.rows(table, "start", "end", "globalTid", "nameId"):
                 yield self.range(start, end, self.name(name), events.OPERATOR, tid)
 
-    def range(self, start: object, end: object, name: int, kind: int, tid: object) -> Row:
+    def range(self, start: object, end: object, name: int, kind: int, tid: object) -> EventRow:
         return start, _length(start, end), name, kind, self.thread(tid), -1, -1, -1, -1, -1, -1, -1
 
-    def calls(self) -> Iterator[Row]:
+    def calls(self) -> Iterator[EventRow]:
         for start, end, tid, correlation, name in self.rows(
             _PREFIX + "RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
         ):
             yield start, _length(start, end), self.name(name), -1, self.thread(tid), correlation, -1
 
-    def kernels(self) -> Iterator[Row]:
+    def kernels(self) -> Iterator[EventRow]:
         for *event, name, short, gx, gy, gz, bx, by, bz, registers, static, dynamic, node in self.rows(
             _PREFIX + "KERNEL",
             *_DEVICE,
@@ -129,7 +129,7 @@ class _NsysExport:
             launch = ([gx, gy, gz], [bx, by, bz], registers, shared)
             yield _activity(event, self.name(name if name in self.texts else short), events.KERNEL, launch, node=node)
 
-    def copies(self) -> Iterator[Row]:
+    def copies(self) -> Iterator[EventRow]:
         for *event, size, kind, source, target, node in self.rows(
             _PREFIX + "MEMCPY", *_DEVICE, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"
         ):
@@ -138,15 +138,15 @@ class _NsysExport:
             name = self.raw.names.index(f"Memcpy {_COPY_WORDS[direction]} {memory}")
             yield _activity(event, name, events.COPY, moved=(size, direction), node=node)
 
-    def memsets(self) -> Iterator[Row]:
+    def memsets(self) -> Iterator[EventRow]:
         for *event, size, node in self.rows(_PREFIX + "MEMSET", *_DEVICE, "bytes", "graphNodeId"):
             yield _activity(event, self.raw.names.index("Memset"), events.MEMSET, moved=(size, -1), node=node)
 
-    def graphs(self) -> Iterator[Row]:
+    def graphs(self) -> Iterator[EventRow]:
         for *event, graph in self.rows(_PREFIX + "GRAPH_TRACE", *_DEVICE, "graphId"):
             yield _activity(event, self.raw.names.index(f"CUDA graph {graph}"), events.GRAPH)
 
-    def syncs(self) -> Iterator[Row]:
+    def syncs(self) -> Iterator[EventRow]:
         for start, end, device, stream, pid, correlation, kind in self.rows(
             _PREFIX + "SYNCHRONIZATION", *_DEVICE, "syncType"
         ):
@@ -173,7 +173,7 @@ def _activity(
     launch: tuple[object, ...] = (None, None, -1, -1),
     moved: tuple[object, int] = (-1, -1),
     node: object = 0,
-) -> Row:
+) -> EventRow:
     """Return the raw row of a device activity.
 
     ``event`` holds the columns `_DEVICE`, ``launch`` grid, block, registers and shared memory, ``moved`` the bytes and

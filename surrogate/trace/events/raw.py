@@ -19,7 +19,7 @@ from surrogate.trace.events import tables
 from surrogate.trace.events.tables import Ints, Nesting, Ranges, Trace, TraceGpu, linked, nest
 
 T = TypeVar("T")
-Row = tuple[object, ...]
+EventRow = tuple[object, ...]
 
 _RANGE = "ts dur name kind thread external_id sequence forward_thread shapes types inputs stack"
 _ACTIVITY = "ts dur name kind device stream process correlation"
@@ -104,7 +104,7 @@ class RawTable:
     def __init__(self, names: tuple[str, ...], exact_ns: bool) -> None:
         self.names = names
         self.exact_ns = exact_ns
-        self.rows: list[Row] = []
+        self.rows: list[EventRow] = []
         self.dropped = 0
         self.integer_us = not exact_ns
         self._packed: list[dict[str, Ints]] = []

@@ -20,7 +20,7 @@ from surrogate.bundled import TRACES
 from surrogate.features.errors import InputError, require_regular
 from surrogate.trace import events
 from surrogate.trace.events.batches import EventFile
-from surrogate.trace.events.raw import PACKED_ROWS, RawTrace, Row, build_trace, clean_name
+from surrogate.trace.events.raw import PACKED_ROWS, EventRow, RawTrace, build_trace, clean_name
 from surrogate.trace.events.tables import Trace, TraceGpu
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _POINTS = ("i", "I", "C")
 """Phases of marks and counters, which have no duration."""
 Event = Mapping[str, object]
 """A JSON object of the file, or its arguments."""
-Handler = Callable[[Row, Event, Event], None]
+Handler = Callable[[EventRow, Event, Event], None]
 """A function of an event's start, length and name, of the event, and of its arguments."""
 _UNKNOWN = (0, 0, 0)
 _LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
@@ -296,7 +296,7 @@ class _EventReader:
         except TypeError:  # the id is a list
             return self.raw.threads[str(process), str(thread)]
 
-    def range(self, head: Row, event: Event, arguments: Event, kind: int) -> None:
+    def range(self, head: EventRow, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
         stack = get("Call stack")
         line = self.raw.names[stack if type(stack) is str else repr(stack)] if stack else -1
@@ -319,16 +319,16 @@ class _EventReader:
             )
         return self.signatures[key]
 
-    def frame(self, head: Row, event: Event, arguments: Event) -> None:
+    def frame(self, head: EventRow, event: Event, arguments: Event) -> None:
         number = arguments.get("Python id", -1)
         self.add["frames"]((*head, events.FRAME, self.thread(event), number, *[-1] * 6))
 
-    def call(self, head: Row, event: Event, arguments: Event) -> None:
+    def call(self, head: EventRow, event: Event, arguments: Event) -> None:
         get = arguments.get
         ids = get("correlation", -1), get("External id", get("external id", -1))
         self.add["calls"]((*head, -1, self.thread(event), *ids))
 
-    def activity(self, head: Row, event: Event, arguments: Event, kind: int) -> None:
+    def activity(self, head: EventRow, event: Event, arguments: Event, kind: int) -> None:
         get = arguments.get
         device, stream = get("device", event.get("pid")), get("stream", event.get("tid"))
         launch, external = get("correlation", -1), get("External id", get("external id", -1))
@@ -337,7 +337,7 @@ class _EventReader:
         row = (*head, kind, device, stream, -1, launch, external, grid, block, registers, shared, size, -1, node)
         self.add["activities"](row)
 
-    def sync(self, head: Row, event: Event, arguments: Event) -> None:
+    def sync(self, head: EventRow, event: Event, arguments: Event) -> None:
         get = arguments.get
         kind = get("cuda_sync_kind")
         name = head[2] if kind is None else self.raw.names[kind if type(kind) is str else repr(kind)]

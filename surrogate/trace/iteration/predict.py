@@ -1,11 +1,23 @@
-"""Predict iteration times from a trace: overheads, device times, and the iterations on a host and a device clock."""
+"""Predict iteration times from a trace: overheads, device times, and the iterations on a host and a device clock.
+
+Lin et al. (HiPC 2022) divide the host time of an operator into overheads:
+
+- T1: the gap between two neighbouring operators;
+- T2: from the start of the operator to its first launch call;
+- T3: from the end of its last launch call to the end of the operator;
+- T4: a launch call;
+- T5: the gap between two launch calls of the operator. In the paper, T5 is also the time of an operator without a
+  launch call; here that time is the overhead ``alone``.
+
+`surrogate.trace.iteration.overheads` measures them.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +59,7 @@ QUEUE = 1024
 
 @dataclass(slots=True)
 class StreamClocks:
-    """The clocks of a walk in µs since its start: one per host thread, one per stream, one for collectives.
+    """The clocks of a replay in µs since its start: one per host thread, one per stream, one for collectives.
 
     Attributes
     ----------
@@ -105,7 +117,7 @@ class StreamClocks:
         for unit in units:
             self.step(unit)
 
-    def alone_us(self, unit: Unit, overheads: Overheads) -> float:
+    def unit_host_us(self, unit: Unit, overheads: Overheads) -> float:
         """Return the host's time of one unit, with clocks that start at 0 and a device without gaps and tails."""
         clocks = StreamClocks(overheads, self.time_us, self.stream, self.collective, gap_us=0.0, tail_us=0.0)
         clocks.step(unit)
@@ -343,8 +355,8 @@ class IterationTimes(TableResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; `overheads` are represented by their sources."""
-        facts = ("trace", "gpu", "batch", "times", "coverage", "error_geomean_pct")
-        values = {name: getattr(self, name) for name in facts}
+        fields = ("trace", "gpu", "batch", "times", "coverage", "error_geomean_pct")
+        values = {name: getattr(self, name) for name in fields}
         rows = {"iterations": self.iterations, "operators": self.operators, "unknown": self.unknown}
         values |= {name: [asdict(row) for row in part] for name, part in rows.items()}
         return values | {"overheads": {"sources": list(self.overheads.sources)}, "notes": list(self.notes)}
@@ -366,7 +378,7 @@ def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, 
     iteration : int, optional
         Index of the only iteration to return.
     **settings
-        Options of `walk_of`.
+        Options of `replay_trace`.
 
     Returns
     -------
@@ -375,12 +387,12 @@ def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, 
     Raises
     ------
     InputError
-        If `walk_of` raises it, or if the trace has no such iteration.
+        If `replay_trace` raises it, or if the trace has no such iteration.
     """
-    return walk_of(as_trace(trace), **settings).result(iteration)
+    return replay_trace(as_trace(trace), **settings).result(iteration)
 
 
-def walk_of(
+def replay_trace(
     trace: Trace,
     *,
     times: str | None = None,
@@ -389,8 +401,8 @@ def walk_of(
     overheads: Overheads | None = None,
     leave_one_out: bool = False,
     bundle: str | Path | Predictors | None = None,
-) -> "Walk":
-    """Return the iterations of ``trace`` with host overheads and kernel times, ready to be walked (Lin et al.).
+) -> "IterationReplay":
+    """Return the iterations of ``trace`` with host overheads and kernel times, ready to replay (Lin et al.).
 
     Parameters
     ----------
@@ -412,7 +424,7 @@ def walk_of(
 
     Returns
     -------
-    Walk
+    IterationReplay
 
     Raises
     ------
@@ -425,36 +437,85 @@ def walk_of(
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
         raise InputError(f"{trace.source}: holds no operators or launches; record the host's operators, too")
-    overheads_of, kept = _overheads(work, trace.source, overheads, leave_one_out)
-    device = trace.streams[int(trace.activities.stream[0])].device
-    own_gpu = gpu_of(trace, device)
-    target_gpu = gpu_by_name(gpu) if gpu else own_gpu
-    old = batch_size(trace)
-    is_other_gpu = target_gpu is not None and (own_gpu is None or target_gpu.name != own_gpu.name) and gpu is not None
-    rescaled = batch is not None and batch != old
-    changed = is_other_gpu or rescaled
-    if changed and (reason := invalid_reason(trace)):
+    overheads_of, shared_overheads = _overheads(work, trace.source, overheads, leave_one_out)
+    target = _target(trace, times, gpu, batch)
+    device_times = kernel_times.measured_times(trace)
+    if target.times == "surrogate":
+        trace_predictors = None
+        if isinstance(bundle, Predictors):
+            predictors = bundle
+        else:
+            predictors = predictors_for(trace, target.gpu, bundle)
+            if target.is_changed and target.trace_gpu:
+                trace_predictors = predictors_for(trace, target.trace_gpu, bundle)
+        device_times = kernel_times.predicted_times(
+            trace,
+            predictors,
+            target.trace_batch or 1,
+            target.batch or 1,
+            shared_overheads.collective_models,
+            trace_predictors,
+        )
+    result_fields = {
+        "gpu": target.gpu.name if target.gpu else trace.device_name(_device_of(trace)) or None,
+        "batch": target.batch,
+        "times": target.times,
+        "overheads": shared_overheads,
+    }
+    return IterationReplay(
+        trace, work, device_times, overheads_of, not target.is_changed, result_fields, loading=target.loading
+    )
+
+
+class _Target(NamedTuple):
+    """The GPU and batch of the trace and of the prediction, and the source of the kernel times."""
+
+    trace_gpu: Gpu | None
+    gpu: Gpu | None
+    trace_batch: int | None
+    batch: int | None
+    is_changed: bool
+    times: str
+
+    @property
+    def loading(self) -> float:
+        """The factor on the time of loading data."""
+        return self.batch / self.trace_batch if self.batch and self.trace_batch else 1.0
+
+
+def _device_of(trace: Trace) -> int:
+    return trace.streams[int(trace.activities.stream[0])].device
+
+
+def _target(trace: Trace, times: str | None, gpu: str | None, batch: int | None) -> _Target:
+    """Return the target of a prediction. Raises `InputError` if an option is invalid for the trace."""
+    trace_gpu = gpu_of(trace, _device_of(trace))
+    target_gpu = gpu_by_name(gpu) if gpu else trace_gpu
+    trace_batch = batch_size(trace)
+    is_other_gpu = (
+        gpu is not None and target_gpu is not None and (trace_gpu is None or target_gpu.name != trace_gpu.name)
+    )
+    is_rescaled = batch is not None and batch != trace_batch
+    is_changed = is_other_gpu or is_rescaled
+    if is_changed and (reason := invalid_reason(trace)):
         raise InputError(reason)
     check_choice("times", times or "measured", SOURCES)
-    if times == "measured" and changed:
+    if times == "measured" and is_changed:
         raise InputError("measured times hold for the trace's own GPU and batch only; use the surrogate's")
-    source = times or ("surrogate" if changed else "measured")
-    if rescaled and old is None:
+    if is_rescaled and trace_batch is None:
         raise InputError(
             f"{trace.source}: no convolution or linear operator has a shape, so the batch size is not known;"
             " record shapes, or leave --batch out"
         )
-    device_times = kernel_times.measured_times(trace)
-    if source == "surrogate":
-        has_predictors = isinstance(bundle, Predictors)
-        by = bundle if has_predictors else predictors_for(trace, target_gpu, bundle)
-        base = predictors_for(trace, own_gpu, bundle) if changed and own_gpu and not has_predictors else None
-        new = (batch if rescaled else old) or 1
-        device_times = kernel_times.predicted_times(trace, by, old or 1, new, kept.collective_models, base)
-    gpu_name = target_gpu.name if target_gpu else trace.device_name(device) or None
-    facts = {"gpu": gpu_name, "batch": batch if batch is not None else old, "times": source, "overheads": kept}
-    loading = batch / old if batch and old else 1.0
-    return Walk(trace, work, device_times, overheads_of, not changed, facts, loading=loading)
+    target_batch = trace_batch if batch is None else batch
+    return _Target(
+        trace_gpu,
+        target_gpu,
+        trace_batch,
+        target_batch,
+        is_changed,
+        times=times or ("surrogate" if is_changed else "measured"),
+    )
 
 
 def _overheads(
@@ -497,30 +558,33 @@ def _chip(board: Gpu) -> tuple[str, int, float, float, float]:
     return board.architecture, board.sms, board.boost_mhz, board.fp16_tensor_tflops, round(board.dram_gbs, -1)
 
 
-def _notes(walk: "Walk") -> tuple[str, ...]:
-    trace, work, notes = walk.trace, walk.work, []
+def _notes(replay: "IterationReplay") -> tuple[str, ...]:
+    trace, work, notes = replay.trace, replay.work, []
     if work.unattached:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
-    if not walk.comparable:
+    if not replay.comparable:
         notes.append(
-            "the host is the traced one, modelled by overheads T1 to T5; loading data scales with the batch; whatif"
-            " replays the host as recorded, so its steps differ by the error of T1 to T5"
+            "Host times come from a model of the traced host's overheads. `seer trace whatif` uses the recorded host"
+            " times, so its results can differ."
         )
-    if walk.times.parts:
+    if replay.times.parts:
         notes.append("activities that could not be predicted change like kernels of the same name, or like copies")
     collective_rows = np.flatnonzero(kernel_times.collectives(trace))
-    if not walk.latest_us and any(walk.times.source[row] != kernel_times.MEASURED for row in collective_rows.tolist()):
+    if not replay.latest_us and any(
+        replay.times.source[row] != kernel_times.MEASURED for row in collective_rows.tolist()
+    ):
         notes.append("predicted collectives contain no wait for other ranks; give the traces of all ranks together")
     return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class IterationReplay:
     """The iterations of a trace on both clocks.
 
-    ``comparable`` is True if the predicted iterations are those that were measured. ``facts`` are fields of the result,
-    ``loading`` is the new batch divided by the recorded one. If the trace is one of several ranks, ``latest_us`` are
-    the times at which the last rank reaches each collective, with the profiler's cost (True) and without it (False).
+    ``comparable`` is True if the predicted iterations are those that were measured. ``result_fields`` are fields of
+    the result; ``loading`` is the target batch divided by the recorded one. If the trace is one of several ranks,
+    ``latest_us`` are the times at which the last rank reaches each collective, with the profiler's cost (True) and
+    without it (False).
     """
 
     trace: Trace
@@ -528,7 +592,7 @@ class Walk:
     times: DeviceTimes
     overheads_of: list[Overheads]
     comparable: bool
-    facts: Mapping[str, Any]
+    result_fields: Mapping[str, Any]
     latest_us: Mapping[bool, Sequence[float]] = field(default_factory=dict)
     loading: float = 1.0
 
@@ -544,7 +608,7 @@ class Walk:
             operators=self.operators(chosen),
             unknown=kernel_times.unpredicted(self.trace, self.times, self.activities(chosen)),
             notes=_notes(self),
-            **self.facts,
+            **self.result_fields,
         )
 
     def _units(self, chosen: Sequence[int]) -> list[Unit]:
@@ -617,7 +681,7 @@ class Walk:
         idle = clocks_for(self.trace, self.overheads_of[0], np.zeros_like(predicted))
         for unit in self._units(chosen):
             rows = unit.activities
-            host = idle.alone_us(unit, self.overheads_of[unit.iteration])
+            host = idle.unit_host_us(unit, self.overheads_of[unit.iteration])
             sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
             sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
         table = []

@@ -20,7 +20,7 @@ from surrogate.trace.calls import CallReader
 from surrogate.trace.events.read import distinct_names
 from surrogate.trace.events.tables import Floats, Ints, Trace, grouped, linked
 from surrogate.trace.iteration.overheads import Overheads, cross_validated_us, fit_collective_models, pooled
-from surrogate.trace.iteration.predict import IterationTimes, Walk, walk_of
+from surrogate.trace.iteration.predict import IterationReplay, IterationTimes, replay_trace
 from surrogate.trace.iteration.times import COLLECTIVE_MODEL, MEASURED, collectives
 from surrogate.trace.profiling import union_us
 from surrogate.trace.result import ResultTable, Row
@@ -76,7 +76,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     traces : sequence of Trace
         One trace per rank.
     **settings
-        Options of `walk_of`.
+        Options of `replay_trace`.
 
     Returns
     -------
@@ -85,15 +85,17 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     Raises
     ------
     InputError
-        If `walk_of` raises it, or if the ranks differ in their number of collectives or have none.
+        If `replay_trace` raises it, or if the ranks differ in their number of collectives or have none.
     """
-    walks = [walk_of(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
+    replays = [replay_trace(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
     # Times of collectives, shape (ranks, collectives).
-    rows = _collectives(walks)
-    traced_us = np.array([walk.trace.activities.time_us[members] for walk, members in zip(walks, rows, strict=True)])
+    rows = _collectives(replays)
+    traced_us = np.array(
+        [replay.trace.activities.time_us[members] for replay, members in zip(replays, rows, strict=True)]
+    )
     shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective does not wait
-    messages = _messages(walks[0].trace, rows[0])
-    overheads = pooled([walk.facts["overheads"] for walk in walks])
+    messages = _messages(replays[0].trace, rows[0])
+    overheads = pooled([replay.result_fields["overheads"] for replay in replays])
     # Fit collective models to the recorded messages, unless models of another run are given.
     sized = [index for index, problem in enumerate(messages) if problem]
     problems = [problem for problem in messages if problem]
@@ -104,16 +106,16 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         model_times_us = dict(zip(sized, cross_validated_us(problems, shortest_us[sized].tolist()), strict=True))
     # First, collectives take their times without waits. Then each rank waits for the last rank to reach each one.
     without_waits_us = [(model_times_us.get(index), us) for index, us in enumerate(shortest_us.tolist())]
-    walks = [_without_waits(walk, members, without_waits_us) for walk, members in zip(walks, rows, strict=True)]
-    starts = _starts(walks, rows)
-    meetings = {traced: _meetings(walks, starts, traced=traced) for traced in (True, False)}
+    replays = [_without_waits(replay, members, without_waits_us) for replay, members in zip(replays, rows, strict=True)]
+    starts = _starts(replays, rows)
+    meetings = {traced: _meetings(replays, starts, traced=traced) for traced in (True, False)}
     waits = meetings[True][1]
     results = tuple(
-        replace(walk, latest_us={traced: latest - start for traced, (latest, _) in meetings.items()}).result()
-        for walk, start in zip(walks, starts, strict=True)
+        replace(replay, latest_us={traced: latest - start for traced, (latest, _) in meetings.items()}).result()
+        for replay, start in zip(replays, starts, strict=True)
     )
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
-    ranks = [index if walk.trace.rank is None else walk.trace.rank for index, walk in enumerate(walks)]
+    ranks = [index if replay.trace.rank is None else replay.trace.rank for index, replay in enumerate(replays)]
     times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
     names = distinct_names([result.trace for result in results])
     table = tuple(
@@ -122,11 +124,11 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     )
     collective_table = tuple(
         {"index": index, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
-        | {"measured_us": float(shortest_us[index]), "predicted_us": float(walks[0].times.time_us[row])}
-        | {"source": walks[0].times.source[row], "last": ranks[int(np.argmin(waits[:, index]))]}
+        | {"measured_us": float(shortest_us[index]), "predicted_us": float(replays[0].times.time_us[row])}
+        | {"source": replays[0].times.source[row], "last": ranks[int(np.argmin(waits[:, index]))]}
         for index, (row, problem) in enumerate(zip(rows[0], messages, strict=True))
     )
-    title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
+    title = f"{len(replays)} ranks, {replays[0].result_fields['times']} times; rank {ranks[last]} ends last"
     tables = ResultTable(title, table), ResultTable("Collectives, without waits", collective_table)
     return RanksTime(*tables, results, overheads)
 
@@ -154,17 +156,17 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
     }
 
 
-def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
-    """Return for every rank the rows of the collectives that its iterations launch, in the order of the walk."""
+def _collectives(replays: Sequence[IterationReplay]) -> list[list[int]]:
+    """Return for every rank the rows of the collectives that its iterations launch, in the order of the replay."""
     rows = []
-    for walk in walks:
-        is_collective = collectives(walk.trace)
-        units = (unit for position in range(len(walk.work.iterations)) for unit in walk.work.by_iteration[position])
+    for replay in replays:
+        is_collective = collectives(replay.trace)
+        units = (unit for position in range(len(replay.work.iterations)) for unit in replay.work.by_iteration[position])
         rows.append([row for unit in units for row in unit.activities if is_collective[row]])
         if len(rows[-1]) != len(rows[0]):
             raise InputError(
-                f"{walk.trace.source} has {len(rows[-1])} collectives and {walks[0].trace.source} has {len(rows[0])};"
-                " give the traces of all ranks of one run, over the same iterations"
+                f"{replay.trace.source} has {len(rows[-1])} collectives, and {replays[0].trace.source} has"
+                f" {len(rows[0])}; give the traces of all ranks of one run, over the same iterations"
             )
     if not rows[0]:
         raise InputError("the ranks have no collectives; give the traces of all ranks of one distributed run")
@@ -184,46 +186,48 @@ def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
     return messages
 
 
-def _without_waits(walk: Walk, rows: Sequence[int], without_waits_us: Sequence[tuple[float | None, float]]) -> Walk:
-    """Return the walk with times of collectives that contain no waits.
+def _without_waits(
+    replay: IterationReplay, rows: Sequence[int], without_waits_us: Sequence[tuple[float | None, float]]
+) -> IterationReplay:
+    """Return the replay with times of collectives that contain no waits.
 
     Measured times become the shortest of the ranks' times. Predicted times become the
     times of the collective model, if it exists.
     """
-    time_us = walk.times.time_us.copy()
-    source = list(walk.times.source)
+    time_us = replay.times.time_us.copy()
+    source = list(replay.times.source)
     for row, (model_us, shortest) in zip(rows, without_waits_us, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
         elif model_us is not None:
             time_us[row] = model_us
             source[row] = COLLECTIVE_MODEL
-    return replace(walk, times=replace(walk.times, time_us=time_us, source=tuple(source)))
+    return replace(replay, times=replace(replay.times, time_us=time_us, source=tuple(source)))
 
 
-def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
+def _starts(replays: Sequence[IterationReplay], rows: Sequence[Sequence[int]]) -> Floats:
     """Return the start of each rank in µs after the first rank's start.
 
     A collective ends at the same time on all ranks, so differences between the ranks' clocks cancel.
     """
     ends = [
-        (walk.trace.activities.end_ns[members] - walk.work.iterations[0].start_ns) / 1e3
-        for walk, members in zip(walks, rows, strict=True)
+        (replay.trace.activities.end_ns[members] - replay.work.iterations[0].start_ns) / 1e3
+        for replay, members in zip(replays, rows, strict=True)
     ]
     return np.array([np.median(max(ends, key=np.median) - rank_ends) for rank_ends in ends])
 
 
-def _meetings(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
+def _meetings(replays: Sequence[IterationReplay], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
     """Return when the last rank reaches each collective, in µs of the common clock, and how long each rank waits for
     it.
 
-    The ranks are walked again until no arrival changes. Each pass fixes the arrival of at least one more collective.
+    The ranks are replayed again until no arrival changes. Each pass fixes the arrival of at least one more collective.
     """
     latest: Floats = np.empty(0)
     while True:
         clocks = [
-            replace(walk, latest_us={traced: latest - start}).in_sequence(traced=traced)[1]
-            for walk, start in zip(walks, starts, strict=True)
+            replace(replay, latest_us={traced: latest - start}).in_sequence(traced=traced)[1]
+            for replay, start in zip(replays, starts, strict=True)
         ]
         reached = np.array([clock.reached_us for clock in clocks]) + starts[:, None]
         before = latest

@@ -116,33 +116,33 @@ def measured_times(trace: Trace) -> DeviceTimes:
 def predicted_times(
     trace: Trace,
     predictors: Predictors,
-    old_batch: int = 1,
-    new_batch: int = 1,
+    trace_batch: int = 1,
+    target_batch: int = 1,
     collective_models: CollectiveModels | None = None,
-    base: Predictors | None = None,
+    trace_predictors: Predictors | None = None,
 ) -> DeviceTimes:
     """Return the times of the trace's device activities, predicted from the operators that launched them.
 
     The times of an operator's activities add up to the operator's prediction, in the measured proportions. Problem
-    sizes that contain ``old_batch`` change to ``new_batch``. A roofline ignores kernel launches, so an operator that is
-    predicted by it takes at least the shortest kernel time for each of its activities. A collective takes the time of
-    ``collective_models`` if its kind has a model; this time contains no wait for other ranks. An activity that cannot
-    be predicted keeps its measured time and is listed in ``reasons``.
+    sizes that contain ``trace_batch`` change to ``target_batch``. A roofline ignores kernel launches, so an operator
+    that is predicted by it takes at least the shortest kernel time for each of its activities. A collective takes the
+    time of ``collective_models`` if its kind has a model; this time contains no wait for other ranks. An activity that
+    cannot be predicted keeps its measured time and is listed in ``reasons``.
 
-    ``base`` predicts for the GPU of the trace. If it is given, measured times are transferred to the target GPU
-    (`_transferred`), so that errors that both predictions share cancel. Activities that cannot be predicted then change
-    like other kernels of the same name, or like copies. The penalty for misaligned rows of a matrix product is dropped
-    if the target vendor's kernels have none.
+    ``trace_predictors`` predicts for the GPU of the trace. If it is given, measured times are transferred to the target
+    GPU (`_transferred`), so that errors that both predictions share cancel. Activities that cannot be predicted then
+    change like other kernels of the same name, or like copies. The penalty for misaligned rows of a matrix product is
+    dropped if the target vendor's kernels have none.
     """
-    groups, reasons = _groups(trace, old_batch, new_batch)
+    groups, reasons = _groups(trace, trace_batch, target_batch)
     shortest = operator("fill", n=1)
-    trace_gpu = base.gpu if base else predictors.gpu
+    trace_gpu = trace_predictors.gpu if trace_predictors else predictors.gpu
     own_problems = {problem: with_default_math(problem, trace_gpu) for before, _, _ in groups for problem in before}
     target_problems = {
         problem: with_default_math(problem, predictors.gpu) for _, after, _ in groups for problem in after
     }
     target_answers = answers_of(predictors, {shortest, *target_problems.values()})
-    own_answers = answers_of(base, set(own_problems.values())) if base else {}
+    own_answers = answers_of(trace_predictors, set(own_problems.values())) if trace_predictors else {}
     minimum = target_answers[shortest]
     for problem in target_answers:
         model_us = collective_model_us(collective_models or {}, problem) if isinstance(problem, Collective) else None
@@ -150,7 +150,7 @@ def predicted_times(
             target_answers[problem] = PredictedWork(model_us, COLLECTIVE_MODEL, 0.0, problem.kind)
     activities, time_us = trace.activities, trace.activities.time_us.copy()
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
-    drops_penalty = base is not None and base.gpu.vendor != predictors.gpu.vendor == "amd"
+    drops_penalty = trace_predictors is not None and trace_gpu.vendor != predictors.gpu.vendor == "amd"
     unaligned = trace.name_matches(activities, UNALIGNED.search) & drops_penalty
     for before, after, rows in groups:
         work = [own_problems[problem] for problem in before], [target_problems[problem] for problem in after]
@@ -163,18 +163,20 @@ def predicted_times(
         measured_us, sources = float(time_us[rows].sum()), {answer.source for answer in predictions}
         predicted_us = sum(answer.time_us for answer in predictions)
         source[rows] = ROOFLINE if ROOFLINE in sources else COLLECTIVE_MODEL if COLLECTIVE_MODEL in sources else MODEL
-        if base and predictions and not isinstance(after[0], Collective):
+        if trace_predictors and predictions and not isinstance(after[0], Collective):
             kernels = max(int((activities.kind[rows] == events.KERNEL).sum()), 1)
             aligned = [own_answers[problem] for problem in work[0]] if unaligned[rows].any() else []
             aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else measured_us for answer in aligned)
             own_us = min(measured_us, aligned_us or measured_us)
-            parts.append(_transferred(own_us, kernels, (base.gpu, predictors.gpu), work, (own_answers, target_answers)))
+            parts.append(
+                _transferred(own_us, kernels, (trace_gpu, predictors.gpu), work, (own_answers, target_answers))
+            )
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
         elif ROOFLINE in sources and not isinstance(minimum, str):
             predicted_us = max(predicted_us, len(rows) * minimum.time_us)
         time_us[rows] = predicted_us * (time_us[rows] / measured_us if measured_us else 1 / len(rows))
-    if base and reasons:
-        parts.append(_scaled_by_name(trace, time_us, [row for row, _ in reasons], (base.gpu, predictors.gpu)))
+    if trace_predictors and reasons:
+        parts.append(_scaled_by_name(trace, time_us, [row for row, _ in reasons], (trace_gpu, predictors.gpu)))
     return DeviceTimes(time_us, tuple(source), tuple(reasons), tuple(parts))
 
 

@@ -204,7 +204,7 @@ def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Chan
         raise InputError("gpu: no target GPU is given; name it as in gpu=h100, or with --gpu")
     if target == own_gpu:
         raise InputError(f"gpu: the trace was recorded on {own_gpu.name}, so nothing changes; name another GPU")
-    times = predicted_times(trace, setting.predictors(target), base=setting.predictors(own_gpu))
+    times = predicted_times(trace, setting.predictors(target), trace_predictors=setting.predictors(own_gpu))
     rows = _device_tasks(graph)
     rows = rows[graph.kind[rows] != COLLECTIVE]
     changed = scale(graph, rows, _ratios(trace, times, graph.row[rows]))
@@ -287,7 +287,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
             f" {MAX_BATCHES * traced:g} at most, or trace a larger batch"
         )
     predictors = setting.predictors(setting.own_gpu)
-    times = predicted_times(trace, predictors, traced, int(new), base=predictors)
+    times = predicted_times(trace, predictors, traced, int(new), trace_predictors=predictors)
     # Work on weights does not change. Any other kernel has an unknown batch if its predicted time does not change.
     rows = _device_tasks(graph)
     rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]

@@ -72,11 +72,11 @@ class Interconnect:
         check_choice("all-reduce", self.algorithm, ALGORITHMS)
 
     def __str__(self) -> str:
-        inside = f", {self.link_gbs:g} GB/s and {self.link_latency_us:g} µs in them" * (self.gpus_per_machine > 1)
+        count = self.gpus_per_machine
+        inside = f"; inside {self.link_gbs:g} GB/s, {self.link_latency_us:g} µs" if count > 1 else ""
         return (
-            f"GPUs a machine: {self.gpus_per_machine}, {self.bandwidth_gbs:g} GB/s and"
-            f" {self.latency_us:g} µs a step between machines{inside}, {self.bucket_bytes / 1e6:g} MB a bucket,"
-            f" {self.algorithm}"
+            f"{count} GPU{'s' * (count > 1)} per machine; between machines {self.bandwidth_gbs:g} GB/s,"
+            f" {self.latency_us:g} µs per step{inside}; buckets of {self.bucket_bytes / 1e6:g} MB; {self.algorithm}"
         )
 
     def all_reduce_us(self, size_bytes: float) -> float:

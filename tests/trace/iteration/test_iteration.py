@@ -113,9 +113,9 @@ def test_surrogate_times_equal_the_operator_predictions(trace, fake):
     assert times_us["relu_backward_kernel"] == 30.0
 
 
-def transferred_us(trace, base, by):
+def transferred_us(trace, trace_predictors, predictors):
     """Return the times (µs) of the first iteration's kernels and copy on the other GPU, by name."""
-    times = predicted_times(trace, by, base=base).time_us[:6]
+    times = predicted_times(trace, predictors, trace_predictors=trace_predictors).time_us[:6]
     return {trace.name_of(trace.activities, row): float(time) for row, time in enumerate(times)}
 
 

@@ -155,8 +155,9 @@ def test_misalignment_penalty_is_dropped_on_mi300x_and_kept_on_h200(resnet_profi
     assert odd == pytest.approx(even)
     # Products in bf16 were measured on the H100 and the H200; the T4 has no bf16 units, so its interval is wider.
     setting = setting_of(profiled)
+    trace_predictors = setting.predictors(profiled.gpu)
     h200, t4 = (
-        predicted_times(profiled.trace, setting.predictors(gpu(name)), base=setting.predictors(profiled.gpu)).factor_90
+        predicted_times(profiled.trace, setting.predictors(gpu(name)), trace_predictors=trace_predictors).factor_90
         for name in ("h200-sxm", "t4")
     )
     assert 1 < h200 < 2 and h200 < t4
@@ -443,7 +444,7 @@ def test_answers_list_their_assumptions(resnet_graph, resnet_setting):
     """Assumptions are default numbers, the network, and the GPU of a what-if."""
     names = ("faster-host", "batch", "data-parallel", "parameter-server", "gpu=a100", "gpu", "fused-optimizer")
     answers = evaluate(resnet_graph, list(map(what_if, names)), resnet_setting)
-    network = "GPUs a machine: 1, 10 GB/s and 10 µs a step between machines, 25 MB a bucket, ring"
+    network = "1 GPU per machine; between machines 10 GB/s, 10 µs per step; buckets of 25 MB; ring"
     assert {answer.name: answer.assumes for answer in answers} == {
         "faster-host": "how many times as fast: 2",
         "batch": f"samples a step: 64, {LOADING_ASSUMPTION}",
