@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import verdicts
-from experiments.experiment import Effort, Outcome, columns_first, program, seeded
+from experiments.experiment import Effort, ExperimentResult, columns_first, program, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, own_settings
 from surrogate.dataset.rows import Rows
@@ -76,7 +76,7 @@ def without(names: Sequence[str]) -> type[BoostedTerms]:
     return BoostedWithout
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge the variants by shape on cuDNN, by shape on a sample of MI210, and by GPU on cuDNN.
 
     The partial table of cuDNN is used for training, too.
@@ -88,7 +88,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "variant")
     xlabel, arms = f"median error less that of {FULL}, percentage points", ("error_change_low", "error_change_high")
     figure = dots(table[table["variant"] != FULL], "variant", "data", "error_change_pct", xlabel, arms=arms)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[Round], str]]:

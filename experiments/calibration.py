@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
 from experiments.todays_kernels import TABLES
 from experiments.todays_verdicts import choice_record
@@ -78,14 +78,14 @@ class NewGpu:
     pool: Rows
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge every held-out GPU with each ranking source, and with calibrations."""
     records = [record for new in _new_gpus(sources, effort) for record in _records(new, effort)]
     table = pd.DataFrame(records)
     drawn = table[table["measured"] > 0]
     x, y = Axis("measured", "measured problems", log=True), Axis("median_error_pct", "median error, %")
     figure = curves(drawn, x, y, "chosen", "cell")
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:

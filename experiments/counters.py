@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import Sources, own_settings
 from experiments.verdicts import error_record, listing, percent
@@ -59,7 +59,7 @@ TILE_STEP, IMAGE_STEP = 4, 16
 PADDED = "terms with the tile's padding"
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return the parts of the table: FLOPs, instructions per block, times, and the origin of seer-paper's inputs."""
     layers = layer_kernels(sources.path("layer_counts"))
     timed = pd.concat([sources.dataset(name).frame.query("n == 1") for name in ("cudnn", "partial")])
@@ -79,7 +79,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     drawn = table.assign(kernel=table["kernels"] + padded)[table["part"] == "FLOPs"]
     xlabel, arms = "FLOPs of the terms over counted FLOPs", ("ratio_p5", "ratio_p95")
     figure = dots(drawn, "kernel", "source", "ratio_median", xlabel, arms=arms, log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def layer_kernels(folder: Path) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
 from experiments.tuning import RANDOM, Target, available, proposals
 from experiments.verdicts import ratio
@@ -88,7 +88,7 @@ class Measured:
         return int(np.flatnonzero((self.values == [configuration[name] for name in self.names]).all(axis=1))[0])
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge every method on every fold's shapes. A quick run judges two of the six folds."""
     data = read_dataset(sources.path("cpu_matmul"))
     measured = Measured.of(data)
@@ -97,7 +97,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     drawn = table.assign(panel=f"{found['shape'].nunique()} shapes held out")
     x = Axis("evaluations", "configurations tried", log=True)
     figure = curves(drawn, x, Axis("slowdown_macro", "best of them / optimum", log=True), "method", "panel")
-    return Outcome(table, figure, answer(table, measured, found["shape"].nunique()))
+    return ExperimentResult(table, figure, answer(table, measured, found["shape"].nunique()))
 
 
 def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.DataFrame:

@@ -84,7 +84,7 @@ HOME = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentResult:
     """The result of an experiment.
 
     ``table`` has plain columns. ``figure`` is SVG text (None: no figure). ``answer`` is a sentence or two.
@@ -102,10 +102,10 @@ class Experiment:
     name: str
     question: str
     needs: tuple[str, ...]
-    run: Callable[[Sources, Effort], Outcome]
+    run: Callable[[Sources, Effort], ExperimentResult]
 
     @classmethod
-    def of(cls, run: Callable[[Sources, Effort], Outcome], needs: tuple[str, ...]) -> "Experiment":
+    def of(cls, run: Callable[[Sources, Effort], ExperimentResult], needs: tuple[str, ...]) -> "Experiment":
         """Return the experiment of the module that defines ``run``. The module's docstring begins with the question."""
         module = sys.modules[run.__module__]
         name = Path(str(module.__file__)).stem
@@ -124,7 +124,7 @@ def columns_first(table: pd.DataFrame, *first: str) -> pd.DataFrame:
     return table[[*first, *(column for column in table.columns if column not in first)]]
 
 
-def write_outcome(name: str, outcome: Outcome, home: Path = HOME) -> None:
+def write_outcome(name: str, outcome: ExperimentResult, home: Path = HOME) -> None:
     """Write ``tables/NAME.csv`` (six significant digits) and ``figures/NAME.svg``, both atomically."""
     for folder in ("tables", "figures"):
         (home / folder).mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,9 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
     command.main(args=arguments, prog_name=f"python -m experiments.{experiment.name}")
 
 
-def program(run: Callable[[Sources, Effort], Outcome], *needs: str, choices: tuple[str, ...] = ()) -> Experiment:
+def program(
+    run: Callable[[Sources, Effort], ExperimentResult], *needs: str, choices: tuple[str, ...] = ()
+) -> Experiment:
     """Return the experiment of the module that defines ``run``. Run it if the module is the main program."""
     experiment = Experiment.of(run, needs)
     if run.__module__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent
@@ -29,7 +29,7 @@ PUBLISHED_PCT, PUBLISHED_DEVICE_PCT = 7.96, 4.61
 """Geometric means of Lin et al. (HiPC 2022), end to end and of device-active time, against runs without a profiler."""
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge every trace under every setting that it allows. A row covers the iterations of a trace."""
     models = {name: workers(sources, name) for name in TRACES}
     measured = [measure(name, models, effort) for name in models]
@@ -37,7 +37,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     drawn = table.dropna(subset=["alone_geomean_pct"])
     xlabel = "error of the iteration time, geometric mean of its size, %"
     figure = dots(drawn, "trace", "setting", "error_geomean_pct", xlabel, log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[dict[str, object]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.load_table import write_load_table
 from experiments.sources import Sources, own_settings
 from surrogate.bundled import FOLDER
@@ -42,7 +42,7 @@ _BREAK_US = 1000
 """Time in µs from the end of a step to the next one."""
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Run every command on its inputs, and the peers on traces. A note names a package that is not installed."""
     records: list[dict[str, Any]] = []
     with TemporaryDirectory() as name:
@@ -71,7 +71,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                 figures = measured([*peer["words"], path]) if there else {"note": f"{package} is not installed"}
                 records.append({**record, "command": peer["name"], **figures})
     table = pd.DataFrame(records)
-    return Outcome(table, None, answer(table))
+    return ExperimentResult(table, None, answer(table))
 
 
 def started(command: str, path: Path, out: Path) -> dict[str, Any]:

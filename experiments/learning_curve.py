@@ -6,7 +6,7 @@ Learning curves show the number of training shapes that the models need.
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import Round, candidate_rows, predict_rounds
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import percent, ratio, reported_models, times_and_picks
@@ -22,7 +22,7 @@ TEST_FOLDS = 5
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Hold out a fifth of the shapes and train on nested shares of the others. A full run holds out every fifth in
     turn."""
     parts = []
@@ -38,7 +38,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "share", "training_shapes", "model")
     x, y = Axis("training_shapes", "training shapes", log=True), Axis("median_error_pct", "median error, %", log=True)
     figure = curves(table, x, y, "model", "data")
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:

@@ -7,7 +7,7 @@ three.
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import interval, percent, picks_and_times, ratio, reported_models
@@ -26,7 +26,7 @@ BY_SHAPE, SEEN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and s
 ENDINGS = {BY_SHAPE: "", SEEN: ",\nGPU unseen", NEW: ",\nboth unseen"}
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge each GPU alone, by shape, for both kinds of candidate. Then judge MI300X without its rows in training."""
     data = {name: effort.sample(sources.dataset(name)) for name in GPUS}
     models = effort.by_name(*MODELS_SHOWN)
@@ -52,7 +52,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     loss = {name: np.maximum(100 * (picks[name] - 1), 0.01) for name in ("slowdown_macro", "ci_low", "ci_high")}
     xlabel, arms = "slowdown over the best algorithm, %", ("ci_low", "ci_high")
     figure = dots(picks.assign(**loss), "place", "model", "slowdown_macro", xlabel, arms=arms, log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def _unseen(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.held_out import Predictions, predict_rounds, rounds_by
 from experiments.operator_tables import read_operator_tables
 from experiments.other_operators import GradientRatio, SeerPolynomials
@@ -27,7 +27,7 @@ FOLDS = 5
 GROUPS = ("library", "operator")
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Predict each family of operators in folds by shape. Judge all models on the same rows, per library and
     operator."""
     models = effort.by_name("roofline", "mlp", DEFAULT_MODEL)
@@ -39,7 +39,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     labels = overall.assign(name=overall["library"] + " " + overall["operator"])
     xlabel = "median error of times on unseen shapes, %"
     figure = dots(labels, "name", "model", "median_error_pct", xlabel, log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def held_out(

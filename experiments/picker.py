@@ -6,7 +6,7 @@ Picks are judged by SEER's 10 % rule and by the slowdown, with infeasible picks 
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_MIN_US, Sources
 from experiments.verdicts import HEURISTIC, choice_verdicts, interval, percent, problem_picks, ratio, reported_models
@@ -19,7 +19,7 @@ like it."""
 DRAWN = {"infeasible right (SEER)": "wrong_seer_pct", "infeasible wrong": "wrong_pct"}
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge by shape on the cuDNN table, on all problems and on a set like the paper's. The partial table is for
     training."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
@@ -38,7 +38,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     figure = dots(drawn, "model", "series", "share", "picks over 10 % slower than the best, %")
     table = pd.concat([all_problems, error_rates(picks[paper]).assign(problems_of=PAPER)], ignore_index=True)
     table = columns_first(table, "problems_of")
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def error_rates(picks: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
 from experiments.traces import POWER, TRACES, workers
 from experiments.verdicts import percent
@@ -75,7 +75,7 @@ VARIANTS: dict[str, Callable[[Graph], Graph | None]] = {
 }
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return a row per trace, worker, iteration and variant."""
     rows = []
     for label in TRACES:
@@ -86,7 +86,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     worst = table.assign(error=table["error_pct"].abs())
     drawn = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
     figure = dots(drawn, "trace", "variant", "error", "median error of an iteration, %")
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def variants(graph: Graph) -> list[dict[str, object]]:

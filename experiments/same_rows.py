@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import (
@@ -33,7 +33,7 @@ DIMS, TERMS = "boosted-dims", "boosted-terms"
 """The same trees without and with the analytical terms."""
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge by shape on four tables: choices on tables with the times of all candidates, times on all tables."""
     parts = []
     for label, data, also in _tables(sources, effort):
@@ -47,7 +47,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     judged = table[(table["n"] > 0) & np.isfinite(table["median_error_pct"])]
     xlabel = "median error of the time, %"
     figure = dots(judged, "model", "data", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def _place(models: pd.Series) -> pd.Series:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import listing, percent, ratio, times_and_picks
@@ -24,7 +24,7 @@ MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
 FOLDS = 3
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Predict the same large rows twice: from the small ones alone, and in folds by shape over all sizes."""
     parts = []
     for source in ("cudnn", "mi210"):
@@ -49,7 +49,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     x, y = Axis("_at", f"{xlabel}, at least", log=True), Axis("median_error_pct", "median error, %", log=True)
     figure = curves(drawn, x, y, "model", "panel")
     table = columns_first(table.drop(columns="_at"), "data", "training", "flops_over", "model")
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def excess_flops(rows: Rows) -> np.ndarray:

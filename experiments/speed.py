@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from sklearn.neighbors import NearestNeighbors
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.held_out import candidate_rows
 from experiments.sources import Sources, own_settings
 from surrogate import Bundle, Conv, Dataset, InputError, Predictor, gpu, load, train
@@ -50,7 +50,7 @@ BARS, COLD = PLAN["bars"], PLAN["cold"]
 Figures = dict[str, float]
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Ask every predictor the same questions. The other models are fitted on the cuDNN table."""
     data = effort.sample(sources.dataset("cudnn"))
     convs = problems(data, PROBLEMS // (6 if effort.quick else 1), effort.seed)
@@ -77,7 +77,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         f"{what} {figures[what]:,.0f}" + (f" ({bar:,.0f})" if bar == bar else "") for what, bar in BARS.items()
     ]
     answer = f"Ours, with the bar in parentheses: {', '.join(sentences)}."
-    return Outcome(table, None, " ".join([answer, *refused]))
+    return ExperimentResult(table, None, " ".join([answer, *refused]))
 
 
 def problems(data: Dataset, count: int, seed: int) -> list[Conv]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import counted_rows, percent, ratio
@@ -51,7 +51,7 @@ def variants(seed: int) -> dict[str, TimeModel]:
     }
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Hold out whole shapes. A quick run skips MI210's largest sets."""
     parts = []
     for shapes in SHAPES[:2] if effort.quick else SHAPES:
@@ -78,7 +78,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         "change of the slowdown against boosted-terms, %",
         arms=("change_low_pct", "change_high_pct"),
     )
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def verdict(predictions: Predictions) -> pd.DataFrame:

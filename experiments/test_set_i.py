@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import ERROR_ARMS, percent, refused, reported_models, time_verdicts
@@ -38,7 +38,7 @@ size."""
 ALL_ROWS, DOMAIN = "all rows", "paper's domain"
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge both splits on cuDNN (the paper's domain, and all rows) and on MI210."""
     parts = []
     for source, population, data in _parts(sources, effort):
@@ -60,7 +60,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     reported = reported.assign(series=reported["model"] + reported["split"].map(ENDINGS))
     xlabel = "median error of the time, %"
     figure = dots(reported, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def _parts(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Dataset]]:

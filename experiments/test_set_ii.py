@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import verdicts
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.held_out import Predictions, cross_validate
 from experiments.sources import Sources
 from experiments.verdicts import HEURISTIC, REPORTED, percent, problem_picks, ratio, reported_models, time_verdicts
@@ -22,7 +22,7 @@ ERRORS = ("median_error_pct", "rmspe_pct", "rmse_ms")
 paper."""
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge folds of whole networks of the cuDNN table. The partial table is used for training, without held-out
     shapes."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
@@ -39,7 +39,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     reported = table[table["model"].isin([*reported_models(answer_model(table), table["model"]), HEURISTIC])]
     reported = reported.assign(loss_pct=np.maximum(100 * (reported["slowdown_geomean"] - 1), 0.01))
     figure = dots(reported, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def by_network(predictions: Predictions) -> pd.DataFrame:

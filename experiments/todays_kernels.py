@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.aiconfigurator_answers import answers, systems_folder
-from experiments.experiment import HOME, Outcome, in_one_line, write_outcome
+from experiments.experiment import HOME, ExperimentResult, in_one_line, write_outcome
 from experiments.held_out import Round
 from experiments.todays_verdicts import AICONFIGURATOR, BEST_SINGLE, HEURISTICS, NEAREST_BEST_SINGLE, verdicts
 from experiments.verdicts import interval, percent, ratio
@@ -144,7 +144,7 @@ def predicted(
     return test.frame, pd.DataFrame(scores | further), reason
 
 
-def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) -> Outcome:
+def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) -> ExperimentResult:
     """Return the table of all rounds, its figure and its answer."""
     frames, scored, reasons = zip(*parts, strict=True)
     scores = pd.concat(scored, ignore_index=True)
@@ -158,7 +158,7 @@ def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) 
         absent = pd.DataFrame([{"model": AICONFIGURATOR, "n": 0, "reason": reasons[0]}])
         table = pd.concat([table, absent], ignore_index=True)
     published = f"PIPEWEAVE, as published: {PUBLISHED[family]}"
-    return Outcome(table, figure, answer(all_rows, [*dict.fromkeys(reasons), published]))
+    return ExperimentResult(table, figure, answer(all_rows, [*dict.fromkeys(reasons), published]))
 
 
 def answer(table: pd.DataFrame, reasons: list[str]) -> str:

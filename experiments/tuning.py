@@ -20,7 +20,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
 from experiments.verdicts import ratio
 from surrogate.dataset.tables import read_table
@@ -90,7 +90,7 @@ class Target:
     maximum: int = MAX_EVALUATIONS
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Run every kernel × GPU × seed in a process of its own, two at a time."""
     rivals = available((RANDOM, "genetic_algorithm") if effort.quick else (RANDOM, TPE, *KERNEL_TUNER))
     seeds = range(effort.seed, effort.seed + (1 if effort.quick else SEEDS))
@@ -101,7 +101,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     drawn = table.assign(panel="geometric mean over kernels and GPUs")
     x = Axis("evaluations", "different configurations evaluated", log=True)
     figure = curves(drawn, x, Axis("found_over_optimum", "time found / optimum", log=True), "method", "panel")
-    return Outcome(table[table["evaluations"].isin(BUDGETS)].reset_index(drop=True), figure, answer(table, rivals))
+    return ExperimentResult(
+        table[table["evaluations"].isin(BUDGETS)].reset_index(drop=True), figure, answer(table, rivals)
+    )
 
 
 def available(rivals: Sequence[str]) -> tuple[str, ...]:

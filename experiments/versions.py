@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import percent, ratio, reported_models, times_and_picks
@@ -25,7 +25,7 @@ CHANGED = 0.05
 """Minimum relative difference of a changed time: ten times the median spread of repeats."""
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return each version's change since the previous one, and predictions by models fitted on older versions only."""
     data = sources.dataset("cudnn", {**FORWARD, "gpu": GPU})
     rows = candidate_rows([data])
@@ -55,7 +55,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     xlabel = "time under the newer version over the older's (median, 5–95 %)"
     drawn, arms = steps[steps["step"].isin(list(largest))], ("ratio_p5", "ratio_p95")
     figure = dots(drawn, "algorithm", "step", "ratio_median", xlabel, arms=arms, log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources, own_settings
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from surrogate.features.errors import InputError
@@ -28,7 +28,7 @@ PUBLISHED = own_settings(__file__)
 """Figures of Daydream (ATC 2020) for the same rule, and of an optimisation's own paper."""
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return a row per trace and what-if; ``refused`` is the reason if one does not apply.
 
     The rows of distributed what-ifs follow, one for each bandwidth of a sweep.
@@ -57,7 +57,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         rows += swept(label, graph, networked)
     table = pd.DataFrame(rows).astype({"low_us": float, "high_us": float})
     figure = dots(applied(table), "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def applied(table: pd.DataFrame) -> pd.DataFrame:

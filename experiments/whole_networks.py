@@ -15,7 +15,7 @@ from inspect import signature
 import numpy as np
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, program
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import Sources, own_settings
 from experiments.transformers import transformer
@@ -52,7 +52,7 @@ TORCH7: Mapping[str, str] = NAMES["torch7"]
 FIRST_CUDNN = 5000
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return errors over the passes and coverage of the intervals, per set, GPU and predictor."""
     tables = []
     for name in effort.only or tuple(SETS):
@@ -70,7 +70,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     drawn = table[table["gpu"] != ALL]
     drawn = drawn.assign(name=drawn["set"] + ", " + drawn["training"] + ": " + drawn["gpu"])
     figure = dots(drawn, "name", "predictor", "mean_error_pct", "mean error of whole passes, %", log=True)
-    return Outcome(table, figure, answer(table))
+    return ExperimentResult(table, figure, answer(table))
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ The 90 % intervals of every shipped bundle are compared with their coverage on s
 
 import pandas as pd
 
-from experiments.experiment import Effort, Outcome, columns_first, program
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.prediction.shipped import shipped
@@ -17,7 +17,7 @@ MIN_SHAPES = 10
 """Minimum shapes of a cell that counts. Smaller cells are listed only."""
 
 
-def run(sources: Sources, effort: Effort) -> Outcome:
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return the figures that training wrote into the model cards. Nothing is fitted, so a run takes seconds."""
     del sources, effort
     cells = []
@@ -31,7 +31,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = table[~several | (table["dtype"] != "all")].rename(columns={"interval_factor": "claimed_factor"})
     names = ("bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "claimed_factor", "coverage")
     table = columns_first(table.drop(columns="half_width").reset_index(drop=True), *names)
-    return Outcome(table, _figure(table), answer(table))
+    return ExperimentResult(table, _figure(table), answer(table))
 
 
 def _figure(table: pd.DataFrame) -> str | None:

@@ -87,7 +87,7 @@ def _empty_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("SEER_CACHE", str(tmp_path_factory.getbasetemp() / "no cache here"))
 
 
-class Outcome(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a command: exit status and both streams."""
 
     code: int
@@ -99,7 +99,7 @@ class Outcome(NamedTuple):
         """Return standard output as JSON."""
         return json.loads(self.out)
 
-    def succeeded(self) -> "Outcome":
+    def succeeded(self) -> "CommandResult":
         """Return this outcome; fail with standard error if the exit status is not 0."""
         assert self.code == 0, self.err
         return self
@@ -110,15 +110,15 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture
-def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Run a command in this process and return its `Outcome`: ``seer("gpus", "--json")``."""
+def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+    """Run a command in this process and return its `CommandResult`: ``seer("gpus", "--json")``."""
     from surrogate.cli import main
 
-    def run(*words: object) -> Outcome:
+    def run(*words: object) -> CommandResult:
         monkeypatch.setattr("sys.argv", ["seer", *map(str, words)])
         with pytest.raises(SystemExit) as stop:
             main()
-        return Outcome(int(stop.value.code or 0), *capsys.readouterr())
+        return CommandResult(int(stop.value.code or 0), *capsys.readouterr())
 
     return run
 

@@ -190,14 +190,14 @@ class _Designs(xgboost.DataIter):
             return False
         path = self.folder / f"{self.done}.npy"
         if not path.exists():
-            np.save(path, self.computed(self.groups[self.done]))
+            np.save(path, self.compute_design(self.groups[self.done]))
         page = np.load(path)
         weights = self.model.column_weights(self.family)
         input_data(data=page[:, :-2], weight=page[:, -2], label=page[:, -1], feature_weights=weights)
         self.done += 1
         return True
 
-    def computed(self, group: RowGroup) -> np.ndarray:
+    def compute_design(self, group: RowGroup) -> np.ndarray:
         """Return (ok rows, columns + 2) float32 of one row group: the booster's columns, the weight, and the target."""
         frame = _read(group)
         frame = fastest_solver(frame) if self.candidate == "algorithm" else frame

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from surrogate.collect.log import RunLog
     from surrogate.collect.plan import CollectionPlan
     from surrogate.collect.plan_source import PlanSource
-    from surrogate.collect.run import Outcome
+    from surrogate.collect.run import RunOutcome
 
 DTYPES = ("fp32", "fp16", "bf16", "fp64")
 """Element types that the devices measure."""
@@ -262,7 +262,7 @@ def _heuristic_only(plan: "CollectionPlan", options: dict[str, Any]) -> tuple[st
     return f"{options['output']}: cuDNN's ranking of {len(plan)} problems for {options['gpu']}", 0
 
 
-def _summary(output: str, outcome: "Outcome") -> str:
+def _summary(output: str, outcome: "RunOutcome") -> str:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items()))
     lost = outcome.statuses["lost"] and not outcome.stopped
     parts = [
@@ -277,13 +277,13 @@ def _summary(output: str, outcome: "Outcome") -> str:
     return "; ".join(filter(None, parts))
 
 
-def _exit_status(outcome: "Outcome") -> int:
+def _exit_status(outcome: "RunOutcome") -> int:
     """Return 1 if the device was lost too often, nothing ran, or CUPTI did not take the times; 0 if time was up."""
     lost = outcome.stopped and not outcome.time_up
     return int(bool(lost or _nothing_ran(outcome) or outcome.timer_warning))
 
 
-def _nothing_ran(outcome: "Outcome") -> bool:
+def _nothing_ran(outcome: "RunOutcome") -> bool:
     return bool(outcome.statuses) and not outcome.statuses.get("ok")
 
 

@@ -27,7 +27,7 @@ from surrogate.collect.open_device import caps_for, open_operators
 from surrogate.collect.operators import sample_operators
 from surrogate.collect.plan import Caps, CollectionPlan, PlannedProblem, PlanSettings, build_plan, in_hash_order, unique
 from surrogate.collect.plan_source import ALL, grid_problems, mixture, network_problems
-from surrogate.collect.run import Outcome, collect_operators, header_for, run
+from surrogate.collect.run import RunOutcome, collect_operators, header_for, run
 from surrogate.dataset.files import Progress, write_text
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.features.conv import parse
@@ -305,7 +305,7 @@ def _continue_slice(slice_: Slice, campaign: Campaign, device: Device, seconds: 
         report.stopped, report.failed = one_line(error), True
 
 
-def _add_outcome(report: SliceReport, outcome: Outcome) -> None:
+def _add_outcome(report: SliceReport, outcome: RunOutcome) -> None:
     report.done, report.planned, report.stopped = outcome.problems_done, outcome.problems_total, outcome.stopped
     report.failed = bool(outcome.stopped) and not outcome.time_up
     report.measured = dict(Counter(report.measured) + outcome.statuses)

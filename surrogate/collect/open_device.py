@@ -268,7 +268,7 @@ def open_operators(name: str) -> WorkerOperators:
 
 def open_ranking(gpu: str) -> WorkerDevice:
     """Return cuDNN's heuristic for a described GPU, in a process of its own: some cuDNN releases abort the process."""
-    return WorkerDevice(command_for("deviceless", gpu))
+    return WorkerDevice(command_for("heuristic", gpu))
 
 
 def command_for(device: str, *words: str) -> list[str]:
@@ -284,7 +284,7 @@ def main(device: str, *words: str) -> None:
             from surrogate.collect.operators import GpuOperators
 
             return GpuOperators()
-        if device == "deviceless":
+        if device == "heuristic":
             from surrogate.collect.cudnn_heuristic import HeuristicDevice
             from surrogate.features.gpu import gpu
 

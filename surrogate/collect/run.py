@@ -38,7 +38,7 @@ MAX_FALLBACK_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """The result of a run: counts of problems in the shard, and of this call's measurements by status."""
 
     problems_done: int
@@ -141,7 +141,9 @@ class _Work:
                 else:
                     self.measured.setdefault(key, set()).add(record["algorithm"])
 
-    def run_each(self, problems: Mapping[str, T], step: Callable[[str, T], str], progress: Progress | None) -> Outcome:
+    def run_each(
+        self, problems: Mapping[str, T], step: Callable[[str, T], str], progress: Progress | None
+    ) -> RunOutcome:
         """Run ``step`` for each problem that is not done. ``step`` returns the reason to stop, or an empty text."""
         before = len(self.done & problems.keys())
         stopped = ""
@@ -158,7 +160,7 @@ class _Work:
         self.log.sync()
         return self._outcome(len(self.done & problems.keys()), len(problems), stopped)
 
-    def convolution(self, device: Device, key: str, problem: PlannedProblem) -> str:
+    def measure_convolution(self, device: Device, key: str, problem: PlannedProblem) -> str:
         """Measure the algorithms of a convolution that the log lacks. Return the reason to stop, or an empty text."""
         candidates = self._guarded(partial(device.candidates, problem.conv), None)
         if candidates is None:
@@ -192,7 +194,7 @@ class _Work:
         self.done.add(key)
         return self._lost_too_often
 
-    def operator(self, device: "WorkerOperators | GpuOperators", key: str, problem: Operator) -> str:
+    def measure_operator(self, device: "WorkerOperators | GpuOperators", key: str, problem: Operator) -> str:
         """Measure an operator. Return the reason to stop, or an empty text."""
         result = self._measure(partial(device.measure, problem, self.policy))
         conditions = {} if result.lost else dict(self._guarded(device.conditions, {}))
@@ -201,7 +203,7 @@ class _Work:
             self.done.add(key)
         return self._lost_too_often
 
-    def ranking(self, device: "Device | HeuristicDevice", key: str, problem: PlannedProblem) -> str:
+    def log_ranking(self, device: "Device | HeuristicDevice", key: str, problem: PlannedProblem) -> str:
         """Log a convolution's ranking without times. Raises `DeviceLostError`."""
         ranking = device.heuristic(problem.conv)
         names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
@@ -244,13 +246,13 @@ class _Work:
             return ""
         return f"the device was lost {self.losses} times without a measurement between ({self.last_reason})"
 
-    def _outcome(self, done: int, total: int, stopped: str) -> Outcome:
+    def _outcome(self, done: int, total: int, stopped: str) -> RunOutcome:
         """Return the result of the run."""
         timed = (self.timers.total() - self.timers[""]) or 1
         cupti = self.log.header.device.properties.get("timer") == "cupti"
         fallback_share = self.timers["events"] / timed if cupti else 0.0
         unlabelled_share = self.unlabelled / timed
-        return Outcome(done, total, self.statuses, stopped, self.last_reason, fallback_share, unlabelled_share)
+        return RunOutcome(done, total, self.statuses, stopped, self.last_reason, fallback_share, unlabelled_share)
 
 
 def header_for(plan: CollectionPlan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
@@ -273,13 +275,13 @@ def run(
     minutes: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Outcome:
+) -> RunOutcome:
     """Measure the part of ``plan`` that ``log`` lacks, within ``minutes`` of this call.
 
     After an interruption (Ctrl-C, SIGTERM, SIGKILL) the same call continues with the log.
     """
     work = _Work(log, policy, Budget(minutes, clock))
-    return work.run_each(_by_key(plan), partial(work.convolution, device), progress)
+    return work.run_each(_by_key(plan), partial(work.measure_convolution, device), progress)
 
 
 def _by_key(plan: CollectionPlan) -> dict[str, PlannedProblem]:
@@ -302,7 +304,7 @@ def collect_heuristic(
         with RunLog(output, header) as log:
             work = _Work(log, POLICY, Budget(None, time.monotonic))
             work.done = work.begun  # a problem is done once its ranking is in the log
-            work.run_each(_by_key(plan), partial(work.ranking, device), progress)
+            work.run_each(_by_key(plan), partial(work.log_ranking, device), progress)
     except DeviceLostError as error:
         raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {HEURISTIC_REMEDY}") from None
     finally:
@@ -317,7 +319,7 @@ def collect_operators(
     minutes: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Outcome:
+) -> RunOutcome:
     """Measure the operators that the log at ``path`` lacks, within ``minutes``. The same call continues later.
 
     ``device``, such as `WorkerOperators`, has ``device_info``, ``measure(operator, policy)`` and ``conditions``. If the
@@ -329,4 +331,4 @@ def collect_operators(
     header = _header(CollectionPlan((), "operators", digest=digest), device.device_info(), asdict(POLICY))
     with RunLog(path, header) as log:
         work = _Work(log, POLICY, Budget(minutes, clock))
-        return work.run_each(problems, partial(work.operator, device), progress)
+        return work.run_each(problems, partial(work.measure_operator, device), progress)

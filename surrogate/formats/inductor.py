@@ -21,14 +21,14 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import Outcome, TunedKernel, is_time, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, readable, tuned
 
 _FLEX = ("B", "Hq", "Hkv", "seq_len_q", "seq_len_kv", "qk_head_dim", "v_head_dim")
 _SIZES = {3: ("m", "k", "n"), len(_FLEX): _FLEX}
 """Names of the numbers in a key, by their count. Numbers of other keys are named size_0, size_1 …."""
 _BATCHED = ("batch", "m", "n")
 _WORD = re.compile(r"[^\s(),]+")
-_Tuning = tuple[str, dict[str, int] | None, list[Outcome]]
+_Tuning = tuple[str, dict[str, int] | None, list[TunedRow]]
 """The measurements of a kernel on one problem. The sizes are None if one of them is symbolic."""
 
 
@@ -73,7 +73,7 @@ def _tunings(entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[_Tuning]
             yield f"inductor_{kind}", sizes if len(sizes) == len(names) else None, outcomes
 
 
-def _outcomes(choices: list[dict[str, Any]], problem: dict[str, Any]) -> list[Outcome]:
+def _outcomes(choices: list[dict[str, Any]], problem: dict[str, Any]) -> list[TunedRow]:
     """Return the choices of a problem. The fastest counts if several share the library and the parameters."""
     fastest: dict[tuple[Any, ...], Any] = {}
     others = {"type", "time", "kernel_type", *problem}

@@ -24,7 +24,7 @@ from surrogate.features.errors import InputError, check_choice
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import Outcome, TunedKernel, is_time, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, readable, tuned
 
 _AXES = ("size_x", "size_y", "size_z")
 _UNITS_MS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
@@ -43,7 +43,7 @@ class _File(NamedTuple):
     kernel: str
     sizes: dict[str, int]
     values: dict[str, list[Any]]
-    outcomes: list[Outcome]
+    outcomes: list[TunedRow]
     conditions: list[str] | None = None
 
 

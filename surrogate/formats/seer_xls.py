@@ -161,7 +161,7 @@ def _variant_rows(
     rows: _Rows = []
     for sheet in sheets:
         if sheet.width not in (_TIMES, _COUNTERS, _COUNTERS + 1):
-            rule = "a variant has 18 (19 with a type), an FFT or pre/post workbook 10"
+            rule = "a variant's workbook has 18 or 19 columns, an FFT or pre/post workbook has 10"
             raise InputError(f"{path}, sheet {sheet.name!r}: {sheet.width} columns; {rule}")
         part = "train" if sheet.name.lower() == "train" else "test"
         for where, cells in sheet.numbers(min(sheet.width, _COUNTERS)):
@@ -350,7 +350,7 @@ _XLS = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MAX_SHEETS = 256
 _MAX_ROWS, _MAX_COLUMNS = 1 << 16, 64
 """Maximum rows (as in .xls) and columns of an .xlsx sheet."""
-Row = tuple[object, ...]
+SheetRow = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +360,7 @@ class Sheet:
     path: Path
     name: str
     header: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SheetRow, ...]
 
     @property
     def width(self) -> int:
@@ -419,14 +419,14 @@ def _xlsx(data: bytes, allowance: Allowance) -> list[tuple[str, list[Sequence[ob
     ]
 
 
-def _sheet(path: Path, name: str, rows: list[Row]) -> Sheet:
+def _sheet(path: Path, name: str, rows: list[SheetRow]) -> Sheet:
     while rows and not rows[-1]:
         rows.pop()
     header = tuple("" if cell is None else str(cell).strip() for cell in rows[0]) if rows else ()
     return Sheet(path, name, header, tuple(rows[1:]))
 
 
-def _trimmed(row: Sequence[object]) -> Row:
+def _trimmed(row: Sequence[object]) -> SheetRow:
     """Return the cells without the empty ones at the end."""
     cells = [None if cell == "" else cell for cell in row]
     while cells and cells[-1] is None:

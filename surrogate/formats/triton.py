@@ -22,7 +22,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported
-from surrogate.formats.tuned import Outcome, TunedKernel, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, one_kernel, outcome, readable, tuned
 
 ENDING = ".autotune.json"
 _FAILED = "no time: the configuration did not compile, or exceeds a limit of the GPU"
@@ -60,7 +60,7 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
     named_keys = [dict(zip_longest(names, tuning.key, fillvalue="")) for tuning in tunings]
     sizes = [each for each in names if all(re.fullmatch(r"[0-9]{1,15}", key[each]) for key in named_keys)]
     # 2. A row for each configuration.
-    outcomes: list[Outcome] = []
+    outcomes: list[TunedRow] = []
     for tuning, key in zip(tunings, named_keys, strict=True):
         problem = {each: int(value) if each in sizes else value or "none" for each, value in key.items()}
         problem |= {"gpu": gpu, "origin": f"{tuning.path.parent.name}/{tuning.path.name}"}

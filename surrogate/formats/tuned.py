@@ -18,7 +18,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import Imported
 
-Outcome = tuple[dict[str, object], Mapping[str, Any]]
+TunedRow = tuple[dict[str, object], Mapping[str, Any]]
 """A row without its parameters, and the configuration. The configuration of a library's own kernel is empty."""
 _JOINED = {"status": "first", "time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "sum"}
 _JOINED |= {"reason": "first", "origin": "first"}
@@ -33,8 +33,8 @@ def outcome(
     spread_ms: Sequence[Any] = (),
     repeats: int = 1,
     reason: str = "no time",
-) -> Outcome:
-    """Return the outcome of a configuration on a ``problem`` (gpu, sizes, settings, library, origin).
+) -> TunedRow:
+    """Return the row and the configuration of a measurement on a ``problem`` (gpu, sizes, settings, library, origin).
 
     ``time_ms`` is a number, or a value that marks a failure. A text is the reason of the failure. ``spread_ms`` are
     the times of single runs.
@@ -68,7 +68,7 @@ class TunedKernel:
     conditions: Sequence[str] | None = None
 
 
-def tuned(kernel: TunedKernel, outcomes: Sequence[Outcome], where: str | Path, notes: Sequence[str] = ()) -> Imported:
+def tuned(kernel: TunedKernel, outcomes: Sequence[TunedRow], where: str | Path, notes: Sequence[str] = ()) -> Imported:
     """Return the table of one kernel: one row per problem and configuration, with the median of repeated times.
 
     Raises `InputError`. Its message begins with ``where``.

@@ -20,7 +20,7 @@ MAX_LEARNED = 4
 SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm")
 """Columns that identify a slice, in the order of the CSV files."""
 
-Row = dict[str, Any]
+ResultRow = dict[str, Any]
 Results = dict[str, Any]
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 """The fixed texts of a report, and the columns of its tables."""
@@ -60,15 +60,15 @@ def read_results(directory: Path) -> Results:
     return results
 
 
-def _relative(row: Row) -> Row:
+def _relative(row: ResultRow) -> ResultRow:
     """Return a choice row of schema 1 with relative differences instead of log ratios."""
     logs = {key: value for key, value in row.items() if key.startswith("paired") and isinstance(value, list)}
     return row | {key: [math.expm1(min(end, 700.0)) for end in value] for key, value in logs.items()}
 
 
-def flat(row: Row) -> Row:
+def flat(row: ResultRow) -> ResultRow:
     """Return ``row`` with every interval as columns, as in paired_low, paired_mid and paired_high."""
-    values: Row = {}
+    values: ResultRow = {}
     for key, value in row.items():
         ends = ("low", "high") if key.endswith("_ci") else ("low", "mid", "high")
         is_interval = key.endswith("_ci") or key.startswith(("paired_vs_", "paired_pooled_vs_", "median_vs_"))
@@ -77,37 +77,37 @@ def flat(row: Row) -> Row:
     return values
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[ResultRow]) -> str:
     """Return judged rows as CSV with the columns of the slice first. The ends of an interval are columns."""
     records = [flat(row) for row in rows]
     keys = {key for record in records for key in record}
     return to_csv(records, [key for key in ("model", *SLICE, "n", "shapes") if key in keys or not rows])
 
 
-def number(row: Row, key: str) -> float | None:
+def number(row: ResultRow, key: str) -> float | None:
     """Return ``row[key]`` as a float; None if it is missing, null or not finite."""
     value = row.get(key)
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def count(row: Row, key: str = "n") -> int:
+def count(row: ResultRow, key: str = "n") -> int:
     """Return ``row[key]`` as an integer; 0 if it is missing."""
     return int(number(row, key) or 0)
 
 
-def span(row: Row, key: str) -> tuple[float, ...] | None:
+def span(row: ResultRow, key: str) -> tuple[float, ...] | None:
     """Return the ends of ``row[key]``, and the middle if it has one; None if one of them is unknown."""
     ends = [number({key: end}, key) for end in row.get(key) or (None,)]
     numbers = tuple(end for end in ends if end is not None)
     return numbers if len(numbers) == len(ends) else None
 
 
-def label(row: Row, key: str) -> str:
+def label(row: ResultRow, key: str) -> str:
     """Return the slice of a row along ``key``; ``all`` for a row without the key."""
     return row.get(key) or "all"
 
 
-def values(rows: Iterable[Row], key: str, order: Sequence[str] = ()) -> list[str]:
+def values(rows: Iterable[ResultRow], key: str, order: Sequence[str] = ()) -> list[str]:
     """Return the values of ``key`` among judged rows, without ``all``: those in ``order`` first, then by name."""
     found = {label(row, key) for row in rows if count(row)} - {"all"}
     return [v for v in order if v in found] + sorted(found.difference(order), key=str.casefold)
@@ -134,7 +134,7 @@ def family_entry(results: Results, key: str) -> Any:
     return next(((results.get(key) or {}).get(family) for family in families), None)
 
 
-def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[Row]:
+def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[ResultRow]:
     """Return the judged choice rows of one slice, best first.
 
     The default slice is the ungrouped problems, or all problems if no ungrouped problem is judged.
@@ -145,13 +145,13 @@ def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[R
 
 def time_rows(
     results: Results, stratum: str = "all", gpu: str = "all", population: str = "all", algorithm: str = "all"
-) -> list[Row]:
+) -> list[ResultRow]:
     """Return the judged time rows of one slice, one per model, smallest median error first."""
     part = {"gpu": gpu, "population": population, "algorithm": algorithm}
     return _ranked(results["time_rows"], "median_ape", (stratum,), **part)
 
 
-def primary_time_rows(results: Results) -> list[Row]:
+def primary_time_rows(results: Results) -> list[ResultRow]:
     """Return the time rows of the stratum in which models are compared with references."""
     return time_rows(results, "ungrouped") or time_rows(results)
 
@@ -161,13 +161,13 @@ def is_reference(model: str) -> bool:
     return model in (ORACLE, "always-best-single") or is_heuristic(model)
 
 
-def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -> list[Row]:
+def _ranked(rows: Iterable[ResultRow], key: str, strata: Sequence[str], **part: str) -> list[ResultRow]:
     """Return the judged rows of ``part`` and the first judged of ``strata``: references last, then by ``key``."""
     rows = [row for row in rows if count(row) and all(label(row, name) == value for name, value in part.items())]
     judged_strata = {label(row, "stratum") for row in rows}
     stratum = next((name for name in strata if name in judged_strata), strata[-1])
 
-    def rank(row: Row) -> tuple[bool, float, str]:
+    def rank(row: ResultRow) -> tuple[bool, float, str]:
         value = number(row, key)
         return is_reference(row["model"]), math.inf if value is None else value, row["model"]
 

@@ -59,7 +59,7 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
         configurations=space,
     )
     # A configuration of the bundle's kernel may lack parameters that follow from the others, such as block sizes.
-    full = {tuner.place(each): each for each in space}
+    full = {tuner.position_of(each): each for each in space}
     if len(full) < len(space):
         missing = ", ".join(name for name in names if name not in tuner.configurations[0])
         raise InputError(
@@ -67,7 +67,7 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
         )
     try:
         while proposed := tuner.ask():
-            configuration = full[tuner.place(proposed[0])]
+            configuration = full[tuner.position_of(proposed[0])]
             value = cost.eval([configuration[name] for name in names], check_restrictions=False)
             tuner.tell(proposed[0], as_time_us(float(value), tuning_options.objective_higher_is_better))
     except StopCriterionReached as reached:

@@ -177,7 +177,7 @@ class Tuner:
         InputError
             If the space has no such configuration, or if the time is not finite and above 0.
         """
-        position = self.place(configuration)
+        position = self.position_of(configuration)
         is_number = isinstance(time_us, int | float | np.number) and not isinstance(time_us, bool)
         if time_us is not None and not (is_number and math.isfinite(time_us) and time_us > 0):
             raise InputError(f"the time is {time_us!r}; give µs above 0, or None if the configuration failed")
@@ -198,7 +198,7 @@ class Tuner:
         ran += [] if time_us is None else [float(time_us)]
         self._search.tell(position, median(ran) if ran else None)
 
-    def place(self, configuration: Mapping[str, Value]) -> int:
+    def position_of(self, configuration: Mapping[str, Value]) -> int:
         """Return the position of a configuration in the space.
 
         Raises `InputError` if the configuration lacks a parameter or is not in the space.
@@ -224,7 +224,7 @@ class Tuner:
             if stored != head:
                 raise InputError(f"{log}: this is the log of {stored}, not of {head}; give another file")
             for record in records:
-                self._learn(self.place(record["configuration"]), record["time_us"])
+                self._learn(self.position_of(record["configuration"]), record["time_us"])
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InputError):
                 raise

@@ -11,7 +11,7 @@ import pytest
 from surrogate.collect.device import DeviceInfo, HeuristicEntry, MeasuredKernel, Measurement, RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan import CollectionPlan, PlannedProblem, build_plan
-from surrogate.collect.run import Outcome, header_for, run
+from surrogate.collect.run import RunOutcome, header_for, run
 from surrogate.features.conv import Conv
 from tests.collect.fake import chain as fake_chain
 
@@ -90,10 +90,10 @@ def make_plan() -> Callable[..., CollectionPlan]:
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> Callable[..., Outcome]:
+def ran(tmp_path: Path) -> Callable[..., RunOutcome]:
     """Return ``ran(plan, device, name)``, which runs or continues ``plan`` in a log and returns the outcome."""
 
-    def make(plan: CollectionPlan, device: Any, name: str = "run", **options: Any) -> Outcome:
+    def make(plan: CollectionPlan, device: Any, name: str = "run", **options: Any) -> RunOutcome:
         with RunLog(tmp_path / name, header_for(plan, device, RepeatPolicy())) as log:
             return run(plan, device, log, **options)
 
@@ -101,7 +101,7 @@ def ran(tmp_path: Path) -> Callable[..., Outcome]:
 
 
 @pytest.fixture
-def record(tmp_path: Path, ran: Callable[..., Outcome]) -> Callable[..., Path]:
+def record(tmp_path: Path, ran: Callable[..., RunOutcome]) -> Callable[..., Path]:
     """Return ``record(plan, device, name)``, which runs ``plan`` and returns the path of its log."""
 
     def make(plan: CollectionPlan, device: Any = None, name: str = "run.jsonl", **options: Any) -> Path:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from experiments.counters import EXPERIMENT, PADDED, layer_kernels, matched
-from experiments.experiment import Effort, Outcome, one_thread
+from experiments.experiment import Effort, ExperimentResult, one_thread
 from experiments.sources import Sources
 from surrogate.features.problem import SIZE_COLUMNS
 
@@ -17,7 +17,7 @@ def sources(measurements: Path) -> Sources:
 
 
 @pytest.fixture(scope="module")
-def outcome(sources: Sources) -> Outcome:
+def outcome(sources: Sources) -> ExperimentResult:
     with one_thread():
         return EXPERIMENT.run(sources, Effort(quick=True, models=("roofline", "seer-time-only")))
 
@@ -46,7 +46,7 @@ def test_a_kernel_is_matched_to_the_problem_that_explains_its_count(sources: Sou
 
 
 @pytest.mark.slow
-def test_flops_of_terms_agree_with_measured_counts(outcome: Outcome) -> None:
+def test_flops_of_terms_agree_with_measured_counts(outcome: ExperimentResult) -> None:
     table = outcome.table[outcome.table["part"] == "FLOPs"].set_index(["kernels", "compared"])
     direct, padded = table.loc[("implicit GEMM", "terms")], table.loc["implicit GEMM 32x32"].iloc[0]
     assert direct["n"] > 800 and 0.8 < direct["ratio_median"] < 0.95
@@ -59,7 +59,7 @@ def test_flops_of_terms_agree_with_measured_counts(outcome: Outcome) -> None:
 
 
 @pytest.mark.slow
-def test_fits_have_small_errors_and_missing_inputs_are_named(outcome: Outcome) -> None:
+def test_fits_have_small_errors_and_missing_inputs_are_named(outcome: ExperimentResult) -> None:
     table = outcome.table.set_index(["part", "compared"]).sort_index()
     formula = table.loc[("instructions per block", "SEER's formula, fitted")]
     assert (formula.loc[formula["n"] > 0, "median_error_pct"] < 1).all()

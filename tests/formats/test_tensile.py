@@ -13,7 +13,7 @@ from surrogate.dataset.checks import find_violations
 from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
-from tests.conftest import Outcome
+from tests.conftest import CommandResult
 from tests.known import cases, known_answers
 
 ANSWERS = known_answers(__file__)
@@ -120,7 +120,7 @@ def test_percentages_of_other_boards_refer_to_the_datasheet_peak(tmp_path: Path)
     assert imported.rows["time_us"].iloc[0] == pytest.approx(2 * 768 * 128 * 256 / (0.10988 * 195e6), rel=1e-6)
 
 
-def test_import_command_writes_a_tensile_dataset(tmp_path: Path, seer: Callable[..., Outcome]) -> None:
+def test_import_command_writes_a_tensile_dataset(tmp_path: Path, seer: Callable[..., CommandResult]) -> None:
     out = tmp_path / "products.parquet"
     run = seer("import", "tensile", save(tmp_path, VEGA20), "-o", out)
     assert run.code == 0 and "2 rows, candidates listed" in run.out

@@ -19,7 +19,7 @@ from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import References
-from tests.conftest import Outcome
+from tests.conftest import CommandResult
 from tests.known import cases
 from tests.tables import every
 from tests.tuning.conftest import HOLDOUT
@@ -155,7 +155,7 @@ def test_conditions_limit_the_space_and_parameters_extend_it(tmp_path: Path) -> 
     assert any(p["block_m"] == 48 for p in picked)  # allowed, although it was not measured
 
 
-def test_commands_lead_from_a_table_to_a_choice(seer: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_commands_lead_from_a_table_to_a_choice(seer: Callable[..., CommandResult], tmp_path: Path) -> None:
     data = tmp_path / "made_up.csv"
     times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu")).to_csv(data, index=False)
     toml = tmp_path / "made_up.toml"
@@ -252,7 +252,7 @@ def test_an_invalid_query_is_refused_in_one_line(
         (predictor.predict if "algorithm" in options else predictor.select)(query, **options)
 
 
-def test_library_kernels_compete_with_configurations(seer: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_library_kernels_compete_with_configurations(seer: Callable[..., CommandResult], tmp_path: Path) -> None:
     """In this log of Inductor, cuBLAS is fastest for large products and a Triton configuration for small ones."""
     log = []
     for m, n, k in itertools.product((64, 256, 1024), (64, 512, 2048), (128, 1024)):

@@ -17,7 +17,7 @@ from surrogate.features.gpu import gpu
 from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.tuning import Tuner
-from tests.conftest import Outcome
+from tests.conftest import CommandResult
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, times
 
 FORMULAS = {
@@ -189,7 +189,7 @@ def test_a_tuner_uses_the_median_and_warns_of_other_units(refused, own_bundle: B
 
 
 def test_commands_report_the_columns_and_refuse_other_files(
-    seer: Callable[..., Outcome], table: pd.DataFrame, tmp_path: Path
+    seer: Callable[..., CommandResult], table: pd.DataFrame, tmp_path: Path
 ) -> None:
     data, merged, toml = tmp_path / "mine.csv", tmp_path / "both.parquet", tmp_path / "k.toml"
     table.to_csv(data, index=False)
@@ -231,7 +231,7 @@ def test_commands_report_the_columns_and_refuse_other_files(
     assert "the GPU v10 is not registered:" in message and "did you mean" in message
 
 
-def test_data_info_counts_one_problem_and_one_shape(seer: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_data_info_counts_one_problem_and_one_shape(seer: Callable[..., CommandResult], tmp_path: Path) -> None:
     data = tmp_path / "one.csv"
     times(SHAPES[:1], MEASURED).to_csv(data, index=False)
     records = seer("data", "info", data, "--sizes", "m,n", "--parameters", ",".join(PARAMETERS), "--json").json

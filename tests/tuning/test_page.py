@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 
 class FakeConfig:
-    """The part of `triton.FakeConfig` that a performance model can read."""
+    """The part of `triton.Config` that a performance model can read."""
 
     def __init__(self, kwargs: dict[str, int], num_warps: int = 4, num_stages: int = 3) -> None:
         self.kwargs = {**kwargs, "num_warps": num_warps, "num_ctas": 1, "num_stages": num_stages}
