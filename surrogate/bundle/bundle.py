@@ -109,7 +109,7 @@ class CandidateKey(NamedTuple):
 
 @dataclass(frozen=True)
 class HarnessFloor:
-    """A candidate whose harness adds ``limit_us`` to its times on a GPU in these settings, so that none is below."""
+    """A candidate whose times on a GPU in these settings are at least ``limit_us``, which its harness adds."""
 
     gpu: str
     library: str

@@ -94,9 +94,9 @@ def train(data: Data, **options: Any) -> Bundle:
     keep : Path, optional
         Folder of finished fits, from which the same call continues after an interruption.
     kernel, sizes, parameters, settings, name : optional
-        For a table of a user's own kernel. ``kernel`` is its description or the file of one. Otherwise ``sizes``,
-        ``parameters`` and ``settings`` are the names of its columns, and ``name`` is the kernel's name (by default that
-        of the table's file).
+        For a table of a user's own kernel. ``kernel`` is its description or a description file. Otherwise ``sizes``,
+        ``parameters`` and ``settings`` are the names of its columns, and ``name`` is the kernel's name (by default the
+        name of the table's file).
 
     Returns
     -------

@@ -32,7 +32,7 @@ class Dataset:
     candidates : {"all", "listed"}
         ``all``: every algorithm was tried, so a missing row is unmeasured. ``listed``: a censored list.
     name : str
-        The name in messages and reports, usually that of the file.
+        The name in messages and reports, usually the file's name.
     metadata : dict
         Other metadata of the file: provenance, descriptions of devices.
     kernels : DataFrame, optional

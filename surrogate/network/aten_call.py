@@ -52,7 +52,7 @@ class Tensor:
     parameter
         Whether it is a weight that training changes.
     buffer
-        Name of its memory; a view has that of its source.
+        Name of its memory; a view has the same name as its source.
     channels_last
         Whether its channels are innermost in memory; False if it has only one pixel or one channel.
     """

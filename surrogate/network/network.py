@@ -121,9 +121,9 @@ class Layer:
     operator
         The model's own name of the operator.
     problem
-        What it computes: a problem of any family, or an operator of which only the memory traffic is known.
+        The layer's computation: a problem of any family, or an operator with a known memory traffic only.
     gradients
-        The gradients that a training iteration adds: of the `INPUT`, of the `WEIGHT`, of both or of none.
+        The gradients that a training iteration adds: those of `INPUT`, `WEIGHT`, both, or neither.
     parameters
         Number of weights that the layer trains. For a layer of the backward pass it is the number of weights with a
         complete gradient after it.

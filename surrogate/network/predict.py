@@ -421,7 +421,7 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limi
             fails = batch
     if fits in (0, MAX_BATCH - 1):
         reason = "not even one sample fits" if not fits else f"all batches up to {MAX_BATCH - 1} fit"
-        raise InputError(f"--max-batch: {reason} on {predictors.gpu.name}; leave it out to see the uses of memory")
+        raise InputError(f"--max-batch: {reason} on {predictors.gpu.name}; omit --max-batch to see the memory by use")
     return fits
 
 

@@ -287,7 +287,7 @@ class NetworkTime(TableResult):
         waits = ""
         if self.exchange:
             all_reduce = f"gradients' all-reduce {self.exchange.all_reduce_us / 1e3:.3f} ms"
-            waits = f", {all_reduce}, of which {self.exchange.time_us / 1e3:.3f} ms come after the backward pass"
+            waits = f", {all_reduce}, {self.exchange.time_us / 1e3:.3f} ms of it after the backward pass"
         host = self.host_time
         if host is None:
             return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
