@@ -13,8 +13,8 @@ from surrogate.report.results import (
     MAX_LEARNED,
     STRATA,
     TEXTS,
+    ResultRow,
     Results,
-    Row,
     by_family,
     choice_rows,
     count,
@@ -126,7 +126,7 @@ def _interval(ends: tuple[float, ...]) -> str:
     return f"95 % interval {percent(near)} to {percent(far)}"
 
 
-def _picks_statement(row: Row, kind: str, others: Mapping[str, str]) -> _Statement | None:
+def _picks_statement(row: ResultRow, kind: str, others: Mapping[str, str]) -> _Statement | None:
     """Return how much less time the picks of a model take than the picks of a reference."""
     ends, other = span(row, f"paired_vs_{kind}"), others.get(kind)
     if ends is None or other in (None, row["model"]):
@@ -136,7 +136,7 @@ def _picks_statement(row: Row, kind: str, others: Mapping[str, str]) -> _Stateme
     return ends, f"the picks of {row['model']} take {amount} than {owner} ({other}; {_interval(ends)} %)."
 
 
-def _slowdowns_statement(row: Row, heuristic: Row) -> _Statement | None:
+def _slowdowns_statement(row: ResultRow, heuristic: ResultRow) -> _Statement | None:
     """Return the slowdowns of a model and of the library's picker on the same problems."""
     ends, other, pairs = span(row, "paired_vs_heuristic"), number(heuristic, "slowdown_macro"), count(heuristic)
     if ends is None or other is None or count(row, "paired_problems") != pairs or row["model"] == heuristic["model"]:
@@ -146,7 +146,7 @@ def _slowdowns_statement(row: Row, heuristic: Row) -> _Statement | None:
     return None, f"{text} algorithm, {picker} {percent(other - 1)} %."
 
 
-def _slowdown_statement(row: Row) -> _Statement | None:
+def _slowdown_statement(row: ResultRow) -> _Statement | None:
     """Return how much slower than the fastest algorithm the picks of a model are."""
     slowdown, low, high = (number(row, key) for key in ("slowdown_macro", "ci_low", "ci_high"))
     if slowdown is None:
@@ -159,7 +159,7 @@ def _slowdown_statement(row: Row) -> _Statement | None:
     return None, f"{text} ({over})."
 
 
-def _median_statement(times: Mapping[str, Row], model: str, others: Mapping[str, str]) -> _Statement | None:
+def _median_statement(times: Mapping[str, ResultRow], model: str, others: Mapping[str, str]) -> _Statement | None:
     """Return the median error of the predicted times, compared with the first of SEER and the best linear model."""
     row = times.get(model, {})
     error = number(row, "median_ape")
@@ -223,7 +223,7 @@ def choice_tables(results: Results, full: bool = True) -> list[Table]:
     return found + _differences(results, primary, "paired", "Difference in the time of the picks, %")
 
 
-def _differences(results: Results, rows: list[Row], prefix: str, title: str) -> list[Table]:
+def _differences(results: Results, rows: list[ResultRow], prefix: str, title: str) -> list[Table]:
     """Return a table of the differences to each reference, or none; a reference has no difference to itself."""
     others = references(results)
     keys = {kind: f"{prefix}_vs_{kind}" for kind in others}
@@ -289,7 +289,12 @@ def evidence_tables(results: Results, kind: str) -> list[Table]:
 
 
 def _slice_table(
-    sliced: Mapping[str, list[Row]], order: list[Row], key: str, title: str, figure: str, form: tables.Format
+    sliced: Mapping[str, list[ResultRow]],
+    order: list[ResultRow],
+    key: str,
+    title: str,
+    figure: str,
+    form: tables.Format,
 ) -> list[Table]:
     """Return a table of ``figure``: a row per slice, a column per model in the ``order`` of other rows."""
     judged_models = {row["model"] for rows in sliced.values() for row in rows}
@@ -307,7 +312,7 @@ def _slice_table(
     return [Table(records, formats, f"{title} by {TEXTS['parts'][key]}", best_mark="*")] if records else []
 
 
-def _figure_cell(row: Row, figure: str, best: bool) -> Cell:
+def _figure_cell(row: ResultRow, figure: str, best: bool) -> Cell:
     ends = span({"ci": [row.get("ci_low"), row.get("ci_high")]}, "ci")
     return Cell(number(row, figure), tables.interval_ratio(ends) if ends else "", best)
 
@@ -322,7 +327,7 @@ def _columns(*names: str) -> _Columns:
     return {head: (tuple(keys), getattr(tables, form)) for head, (*keys, form) in found}
 
 
-def _model_table(rows: list[Row], columns: _Columns, title: str, note: str = "") -> Table:
+def _model_table(rows: list[ResultRow], columns: _Columns, title: str, note: str = "") -> Table:
     """Return a table with a row per model, references last.
 
     The first column marks the best model, and the title names the slice.
@@ -341,7 +346,7 @@ def _model_table(rows: list[Row], columns: _Columns, title: str, note: str = "")
     return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
 
 
-def _figures(row: Row, columns: _Columns) -> dict[str, float | str | tuple[float, ...] | None]:
+def _figures(row: ResultRow, columns: _Columns) -> dict[str, float | str | tuple[float, ...] | None]:
     """Return a row's texts, numbers and intervals by head; None if they are unknown."""
     figures = {}
     for head, (keys, _) in columns.items():
@@ -355,7 +360,7 @@ def _formats(columns: _Columns) -> dict[str, tables.Format]:
     return {head: form for head, (_, form) in columns.items()}
 
 
-def _sample(rows: list[Row], what: str = "problems") -> str:
+def _sample(rows: list[ResultRow], what: str = "problems") -> str:
     """Return the sample size: the largest count, and the models with a smaller one."""
     n, shapes = (max((count(row, key) for row in rows), default=0) for key in ("n", "shapes"))
     words = [f"{n:,} {what} of {shapes:,} shapes" if shapes else f"{n:,} {what}"]
@@ -363,7 +368,7 @@ def _sample(rows: list[Row], what: str = "problems") -> str:
     return "; ".join(words)
 
 
-def _best(rows: list[Row], key: str) -> str | None:
+def _best(rows: list[ResultRow], key: str) -> str | None:
     """Return the first learned model with a figure among ranked ``rows``, or None."""
     judged_models = (row["model"] for row in rows if number(row, key) is not None)
     return next((model for model in judged_models if not is_reference(model)), None)
