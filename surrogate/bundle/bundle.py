@@ -35,7 +35,7 @@ from surrogate.models.json_types import (
 from surrogate.models.launch import CallCost, CallKey
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
-from surrogate.uncertainty.intervals import UnseenGpu, Widths
+from surrogate.uncertainty.intervals import UnmeasuredGpu, Widths
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import KernelColumns
@@ -127,7 +127,7 @@ class FamilyModel:
     support: Support
     widths: Widths
     domain: Domain
-    unseen_gpu: UnseenGpu = field(default_factory=UnseenGpu)
+    unseen_gpu: UnmeasuredGpu = field(default_factory=UnmeasuredGpu)
     """Errors on unmeasured GPUs, and the ranking source there."""
     candidates: frozenset[CandidateKey] = frozenset()
     """Candidates that ran in the training data."""
@@ -298,7 +298,7 @@ class StoredPart:
     model: str
     params: Mapping[str, Parameter]
     features: int
-    unseen_gpu: UnseenGpu
+    unseen_gpu: UnmeasuredGpu
     candidates: Annotated[tuple[str, ...], Meta(min_length=1)]
     row_counts: Mapping[str, Count]
     least_us: Keyed[CallKey, Microseconds]

@@ -18,7 +18,7 @@ from surrogate.dataset.problems import device_names, evaluation_rows, joined, ro
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limit_threads
-from surrogate.evaluation.coverage import held_out_card, left_out_coverage
+from surrogate.evaluation.coverage import held_out_card, held_out_gpu_coverage
 from surrogate.evaluation.judge import Candidates, choose
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
@@ -33,8 +33,8 @@ from surrogate.models.registry import TRAINED
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import fit_widths
 from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, run_fits, shape_splits
-from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL, UnseenGpu
-from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unseen_gpu, gpu_splits, seen_settings
+from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL, UnmeasuredGpu
+from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unmeasured_gpu, gpu_splits, trained_settings
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape for the interval widths and the model card's errors. With few shapes more folds are needed: a fold is
@@ -239,7 +239,7 @@ class _FamilyFits(NamedTuple):
     @property
     def fitted_rows(self) -> int:
         """Number of training rows of all fits."""
-        return len(self.rows) + sum(len(inside) for inside, _ in (*self.folds, *self.gpus))
+        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus))
 
     def fit(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
         """Return the fitted family model, and the card of its held-out rows."""
@@ -255,13 +255,13 @@ class _FamilyFits(NamedTuple):
         ]
         answers = run_fits(rows, fits, steps.begin, options.keep)
         holdout_us, distance = combined_answers(rows, folds, answers[: len(folds)])
-        left_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 :])
+        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 :])
         if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves hold out GPUs
-            left_out_gpu_us = holdout_us
+            held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
         measured = np.where(rows.ok, rows.time_us, np.nan)
         evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
-        seen = seen_settings(rows, folds if leaves_gpus else gpus)
+        setting_was_trained = trained_settings(rows, folds if leaves_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
         part = FamilyModel(
@@ -270,7 +270,7 @@ class _FamilyFits(NamedTuple):
             support=support,
             widths=fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated),
             domain=Domain.of(ok, distance[rows.ok]),
-            unseen_gpu=self._unseen(left_out_gpu_us, seen, evaluated),
+            unseen_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
             min_us=min_times(ok),
@@ -287,20 +287,22 @@ class _FamilyFits(NamedTuple):
             candidates=data.candidates,
         )
         card["split"] = self._split_words()
-        card["unseen_gpus"] = left_out_coverage(rows, left_out_gpu_us, seen)
+        card["unseen_gpus"] = held_out_gpu_coverage(rows, held_out_gpu_us, setting_was_trained)
         card["params"] = model.get_params(deep=False)
         return part, card
 
-    def _unseen(self, left_out_gpu_us: np.ndarray, seen: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
+    def _unmeasured_gpu(
+        self, held_out_gpu_us: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray
+    ) -> UnmeasuredGpu:
         """Return the errors on unmeasured GPUs and the ranking source there; arrays (rows,)."""
         rows = self.rows
         if rows.family.parameter_names:  # configurations have their own transfer between GPUs
             few = count_architectures(rows) < MIN_GPUS
-            return UnseenGpu() if few else fit_unseen_gpu(rows, left_out_gpu_us, seen, evaluated)
-        unseen = fit_unseen_gpu(rows, left_out_gpu_us, seen, evaluated)
-        source = best_ranking_source(rows, self.gpus, left_out_gpu_us, evaluated)[0] if self.gpus else MODEL
+            return UnmeasuredGpu() if few else fit_unmeasured_gpu(rows, held_out_gpu_us, setting_was_trained, evaluated)
+        unmeasured = fit_unmeasured_gpu(rows, held_out_gpu_us, setting_was_trained, evaluated)
+        source = best_ranking_source(rows, self.gpus, held_out_gpu_us, evaluated)[0] if self.gpus else MODEL
         costs = average_costs(rows) if source == AVERAGE_RANK else {}
-        return structs.replace(unseen, ranking_source=source, average_rank=costs)
+        return structs.replace(unmeasured, ranking_source=source, average_rank=costs)
 
     def _split_words(self) -> str:
         """Return how rows were held out, as text for the card."""
@@ -433,25 +435,25 @@ def average_costs(rows: Rows) -> dict[str, float]:
 
 
 def best_ranking_source(
-    rows: Rows, splits: Sequence[Split], left_out_gpu_us: np.ndarray, evaluated: np.ndarray
+    rows: Rows, splits: Sequence[Split], held_out_gpu_us: np.ndarray, evaluated: np.ndarray
 ) -> tuple[str, dict[str, float]]:
     """Return the ranking source with the smallest mean log slowdown over held-out GPUs, and all mean slowdowns.
 
     Each of the ``splits`` holds out a GPU with its architecture (`surrogate.uncertainty.unmeasured_gpu.gpu_splits`).
-    ``left_out_gpu_us`` (rows,) are the times of these fits. ``evaluated`` (rows,) marks problems whose choice counts.
+    ``held_out_gpu_us`` (rows,) are the times of these fits. ``evaluated`` (rows,) marks problems whose choice counts.
     """
     slowdowns: dict[str, list[float]] = {MODEL: [], AVERAGE_RANK: []}
-    for inside, holdout in splits:
-        outside = holdout[evaluated[holdout] & rows.ok[holdout] & np.isfinite(left_out_gpu_us[holdout])]
-        outside = outside[pd.Series(rows.problem[outside]).duplicated(keep=False).to_numpy()]
-        if not len(outside):
+    for train, holdout in splits:
+        tested = holdout[evaluated[holdout] & rows.ok[holdout] & np.isfinite(held_out_gpu_us[holdout])]
+        tested = tested[pd.Series(rows.problem[tested]).duplicated(keep=False).to_numpy()]
+        if not len(tested):
             continue
-        test = rows.take(outside)
+        test = rows.take(tested)
         label = joined(test.frame, rows.family.setting_names) + "|" + test.candidate.astype(str)
-        average = label.map(average_costs(rows.take(inside))).to_numpy(dtype=float)
+        average = label.map(average_costs(rows.take(train))).to_numpy(dtype=float)
         every = np.ones(len(test), dtype=bool)
         candidates = Candidates(pd.factorize(test.problem)[0], test.time_us, every, test.order)
-        for name, score in ((MODEL, left_out_gpu_us[outside]), (AVERAGE_RANK, average)):
+        for name, score in ((MODEL, held_out_gpu_us[tested]), (AVERAGE_RANK, average)):
             # An unmeasured candidate comes last, as in answers.
             filled = np.nan_to_num(score, nan=np.finfo(float).max)
             slowdowns[name].append(float(np.log(choose(candidates, filled, every).slowdown).mean()))

@@ -18,8 +18,8 @@ from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, pick_by_heuristic, pick_by_times
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths
-from surrogate.uncertainty.intervals import UnseenGpu, probability_best
-from surrogate.uncertainty.unmeasured_gpu import kinds_of, left_out_gpus
+from surrogate.uncertainty.intervals import UnmeasuredGpu, probability_best
+from surrogate.uncertainty.unmeasured_gpu import held_out_gpu_errors, kinds_of
 
 DIGITS = 6
 """Significant digits of a model card."""
@@ -112,19 +112,23 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     return records
 
 
-def left_out_coverage(rows: Rows, predicted_us: np.ndarray, seen: np.ndarray) -> list[dict[str, Any]]:
+def held_out_gpu_coverage(
+    rows: Rows, predicted_us: np.ndarray, setting_was_trained: np.ndarray
+) -> list[dict[str, Any]]:
     """Return the coverage records of held-out GPUs.
 
-    ``predicted_us`` (rows,) are times by fits without the row's GPU, or NaN. ``seen`` (rows,) marks rows whose setting
-    was measured on another GPU. The half widths of a GPU come from the other held-out GPUs.
+    ``predicted_us`` (rows,) are times by fits without the row's GPU, or NaN. ``setting_was_trained`` (rows,) marks rows
+    whose setting was measured on another GPU. The half widths of a GPU come from the other held-out GPUs.
     """
-    scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & seen)
+    scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & setting_was_trained)
     rows, predicted_us = rows.take(scored), predicted_us[scored]
     device, kinds = device_names(rows.frame), kinds_of(rows)
     half_width = np.full(len(rows), np.nan)
     for name in set(device) if len(set(device)) > 1 else ():
         own = device == name
-        others = UnseenGpu(left_out_gpus(rows.take(~own), predicted_us[~own], seen[scored][~own]))
+        others = UnmeasuredGpu(
+            held_out_gpu_errors(rows.take(~own), predicted_us[~own], setting_was_trained[scored][~own])
+        )
         half_width[own] = others.half_widths(kinds[own])
     return json_value(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 

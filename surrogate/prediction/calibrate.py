@@ -171,7 +171,7 @@ def _calibrate_part(
         holdout_us[on_device] = base_us[on_device] * np.exp(held_out)
     step(len(names), len(names), "done")
     # Errors on shapes that were trained on the device do not count.
-    trained_on = np.isin(of_device, sorted(trained_gpus)) & family_model.domain.seen(rows)
+    trained_on = np.isin(of_device, sorted(trained_gpus)) & family_model.domain.shape_was_trained(rows)
     evaluated = np.flatnonzero(np.isfinite(holdout_us) & ~trained_on)
     widths = _calibrated_widths(family_model, rows.take(evaluated), holdout_us[evaluated])
     calibrated = replace(updated, fitted=Calibrated(model, {**before, **corrections}), widths=widths)

@@ -52,7 +52,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         check_libraries(family_model, rows, data.name)
         names = sorted(key.name for key in family_model.candidates)
         predicted = trained_answers(resolver, rows, np.isin(rows.candidate.astype(str), names))
-        seen = family_model.domain.seen(rows)
+        seen = family_model.domain.shape_was_trained(rows)
         evaluated = evaluation_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
             figures = _evaluate_part(

@@ -19,7 +19,7 @@ from surrogate.models.launch import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
 from surrogate.prediction.sources.datasheet import shipped_product_models
-from surrogate.uncertainty.intervals import UnseenGpu
+from surrogate.uncertainty.intervals import UnmeasuredGpu
 
 MIN_AMD_ROWS = 1000
 """Minimum rows of an AMD board. Fewer rows come from one benchmark, which predicts other products worse than
@@ -40,7 +40,7 @@ class Shipped:
     rows: int
     launches: Mapping[CallKey, CallCost]
     held_out: Mapping[str, Any]
-    unseen: Mapping[str, UnseenGpu]
+    unseen: Mapping[str, UnmeasuredGpu]
 
     def evidence(self, family: str, gpu_name: str) -> dict[str, object]:
         """Return the evidence for a family on a GPU: the measured rows there, and the expected errors of times.

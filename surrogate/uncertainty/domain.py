@@ -36,8 +36,9 @@ BATCH_WEIGHT = 0.25
 PER_DOUBLING = 0.4
 """Half width in log time that a described kernel's problem gains per doubling or halving outside the measured ones.
 
-It was chosen on seven tables and confirmed on seven others. The larger or the smaller half of the problems predicted
-the other half. It is the smallest multiple of 0.1 with which intervals cover nine in ten times, near and far.
+It is the smallest multiple of 0.1 with which intervals cover 90 % of the times, near and far. Seven tables determined
+it, and seven other tables confirmed it. On each table, models of the smaller problems predicted the larger problems,
+and the reverse.
 """
 _CHUNK = 256  # products of this many problems stay in the cache
 
@@ -45,7 +46,7 @@ _CHUNK = 256  # products of this many problems stay in the cache
 class SettingKey(NamedTuple):
     """The setting in which a row is measured, with its algorithm.
 
-    ``values`` are those of `Family.setting_names`. The GPU has its registry name.
+    ``values`` has one entry for each name in `Family.setting_names`. ``gpu`` is a registry name.
     """
 
     gpu: str
@@ -336,7 +337,7 @@ class Domain:
             )
         return None
 
-    def seen(self, rows: "Rows") -> np.ndarray:
+    def shape_was_trained(self, rows: "Rows") -> np.ndarray:
         """Return True (rows,) if the row's shape was in training, with any batch and on any device."""
         return np.isin(shape_hashes(rows), list(self.shapes))
 

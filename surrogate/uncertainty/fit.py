@@ -30,8 +30,8 @@ MIN_ERROR = 1e-9
 """Minimum error in log time. Smaller errors are rounding errors, and an exact model must not divide by zero."""
 MIN_WIDTH = 1e-4
 """Minimum base. A model without errors on a few rows is not perfect."""
-PARTS = 5
-"""Number of parts of the shapes. Each part is scored by widths that were fitted on the other parts."""
+FOLDS = 5
+"""Number of folds of the shapes. Each fold is scored by widths that were fitted on the other folds."""
 SHARE_BOUNDS = (0.02, 2.0)
 """Limits of the search for the independent share of errors."""
 SHARE_PROBLEMS = 1000
@@ -161,8 +161,8 @@ def held_out_half_widths(
 
 
 def _cross_fitted(scores: HeldOutScores, fit: Callable[[HeldOutScores], Widths], seed: int) -> np.ndarray:
-    """Return half widths (rows,) by ``fit`` on the other parts of the shapes; NaN if there is only one shape."""
-    label = fold_labels(scores.shape.astype(str), PARTS, seed)
+    """Return half widths (rows,) by ``fit`` on the other folds of the shapes; NaN if there is only one shape."""
+    label = fold_labels(scores.shape.astype(str), FOLDS, seed)
     cross_fitted = np.full(len(label), np.nan)
     for number in np.unique(label) if label.any() else ():
         holdout = label == number

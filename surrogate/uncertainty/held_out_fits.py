@@ -20,7 +20,7 @@ MAX_CONCURRENT_ROWS = 2_000_000
 Begin = Callable[[str, int], ProgressCallback]
 """Function that is called before a fit with the fit's name and row count. It returns the fit's progress callback."""
 Split = tuple[np.ndarray, np.ndarray]
-"""Positions of the rows that a fit learns from, and positions of the rows that it predicts."""
+"""Positions of the training rows, and positions of the held-out rows."""
 
 
 def shape_splits(
@@ -28,50 +28,51 @@ def shape_splits(
 ) -> list[Split]:
     """Return the first ``fits`` of ``count`` folds by shape (None: all).
 
-    A fold learns from at most ``max_rows`` random rows (None: all). Raise `InputError` if no ok row can be held out.
+    A fold is trained on at most ``max_rows`` random rows (None: all). Raise `InputError` if no ok row can be held out.
     """
     label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
     splits = []
     for fold in range(count if fits is None else fits):
-        inside = np.flatnonzero(label != fold)
-        if max_rows is not None and len(inside) > max_rows:
-            inside = np.sort(np.random.default_rng(seed).permutation(inside)[:max_rows])
-        splits.append((inside, np.flatnonzero(label == fold)))
-    if not any(rows.ok[inside].any() and rows.ok[outside].any() for inside, outside in splits):
+        train = np.flatnonzero(label != fold)
+        if max_rows is not None and len(train) > max_rows:
+            train = np.sort(np.random.default_rng(seed).permutation(train)[:max_rows])
+        splits.append((train, np.flatnonzero(label == fold)))
+    if not any(rows.ok[train].any() and rows.ok[holdout].any() for train, holdout in splits):
         raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
     return splits
 
 
 class Fit(NamedTuple):
-    """An unfitted model, the positions of its training rows, and the positions of the rows to predict (maybe none)."""
+    """An unfitted model, the positions of its training rows, and the positions of its held-out rows (maybe none)."""
 
     name: str
     model: TimeModel
-    inside: np.ndarray
-    outside: np.ndarray
+    train: np.ndarray
+    holdout: np.ndarray
 
 
 Answers = tuple[np.ndarray, np.ndarray] | None
-"""Times in µs of the predicted rows and their distances to the training rows. None if the fit had no training rows."""
+"""Times in µs of the held-out rows and their distances to the training rows. None if the fit had no training rows."""
 
 
 def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = None) -> list[Answers]:
-    """Run the fits in parallel, and return the answers of each. A fit without rows to predict leaves its model fitted.
+    """Run the fits in parallel, and return the answers of each. A fit without held-out rows leaves its model fitted.
 
     The number of concurrent fits depends on CPUs and memory. ``keep`` is a folder of finished fits (`holdout_times`).
     """
 
     def run(fit: Fit, stopped: object) -> Answers:
-        on_progress = begin(fit.name, len(fit.inside))
-        train = rows.take(fit.inside)
-        if not len(fit.outside):
-            fit_with_progress(fit.model, train, on_progress)
-        if not (train.ok.any() and len(fit.outside)):
+        on_progress = begin(fit.name, len(fit.train))
+        train_rows = rows.take(fit.train)
+        if not len(fit.holdout):
+            fit_with_progress(fit.model, train_rows, on_progress)
+        if not (train_rows.ok.any() and len(fit.holdout)):
             return None
-        holdout = rows.take(fit.outside)
-        return holdout_times(fit.model, train, holdout, keep, on_progress), distances_to(references_of(train), holdout)
+        holdout_rows = rows.take(fit.holdout)
+        predicted_us = holdout_times(fit.model, train_rows, holdout_rows, keep, on_progress)
+        return predicted_us, distances_to(references_of(train_rows), holdout_rows)
 
-    largest = max((len(fit.inside) for fit in fits), default=1)
+    largest = max((len(fit.train) for fit in fits), default=1)
     return in_parallel(run, fits, workers_for(min(len(fits), max(1, MAX_CONCURRENT_ROWS // largest))))
 
 
@@ -81,7 +82,7 @@ def combined_answers(rows: Rows, splits: Sequence[Split], answers: Sequence[Answ
     Rows in no split, and rows of a fit without training rows, get NaN.
     """
     predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    for (_, outside), answer in zip(splits, answers, strict=True):
+    for (_, holdout), answer in zip(splits, answers, strict=True):
         if answer is not None:
-            predicted[outside], distance[outside] = answer
+            predicted[holdout], distance[holdout] = answer
     return predicted, distance

@@ -20,8 +20,8 @@ from surrogate.features.errors import InputError
 from surrogate.models.json_types import Number, from_json_types, key_text
 
 COVERAGE = 0.90
-UNSEEN_HALF_WIDTH = log(3.0)
-"""Half width for a GPU that was never measured, if too few GPUs were measured to fit one."""
+UNMEASURED_HALF_WIDTH = log(3.0)
+"""Half width for an unmeasured GPU, if too few GPUs were measured to fit one."""
 STUDENT_90 = 0.9 * sqrt(2.0 / (1.0 - 0.9**2))
 """A variable of Student's t distribution with 2 degrees of freedom lies within ± this in 90 of 100 cases."""
 COMPARED = 256
@@ -51,7 +51,7 @@ class WidthKey(NamedTuple):
 ALL = WidthKey(None, "all")
 """Key of the base over all rows."""
 MODEL, AVERAGE_RANK = "model", "habit"
-"""Sources of the candidates' order on a GPU that was never measured, as bundles spell them.
+"""Sources of the candidates' order on an unmeasured GPU, as bundles spell them.
 
 Bundles of version 0.3.0 may also hold "nearest", which means the model.
 """
@@ -152,7 +152,7 @@ def _width_key(text: str, libraries: Collection[str]) -> WidthKey:
 
 @dataclass(frozen=True)
 class HeldOutGpuErrors:
-    """Errors of times on ``gpus`` GPUs, each left out of training.
+    """Errors of times on ``gpus`` GPUs, each held out of training.
 
     Attributes
     ----------
@@ -172,20 +172,29 @@ class HeldOutGpuErrors:
 
 NEVER = "never"
 """Key of settings that were measured on no other GPU."""
-UNKNOWN = HeldOutGpuErrors(0, None, UNSEEN_HALF_WIDTH)
+UNKNOWN = HeldOutGpuErrors(0, None, UNMEASURED_HALF_WIDTH)
 
 
+FROM_OTHER_GPUS = "never measured on this GPU, so its times come from other GPUs' measurements"
+FROM_DATASHEET = "from the datasheet alone"
+UNKNOWN_ERRORS = "{basis}: the errors of such times are unknown"
+EVEN_PROBABILITIES = ", so P(best) is nearer to even"
+EXPECTED_ERRORS = (
+    "{basis}: on {gpus} left out of training, the median error of {times} was {percent:.0f} %,"
+    " and nine in ten times are expected within a factor of {factor:.1f}"
+)
+RELIABLE_ORDER = "; the order of candidates is more reliable than P(best) states"
 STORED_NAMES = {"independent_share": "own_share", "ranking_source": "chooser", "average_rank": "habit"}
-"""Attribute of `UnseenGpu` → its key in bundles."""
+"""Attribute of `UnmeasuredGpu` → its key in bundles."""
 
 
-class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
-    """Errors on GPUs that were never measured, and the ranking source there.
+class UnmeasuredGpu(Struct, frozen=True, rename=STORED_NAMES):
+    """Errors on unmeasured GPUs, and the ranking source there.
 
     Attributes
     ----------
     by_kind
-        Errors on GPUs that were left out of training. Keys are a line of GPUs (`surrogate.features.gpu.Gpu.line`) with
+        Errors on held-out GPUs. Keys are a line of GPUs (`surrogate.features.gpu.Gpu.line`) with
         an element type ("nvidia|fp16"), a line, "" for all GPUs, and `NEVER` for settings in which no other GPU was
         measured.
     independent_share
@@ -221,22 +230,34 @@ class UnseenGpu(Struct, frozen=True, rename=STORED_NAMES):
         If the kernel is ``described``, its times come from other GPUs' measurements; otherwise they come from the
         datasheet.
         """
-        others = "never measured on this GPU, so its times come from other GPUs' measurements"
-        basis = others if described else "from the datasheet alone"
+        basis = FROM_OTHER_GPUS if described else FROM_DATASHEET
         errors = self.by_kind[kind]
-        line, _, dtype = kind.partition("|")
         if errors.median_ape is None:
-            return f"{basis}: the errors of such times are unknown{', so P(best) is nearer to even' * described}"
-        what = "times in settings never measured" if kind == NEVER else f"times{' in ' * bool(dtype)}{dtype}"
-        # The errors of a line with a single GPU come from other lines.
-        has_errors = any(key.startswith(f"{line}|") for key in self.by_kind)
-        vendor = (f"{line.upper()} " if line.isalpha() else f"AMD {line} ") if has_errors else ""
-        gpus = "one GPU" if errors.gpus == 1 else f"{errors.gpus} {vendor}GPUs"
-        order = "; the order of candidates is more reliable than P(best) states" if described else ""
-        return (
-            f"{basis}: on {gpus} left out of training, the median error of {what} was {100 * errors.median_ape:.0f} %,"
-            f" and nine in ten times are expected within a factor of {exp(errors.half_width):.1f}{order}"
+            note = UNKNOWN_ERRORS.format(basis=basis)
+            return note + EVEN_PROBABILITIES if described else note
+        line, _, dtype = kind.partition("|")
+        if kind == NEVER:
+            times = "times in settings never measured"
+        elif dtype:
+            times = f"times in {dtype}"
+        else:
+            times = "times"
+        note = EXPECTED_ERRORS.format(
+            basis=basis,
+            gpus=self._counted_gpus(line, errors.gpus),
+            times=times,
+            percent=100 * errors.median_ape,
+            factor=exp(errors.half_width),
         )
+        return note + RELIABLE_ORDER if described else note
+
+    def _counted_gpus(self, line: str, count: int) -> str:
+        """Return the number of GPUs as text, with the vendor if the errors are from GPUs of this line."""
+        if count == 1:
+            return "one GPU"
+        if not any(key.startswith(f"{line}|") for key in self.by_kind):  # the errors come from other lines
+            return f"{count} GPUs"
+        return f"{count} {line.upper()} GPUs" if line.isalpha() else f"{count} AMD {line} GPUs"
 
 
 def student_cdf(x: np.ndarray) -> np.ndarray:

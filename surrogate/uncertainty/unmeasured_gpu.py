@@ -13,26 +13,34 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.fit import dtypes_of, fit_independent_share
 from surrogate.uncertainty.held_out_fits import Split
-from surrogate.uncertainty.intervals import COVERAGE, HeldOutGpuErrors, UnseenGpu
+from surrogate.uncertainty.intervals import COVERAGE, HeldOutGpuErrors, UnmeasuredGpu
 
 MIN_GPUS = 3
 """Minimum number of GPUs (or architectures) that show how GPUs differ."""
 NEW_GPU_MARGIN = 0.5
-"""Margin for a new GPU: relative to the largest half width, and divided by the number of left-out GPUs.
+"""Margin for an unmeasured GPU: a share of the largest half width, divided by the number of held-out GPUs.
 
-On 63 cells (GPU and type), each tested with the widths from the other GPUs, 11 cells cover less than 85 % of the times
-with this margin, and 15 without it.
+Each GPU and element type was tested with the half widths from the other GPUs:
+
+==============  =====  ===================
+Margin          Tests  Coverage below 85 %
+==============  =====  ===================
+0               63     15
+NEW_GPU_MARGIN  63     11
+==============  =====  ===================
 """
 MAX_GPUS = 6
-"""Maximum number of GPUs that `fit_unseen_gpu` leaves out: the GPUs with most rows. Each costs one fit."""
+"""Maximum number of held-out GPUs: the GPUs with most rows. Each costs one fit."""
 MAX_FIT_ROWS = 150_000
-"""Maximum rows of each of these fits. More rows are sampled."""
+"""Maximum training rows of each of these fits. More rows are sampled."""
 GPU_FOLDS = 3
-"""Number of parts of the shapes. A left-out GPU is evaluated on one part, which its fit saw on no GPU."""
+"""Number of folds of the shapes. A held-out GPU is evaluated on one fold, which its fit was trained on for no GPU."""
 
 
-def fit_unseen_gpu(rows: Rows, predicted: np.ndarray, seen: np.ndarray, evaluated: np.ndarray) -> UnseenGpu:
-    """Fit the errors of times on a GPU that was never measured.
+def fit_unmeasured_gpu(
+    rows: Rows, predicted: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray
+) -> UnmeasuredGpu:
+    """Fit the errors of times on an unmeasured GPU.
 
     Only these errors count, because a model can be accurate for a candidate and still transfer it badly to another GPU.
 
@@ -41,47 +49,49 @@ def fit_unseen_gpu(rows: Rows, predicted: np.ndarray, seen: np.ndarray, evaluate
     rows
         Rows of one family.
     predicted
-        (rows,) times in µs by fits that saw neither the row's GPU, nor its architecture, nor its shape (`gpu_splits`).
-        NaN if there are none.
-    seen
-        (rows,) result of `seen_settings`.
+        (rows,) times in µs by fits that hold out the row's GPU, its architecture and its shape (`gpu_splits`), or NaN.
+    setting_was_trained
+        (rows,) result of `trained_settings`.
     evaluated
         (rows,) True for problems from which the independent share is learned.
 
     Returns
     -------
-    UnseenGpu
-        The defaults if no GPU was left out.
+    UnmeasuredGpu
+        The defaults if no GPU was held out.
     """
     scored = np.flatnonzero(rows.ok & np.isfinite(predicted))
     if not len(scored):
-        return UnseenGpu()
-    part, predicted, seen, evaluated = rows.take(scored), predicted[scored], seen[scored], evaluated[scored]
-    unseen = UnseenGpu(left_out_gpus(part, predicted, seen))
-    counted = evaluated & seen
-    columns = (predicted, part.time_us, unseen.half_widths(kinds_of(part)), part.problem, part.shape)
+        return UnmeasuredGpu()
+    part, predicted = rows.take(scored), predicted[scored]
+    setting_was_trained, evaluated = setting_was_trained[scored], evaluated[scored]
+    unmeasured = UnmeasuredGpu(held_out_gpu_errors(part, predicted, setting_was_trained))
+    counted = evaluated & setting_was_trained
+    columns = (predicted, part.time_us, unmeasured.half_widths(kinds_of(part)), part.problem, part.shape)
     share = fit_independent_share(*(values[counted] for values in columns))
-    return structs.replace(unseen, independent_share=float(f"{share:.4g}"))
+    return structs.replace(unmeasured, independent_share=float(f"{share:.4g}"))
 
 
-def seen_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:
-    """Return True (rows,) if the split that leaves the row's GPU out saw its setting and candidate on other GPUs.
+def trained_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:
+    """Return True (rows,) if the row's setting and candidate are in the training rows of the split that holds it out.
 
     Other rows are predicted only as settings that were never measured.
     """
     key = joined(rows.frame.assign(candidate=rows.candidate), (*rows.family.setting_names, "candidate")).to_numpy()
-    seen = np.zeros(len(rows), dtype=bool)
-    for inside, outside in splits:
-        seen[outside] = np.isin(key[outside], np.unique(key[inside]))
-    return seen
+    setting_was_trained = np.zeros(len(rows), dtype=bool)
+    for train, holdout in splits:
+        setting_was_trained[holdout] = np.isin(key[holdout], np.unique(key[train]))
+    return setting_was_trained
 
 
-def left_out_gpus(rows: Rows, predicted: np.ndarray, seen: np.ndarray) -> dict[str, HeldOutGpuErrors]:
-    """Return `UnseenGpu.by_kind` from ok rows and their times (rows,) by fits that did not see their GPU.
+def held_out_gpu_errors(
+    rows: Rows, predicted: np.ndarray, setting_was_trained: np.ndarray
+) -> dict[str, HeldOutGpuErrors]:
+    """Return `UnmeasuredGpu.by_kind` from ok rows and their times (rows,) by fits that hold out their GPU.
 
-    ``seen`` is the result of `seen_settings`. A line of GPUs gets its own errors if training held other GPUs of the
-    line. For a line with a single GPU, all these errors are used and count as one GPU, because one GPU does not show
-    how a second one differs.
+    ``setting_was_trained`` is the result of `trained_settings`. A line of GPUs gets its own errors if other GPUs of the
+    line were trained. For a line with a single GPU, all these errors are used and count as one GPU, because one GPU
+    does not show how a second one differs.
     """
     ratio = predicted / rows.time_us
     device = device_names(rows.frame).astype(str)
@@ -100,25 +110,25 @@ def left_out_gpus(rows: Rows, predicted: np.ndarray, seen: np.ndarray) -> dict[s
         half_width = max_half_width * (1 + NEW_GPU_MARGIN / (counts or len(parts)))
         return HeldOutGpuErrors(len(parts), *(float(f"{value:.4g}") for value in (median, half_width)))
 
-    # 1. All GPUs together. If a GPU has seen settings, only those count.
-    has_seen = np.isin(device, np.unique(device[seen]))
-    left_out = {"": errors_at(np.flatnonzero(seen | ~has_seen))}
-    if len(never := np.flatnonzero(~seen)):
-        left_out[intervals.NEVER] = errors_at(never)
+    # 1. All GPUs together. If a GPU has trained settings, only those count.
+    has_trained_settings = np.isin(device, np.unique(device[setting_was_trained]))
+    by_kind = {"": errors_at(np.flatnonzero(setting_was_trained | ~has_trained_settings))}
+    if len(never := np.flatnonzero(~setting_was_trained)):
+        by_kind[intervals.NEVER] = errors_at(never)
     # 2. Each line, and each element type of a line. On few GPUs a type is no narrower than all types together.
     gpus = frame.groupby("line")["dtype"].agg(lambda part: len(np.unique(device[part.index])))
-    counted = np.flatnonzero(seen & (frame["line"].map(gpus) > 1))
+    counted = np.flatnonzero(setting_was_trained & (frame["line"].map(gpus) > 1))
     for (line,), positions in row_groups(frame.iloc[counted], ("line",)):
         if line:
-            left_out[line] = errors_at(counted[positions])
+            by_kind[line] = errors_at(counted[positions])
     for (line, dtype), positions in row_groups(frame.iloc[counted], ("line", "dtype")):
         if line and dtype:
             kind = errors_at(counted[positions])
-            minimum = left_out[line].half_width if kind.gpus < MIN_GPUS else 0.0
-            left_out[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, minimum))
+            minimum = by_kind[line].half_width if kind.gpus < MIN_GPUS else 0.0
+            by_kind[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, minimum))
     for line in filter(None, gpus.index[gpus == 1] if len(counted) else ()):
-        left_out[line] = errors_at(counted, counts=1)
-    return left_out
+        by_kind[line] = errors_at(counted, counts=1)
+    return by_kind
 
 
 def kinds_of(rows: Rows) -> np.ndarray:
@@ -129,7 +139,7 @@ def kinds_of(rows: Rows) -> np.ndarray:
 
 
 def gpu_splits(rows: Rows, seed: int) -> list[Split]:
-    """Return splits that leave one GPU out: ok rows of the GPU, and ok rows of other architectures and shapes.
+    """Return splits that hold out one GPU: ok rows of other architectures and shapes, and ok rows of the GPU.
 
     The list is empty if there are too few architectures.
     """
@@ -137,7 +147,7 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
     rows = rows.take(position)
     device = device_names(rows.frame).astype(str)
     names = shape_names(rows.frame, rows.family)
-    if shape_columns(rows.frame, rows.family)[:1] == ("gpu",):  # the shape folds already leave GPUs out
+    if shape_columns(rows.frame, rows.family)[:1] == ("gpu",):  # the folds by shape already hold out GPUs
         return []
     gpus, counts = np.unique(device, return_counts=True)
     architecture = {name: rows.device(name).architecture or name for name in gpus.tolist()}
@@ -148,14 +158,14 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
         return []
     fold = fold_labels(names, GPU_FOLDS, seed)
     splits = []
-    for number, left_out in enumerate(list(largest.values())[:MAX_GPUS]):
-        on_gpu = device == left_out
-        same_architecture = [name for name in architecture if architecture[name] == architecture[left_out]]
+    for number, held_out_gpu in enumerate(list(largest.values())[:MAX_GPUS]):
+        on_gpu = device == held_out_gpu
+        same_architecture = [name for name in architecture if architecture[name] == architecture[held_out_gpu]]
         folds = np.unique(fold[on_gpu])  # folds with rows on the GPU; each GPU takes the next of its folds
         holdout_fold = folds[number % len(folds)]
-        outside = np.flatnonzero(on_gpu & (fold == holdout_fold))
-        inside = np.flatnonzero((fold != holdout_fold) & ~np.isin(device, same_architecture))
-        sample = np.sort(np.random.default_rng(seed).permutation(inside)[:MAX_FIT_ROWS])
+        holdout = np.flatnonzero(on_gpu & (fold == holdout_fold))
+        train = np.flatnonzero((fold != holdout_fold) & ~np.isin(device, same_architecture))
+        sample = np.sort(np.random.default_rng(seed).permutation(train)[:MAX_FIT_ROWS])
         if len(sample):
-            splits.append((position[sample], position[outside]))
+            splits.append((position[sample], position[holdout]))
     return splits

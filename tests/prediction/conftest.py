@@ -18,7 +18,7 @@ from surrogate.models.boosted import BoostedTerms
 from surrogate.models.launch import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnseenGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnmeasuredGpu, WidthKey, Widths
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
@@ -47,7 +47,7 @@ def bundle_of(
             Support.fit(rows),
             WIDTHS,
             Domain.of(ok),
-            UnseenGpu({"": HeldOutGpuErrors(3, 0.2, 0.9)}),
+            UnmeasuredGpu({"": HeldOutGpuErrors(3, 0.2, 0.9)}),
             candidate_keys(ok),
             row_counts(ok),
         )

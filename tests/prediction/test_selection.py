@@ -26,7 +26,7 @@ from surrogate.models.json_types import key_text
 from surrogate.models.launch import CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
-from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu
+from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpu
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
@@ -151,7 +151,7 @@ def test_an_unmeasured_gpu_is_answered_from_its_datasheet(bundle: Bundle) -> Non
         "nvidia": HeldOutGpuErrors(3, 0.3, 2.0),
         "nvidia|fp32": HeldOutGpuErrors(3, 0.21, 0.7),
     }
-    unseen = _with(bundle, unseen_gpu=UnseenGpu(errors_of_kind, 0.5))
+    unseen = _with(bundle, unseen_gpu=UnmeasuredGpu(errors_of_kind, 0.5))
     found = Predictor(unseen, gpu="titan-xp").select(CONV)
     assert not found.in_domain and found.independent_share == 0.5
     assert {candidate.source for candidate in found.candidates} == {"datasheet"} == {found.source}

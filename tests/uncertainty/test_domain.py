@@ -129,10 +129,10 @@ def test_unmeasured_setting_is_infinitely_far(domain: domains.Domain, rows: Rows
 
 def test_domain_survives_conversion_to_json(domain: domains.Domain, rows: Rows) -> None:
     loaded = domains.Domain.from_json(domain.to_json(), CONV)
-    unseen = rows_of(rows.frame.assign(c=rows.frame["c"] + 5, k=rows.frame["k"] + 5))
+    other_shapes = rows_of(rows.frame.assign(c=rows.frame["c"] + 5, k=rows.frame["k"] + 5))
     np.testing.assert_array_equal(
-        domains.distances_to(loaded.references, unseen), domains.distances_to(domain.references, unseen)
+        domains.distances_to(loaded.references, other_shapes), domains.distances_to(domain.references, other_shapes)
     )
     assert loaded.to_json() == domain.to_json()
-    assert loaded.seen(rows).all() and not loaded.seen(unseen).any()
-    assert loaded.seen(rows_of(rows.frame.assign(n=999))).all()  # the batch does not matter
+    assert loaded.shape_was_trained(rows).all() and not loaded.shape_was_trained(other_shapes).any()
+    assert loaded.shape_was_trained(rows_of(rows.frame.assign(n=999))).all()  # the batch does not matter

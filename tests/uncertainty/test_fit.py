@@ -1,4 +1,4 @@
-"""Interval widths: ranks, fallback, growth with distance, coverage on held-out shapes, unseen GPUs."""
+"""Interval widths: ranks, fallback, growth with distance, coverage on held-out shapes, unmeasured GPUs."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.models import TimeModel, model_class
 from surrogate.models.base import duplicate
 from surrogate.uncertainty import fit, held_out_fits, unmeasured_gpu
-from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnseenGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnmeasuredGpu, WidthKey, Widths
 from tests.tables import checked, every
 
 GEMM = FAMILIES["gemm"]
@@ -98,7 +98,7 @@ def test_half_width_never_shrinks_with_distance(widths: Widths) -> None:
 
 
 def test_half_width_is_the_product_of_base_and_factors(widths: Widths) -> None:
-    """The rows include the edges of the factors, missing values, and unseen candidates and GPUs."""
+    """The rows include the edges of the factors, missing values, and unmeasured candidates and GPUs."""
     rows, predicted, _, distance = held_out(30, seed=1)
     frame = rows.frame.assign(algorithm=rows.frame["algorithm"].where(rows.frame["n"] != 3, "NEW"))
     frame.loc[frame["n"] == 4, "gpu"] = "Tesla K80"
@@ -220,7 +220,7 @@ def roofline_times(frame: pd.DataFrame, factor: np.ndarray) -> Rows:
 
 
 @pytest.mark.parametrize("kind", ["conv", "gemm"])
-def test_unseen_gpu_error_equals_the_known_answer(table: Table, kind: str) -> None:
+def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -> None:
     """The roofline is off by 2 on all rows of two GPUs and by 3 on rows of the third."""
     frame = table(16, gpus=GPUS) if kind == "conv" else products(GPUS)
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
@@ -228,8 +228,8 @@ def test_unseen_gpu_error_equals_the_known_answer(table: Table, kind: str) -> No
     evaluated = np.full(len(rows), True)
     splits = unmeasured_gpu.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model, rows, splits)
-    seen = unmeasured_gpu.seen_settings(rows, splits)
-    found = unmeasured_gpu.fit_unseen_gpu(rows, predicted, seen, evaluated)
+    setting_was_trained = unmeasured_gpu.trained_settings(rows, splits)
+    found = unmeasured_gpu.fit_unmeasured_gpu(rows, predicted, setting_was_trained, evaluated)
     by_hand = HeldOutGpuErrors(
         3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / 3), rel=1e-3)
     )
@@ -239,8 +239,10 @@ def test_unseen_gpu_error_equals_the_known_answer(table: Table, kind: str) -> No
     assert unmeasured_gpu.gpu_splits(two_gpus, 0) == []  # two GPUs do not suffice for a split
     no_prediction = np.full(len(two_gpus), np.nan)
     assert (
-        unmeasured_gpu.fit_unseen_gpu(two_gpus, no_prediction, seen[: len(two_gpus)], evaluated[: len(two_gpus)])
-        == UnseenGpu()
+        unmeasured_gpu.fit_unmeasured_gpu(
+            two_gpus, no_prediction, setting_was_trained[: len(two_gpus)], evaluated[: len(two_gpus)]
+        )
+        == UnmeasuredGpu()
     )
 
 
@@ -254,8 +256,8 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
     rows = roofline_times(frame, factors)
     splits = unmeasured_gpu.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
-    found = unmeasured_gpu.fit_unseen_gpu(
-        rows, predicted, unmeasured_gpu.seen_settings(rows, splits), np.full(len(rows), False)
+    found = unmeasured_gpu.fit_unmeasured_gpu(
+        rows, predicted, unmeasured_gpu.trained_settings(rows, splits), np.full(len(rows), False)
     )
     half_widths = {kind: errors.half_width for kind, errors in found.by_kind.items()}
     largest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}

@@ -21,7 +21,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.json_types import from_json_types
 from surrogate.prediction.sources.source import Context, Setting, Source, Times
-from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnseenGpu
+from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpu
 
 FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
@@ -31,14 +31,14 @@ PRODUCTS = "tiled_products.json"
 
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
-    """The errors of an analytical model on held-out GPUs, in the form of `UnseenGpu.by_kind`."""
+    """The errors of an analytical model on held-out GPUs, in the form of `UnmeasuredGpu.by_kind`."""
 
     by_kind: Mapping[str, HeldOutGpuErrors]
 
     def instead_of(self, family_model: FamilyModel) -> FamilyModel:
         """Return the family model with these errors for unmeasured GPUs, and without measured support."""
         support = replace(family_model.support, exact={}, general={})
-        return replace(family_model, support=support, unseen_gpu=UnseenGpu(self.by_kind))
+        return replace(family_model, support=support, unseen_gpu=UnmeasuredGpu(self.by_kind))
 
 
 @dataclass(frozen=True, slots=True)
