@@ -124,9 +124,9 @@ def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
 
     The other time scales with the copy bandwidth, 0.92·900 and 0.772·5325 GB/s; the copy to the host scales with
     PCIe, 15.75 and 63 GB/s. If only the V100 was measured, the predictions count, which are equal."""
-    by = Predictors(gpu("mi300x"), FixedConvs(time_us=38.5), FixedOperators())
+    predictors = Predictors(gpu("mi300x"), FixedConvs(time_us=38.5), FixedOperators())
     ratio = 0.92 * 900 / (0.772 * 5325)
-    found = transferred_us(trace, fake, by)
+    found = transferred_us(trace, fake, predictors)
     assert found == pytest.approx(
         {
             "volta_scudnn_128x64_relu_interior_nn_v1": 50,
@@ -137,7 +137,7 @@ def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
             "Memcpy DtoH (Device -> Pageable)": 3.9 + 38.4 / 4,
         }
     )
-    predicted = transferred_us(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), by)
+    predicted = transferred_us(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), predictors)
     assert predicted["relu_kernel"] == pytest.approx(3.9 + 18.4)
 
 

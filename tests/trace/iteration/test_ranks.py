@@ -126,7 +126,7 @@ def test_collective_starts_when_the_last_rank_arrives(folder):
 
 def test_ranks_with_different_collectives_are_refused(refused, folder, read):
     without_collectives = json.loads(json.dumps(rank(1, 4)["traceEvents"]).replace("ncclKernel_AllReduce", "relu"))
-    with refused("has 0 collectives and ", " has 1"):
+    with refused("has 0 collectives, and ", " has 1"):
         rank_times([read_trace(folder / "0.json"), read({"traceEvents": without_collectives})])
     with refused("the ranks have no collectives"):
         rank_times([read({"traceEvents": without_collectives})] * 2)
