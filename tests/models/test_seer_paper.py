@@ -16,13 +16,16 @@ from surrogate.models.seer import physics as formulas
 from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
-from tests.known import cases, known_answers
 from tests.models.test_seer_metrics import SETTING
 
-ANSWERS = known_answers(__file__)
-
 GPU = "TITAN Xp"
-TITAN_XP_B_MAX = ANSWERS["titan_xp_b_max"]
+TITAN_XP_B_MAX = {
+    "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
+    "IMPLICIT_PRECOMP_GEMM": {"128x32": 150, "128x64": 120, "128x128": 60},
+    "GEMM": {"32x32": 480, "64x128": 60, "128x128": 60},
+    "WINOGRAD": {"1x4x8": 60, "2x2x8": 60, "4x1x8": 60},
+    "WINOGRAD_NONFUSED": {"128x64": 120, "128x128": 60},
+}
 """Resident blocks of a Titan Xp by algorithm and tile."""
 WITH_COUNTERS = tuple(TITAN_XP_B_MAX)
 CLASS_PCT = ((90.0, 90.0), (70.0, 80.0), (30.0, 30.0))
@@ -167,6 +170,30 @@ def test_fit_recovers_its_training_times(fitted: SeerPaper, rows: Rows, algorith
     np.testing.assert_allclose(fitted.predict(of_algorithm), of_algorithm.time_us, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "time_us"),
+    [
+        # Compute-bound: B = 64·28²/128 = 392, n = ⌈392/120⌉ = 4 and I = 32·2·256 + 100 = 16484.
+        # 2·(2e-9·4·120·16484 + 3·4) = 2·12.01582464
+        ({"c": 256, "w": 28, "s": 1}, 24.03164928),
+        # Memory-bound: B = 64·60²/128 = 1800 is 15 whole waves of 120, R = 2·0.875·64 = 112 and Wr = 2·24 = 48.
+        # 2·(4e-7·1800·(112 + 48) + 20) = 2·20.1152
+        ({"c": 64, "w": 60, "s": 1}, 40.2304),
+        # Under-utilised: B = 64·26²/128 = 338, n = 3, I = 32·2·144 + 100 = 9316, R = 2·0.875·144 = 252 and Wr = 48.
+        # 2·(3e-7·338·252 + 6e-7·338·48 + 5e-10·3·120·9316 + 15) = 2·15.03696408
+        ({"c": 16, "w": 28, "s": 3}, 30.07392816),
+    ],
+    ids=["compute", "memory", "under-utilised"],
+)
+def test_prediction_equals_the_hand_calculation(
+    fitted: SeerPaper, rows: Rows, sizes: dict[str, int], time_us: float
+) -> None:
+    """IMPLICIT_GEMM with N = 64, K = 96 and stride 1: tile 128×128, 120 resident blocks and factor 2."""
+    of_problem = sizes | {"algorithm": "IMPLICIT_GEMM", "n": 64, "k": 96, "stride_w": 1}
+    row = rows.take(np.logical_and.reduce([rows.frame[name] == value for name, value in of_problem.items()]))
+    np.testing.assert_allclose(fitted.predict(row), [time_us], rtol=1e-6)
+
+
 @pytest.mark.parametrize("algorithm", ["GEMM", "WINOGRAD_NONFUSED"])
 def test_known_launch_gives_the_time_of_the_main_kernel(fitted, tables, algorithm):
     rows = rows_of(with_kernel_metrics(*tables))
@@ -211,14 +238,27 @@ def test_model_survives_writing_and_reading(fitted: SeerPaper, rows: Rows) -> No
     np.testing.assert_array_equal(loaded.predict(rows), fitted.predict(rows))
 
 
-@cases(__file__)
+@pytest.mark.parametrize(
+    "changes",
+    [{"groups": 16}, {"h": 30}, {"dilation_h": 2}, {"dtype": "fp16"}, {"layout": "NHWC"}, {"gpu": "Tesla T4"}],
+)
 def test_rows_outside_the_domain_get_no_time(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
     frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)
     assert np.isfinite(fitted.predict(rows_of(frame))).all()
     assert np.isnan(fitted.predict(rows_of(frame.assign(**changes)))).all()
 
 
-@cases(__file__)
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        ("WINOGRAD", {"r": 5, "s": 5}),
+        ("WINOGRAD_NONFUSED", {"r": 7, "s": 7}),
+        ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
+        ("FFT", {"h": 300, "w": 300}),
+        ("FFT_TILING", {"stride_h": 2, "stride_w": 2}),
+        ("DIRECT", {}),
+    ],
+)
 def test_infeasible_rows_get_no_time(fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]) -> None:
     frame = rows.frame.iloc[:3].assign(algorithm=algorithm, **changes).reset_index(drop=True)
     assert np.isnan(fitted.predict(rows_of(frame))).all()
