@@ -118,40 +118,40 @@ def test_kernels_of_networks_and_traces_equal_the_selections_picks(predictor: Pr
     assert compared >= 5
 
 
-def test_commands_answer_as_the_python_api(seer: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("texts", "settings"),
+    [
+        pytest.param(["n32c256h14k256r3p1", "n1c64h56k64r1"], {"dtype": "fp16"}, id="conv"),
+        pytest.param(["gemm:m4096n4096k4096", "gemm:m1n4096k4096"], {"dtype": "fp8"}, id="gemm"),
+        pytest.param(["attention:b8h32g8d128q2048k2048"], {"kv_dtype": "fp8"}, id="attention"),
+    ],
+)
+def test_commands_answer_as_the_python_api(
+    seer: Callable[..., Any], tmp_path: Path, texts: list[str], settings: dict[str, str]
+) -> None:
     """Tested with `select`, `predict`, `predict --data` and `export`; settings are options or columns."""
-    lists = {
-        "conv": (["n32c256h14k256r3p1", "n1c64h56k64r1"], {"dtype": "fp16"}),
-        "gemm": (["gemm:m4096n4096k4096", "gemm:m1n4096k4096"], {"dtype": "fp8"}),
-        "attention": (["attention:b8h32g8d128q2048k2048"], {"kv_dtype": "fp8"}),
-    }
     predictor = load("h100-sxm")
-    for family, (texts, settings) in lists.items():
-        options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
-        selections = [predictor.select(text, **settings) for text in texts]
-        text_file = tmp_path / f"{family}.csv"
-        text_file.write_text("\n".join(["problem", *texts, ""]))
-        seer(
-            "export", "h100-sxm", "--problems", text_file, *options, "--as", "json", "-o", tmp_path / "o.json"
-        ).succeeded()
-        exported = json.loads((tmp_path / "o.json").read_text())["picks"]
-        size_file = tmp_path / f"{family}.parquet"
-        as_table([selection.problem for selection in selections]).drop(columns=[*settings, "math"]).to_parquet(
-            size_file
-        )
-        for data in (text_file, size_file):
-            seer("predict", "--gpu", "h100-sxm", "--data", data, *options, "-o", tmp_path / "p.parquet").succeeded()
-            rows = pd.read_parquet(tmp_path / "p.parquet")
-            for pick, row, selection in zip(exported, rows.to_dict("records"), selections, strict=True):
-                best = selection.estimates[0]
-                times = [best.time_us, best.lower_us, best.upper_us]
-                assert [row[name] for name in ("predicted_us", "lower_us", "upper_us")] == times
-                assert [pick[name] for name in ("time_us", "lower_us", "upper_us")] == times
-        for text, selection in zip(texts, selections, strict=True):
-            selected = seer("select", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
-            predicted = seer("predict", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
-            assert selected == selection.to_dict()
-            assert predicted == predictor.predict(text, **settings).to_dict() | {"notes": [*selection.notes]}
+    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    selections = [predictor.select(text, **settings) for text in texts]
+    text_file = tmp_path / "texts.csv"
+    text_file.write_text("\n".join(["problem", *texts, ""]))
+    seer("export", "h100-sxm", "--problems", text_file, *options, "--as", "json", "-o", tmp_path / "o.json").succeeded()
+    exported = json.loads((tmp_path / "o.json").read_text())["picks"]
+    size_file = tmp_path / "sizes.parquet"
+    as_table([selection.problem for selection in selections]).drop(columns=[*settings, "math"]).to_parquet(size_file)
+    for data in (text_file, size_file):
+        seer("predict", "--gpu", "h100-sxm", "--data", data, *options, "-o", tmp_path / "p.parquet").succeeded()
+        rows = pd.read_parquet(tmp_path / "p.parquet")
+        for pick, row, selection in zip(exported, rows.to_dict("records"), selections, strict=True):
+            best = selection.estimates[0]
+            times = [best.time_us, best.lower_us, best.upper_us]
+            assert [row[name] for name in ("predicted_us", "lower_us", "upper_us")] == times
+            assert [pick[name] for name in ("time_us", "lower_us", "upper_us")] == times
+    for text, selection in zip(texts, selections, strict=True):
+        selected = seer("select", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
+        predicted = seer("predict", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
+        assert selected == selection.to_dict()
+        assert predicted == predictor.predict(text, **settings).to_dict() | {"notes": [*selection.notes]}
 
 
 def test_one_problem_gets_exactly_the_times_of_an_array(predictor: Predictor) -> None:
