@@ -21,7 +21,8 @@ from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
 from tests.known import known_answers
 
-QWEN, LLAMA, GPT_OSS, DEEPSEEK = known_answers(__file__).values()
+CONFIGURATIONS = known_answers(__file__)
+QWEN, LLAMA, GPT_OSS, DEEPSEEK = (CONFIGURATIONS[name] for name in ("QWEN", "LLAMA", "GPT_OSS", "DEEPSEEK"))
 Step = Callable[..., Network]
 
 
@@ -98,16 +99,15 @@ def test_deepseek_uses_latent_attention(step: Step) -> None:
     network = step(DEEPSEEK, decode=4096, batch=2, tensor_parallel=8)
     assert {(work.heads, work.context_length) for work in _problems(network, Mla)} == {(16, 4096)}
     assert Counter(work.dtype for work in _problems(network, Moe)) == {"fp8_block": 58}
-    assert len({layer.problem for layer in network.layers}) < 40  # equal layers share one problem
+    assert len({layer.problem for layer in network.layers}) == 21  # equal layers share one problem
     assert network.state_bytes == 2 * 61 * 2 * 576 * 4096  # every GPU stores the complete cache
 
 
 def test_quantisation_excludes_attention_and_the_head(step: Step) -> None:
     network = step(QWEN, prefill=64, dtype="fp8")
     kinds = Counter((layer.operator, layer.problem.dtype) for layer in network.layers)
-    assert (
-        kinds["down_proj", "fp8"] == kinds["o_proj.quantise", "bf16"] == 48
-    )  # other quantisations are fused with the kernel before them
+    # Other quantisations are fused with the kernel before them.
+    assert kinds["down_proj", "fp8"] == kinds["o_proj.quantise", "bf16"] == 48
     assert (kinds["attention", "bf16"], kinds["lm_head", "bf16"]) == (48, 1)
 
 
@@ -204,5 +204,5 @@ def test_products_do_not_exceed_the_peak_or_the_power_limit(step: Step, name: st
 
 
 def test_a_framework_with_measured_kernels_is_chosen(step: Step) -> None:
-    """The latent attention of vLLM was never measured."""
-    assert fastest_framework(step(DEEPSEEK, decode=4096, tensor_parallel=8), "h200-sxm") != "vllm"
+    """vLLM's latent attention was never measured. SGLang's kernels take 12.6 ms and TensorRT-LLM's 15.0 ms."""
+    assert fastest_framework(step(DEEPSEEK, decode=4096, tensor_parallel=8), "h200-sxm") == "sglang"
