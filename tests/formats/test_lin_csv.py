@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from surrogate.formats import FORMATS
-from tests.known import cases
 
 HEADER = "kernel_name,kernel_runtime,batch_size,M,N,K"
 ROW = '"volta_sgemm_128x64_nn(float*, int)",345.5,1,1024,1024,2048'
@@ -42,7 +41,17 @@ def test_times_in_a_wrong_unit_are_refused(refused, tmp_path: Path) -> None:
         read(tmp_path, HEADER, ROW, time_unit="min")
 
 
-@cases(__file__)
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([HEADER.replace("runtime", "runtim"), ROW], "kernel_runtim"),
+        ([HEADER], "no rows"),
+        ([HEADER, ROW, ROW + ",7"], "line 3"),
+        ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
+        ([HEADER, ROW.replace("345.5", "0")], "line 2: kernel_runtime is '0'"),
+        ([HEADER, ROW.replace("2048", "2.5")], "K is 2.5"),
+    ],
+)
 def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], message: str) -> None:
     with refused("fully_connected_forward.csv", message):
         read(tmp_path, *lines)

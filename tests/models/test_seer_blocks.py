@@ -5,12 +5,24 @@ import pytest
 
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
-from tests.known import cases
 
 SIZES = physics.Sizes(batch=128, channels=64, outputs=130, width=56, out_width=54, filter_width=3, stride=1)
 
 
-@cases(__file__)
+@pytest.mark.parametrize(
+    ("algorithm", "tile", "blocks"),
+    [
+        ("IMPLICIT_GEMM", "32x32", 58320),
+        ("IMPLICIT_GEMM", "64x128", 11664),
+        ("IMPLICIT_PRECOMP_GEMM", "128x32", 14580),
+        ("GEMM", "128x128", 5832),
+        ("WINOGRAD", "1x4x8", 17920),
+        ("WINOGRAD", "2x2x8", 17920),
+        ("WINOGRAD", "4x1x8", 17920),
+        ("WINOGRAD_NONFUSED", "128x64", 21168),
+        ("WINOGRAD_NONFUSED", "128x128", 14112),
+    ],
+)
 def test_launched_blocks_equal_the_known_answer(algorithm: str, tile: str, blocks: int) -> None:
     assert physics.launched_blocks(algorithm, tile, SIZES) == blocks
 
@@ -35,7 +47,16 @@ def test_gemm_p_tile_depends_on_the_outputs() -> None:
     assert GEMM_P_TILES == ("128x32", "128x64", "128x128")
 
 
-@cases(__file__)
+@pytest.mark.parametrize(
+    ("algorithm", "kernel", "tile", "expected"),
+    [
+        ("WINOGRAD", "maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", None, "1x4x8"),
+        ("IMPLICIT_PRECOMP_GEMM", "maxwell_scudnn_128x64_relu_interior_nn", np.nan, "128x64"),
+        ("WINOGRAD_NONFUSED", "maxwell_sgemm_128x64_nn", None, "128x64"),
+        ("GEMM", "algo2_64x128_Titan", "64x128", "64x128"),
+        ("GEMM", "mystery_kernel", None, "mystery_kernel"),
+    ],
+)
 def test_variant_name_equals_the_known_answer(algorithm: str, kernel: str, tile: object, expected: str) -> None:
     assert variant_name(algorithm, kernel, tile) == expected
 
