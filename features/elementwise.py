@@ -87,15 +87,15 @@ def checked_int(kind: str, name: str, value: Any, minimum: int = 1, maximum: int
     return number
 
 
-def _int_array(kind: str, name: str, values: np.ndarray, minimum: int, maximum: int) -> np.ndarray:
+def _int_array(kind: str, name: str, values: np.ndarray, low: int, high: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
         for position, value in enumerate(values.ravel().tolist()):
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise RowError(kind, position, f"{name} is {repr(value)[:40]}; give a whole number")
         values = values.astype(np.float64)
-    wrong = ~((values >= minimum) & (values <= maximum) & (values == np.floor(values)))
+    wrong = ~((values >= low) & (values <= high) & (values == np.floor(values)))
     if wrong.any():
-        remedy = f"give a whole number from {minimum} to {maximum}"
+        remedy = f"give a whole number from {low} to {high}"
         raise RowError(kind, int(np.flatnonzero(wrong)[0]), f"{name} is {values[wrong][0]}; {remedy}")
     return values.astype(np.int64)
 
@@ -143,19 +143,19 @@ class ElementwiseFormula:
     _compute: _Compute = field(compare=False, repr=False)
 
     @classmethod
-    def parse(cls, text: str, where: str, available: Mapping[str, Any] | frozenset[str]) -> "ElementwiseFormula":
+    def parse(cls, text: str, context: str, available: Mapping[str, Any] | frozenset[str]) -> "ElementwiseFormula":
         """Return the formula in ``text``; it may use the ``available`` names.
 
-        Raises `InputError`, which begins with ``where``, if the text is no formula or uses another name.
+        Raises `InputError`, which begins with ``context``, if the text is no formula or uses another name.
         """
         if len(text) > MAX_CHARACTERS:
-            raise InputError(f"{where}: {len(text)} characters; a formula has at most {MAX_CHARACTERS}")
+            raise InputError(f"{context}: {len(text)} characters; a formula has at most {MAX_CHARACTERS}")
         try:
             tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
-            raise InputError(f"{where}: {text!r} is not readable; write arithmetic, as in 2 * m * n * k") from None
+            raise InputError(f"{context}: {text!r} is not readable; write arithmetic, as in 2 * m * n * k") from None
         names: set[str] = set()
-        compute = _compiled(tree, f"{where}: {text!r}", frozenset(available), names)
+        compute = _compiled(tree, f"{context}: {text!r}", frozenset(available), names)
         return cls(text, frozenset(names), compute)
 
     def value(self, values: _Values) -> Number:
@@ -165,14 +165,14 @@ class ElementwiseFormula:
         return np.asarray(result, dtype=np.float64) if np.ndim(result) else float(result)
 
 
-def _compiled(node: ast.expr, where: str, available: frozenset[str], names: set[str]) -> _Compute:
+def _compiled(node: ast.expr, context: str, available: frozenset[str], names: set[str]) -> _Compute:
     """Return a function that computes a node from the values of names; the node's names are added to ``names``.
 
     Raises `InputError` for an unknown name and for anything but arithmetic.
     """
 
     def inner(child: ast.expr) -> _Compute:
-        return _compiled(child, where, available, names)
+        return _compiled(child, context, available, names)
 
     match node:
         case ast.Constant(value=bool() | int() | float() as number) if abs(number) < 2**63:
@@ -181,7 +181,7 @@ def _compiled(node: ast.expr, where: str, available: frozenset[str], names: set[
         case ast.Name(id=name):
             if name not in available:
                 listed = ", ".join(sorted(available))
-                raise InputError(f"{where} uses {name}, which is unknown; known: {listed}{nearest(name, available)}")
+                raise InputError(f"{context} uses {name}, which is unknown; known: {listed}{nearest(name, available)}")
             names.add(name)
             return lambda values: np.asarray(values[name], dtype=np.float64)
         case ast.UnaryOp() if type(node.op) in _OPERATIONS:
@@ -204,12 +204,12 @@ def _compiled(node: ast.expr, where: str, available: frozenset[str], names: set[
 
             return compare_all
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
-            function, minimum, maximum = FUNCTIONS[name]
+            function, low, high = FUNCTIONS[name]
             arguments = [inner(argument) for argument in node.args]
-            if not minimum <= len(arguments) <= maximum:
-                raise InputError(f"{where}: {name} takes {minimum}{f' to {maximum}' * (maximum > minimum)} arguments")
+            if not low <= len(arguments) <= high:
+                raise InputError(f"{context}: {name} takes {low}{f' to {high}' * (high > low)} arguments")
             return lambda values: function(*(argument(values) for argument in arguments))
     raise InputError(
-        f"{where}: {ast.unparse(node)!r} is no arithmetic; use numbers, names, + - * / // % **,"
+        f"{context}: {ast.unparse(node)!r} is no arithmetic; use numbers, names, + - * / // % **,"
         f" comparisons, and, or, not, {', '.join(FUNCTIONS)}"
     )

@@ -9,10 +9,10 @@ capability.
 
 import re
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -193,8 +193,8 @@ class KernelName:
 def identify(kernel_name: str) -> KernelName | None:
     """Return the facts in a kernel's name, or None if the kernel belongs to no convolution or GEMM."""
     name = kernel_name.lower()
-    rules, generations, *_ = _table()
-    for pattern, algorithm, family in rules:
+    patterns = _name_patterns()
+    for pattern, algorithm, family in patterns.rules:
         match = pattern.search(name)
         if match is None:
             continue
@@ -203,7 +203,7 @@ def identify(kernel_name: str) -> KernelName | None:
             tile_m, tile_n = (2 ** int(groups[name]) for name in ("log_m", "log_n"))
         else:
             tile_m, tile_n = (int(groups.get(name) or 0) for name in ("m", "n"))
-        generation = groups.get("arch") or generations.get(groups.get("sm") or "", "")
+        generation = groups.get("arch") or patterns.generations.get(groups.get("sm") or "", "")
         return KernelName(algorithm, tile_m, tile_n, family, generation)
     return None
 
@@ -212,14 +212,14 @@ def identify(kernel_name: str) -> KernelName | None:
 def uses_tensor_cores(kernel_name: str) -> bool:
     """Return True if the kernel's name implies tensor cores. With fp32 data they compute in TF32 (from Ampere on)."""
     name = kernel_name.lower()
-    return "ffma" not in name and _table()[2].search(name) is not None
+    return "ffma" not in name and _name_patterns().tensor.search(name) is not None
 
 
 @lru_cache(maxsize=4096)
 def word_rank(word: str) -> int:
     """Return the rank of a word in a kernel's template arguments: 0 for a function, 1 for a type, 2 for a wrapper."""
-    types, wrappers = _table()[3:]
-    return 2 if wrappers.fullmatch(word) else 1 if types.fullmatch(word) else 0
+    patterns = _name_patterns()
+    return 2 if patterns.wrappers.fullmatch(word) else 1 if patterns.types.fullmatch(word) else 0
 
 
 _DECISIVE = ("WINOGRAD_NONFUSED", "WINOGRAD", "FFT_TILING", "FFT", "GEMM", "IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM")
@@ -235,18 +235,31 @@ def identify_call(kernel_names: Iterable[str]) -> str | None:
     return next((algorithm for algorithm in _DECISIVE if algorithm in found), None)
 
 
+class _NamePatterns(NamedTuple):
+    """The content of `kernel_names.toml`.
+
+    A rule is a pattern, its algorithm (None if it has none) and its family. ``generations`` maps the SM number in a
+    name to the architecture. The other patterns match marks of tensor cores, and words of template arguments.
+    """
+
+    rules: list[tuple[re.Pattern[str], str | None, str]]
+    generations: Mapping[str, str]
+    tensor: re.Pattern[str]
+    types: re.Pattern[str]
+    wrappers: re.Pattern[str]
+
+
 @lru_cache(maxsize=1)
-def _table() -> tuple[Any, ...]:
-    """Return the rules, the generations, and the patterns of tensor cores, types and wrappers in
-    `kernel_names.toml`."""
+def _name_patterns() -> _NamePatterns:
+    """Return the compiled content of `kernel_names.toml`."""
     content = read_table("kernel_names.toml")
     rules = []
     for pattern, algorithm, family in content["rules"]:
         for name, part in content["parts"].items():
             pattern = pattern.replace(f"{{{name}}}", part)
         rules.append((re.compile(pattern), algorithm or None, family))
-    marks = (re.compile("|".join(content[name])) for name in ("tensor", "types", "wrappers"))
-    return rules, content["generations"], *marks
+    joined = {name: re.compile("|".join(content[name])) for name in ("tensor", "types", "wrappers")}
+    return _NamePatterns(rules, content["generations"], **joined)
 
 
 _CONTENT = read_table("kernels.toml")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,21 @@ DRAWS = 32
 """Number of random routings for a mean load."""
 
 
+class ExpertLoad(NamedTuple):
+    """The load of the busiest rank.
+
+    ``pairs`` are its (token, expert) pairs, ``used_experts`` its experts with a pair, ``max_pairs`` the pairs of its
+    busiest expert, and ``tiles`` its tiles of `TILE` rows. Under a power law, all four are means of random draws.
+    """
+
+    pairs: Number
+    used_experts: Number
+    max_pairs: Number
+    tiles: Number
+
+
 @lru_cache(maxsize=65_536)
-def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> tuple[float, float, float, float]:
+def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> ExpertLoad:
     """Return `Moe.load` under a power law: the mean of random draws."""
     # Draw loads with the density x^−exponent between low and high: invert the distribution at uniform draws.
     pairs = tokens * topk
@@ -43,11 +56,11 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     parts = loads.reshape(DRAWS, ranks, -1)
     busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
     tiles = np.ceil(busiest / TILE)
-    return (
-        float(busiest.sum(axis=1).mean()),
-        float((busiest > 0).sum(axis=1).mean()),
-        float(busiest.max(axis=1).mean()),
-        float(tiles.sum(axis=1).mean()),
+    return ExpertLoad(
+        pairs=float(busiest.sum(axis=1).mean()),
+        used_experts=float((busiest > 0).sum(axis=1).mean()),
+        max_pairs=float(busiest.max(axis=1).mean()),
+        tiles=float(tiles.sum(axis=1).mean()),
     )
 
 
@@ -94,7 +107,7 @@ class Moe(Operator):
     experts: Annotated[int, Size("experts of all ranks")]
     tensor_parallel: Annotated[int, Size("ranks that share the width of an expert")] = 1
     expert_parallel: Annotated[int, Size("ranks that share the experts")] = 1
-    _load: tuple[Number, Number, Number, Number] | None = field(init=False, repr=False, compare=False, default=None)
+    _load: ExpertLoad | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         if self.routing != BALANCED and not _POWER_LAW.fullmatch(self.routing):
@@ -138,44 +151,42 @@ class Moe(Operator):
         return ceil_div(self.inter, self.tensor_parallel)
 
     @property
-    def load(self) -> tuple[Number, Number, Number, Number]:
-        """Load of the busiest rank: (token, expert) pairs, used experts, pairs of its busiest expert, tiles of 128
-        rows."""
+    def load(self) -> ExpertLoad:
+        """Load of the busiest rank."""
         load = self._load
         if load is None:
             load = self._expected_load()
             object.__setattr__(self, "_load", load)
         return load
 
-    def _expected_load(self) -> tuple[Number, Number, Number, Number]:
+    def _expected_load(self) -> ExpertLoad:
         pairs = 1.0 * self.tokens * self.topk
         share = 1.0 / self.expert_parallel
         if not self.exponent:
             routed = maximum(pairs * share, 1.0)
-            touched = maximum(minimum(pairs, self.experts) * share, 1.0)
-            return routed, touched, routed / touched, touched * ceil_div(routed / touched, TILE)
+            used = maximum(minimum(pairs, self.experts) * share, 1.0)
+            return ExpertLoad(routed, used, routed / used, used * ceil_div(routed / used, TILE))
         sizes = np.broadcast_arrays(self.tokens, self.topk, self.experts, self.expert_parallel)
         if not sizes[0].ndim:
             return _drawn(self.exponent, *map(int, sizes))
         distinct, index = np.unique(np.stack(sizes), axis=1, return_inverse=True)
         drawn = np.array([_drawn(self.exponent, *each) for each in distinct.T.tolist()])
-        pairs, touched, largest, tiles = drawn[index.ravel()].T
-        return pairs, touched, largest, tiles
+        return ExpertLoad(*drawn[index.ravel()].T)
 
     @property
     def flops(self) -> Number:
         """2·matrices·pairs·hidden·width."""
-        return 2 * self.matrices * self.load[0] * self.hidden * self.width
+        return 2 * self.matrices * self.load.pairs * self.hidden * self.width
 
     @property
     def weight_bytes(self) -> Number:
         """Bytes of all matrices of the used experts."""
-        return self.matrices * self.load[1] * self.hidden * self.width * self.element.weight_bytes
+        return self.matrices * self.load.used_experts * self.hidden * self.width * self.element.weight_bytes
 
     @property
     def activation_bytes(self) -> Number:
         """Bytes of the rank's tokens, read and written, and of the inner layer, written and read."""
-        pairs = self.load[0]
+        pairs = self.load.pairs
         both = self.element.activation_bytes + self.element.output_bytes
         return (minimum(pairs, self.tokens) * self.hidden + pairs * self.width) * both
 
@@ -187,7 +198,7 @@ class Moe(Operator):
     @property
     def blocks(self) -> Number:
         """One block per 128 × 128 tile of the first product."""
-        return self.load[3] * ceil_div((self.matrices - 1) * self.width, TILE)
+        return self.load.tiles * ceil_div((self.matrices - 1) * self.width, TILE)
 
 
 def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
@@ -196,7 +207,7 @@ def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
     Sizes of the whole layer are excluded. With them trees memorise the layers of the training data and fail on new
     ones.
     """
-    pairs, touched, largest, tiles = op.load
+    pairs, used_experts, max_pairs, tiles = op.load
     weights = 1.0 * op.weight_bytes
     columns = []
     for outputs, length in (((op.matrices - 1) * op.width, op.hidden), (op.hidden, op.width)):
@@ -210,10 +221,10 @@ def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
         log2(op.local_experts),
         log2(op.width),
         log2(pairs),
-        log2(touched),
-        touched / op.local_experts,
-        log2(pairs / touched),
-        log2(largest),
+        log2(used_experts),
+        used_experts / op.local_experts,
+        log2(pairs / used_experts),
+        log2(max_pairs),
         log2(pairs * op.expert_parallel / (op.tokens * op.topk)),
         log2(weights),
         log2(weights / (m.dram_gbs * 1e3)),
