@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from surrogate.models.times import BoostedTimes, Correction
 
 BUNDLE_SCHEMA = 5
-"""Version of the folder's layout. History: 1 and 2, only convolutions; 3, a part for each family; 4, a hash of the
+"""Version of the folder's layout. History: 1 and 2, only convolutions; 3, a model for each family; 4, a hash of the
 index itself; 5, errors on unmeasured GPUs by vendor and element type."""
 INDEX = "bundle.json"
 OWN_HASH = "index_sha256"
@@ -194,8 +194,8 @@ class Bundle:
         """The described kernel of the bundle; None for a bundle of built-in families."""
         if len(self.parts) != 1:
             return None
-        (part,) = self.parts.values()
-        return part.family if isinstance(part.family, DescribedFamily) else None
+        (family_model,) = self.parts.values()
+        return family_model.family if isinstance(family_model.family, DescribedFamily) else None
 
     @property
     def kernel(self) -> "KernelColumns | None":
@@ -209,7 +209,7 @@ class Bundle:
     @cached_property
     def fitted_gpus(self) -> frozenset[str]:
         """Registry names of the GPUs in training or calibration data."""
-        return frozenset().union(*(part.domain.gpus for part in self.parts.values()))
+        return frozenset().union(*(family_model.domain.gpus for family_model in self.parts.values()))
 
     def part(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> FamilyModel:
         """Return the model of a family, for problems of ``values`` (`Family.setting_names`) on a GPU (registry name).
@@ -227,7 +227,7 @@ class Bundle:
 
     def __repr__(self) -> str:
         data = self.card.get("data", {})
-        models = ", ".join(f"{name}: {part.fitted.name}" for name, part in self.parts.items())
+        models = ", ".join(f"{name}: {family_model.fitted.name}" for name, family_model in self.parts.items())
         return f"Bundle({models}; {data.get('rows', '?')} rows, {len(data.get('gpus', []))} GPUs)"
 
     def to_dict(self) -> dict[str, object]:
@@ -252,22 +252,24 @@ class Bundle:
             raise InputError(f"{path}: exists and is not a bundle; choose another name, or remove it first")
         files: dict[str, bytes] = {}
         parts = {}
-        for name, part in self.parts.items():
-            files |= {f"{name}/model/{file}": content for file, content in part.model.to_files().items()}
-            tables = {"support": part.support, "widths": part.widths, "domain": part.domain}
+        for name, family_model in self.parts.items():
+            files |= {f"{name}/model/{file}": content for file, content in family_model.model.to_files().items()}
+            tables = {"support": family_model.support, "widths": family_model.widths, "domain": family_model.domain}
             files |= {f"{name}/{table}.json": content.to_json() for table, content in tables.items()}
             # A calibrated model stores the parameters of its base in its own files.
-            params = {k: v for k, v in part.model.get_params(deep=False).items() if isinstance(v, Parameter)}
+            params = {k: v for k, v in family_model.model.get_params(deep=False).items() if isinstance(v, Parameter)}
             parts[name] = StoredPart(
-                model=part.model.name,
+                model=family_model.model.name,
                 params=params,
-                features=part.family.version,
-                unseen_gpu=part.unseen_gpu,
-                candidates=tuple(sorted(map(key_text, part.candidates))),
-                row_counts={key_text(key): count for key, count in part.row_counts.items()},
-                least_us=part.min_us,
-                kernel=part.family.description.to_dict() if isinstance(part.family, DescribedFamily) else None,
-                floors=part.floors,
+                features=family_model.family.version,
+                unseen_gpu=family_model.unseen_gpu,
+                candidates=tuple(sorted(map(key_text, family_model.candidates))),
+                row_counts={key_text(key): count for key, count in family_model.row_counts.items()},
+                least_us=family_model.min_us,
+                kernel=family_model.family.description.to_dict()
+                if isinstance(family_model.family, DescribedFamily)
+                else None,
+                floors=family_model.floors,
             )
         hashes = {name: _sha256(content) for name, content in files.items()}
         devices = {name: replace(gpu, aliases=()) for name, gpu in self.devices.items()}
@@ -347,7 +349,9 @@ def load(path: str | Path) -> Bundle:
         files[name] = checked_file(path, name, digest, max_bytes=maximum, remedy=REMEDY)
         remaining -= len(files[name])
     with input_error_if_damaged(str(path)):
-        parts = {name: _part(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()}
+        parts = {
+            name: _family_model(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()
+        }
     return Bundle(parts, index.candidate, launches=index.launches, devices=index.devices, card=index.card)
 
 
@@ -374,15 +378,15 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
             raise InputError("it differs from its hash")
         stored = from_json_types(Index, index, INDEX)
         from_json_types(Card, stored.card, "card")
-        for name, part in stored.parts.items():
-            _stored_family(name, part)
+        for name, model in stored.parts.items():
+            _stored_family(name, model)
         for device in stored.devices.values():
             _check_device(device)
         return index, stored
 
 
 def _stored_family(name: str, stored: StoredPart) -> Family:
-    """Return the family of a part: built-in or described. Raises `InputError` for an unknown family."""
+    """Return the family of a stored model: built-in or described. Raises `InputError` for an unknown family."""
     if stored.kernel is None:
         check_choice("family", name, FAMILIES)
         return FAMILIES[name]
@@ -400,7 +404,7 @@ def _check_device(gpu: Gpu) -> None:
         raise InputError(f"device {gpu.name!r} has a figure that is not positive")
 
 
-def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> FamilyModel:
+def _family_model(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> FamilyModel:
     """Return a family's model. Raises `InputError` if its files contradict each other."""
     from surrogate.models.times import ARRAYS
 
@@ -416,7 +420,7 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Fam
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
         if widths.max_half_width > MAX_WIDTH:
             raise InputError(f"a half width is above {MAX_WIDTH} in log time")
-    part = FamilyModel(
+    family_model = FamilyModel(
         family=family,
         fitted=StoredModel(stored.model, stored.params, model_files),
         support=support,
@@ -429,5 +433,5 @@ def _part(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> Fam
         floors=stored.floors,
     )
     if ARRAYS in model_files:
-        _ = part.times  # damaged arrays raise now
-    return part
+        _ = family_model.times  # damaged arrays raise now
+    return family_model

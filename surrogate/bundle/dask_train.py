@@ -84,25 +84,25 @@ def train_on_dask(
     if not isinstance(new, BoostedTerms) or isinstance(new, DistilledTerms):
         raise InputError(f"{model} cannot be trained on a cluster; give {BoostedTerms.name}")
     footers = {str(path): pq.read_metadata(path) for path in paths}
-    parts = [(path, group) for path, footer in footers.items() for group in range(footer.num_row_groups)]
+    row_groups = [(path, group) for path, footer in footers.items() for group in range(footer.num_row_groups)]
     cluster: Any = Client(address) if address else Client(processes=True, dashboard_address=None)
     with cluster as client:
         step(0, 3, "sample")
         total = sum(footer.num_rows for footer in footers.values())
         share = min(1.0, SAMPLE_ROWS / total)
-        sampled = client.gather([client.submit(_sample, part, share, chosen.seed) for part in parts])
+        sampled = client.gather([client.submit(_sample, row_group, share, chosen.seed) for row_group in row_groups])
         frame = pd.concat([each for each, _ in sampled], ignore_index=True)
         step(1, 3, "sample: held-out folds")
         sample = Dataset(frame, candidates, "+".join(Path(path).name for path in paths))
         bundle = train(sample, **options)
         step(2, 3, "all rows")
         trained = {}
-        for name, part in bundle.parts.items():
-            fitted = part.model
+        for name, family_model in bundle.parts.items():
+            fitted = family_model.model
             assert isinstance(fitted, BoostedTerms)
-            groups = [group for group, (_, names) in zip(parts, sampled, strict=True) if name in names]
-            booster = _grown_by_workers(client, groups, fitted, part.family, chosen.candidate)
-            trained[name] = replace(part, fitted=fitted.with_booster(booster))
+            groups = [group for group, (_, names) in zip(row_groups, sampled, strict=True) if name in names]
+            booster = _grown_by_workers(client, groups, fitted, family_model.family, chosen.candidate)
+            trained[name] = replace(family_model, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
     # The card describes the sample; the trees learned from all rows.
     training = {**bundle.card["training"], "rows_on_workers": total}

@@ -264,7 +264,7 @@ class _FamilyFits(NamedTuple):
         setting_was_trained = trained_settings(rows, folds if leaves_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
-        part = FamilyModel(
+        family_model = FamilyModel(
             family=rows.family,
             fitted=final,
             support=support,
@@ -276,7 +276,7 @@ class _FamilyFits(NamedTuple):
             min_us=min_times(ok),
             floors=harness_floors(data, rows.family),
         )
-        independent_share = part.widths.independent_share
+        independent_share = family_model.widths.independent_share
         card = held_out_card(
             rows,
             holdout_us,
@@ -289,7 +289,7 @@ class _FamilyFits(NamedTuple):
         card["split"] = self._split_words()
         card["unseen_gpus"] = held_out_gpu_coverage(rows, held_out_gpu_us, setting_was_trained)
         card["params"] = model.get_params(deep=False)
-        return part, card
+        return family_model, card
 
     def _unmeasured_gpu(
         self, held_out_gpu_us: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray
@@ -374,8 +374,8 @@ def harness_floors(data: Dataset, family: Family) -> tuple[HarnessFloor, ...]:
             limit_us=float(record["limit_us"]),
             settings={name: record[name] for name in family.setting_names if name in record},
         )
-        for part in _parts(data)
-        for record in part.get("floors", ())
+        for metadata in _all_metadata(data)
+        for record in metadata.get("floors", ())
     )
 
 
@@ -409,10 +409,10 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
 
 def listed(data: Dataset, name: str) -> list[str]:
     """Return the distinct values under ``name`` in the metadata of the table and of merged tables."""
-    return list(dict.fromkeys(value for part in _parts(data) for value in part.get(name, [])))
+    return list(dict.fromkeys(value for metadata in _all_metadata(data) for value in metadata.get(name, [])))
 
 
-def _parts(data: Dataset) -> list[Mapping[str, Any]]:
+def _all_metadata(data: Dataset) -> list[Mapping[str, Any]]:
     """Return the metadata of the table, and of merged tables."""
     return [data.metadata, *data.metadata.get("parts", [])]
 

@@ -68,23 +68,23 @@ class Compared:
             write_text(folder / "results.json", json.dumps(self.results, indent=1, allow_nan=False))
 
 
-def prediction_table(part: FamilyRuns) -> pd.DataFrame:
+def prediction_table(family_runs: FamilyRuns) -> pd.DataFrame:
     """Return the predictions of every model and seed, row by row."""
-    main = part.main
+    main = family_runs.main
     mechanism = _mechanisms(main)
     columns = _present(main.frame, "algorithm", "solver", "status", "time_us")
-    parts = []
-    for seed, held_out in enumerate(part.rounds):
+    tables = []
+    for seed, held_out in enumerate(family_runs.rounds):
         label = np.full(len(main), "", dtype=object)
         for fold in held_out:
             label[fold.test] = fold.name
-        table = main.frame[columns].assign(mechanism=mechanism, supported=part.supported[seed])
+        table = main.frame[columns].assign(mechanism=mechanism, supported=family_runs.supported[seed])
         table.insert(0, "fold", label)
-        for name, runs in part.predicted.items():
+        for name, runs in family_runs.predicted.items():
             is_predicted = np.isfinite(runs[seed])
             predicted_us = runs[seed] if model_class(name).predicts_time else np.nan
-            parts.append(_with_model(table.assign(predicted_us=predicted_us)[is_predicted], name, seed))
-    return pd.concat(parts, ignore_index=True)
+            tables.append(_with_model(table.assign(predicted_us=predicted_us)[is_predicted], name, seed))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _with_model(table: pd.DataFrame, model: str, seed: int) -> pd.DataFrame:
@@ -109,23 +109,23 @@ def choice_table(evaluated: EvaluationSet, picks: Mapping[str, Sequence[Evaluate
     problems = frame[_present(frame, "networks")].iloc[evaluated.problem_row].reset_index(drop=True)
     problems["stratum"] = evaluated.rows.stratum[evaluated.problem_row]
     problems["best"] = names[picks[ORACLE][0].row]
-    parts = []
+    tables = []
     for model, choices in picks.items():
         for seed, choice in enumerate(choices):
             picked = pd.Series(names[choice.row], dtype=object).where(choice.row >= 0, None)
             figures = {name: getattr(choice, name) for name in ("slowdown", "infeasible", "top2_slowdown")}
             table = problems.assign(picked=picked, **figures)
-            parts.append(_with_model(table[choice.chosen], model, seed))
-    return pd.concat(parts, ignore_index=True)
+            tables.append(_with_model(table[choice.chosen], model, seed))
+    return pd.concat(tables, ignore_index=True)
 
 
-def fold_table(part: FamilyRuns, by: str) -> pd.DataFrame:
+def fold_table(family_runs: FamilyRuns, by: str) -> pd.DataFrame:
     """Return family, seed, fold and held-out shapes; for a random split, the held-out rows."""
-    main = part.main
-    family = part.rows.family
+    main = family_runs.main
+    family = family_runs.rows.family
     shapes = pd.Series(main.shape)
     tables = []
-    for seed, held_out in enumerate(part.rounds):
+    for seed, held_out in enumerate(family_runs.rounds):
         for fold in held_out:
             holdout = fold.test if by == "random" else fold.test[~shapes.iloc[fold.test].duplicated().to_numpy()]
             table = main.frame.iloc[holdout][list(shape_columns(main.frame, family))].assign(seed=seed, fold=fold.name)
@@ -209,18 +209,18 @@ def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Comp
     """
     chosen = CompareOptions(**options)
     classes = chosen.classes
-    main, *others = (as_dataset(part, chosen.described) for part in (data, *also_train))
-    parts, refused = _family_runs(main, others, chosen)
+    main, *others = (as_dataset(each, chosen.described) for each in (data, *also_train))
+    all_runs, refused = _family_runs(main, others, chosen)
     workers = (
-        1 if chosen.device != "cpu" else workers_for(max(part.fits for part in parts))
+        1 if chosen.device != "cpu" else workers_for(max(family_runs.fits for family_runs in all_runs))
     )  # a GPU runs one fit at a time
     names = [cls.name for cls in classes]
-    progress = FitProgress(chosen.progress, parts, names, workers)
+    progress = FitProgress(chosen.progress, all_runs, names, workers)
     fits = FoldFits(classes, chosen.tune, chosen.device, workers, progress)
-    for part in parts:
-        fits.run(part, chosen.keep and chosen.keep / _signature(part, chosen))
+    for family_runs in all_runs:
+        fits.run(family_runs, chosen.keep and chosen.keep / _signature(family_runs, chosen))
     progress.report("evaluating")
-    return _compared(main, others, parts, refused, chosen, names)
+    return _compared(main, others, all_runs, refused, chosen, names)
 
 
 def _family_runs(
@@ -230,9 +230,9 @@ def _family_runs(
 
     Raises `InputError` if no family can be evaluated.
     """
-    frames = [model_frame(part, options.candidate) for part in (main, *others)]
-    devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
-    parts: list[FamilyRuns] = []
+    frames = [model_frame(each, options.candidate) for each in (main, *others)]
+    devices = {name: gpu for each in (*others, main) for name, gpu in each.devices.items()}
+    all_runs: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
     own = common_kernel((main, *others))
     for family in families_of(frames[0], own and FAMILIES.from_description(own)):
@@ -246,12 +246,12 @@ def _family_runs(
                 folds(options.by, family, *tables, count=options.folds_count, seed=seed)
                 for seed in range(options.seeds)
             ]
-            parts.append(FamilyRuns(rows, count, rounds, evaluated, distance=np.full(count, np.nan)))
+            all_runs.append(FamilyRuns(rows, count, rounds, evaluated, distance=np.full(count, np.nan)))
         except InputError as error:
             refused[family] = str(error)
-    if not parts:
+    if not all_runs:
         raise InputError("; ".join(dict.fromkeys(refused.values())))
-    return parts, refused
+    return all_runs, refused
 
 
 def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
@@ -263,12 +263,12 @@ def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
     return evaluated
 
 
-def _signature(part: FamilyRuns, options: CompareOptions) -> str:
+def _signature(family_runs: FamilyRuns, options: CompareOptions) -> str:
     """Return a name that encodes all inputs of a family's fits."""
-    family = part.rows.family
+    family = family_runs.rows.family
     settings = (options.by, options.tune, options.candidate, options.device)
-    words = (RESULTS_SCHEMA, family.name, family.version, *settings, len(part.rounds[0]), part.count)
-    return "-".join(map(str, (*words, fingerprint(part.rows))))
+    words = (RESULTS_SCHEMA, family.name, family.version, *settings, len(family_runs.rounds[0]), family_runs.count)
+    return "-".join(map(str, (*words, fingerprint(family_runs.rows))))
 
 
 @dataclass(frozen=True)
@@ -283,28 +283,32 @@ class _FamilyResults:
     choices: pd.DataFrame | None
 
 
-def _family_results(part: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) -> _FamilyResults:
+def _family_results(family_runs: FamilyRuns, data: Dataset, by: str, models: Sequence[str]) -> _FamilyResults:
     """Evaluate the times of one family and, if problems have two candidates, the choices."""
-    family = part.rows.family
-    tested = np.zeros(part.count, dtype=bool)
-    for fold in part.rounds[0]:
+    family = family_runs.rows.family
+    tested = np.zeros(family_runs.count, dtype=bool)
+    for fold in family_runs.rounds[0]:
         tested[fold.test] = True
-    positions = np.flatnonzero(part.evaluated & tested)
-    where = {"split": by, **_common(family, part.main.frame.iloc[np.flatnonzero(tested)])}
-    references: dict[str, str] = {kind: name for kind, name in TIME_REFERENCES.items() if name in part.predicted}
+    positions = np.flatnonzero(family_runs.evaluated & tested)
+    where = {"split": by, **_common(family, family_runs.main.frame.iloc[np.flatnonzero(tested)])}
+    references: dict[str, str] = {kind: name for kind, name in TIME_REFERENCES.items() if name in family_runs.predicted}
     if not len(positions):
         evaluated = choices = None
         rows = _unevaluated(family, models, f"{data.name}: one candidate a problem; a choice needs at least two")
     else:
-        evaluated = EvaluationSet.of(part.rows.take(positions), _noise(data))
-        picks = _picks(evaluated, part, positions)
+        evaluated = EvaluationSet.of(family_runs.rows.take(positions), _noise(data))
+        picks = _picks(evaluated, family_runs, positions)
         references |= scorecard.references_of(evaluated, picks)
-        reasons = {evaluated.heuristic: f"{data.name} names no heuristic_algorithm for these problems", **part.reasons}
+        reasons = {
+            evaluated.heuristic: f"{data.name} names no heuristic_algorithm for these problems",
+            **family_runs.reasons,
+        }
         rows = scorecard.choice_rows(evaluated, picks, reasons, references)
         choices = choice_table(evaluated, picks)
-    time_rows = [where | row for row in _time_rows(part, tested, references)]
+    time_rows = [where | row for row in _time_rows(family_runs, tested, references)]
     evidence = {
-        name: [{"family": family.name, **record} for record in records] for name, records in _evidence(part).items()
+        name: [{"family": family.name, **record} for record in records]
+        for name, records in _evidence(family_runs).items()
     }
     return _FamilyResults(references, time_rows, [where | row for row in rows], evidence, evaluated, choices)
 
@@ -312,19 +316,19 @@ def _family_results(part: FamilyRuns, data: Dataset, by: str, models: Sequence[s
 def _compared(
     data: Dataset,
     also_train: Sequence[Dataset],
-    parts: Sequence[FamilyRuns],
+    all_runs: Sequence[FamilyRuns],
     refused: Mapping[Family, str],
     options: CompareOptions,
     models: Sequence[str],
 ) -> Compared:
     """Evaluate all families and return the combined results."""
-    family_results = [_family_results(part, data, options.by, models) for part in parts]
+    family_results = [_family_results(family_runs, data, options.by, models) for family_runs in all_runs]
     unevaluated = [
         {"split": options.by} | row
         for family, reason in refused.items()
         for row in _unevaluated(family, models, reason)
     ]
-    first, names = parts[0], [part.rows.family.name for part in parts]
+    first, names = all_runs[0], [family_runs.rows.family.name for family_runs in all_runs]
     choices = [result.choices for result in family_results if result.choices is not None]
     results = {
         "schema": RESULTS_SCHEMA,
@@ -332,7 +336,7 @@ def _compared(
         "seeds": list(range(len(first.rounds))),
         "folds": len(first.rounds[0]),
         "tune": options.tune,
-        "reported": {name: _reported(part) for name, part in zip(names, parts, strict=True)},
+        "reported": {name: _reported(family_runs) for name, family_runs in zip(names, all_runs, strict=True)},
         "references": {name: result.references for name, result in zip(names, family_results, strict=True)},
         "settings": {name: first.settings.get(name, {}) for name in models},
         "time_rows": json_value([row for result in family_results for row in result.time_rows] + unevaluated),
@@ -342,9 +346,9 @@ def _compared(
         results[kind] = json_value([record for result in family_results for record in result.evidence[kind]])
     return Compared(
         results,
-        pd.concat([prediction_table(part) for part in parts], ignore_index=True),
+        pd.concat([prediction_table(family_runs) for family_runs in all_runs], ignore_index=True),
         pd.concat(choices, ignore_index=True) if choices else pd.DataFrame(NO_CHOICES),
-        pd.concat([fold_table(part, options.by) for part in parts], ignore_index=True),
+        pd.concat([fold_table(family_runs, options.by) for family_runs in all_runs], ignore_index=True),
     )
 
 
@@ -352,31 +356,31 @@ TIME_REFERENCES = {"seer": scorecard.SEER, "linear": "linear-terms", "trees": TR
 """References of time errors if no choice is evaluated."""
 
 
-def _reported(part: FamilyRuns) -> str | None:
+def _reported(family_runs: FamilyRuns) -> str | None:
     """Return the reported model: the first fitted one of `REPORTED_MODELS`, or None."""
-    return next((name for name in REPORTED_MODELS if name in part.settings), None)
+    return next((name for name in REPORTED_MODELS if name in family_runs.settings), None)
 
 
-def _evidence(part: FamilyRuns) -> dict[str, list[Record]]:
+def _evidence(family_runs: FamilyRuns) -> dict[str, list[Record]]:
     """Return the coverage of the reported model, the importance of terms to the trees, and the costs of models."""
-    model = _reported(part)
+    model = _reported(family_runs)
     names = ("tune_s", "fit_s", "predict_us")
-    medians = {name: dict(zip(names, np.median(each, axis=0), strict=True)) for name, each in part.costs.items()}
-    costs = [{"model": name, "fits": len(part.costs[name]), **values} for name, values in medians.items()]
-    importance = [{"model": TREES, **record} for record in mean_importance(part.importance)]
-    return {"coverage": _coverage(part, model) if model else [], "importance": importance, "costs": costs}
+    medians = {name: dict(zip(names, np.median(each, axis=0), strict=True)) for name, each in family_runs.costs.items()}
+    costs = [{"model": name, "fits": len(family_runs.costs[name]), **values} for name, values in medians.items()]
+    importance = [{"model": TREES, **record} for record in mean_importance(family_runs.importance)]
+    return {"coverage": _coverage(family_runs, model) if model else [], "importance": importance, "costs": costs}
 
 
-def _coverage(part: FamilyRuns, model: str) -> list[Record]:
+def _coverage(family_runs: FamilyRuns, model: str) -> list[Record]:
     """Return the coverage of the first seed's held-out rows; empty for a single shape.
 
     Half widths come from other shapes only.
     """
-    main, predicted_us = part.main, part.predicted[model][0]
+    main, predicted_us = family_runs.main, family_runs.predicted[model][0]
     measured_us = np.where(main.ok, main.time_us, np.nan)
     if not (np.isfinite(predicted_us) & main.ok).any():
         return []
-    half_width = held_out_half_widths(main, predicted_us, measured_us, part.distance)
+    half_width = held_out_half_widths(main, predicted_us, measured_us, family_runs.distance)
     records = coverage_rows(main, np.log(predicted_us / measured_us), half_width)
     return [{"model": model, "claimed": COVERAGE, **record} for record in records]
 
@@ -397,29 +401,31 @@ def _unevaluated(family: Family, models: Sequence[str], reason: str) -> list[Rec
     return [{"model": name, "family": family.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
 
 
-def _picks(evaluated: EvaluationSet, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[EvaluatedPicks]]:
+def _picks(evaluated: EvaluationSet, family_runs: FamilyRuns, positions: np.ndarray) -> dict[str, list[EvaluatedPicks]]:
     """Return model → its picks per seed, also of the library's heuristic and the best candidate."""
     picks = {}
-    for name, runs in part.predicted.items():
-        seeds = zip(runs, part.supported, strict=True)
+    for name, runs in family_runs.predicted.items():
+        seeds = zip(runs, family_runs.supported, strict=True)
         picks[name] = [scorecard.pick_by_times(evaluated, run[positions], able[positions]) for run, able in seeds]
     picks[evaluated.heuristic] = [scorecard.pick_by_heuristic(evaluated)]
     picks[scorecard.ORACLE] = [scorecard.pick_oracle(evaluated)]
     return picks
 
 
-def _time_rows(part: FamilyRuns, tested: np.ndarray, references: Mapping[str, str]) -> list[Record]:
+def _time_rows(family_runs: FamilyRuns, tested: np.ndarray, references: Mapping[str, str]) -> list[Record]:
     """Return the rows of time errors, over held-out ok rows of the newest library version."""
-    main = part.main
+    main = family_runs.main
     measured = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
     rows = main.take(measured)
     best = pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy()
     reasons = {
-        name: part.reasons.get(name, "it ranks algorithms and predicts no time")
-        for name in part.predicted
-        if name in part.reasons or not model_class(name).predicts_time
+        name: family_runs.reasons.get(name, "it ranks algorithms and predicts no time")
+        for name in family_runs.predicted
+        if name in family_runs.reasons or not model_class(name).predicts_time
     }
-    times = {name: [] if name in reasons else [run[measured] for run in runs] for name, runs in part.predicted.items()}
+    times = {
+        name: [] if name in reasons else [run[measured] for run in runs] for name, runs in family_runs.predicted.items()
+    }
     return scorecard.time_rows(rows, rows.time_us / best, times, reasons, references)
 
 
@@ -443,5 +449,5 @@ def _describe(
         "candidates": data.candidates,
         "noise": _noise(data),
         "where": data.metadata.get("where", []),
-        "also_train": [part.name for part in also_train],
+        "also_train": [each.name for each in also_train],
     }

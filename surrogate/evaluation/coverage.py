@@ -61,12 +61,12 @@ def choice_figures(
     The arrays (rows,) are predicted times in µs, the rows that the model considers feasible, and the rows of evaluated
     problems.
     """
-    part = np.flatnonzero(counted)
-    if not len(part):
+    positions = np.flatnonzero(counted)
+    if not len(positions):
         return {}
-    evaluated = EvaluationSet.of(rows.take(part))
+    evaluated = EvaluationSet.of(rows.take(positions))
     chosen = {
-        "model": [pick_by_times(evaluated, predicted_us[part], supported[part])],
+        "model": [pick_by_times(evaluated, predicted_us[positions], supported[positions])],
         evaluated.heuristic: [pick_by_heuristic(evaluated)],
     }
     return {
@@ -86,27 +86,27 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     """
     of_rows = np.flatnonzero(np.isfinite(log_error) & np.isfinite(half_width))
     frame = pd.DataFrame({"gpu": device_names(rows.frame), "dtype": dtypes_of(rows)}).iloc[of_rows]
-    parts = {("all", "all"): of_rows} if len(of_rows) else {}
-    parts |= {(gpu, "all"): of_rows[positions] for (gpu,), positions in row_groups(frame, ("gpu",))}
+    slices = {("all", "all"): of_rows} if len(of_rows) else {}
+    slices |= {(gpu, "all"): of_rows[positions] for (gpu,), positions in row_groups(frame, ("gpu",))}
     of_types = {(gpu, dtype): of_rows[positions] for (gpu, dtype), positions in row_groups(frame, ("gpu", "dtype"))}
     several = [gpu for gpu, types in Counter(gpu for gpu, _ in of_types).items() if types > 1]
-    parts |= {(gpu, dtype): part for (gpu, dtype), part in of_types.items() if gpu in several}
+    slices |= {(gpu, dtype): positions for (gpu, dtype), positions in of_types.items() if gpu in several}
     records = []
-    for (gpu, dtype), part in sorted(parts.items(), key=lambda item: [(name != "all", name) for name in item[0]]):
-        covered = (np.abs(log_error[part]) <= half_width[part]).astype(float)
-        shape = rows.shape[part]
+    for (gpu, dtype), positions in sorted(slices.items(), key=lambda item: [(name != "all", name) for name in item[0]]):
+        covered = (np.abs(log_error[positions]) <= half_width[positions]).astype(float)
+        shape = rows.shape[positions]
         interval = shape_interval(covered, shape, macro=False)
         records.append(
             {
                 "gpu": gpu,
                 "dtype": dtype,
-                "rows": len(part),
+                "rows": len(positions),
                 "shapes": len(np.unique(shape)),
                 "coverage": interval.mid,
                 "coverage_low": interval.low,
                 "coverage_high": interval.high,
-                "half_width": float(half_width[part].mean()),
-                "interval_factor": float(np.exp(np.median(half_width[part]))),
+                "half_width": float(half_width[positions].mean()),
+                "interval_factor": float(np.exp(np.median(half_width[positions]))),
             }
         )
     return records
@@ -149,7 +149,7 @@ def picks(
     usable = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
     stated, best = [], []
     problem_rows = rows_by_code(problem[usable])
-    for rows in (usable[part] for part in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
+    for rows in (usable[positions] for positions in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
             stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], independent_share)[pick])

@@ -116,10 +116,10 @@ class FamilyRuns:
 class FitProgress:
     """The progress of the fits of all families: number of started fits, and time left. Threads share it."""
 
-    def __init__(self, progress: Progress | None, parts: Sequence[FamilyRuns], models: Sequence[str], workers: int):
-        rows_to_fit = sum(len(fold.train) for part in parts for each in part.rounds for fold in each)
+    def __init__(self, progress: Progress | None, all_runs: Sequence[FamilyRuns], models: Sequence[str], workers: int):
+        rows_to_fit = sum(len(fold.train) for runs in all_runs for each in runs.rounds for fold in each)
         self._left = TimeLeft(dict.fromkeys(models, rows_to_fit), workers)
-        self._total = sum(part.fits for part in parts) * len(models)
+        self._total = sum(runs.fits for runs in all_runs) * len(models)
         self._begun = 0
         self._progress = progress
         self._lock = threading.Lock()
@@ -163,40 +163,40 @@ class FoldFits:
     workers: int
     progress: FitProgress
 
-    def run(self, part: FamilyRuns, folder: Path | None) -> None:
+    def run(self, runs: FamilyRuns, folder: Path | None) -> None:
         """Fit and predict all folds; ``folder`` holds finished fits.
 
         A model that cannot be fitted is left out with its reason. Raises `InputError` if no model can be fitted.
         """
-        newest = newest_version(part.main.frame, part.rows.family)
+        newest = newest_version(runs.main.frame, runs.rows.family)
         rounds = [
             _Round(seed, number, fold, fold.test[newest[fold.test]])
-            for seed, folds in enumerate(part.rounds)
+            for seed, folds in enumerate(runs.rounds)
             for number, fold in enumerate(folds)
         ]
 
         def fit_all(round_: _Round, stopped: threading.Event) -> _Answers:
-            return self._fit_round(part.rows, round_, folder, stopped)
+            return self._fit_round(runs.rows, round_, folder, stopped)
 
         answers = in_parallel(fit_all, rounds, self.workers)
         for cls in self.models:
-            part.predicted[cls.name] = [np.full(part.count, np.nan) for _ in part.rounds]
-        part.supported.extend(np.zeros(part.count, dtype=bool) for _ in part.rounds)
+            runs.predicted[cls.name] = [np.full(runs.count, np.nan) for _ in runs.rounds]
+        runs.supported.extend(np.zeros(runs.count, dtype=bool) for _ in runs.rounds)
         for (seed, _, _, test), (supported, distance, outcomes) in zip(rounds, answers, strict=True):
-            part.supported[seed][test] = supported
+            runs.supported[seed][test] = supported
             if not seed:
-                part.distance[test] = distance
+                runs.distance[test] = distance
             for name, outcome in outcomes.items():
                 if isinstance(outcome, str):
-                    part.reasons.setdefault(name, outcome)
+                    runs.reasons.setdefault(name, outcome)
                     continue
-                part.settings.setdefault(name, outcome.settings)
-                part.predicted[name][seed][test] = outcome.predicted_us
-                part.costs.setdefault(name, []).append((outcome.tune_s, outcome.fit_s, outcome.predict_us))
+                runs.settings.setdefault(name, outcome.settings)
+                runs.predicted[name][seed][test] = outcome.predicted_us
+                runs.costs.setdefault(name, []).append((outcome.tune_s, outcome.fit_s, outcome.predict_us))
                 if outcome.importance:
-                    part.importance.append(outcome.importance)
-        if len(part.reasons) == len(self.models):
-            raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
+                    runs.importance.append(outcome.importance)
+        if len(runs.reasons) == len(self.models):
+            raise InputError("; ".join(f"{name}: {reason}" for name, reason in runs.reasons.items()))
 
     def _fit_round(self, rows: Rows, round_: _Round, folder: Path | None, stopped: threading.Event) -> _Answers:
         """Fit every model on a round's training rows and predict the held-out rows."""

@@ -56,17 +56,17 @@ def column_importance(model: TimeModel, holdout: Rows, names: tuple[str, ...], s
     from sklearn.inspection import permutation_importance
 
     ok = np.flatnonzero(holdout.ok)
-    part = holdout.take(np.sort(np.random.default_rng(seed).permutation(ok)[:MAX_ROWS]))
-    if len(part) < 2:
+    sample = holdout.take(np.sort(np.random.default_rng(seed).permutation(ok)[:MAX_ROWS]))
+    if len(sample) < 2:
         return {}
-    log_us = np.log(part.time_us)
+    log_us = np.log(sample.time_us)
 
     def accuracy(estimator: _OnColumns, X: np.ndarray, y: np.ndarray) -> float:  # noqa: N803
         return -float(np.nanmean(np.abs(np.log(estimator.predict(X)) - y)))
 
-    estimator = _OnColumns(model, part, names)
+    estimator = _OnColumns(model, sample, names)
     settings: dict[str, Any] = {"scoring": accuracy, "n_repeats": REPEATS, "random_state": seed}
-    found = permutation_importance(estimator, part.columns(names), log_us, **settings)
+    found = permutation_importance(estimator, sample.columns(names), log_us, **settings)
     return dict(zip(names, found["importances_mean"].tolist(), strict=True))
 
 

@@ -143,12 +143,12 @@ def choice_rows(
     paired = {kind: picks[name] for kind, name in references.items() if name in picks}
     for gpu in [ALL, *(gpus if len(gpus) > 1 else [])]:
         for grouping in family.groupings:
-            part = family.in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
-            if not part.any():
+            mask = family.in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
+            if not mask.any():
                 continue
             for model, choices in picks.items():
                 where = {"model": model, "family": family.name, "stratum": grouping, "gpu": gpu}
-                rows.append(where | _choice_row(evaluated, choices, paired, part, reasons.get(model, "")))
+                rows.append(where | _choice_row(evaluated, choices, paired, mask, reasons.get(model, "")))
     return rows
 
 
@@ -157,19 +157,19 @@ def _chosen(choices: list[judge.EvaluatedPicks]) -> np.ndarray:
     return np.logical_and.reduce([choice.chosen for choice in choices])
 
 
-def _log_slowdown(choices: list[judge.EvaluatedPicks], part: np.ndarray) -> np.ndarray:
-    """Return the mean log slowdown over the seeds, (problems of the part,)."""
-    return np.mean([np.log(choice.slowdown[part]) for choice in choices], axis=0)
+def _log_slowdown(choices: list[judge.EvaluatedPicks], mask: np.ndarray) -> np.ndarray:
+    """Return the mean log slowdown over the seeds, (problems of the mask,)."""
+    return np.mean([np.log(choice.slowdown[mask]) for choice in choices], axis=0)
 
 
 def _choice_row(
     evaluated: EvaluationSet,
     choices: list[judge.EvaluatedPicks],
     paired: Mapping[str, list[judge.EvaluatedPicks]],
-    part: np.ndarray,
+    mask: np.ndarray,
     reason: str,
 ) -> Record:
-    chosen = part & _chosen(choices)
+    chosen = mask & _chosen(choices)
     if not chosen.any():
         return {"n": 0, "shapes": 0, "reason": reason or "no pick for these problems"}
     log_slowdown = _log_slowdown(choices, chosen)
@@ -193,7 +193,7 @@ def _choice_row(
         "within_10pct": np.mean(slowdown <= judge.WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
         "infeasible_picks": infeasible,
-        **_differences(evaluated, choices, paired, part),
+        **_differences(evaluated, choices, paired, mask),
     }
 
 
@@ -201,9 +201,9 @@ def _differences(
     evaluated: EvaluationSet,
     choices: list[judge.EvaluatedPicks],
     paired: Mapping[str, list[judge.EvaluatedPicks]],
-    part: np.ndarray,
+    mask: np.ndarray,
 ) -> Record:
-    """Return relative differences to each reference, on the part's problems with picks of both.
+    """Return relative differences to each reference, on the mask's problems with picks of both.
 
     ``paired_vs_KIND`` is [low, mid, high] of the ratio of macro slowdowns minus 1. ``paired_problems_vs_KIND``
     (``paired_problems`` for the heuristic) is the number of problems. They are None and 0 for a kind of `KINDS` without
@@ -211,7 +211,7 @@ def _differences(
     """
     out: Record = {}
     for kind in dict.fromkeys((*KINDS, *paired)):
-        both = part & _chosen(choices) & _chosen(paired[kind]) if kind in paired else np.zeros(len(part), dtype=bool)
+        both = mask & _chosen(choices) & _chosen(paired[kind]) if kind in paired else np.zeros(len(mask), dtype=bool)
         count = "paired_problems" if kind == "heuristic" else f"paired_problems_vs_{kind}"
         out[count] = int(both.sum())
         difference = _log_slowdown(choices, both) - _log_slowdown(paired[kind], both) if both.any() else None
@@ -239,10 +239,10 @@ def time_rows(
     """
     family = rows.family
     blank = {"family": family.name, "stratum": ALL, "gpu": ALL, "algorithm": ALL}
-    parts = [(blank | {"stratum": g}, family.in_grouping(rows.stratum, g)) for g in family.groupings]
+    slices = [(blank | {"stratum": g}, family.in_grouping(rows.stratum, g)) for g in family.groupings]
     for column in ("gpu", "algorithm"):
         values = rows.frame[column].to_numpy()
-        parts += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
+        slices += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
     paired = {kind: predictions[name] for kind, name in references.items() if predictions.get(name)}
     records = []
     for model, runs in predictions.items():
@@ -252,8 +252,8 @@ def time_rows(
             records.append({"model": model, "population": ALL, **blank, **missing})
             continue
         for population, factor in WITHIN_FACTOR.items():
-            for where, part in parts:
-                counted = np.flatnonzero(part & (ratio_to_best <= factor) & predicted)
+            for where, mask in slices:
+                counted = np.flatnonzero(mask & (ratio_to_best <= factor) & predicted)
                 if len(counted):
                     shapes = len(np.unique(rows.shape[counted]))
                     errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
@@ -261,18 +261,18 @@ def time_rows(
                     record = {**place, "shapes": shapes, **errors}
                     if population == ALL and where == blank | {"stratum": family.primary}:
                         others = {kind: other for kind, other in paired.items() if references[kind] != model}
-                        record |= _median_differences(rows, runs, others, part)
+                        record |= _median_differences(rows, runs, others, mask)
                     records.append(record)
     return records
 
 
 def _median_differences(
-    rows: Rows, runs: list[np.ndarray], others: Mapping[str, list[np.ndarray]], part: np.ndarray
+    rows: Rows, runs: list[np.ndarray], others: Mapping[str, list[np.ndarray]], mask: np.ndarray
 ) -> Record:
-    """Return ``median_vs_KIND`` of each reference, over the part's rows with predictions of both; seeds are pooled."""
+    """Return ``median_vs_KIND`` of each reference, over the mask's rows with predictions of both; seeds are pooled."""
     out: Record = {}
     for kind, other in others.items():
-        both = np.flatnonzero(part & np.isfinite([*runs, *other]).all(axis=0))
+        both = np.flatnonzero(mask & np.isfinite([*runs, *other]).all(axis=0))
         if len(both):
             mine, theirs = (np.concatenate([_errors(run, rows)[both] for run in side]) for side in (runs, other))
             shape, other_shape = (np.tile(rows.shape[both], len(side)) for side in (runs, other))
@@ -291,7 +291,10 @@ def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> Record:
 
 
 def json_value(value: Any, digits: int | None = None) -> Any:
-    """Return a JSON value: NumPy numbers as Python numbers, NaN and infinity as None, floats with so many digits."""
+    """Return a JSON value: NumPy numbers as Python numbers, NaN and infinity as None.
+
+    Floats are rounded to ``digits`` significant digits.
+    """
     if isinstance(value, dict):
         return {key: json_value(each, digits) for key, each in value.items()}
     if isinstance(value, list):

@@ -121,9 +121,9 @@ def _log_slowdowns(predicted_us: np.ndarray, holdout: Rows, evaluated: np.ndarra
     """Return the mean log slowdown of each shape's picks, (shapes,), among the ``evaluated`` rows."""
     if not evaluated.any():
         return np.empty(0)
-    part = EvaluationSet.of(holdout.take(evaluated))
-    slowdown = pick_by_times(part, predicted_us[evaluated], part.rows.ok).slowdown
-    return np.bincount(part.shape, weights=np.log(slowdown)) / np.bincount(part.shape)
+    evaluation_set = EvaluationSet.of(holdout.take(evaluated))
+    slowdown = pick_by_times(evaluation_set, predicted_us[evaluated], evaluation_set.rows.ok).slowdown
+    return np.bincount(evaluation_set.shape, weights=np.log(slowdown)) / np.bincount(evaluation_set.shape)
 
 
 DEFAULT_OBJECTIVE = "both"
@@ -269,8 +269,8 @@ class TrialObjective:
             if fold + 1 < INNER_FOLDS and trial.should_prune():
                 raise optuna.TrialPruned
         assert last is not None  # `InnerFolds.can_hold_out` was checked before the study began
-        for part, loss in asdict(last).items():
-            trial.set_user_attr(f"{part}_loss", loss)
+        for name, loss in asdict(last).items():
+            trial.set_user_attr(f"{name}_loss", loss)
         return last.value(self.objective)
 
 
