@@ -1,1 +1,1 @@
-"""From the judged results of a comparison to what people read: tables, CSV, figures, one HTML page."""
+"""From the results of a comparison to what people read: tables, CSV, figures, one HTML page."""

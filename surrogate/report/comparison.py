@@ -30,8 +30,8 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
 
     ``figures`` maps names to SVG texts; ``absent`` maps names to the reason why a figure is missing.
     """
-    family, drawn_part = next(iter(by_family(results).items()))
-    model = reported_model(drawn_part) or ""
+    family, drawn_results = next(iter(by_family(results).items()))
+    model = reported_model(drawn_results) or ""
 
     def drawn(*names: str) -> list[Figure]:
         captions = {name: CAPTIONS[name].format(model=model) for name in names}
@@ -39,7 +39,7 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
         return [Figure(name, figures[name], prefix + captions[name]) for name in names if name in figures]
 
     reasons, chosen, answers = summary.reasons(results), summary.settings(results), summary.answers(results)
-    unjudged = [summary.not_judged(results), Table(reasons, title="Reasons")] if reasons else []
+    unevaluated = [summary.not_evaluated(results), Table(reasons, title="Reasons")] if reasons else []
     details = [sentence for _, *rest in answers for sentence in rest]
     missing = [f"No figure “{name}”: {why}." for name, why in absent.items()]
     sections = [
@@ -49,7 +49,7 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
         Section("The predicted times", summary.time_tables(results), drawn("predicted", "buckets")),
         Section("Times by algorithm, problem and GPU", summary.part_tables(results)),
         *(Section(title, summary.evidence_tables(results, kind)) for kind, title in TEXTS["sections"].items()),
-        Section("What could not be judged", unjudged + missing),
+        Section("What could not be evaluated", unevaluated + missing),
         Section("The data and the folds", [FactTable(summary.provenance(results))]),
         Section("The settings of the models", [FactTable(chosen)] if chosen else []),
         Section("What the figures mean", [Markup(template("definitions.html").render())]),
@@ -68,8 +68,8 @@ def write_report(directory: Path) -> Path:
     """
     directory = Path(directory)
     results = read_results(directory)
-    family, part = next(iter(by_family(results).items()))
-    figures, absent = draw(part, directory, family)
+    family, drawn_results = next(iter(by_family(results).items()))
+    figures, absent = draw(drawn_results, directory, family)
     texts = {f"figures/{name}.svg": drawn for name, drawn in figures.items()}
     texts |= {f"{kind}.csv": csv_text(results[kind]) for kind in ("time_rows", "choice_rows")}
     texts["report.html"] = report_page(results, figures, absent)
@@ -86,7 +86,7 @@ class Comparison(Compared):
     Attributes
     ----------
     results
-        The content of ``results.json``: data, folds, seeds, and the judged rows of times and choices.
+        The content of ``results.json``: data, folds, seeds, and the evaluated rows of times and choices.
     """
 
     def __repr__(self) -> str:

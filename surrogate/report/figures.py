@@ -1,4 +1,4 @@
-"""Draw the figures of a comparison as SVG text, from judged rows or parquet columns."""
+"""Draw the figures of a comparison as SVG text, from evaluated rows or parquet columns."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +52,7 @@ def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str,
             if drawn := attempt():
                 figures[name] = drawn
             else:
-                absent[name] = "too few judged rows to draw"
+                absent[name] = "too few evaluated rows to draw"
         except FileNotFoundError as missing:
             absent[name] = f"{missing} is missing; seer compare writes it"
     return figures, absent

@@ -78,7 +78,7 @@ def flat(row: ResultRow) -> ResultRow:
 
 
 def csv_text(rows: Sequence[ResultRow]) -> str:
-    """Return judged rows as CSV with the columns of the slice first. The ends of an interval are columns."""
+    """Return evaluated rows as CSV with the columns of the slice first. The ends of an interval are columns."""
     records = [flat(row) for row in rows]
     keys = {key for record in records for key in record}
     return to_csv(records, [key for key in ("model", *SLICE, "n", "shapes") if key in keys or not rows])
@@ -108,13 +108,13 @@ def label(row: ResultRow, key: str) -> str:
 
 
 def values(rows: Iterable[ResultRow], key: str, order: Sequence[str] = ()) -> list[str]:
-    """Return the values of ``key`` among judged rows, without ``all``: those in ``order`` first, then by name."""
+    """Return the values of ``key`` among evaluated rows, without ``all``: those in ``order`` first, then by name."""
     found = {label(row, key) for row in rows if count(row)} - {"all"}
     return [v for v in order if v in found] + sorted(found.difference(order), key=str.casefold)
 
 
 def by_family(results: Results) -> dict[str, Results]:
-    """Return family → the results of its rows. If one family was judged, its name is empty.
+    """Return family → the results of its rows. If one family was evaluated, its name is empty.
 
     Every figure is of one family, because families share neither shapes nor strata.
     """
@@ -129,15 +129,15 @@ def by_family(results: Results) -> dict[str, Results]:
 
 
 def family_entry(results: Results, key: str) -> Any:
-    """Return the entry of ``results[key]`` for the judged family."""
+    """Return the entry of ``results[key]`` for the evaluated family."""
     families = values(results["choice_rows"] + results["time_rows"], "family", (DEFAULT_FAMILY,))
     return next(((results.get(key) or {}).get(family) for family in families), None)
 
 
 def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[ResultRow]:
-    """Return the judged choice rows of one slice, best first.
+    """Return the evaluated choice rows of one slice, best first.
 
-    The default slice is the ungrouped problems, or all problems if no ungrouped problem is judged.
+    The default slice is the ungrouped problems, or all problems if no ungrouped problem is evaluated.
     """
     strata = (stratum,) if stratum else ("ungrouped", "all")
     return _ranked(results["choice_rows"], "slowdown_macro", strata, gpu=gpu)
@@ -146,9 +146,9 @@ def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[R
 def time_rows(
     results: Results, stratum: str = "all", gpu: str = "all", population: str = "all", algorithm: str = "all"
 ) -> list[ResultRow]:
-    """Return the judged time rows of one slice, one per model, smallest median error first."""
-    part = {"gpu": gpu, "population": population, "algorithm": algorithm}
-    return _ranked(results["time_rows"], "median_ape", (stratum,), **part)
+    """Return the evaluated time rows of one slice, one per model, smallest median error first."""
+    slice_labels = {"gpu": gpu, "population": population, "algorithm": algorithm}
+    return _ranked(results["time_rows"], "median_ape", (stratum,), **slice_labels)
 
 
 def primary_time_rows(results: Results) -> list[ResultRow]:
@@ -161,11 +161,13 @@ def is_reference(model: str) -> bool:
     return model in (ORACLE, "always-best-single") or is_heuristic(model)
 
 
-def _ranked(rows: Iterable[ResultRow], key: str, strata: Sequence[str], **part: str) -> list[ResultRow]:
-    """Return the judged rows of ``part`` and the first judged of ``strata``: references last, then by ``key``."""
-    rows = [row for row in rows if count(row) and all(label(row, name) == value for name, value in part.items())]
-    judged_strata = {label(row, "stratum") for row in rows}
-    stratum = next((name for name in strata if name in judged_strata), strata[-1])
+def _ranked(rows: Iterable[ResultRow], key: str, strata: Sequence[str], **slice_labels: str) -> list[ResultRow]:
+    """Return the evaluated rows of a slice in the first of ``strata`` with rows: references last, then by ``key``."""
+    rows = [
+        row for row in rows if count(row) and all(label(row, name) == value for name, value in slice_labels.items())
+    ]
+    found_strata = {label(row, "stratum") for row in rows}
+    stratum = next((name for name in strata if name in found_strata), strata[-1])
 
     def rank(row: ResultRow) -> tuple[bool, float, str]:
         value = number(row, key)
@@ -177,19 +179,19 @@ def _ranked(rows: Iterable[ResultRow], key: str, strata: Sequence[str], **part: 
 def reported_model(results: Results) -> str | None:
     """Return the model of the report's answer: the model fixed in advance, or the best learned model, or None."""
     slices = (choice_rows(results), "slowdown_macro"), (time_rows(results), "median_ape")
-    judged_models = [row["model"] for rows, key in slices for row in rows if number(row, key) is not None]
-    learned = [model for model in judged_models if not is_reference(model)]
+    evaluated_models = [row["model"] for rows, key in slices for row in rows if number(row, key) is not None]
+    learned = [model for model in evaluated_models if not is_reference(model)]
     fixed = family_entry(results, "reported")
     return fixed if fixed in learned else next(iter(learned), None)
 
 
 def references(results: Results) -> dict[str, str]:
-    """Return the judged references by kind; a kind that is not in the results is left out."""
+    """Return the evaluated references by kind; a kind that is not in the results is left out."""
     rows = choice_rows(results) + time_rows(results)
     pickers = (row["model"] for row in rows if is_heuristic(row["model"]))
     kinds = {"heuristic": next(pickers, ""), **(family_entry(results, "references") or {})}
-    judged_models = {row["model"] for row in rows}
-    return {kind: kinds[kind] for kind in TEXTS["heads"] if kinds.get(kind) in judged_models}
+    evaluated_models = {row["model"] for row in rows}
+    return {kind: kinds[kind] for kind in TEXTS["heads"] if kinds.get(kind) in evaluated_models}
 
 
 def drawn_models(results: Results) -> list[str]:

@@ -38,7 +38,7 @@ WIDTH = 80
 NAME_WIDTH = 18
 """Maximum characters of a model's name, so that the widest table fits `WIDTH`."""
 MAX_REASON = 90
-"""Maximum characters of a reason in the line of models that were not judged."""
+"""Maximum characters of a reason in the line of models that were not evaluated."""
 MAX_OPEN_ROWS = 15
 """Number of unfolded rows of coverage, importance and costs on a page."""
 
@@ -48,7 +48,7 @@ _Statement = tuple[tuple[float, ...] | None, str]
 
 @readable()
 def terminal_summary(results: Results) -> str:
-    """Return the answer, the data, the choice and time tables and the models not judged, in 80 columns.
+    """Return the answer, the data, the choice and time tables and the models not evaluated, in 80 columns.
 
     The time table is over all rows; the page of the report has the other populations, too. The text has no trailing
     newline. Raises `InputError` if ``results`` is damaged.
@@ -59,14 +59,14 @@ def terminal_summary(results: Results) -> str:
     for table in _main_tables(results):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))
-    blocks.append(tables.wrapped(not_judged(results), WIDTH))
+    blocks.append(tables.wrapped(not_evaluated(results), WIDTH))
     return tables.printable("\n\n".join(block for block in blocks if block))
 
 
 @readable()
 def html_summary(results: Results) -> str:
     """Return the answer, the choice tables and the time tables as HTML for a notebook."""
-    texts = filter(None, [*map(" ".join, answers(results)), not_judged(results)])
+    texts = filter(None, [*map(" ".join, answers(results)), not_evaluated(results)])
     parts = [*(f"<p>{escape(text)}</p>" for text in texts), *(table.__html__() for table in _main_tables(results))]
     return "\n".join(parts)
 
@@ -79,14 +79,14 @@ def _main_tables(results: Results) -> list[Table]:
 
 def answers(results: Results) -> list[list[str]]:
     """Return the sentences about each family; the first of them answers the project's question."""
-    parts = [(family, _answer(part)) for family, part in by_family(results).items()]
-    return [[f"{family}: {first}" if family else first, *rest] for family, (first, *rest) in parts]
+    found = [(family, _answer(family_results)) for family, family_results in by_family(results).items()]
+    return [[f"{family}: {first}" if family else first, *rest] for family, (first, *rest) in found]
 
 
 def _answer(results: Results) -> list[str]:
     model = reported_model(results)
     if model is None:
-        return ["No model could be judged on this data; the reasons are listed."]
+        return ["No model could be evaluated on this data; the reasons are listed."]
     others = references(results)
     choices = {row["model"]: row for row in choice_rows(results)}
     times = {row["model"]: row for row in time_rows(results) + primary_time_rows(results)}
@@ -101,7 +101,7 @@ def _answer(results: Results) -> list[str]:
     # Without a comparison with SEER or a linear model, the question has no answer. Then the picks come first.
     is_compared = any(own)
     order = [own, tree_picks, errors, picks] if is_compared else [picks, tree_picks, errors]
-    first, *rest = [statement for part in order for statement in part if statement]
+    first, *rest = [statement for statements in order for statement in statements if statement]
     ends, text = first
     has_verdict = model == family_entry(results, "reported") and (is_compared or not row)
     held_out = TEXTS["splits"].get(label(row or times.get(model, {}), "split"), "held-out rows")
@@ -208,8 +208,8 @@ def _each_family(tables_of: _TablesOf[P]) -> _TablesOf[P]:
     def of_all(results: Results, *args: P.args, **kwargs: P.kwargs) -> list[Table]:
         return [
             replace(table, title=f"{family}: {table.title}") if family else table
-            for family, part in by_family(results).items()
-            for table in tables_of(part, *args, **kwargs)
+            for family, family_results in by_family(results).items()
+            for table in tables_of(family_results, *args, **kwargs)
         ]
 
     return of_all
@@ -257,8 +257,8 @@ def slice_tables(results: Results) -> list[Table]:
     rows, found = results["choice_rows"], []
     strata = values(rows, "stratum", STRATA)
     names = {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}
-    for key, parts in names.items():
-        sliced = {part: choice_rows(results, **{key: part}) for part in parts}
+    for key, slice_values in names.items():
+        sliced = {value: choice_rows(results, **{key: value}) for value in slice_values}
         found += _slice_table(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
     return found
 
@@ -273,7 +273,7 @@ def part_tables(results: Results, full: bool = True) -> list[Table]:
     models = {row["model"] for row in rows} if full else drawn_models(results)[: MAX_LEARNED - 1]
     results = results | {"time_rows": [row for row in rows if row["model"] in models]}
     for key in TEXTS["parts"] if full else ["algorithm"]:
-        sliced = {part: time_rows(results, **{key: part}) for part in values(rows, key, STRATA)}
+        sliced = {value: time_rows(results, **{key: value}) for value in values(rows, key, STRATA)}
         found += _slice_table(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
     return found
 
@@ -297,17 +297,19 @@ def _slice_table(
     form: tables.Format,
 ) -> list[Table]:
     """Return a table of ``figure``: a row per slice, a column per model in the ``order`` of other rows."""
-    judged_models = {row["model"] for rows in sliced.values() for row in rows}
+    evaluated_models = {row["model"] for rows in sliced.values() for row in rows}
     models = [
-        name for name in dict.fromkeys([row["model"] for row in order] + sorted(judged_models)) if name in judged_models
+        name
+        for name in dict.fromkeys([row["model"] for row in order] + sorted(evaluated_models))
+        if name in evaluated_models
     ]
     counted, what = ("shapes", "shapes") if figure == "slowdown_macro" else ("n", "rows")
     records = []
-    for part, rows in sliced.items():
+    for value, rows in sliced.items():
         best = _best(rows, figure)
         cells = {row["model"]: _figure_cell(row, figure, row["model"] == best) for row in rows}
         size = {what: max((count(row, counted) for row in rows), default=0)}
-        records.append({"GPU" if key == "gpu" else key: part, **size, **{model: cells.get(model) for model in models}})
+        records.append({"GPU" if key == "gpu" else key: value, **size, **{model: cells.get(model) for model in models}})
     formats = {what: format_count, **dict.fromkeys(models, form)}
     return [Table(records, formats, f"{title} by {TEXTS['parts'][key]}", best_mark="*")] if records else []
 
@@ -337,11 +339,11 @@ def _model_table(rows: list[ResultRow], columns: _Columns, title: str, note: str
     records = [{"model": row["model"], **_figures(row, columns)} for row in rows]
     for record in records:
         record[head] = Cell(record[head], best=record["model"] == best)
-    covered = "nothing judged"
+    covered = "nothing evaluated"
     if rows:
-        parts = [label(rows[0], key) for key in ("gpu", "direction", "dtype", "math")]
-        parts = [f"split by {label(rows[0], 'split')}", *(part for part in parts if part != "all")]
-        covered = ", ".join([f"{label(rows[0], 'stratum')} problems", *parts])
+        labels = [label(rows[0], key) for key in ("gpu", "direction", "dtype", "math")]
+        labels = [f"split by {label(rows[0], 'split')}", *(value for value in labels if value != "all")]
+        covered = ", ".join([f"{label(rows[0], 'stratum')} problems", *labels])
     references = sum(is_reference(row["model"]) for row in rows)
     return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
 
@@ -370,23 +372,23 @@ def _sample(rows: list[ResultRow], what: str = "problems") -> str:
 
 def _best(rows: list[ResultRow], key: str) -> str | None:
     """Return the first learned model with a figure among ranked ``rows``, or None."""
-    judged_models = (row["model"] for row in rows if number(row, key) is not None)
-    return next((model for model in judged_models if not is_reference(model)), None)
+    evaluated_models = (row["model"] for row in rows if number(row, key) is not None)
+    return next((model for model in evaluated_models if not is_reference(model)), None)
 
 
-def _unjudged(results: Results) -> dict[tuple[str, str], dict[tuple[bool, str], None]]:
+def _unevaluated(results: Results) -> dict[tuple[str, str], dict[tuple[bool, str], None]]:
     """Return (model, reason) of rows with n 0 → the places where it applies, in order.
 
-    A place is a pair: whether the model has other judged rows there, and the text for people. The inner dictionary is
-    an ordered set.
+    A place is a pair: whether the model has other evaluated rows there, and the text for people. The inner dictionary
+    is an ordered set.
     """
     rows = [(kind, label(row, "family"), row) for kind in ("choice", "time") for row in results[f"{kind}_rows"]]
-    judged_keys = {(kind, family, row["model"]) for kind, family, row in rows if count(row)}
+    evaluated_keys = {(kind, family, row["model"]) for kind, family, row in rows if count(row)}
     has_several = len({family for _, family, _ in rows}) > 1
     found: dict[tuple[str, str], dict[tuple[bool, str], None]] = {}
     for kind, family, row in rows:
         model, reason = row["model"], row.get("reason") or "no reason was recorded"
-        is_part = (kind, family, model) in judged_keys
+        is_part = (kind, family, model) in evaluated_keys
         words = ("some " if is_part else "") + (f"{family} {kind}s" if has_several else f"{kind}s")
         if not count(row):
             found.setdefault((model, reason.removeprefix(f"{model} ")), {})[is_part, words] = None
@@ -397,18 +399,18 @@ def reasons(results: Results) -> list[dict[str, str]]:
     """Return records of model, where and reason for rows with n 0, in the order of the results."""
     return [
         {"model": model, "where": "; ".join(words for _, words in places), "reason": reason}
-        for (model, reason), places in _unjudged(results).items()
+        for (model, reason), places in _unevaluated(results).items()
     ]
 
 
-def not_judged(results: Results) -> str:
-    """Return one line about the models without a judged choice or without a judged time, with shortened reasons."""
+def not_evaluated(results: Results) -> str:
+    """Return one line about the models without evaluated choices or without evaluated times, with short reasons."""
     models: dict[str, list[str]] = {}
-    for (model, reason), places in _unjudged(results).items():
+    for (model, reason), places in _unevaluated(results).items():
         words = [words for is_part, words in places if not is_part]
         short = shorten(reason.split(";")[0], MAX_REASON, placeholder="…")
         text = short if words == ["choices", "times"] else f"{', '.join(words)}: {short}"
         if words:
             models.setdefault(text, []).append(model)
     texts = [f"{', '.join(names)} ({text})" for text, names in models.items()]
-    return f"Not judged: {', '.join(texts)}." if texts else ""
+    return f"Not evaluated: {', '.join(texts)}." if texts else ""

@@ -134,14 +134,14 @@ def test_the_page_starts_with_the_answer(results: dict[str, Any]) -> None:
     assert text.index('class="question">Are boosted trees') < text.index('class="answer"') < text.index("<nav>")
     links = re.findall(r'<a href="#([^"]+)">', text)
     assert links[0] == "the-answer-in-detail"
-    assert {"prediction-intervals", "importance-of-the-columns", "costs", "what-could-not-be-judged"} <= set(links)
+    assert {"prediction-intervals", "importance-of-the-columns", "costs", "what-could-not-be-evaluated"} <= set(links)
 
 
 def test_models_without_evaluation_are_only_in_the_last_section(results: dict[str, Any]) -> None:
     text = report_page(results, {}, {})
-    start = text.index('<section id="what-could-not-be-judged">')
+    start = text.index('<section id="what-could-not-be-evaluated">')
     assert "configurations" not in text[:start]
-    assert "<p>Not judged: seer-paper (needs kernel metrics &lt;b&gt;" in text[start:]
+    assert "<p>Not evaluated: seer-paper (needs kernel metrics &lt;b&gt;" in text[start:]
     assert "is for described kernels, not conv; use boosted-terms" in text[start:]  # the full reason
 
 
@@ -179,7 +179,7 @@ def _nulled(results: dict[str, Any]) -> dict[str, Any]:
         pytest.param(lambda r: _only(r, lambda row: row["gpu"] == "Tesla T4"), id="one gpu, no all"),
         pytest.param(lambda r: _only(r, lambda row: row["model"] != "cudnn-heuristic"), id="no heuristic"),
         pytest.param(lambda r: _only(r, lambda row: row["model"] == "oracle"), id="references only"),
-        pytest.param(lambda r: _only(r, lambda row: row["model"] == "seer-paper"), id="nothing judged"),
+        pytest.param(lambda r: _only(r, lambda row: row["model"] == "seer-paper"), id="nothing evaluated"),
         pytest.param(lambda r: _only(r, lambda row: False), id="no rows"),
         pytest.param(_nulled, id="all null"),
         pytest.param(lambda r: {k: r[k] for k in ("schema", "time_rows", "choice_rows")}, id="no provenance"),

@@ -285,18 +285,18 @@ def test_models_without_evaluated_rows_are_in_one_line_and_in_no_table(results: 
     for table in tables:
         text = table.text()
         assert "seer-paper" not in text and "configurations" not in text
-    assert summary.not_judged(results) == (
-        "Not judged: seer-paper (needs kernel metrics <b>grid & block</b>, which this data lacks), configurations (is"
-        " for described kernels, not conv), always-best-single (times: it ranks algorithms and predicts no time)."
+    assert summary.not_evaluated(results) == (
+        "Not evaluated: seer-paper (needs kernel metrics <b>grid & block</b>, which this data lacks), configurations"
+        " (is for described kernels, not conv), always-best-single (times: it ranks algorithms and predicts no time)."
     )
     assert " ".join(summary.terminal_summary(results).split()).count("seer-paper") == 1
-    assert summary.not_judged(_results(ROW)) == ""
+    assert summary.not_evaluated(_results(ROW)) == ""
 
 
 def test_long_reasons_are_cut_at_a_clause_or_at_90_characters() -> None:
     rows = [{"model": name, "n": 0, "reason": reason} for name, reason in {"a": "x; y", "b": "word " * 30}.items()]
-    line = summary.not_judged({"choice_rows": rows, "time_rows": []})
-    assert line.startswith("Not judged: a (choices: x), b (choices: word word") and line.endswith("word…).")
+    line = summary.not_evaluated({"choice_rows": rows, "time_rows": []})
+    assert line.startswith("Not evaluated: a (choices: x), b (choices: word word") and line.endswith("word…).")
     assert len(line) < 150
 
 
@@ -316,7 +316,7 @@ def test_reasons_are_complete_and_name_the_missing_tables(results: dict[str, Any
     _choice_row(results, "seer-paper")["n"] = 1
     records = {record["model"]: record for record in summary.reasons(results)}
     assert records["seer-paper"]["where"] == "some choices; times"
-    assert "seer-paper (times: needs" in summary.not_judged(results)
+    assert "seer-paper (times: needs" in summary.not_evaluated(results)
     assert records["configurations"] == {
         "model": "configurations",
         "where": "choices; times",
@@ -330,4 +330,4 @@ def test_the_summary_equals_the_golden_file(results: dict[str, Any]) -> None:
 
 def test_the_summary_of_no_rows_is_one_sentence() -> None:
     text = summary.terminal_summary({"schema": 2, "time_rows": [], "choice_rows": []})
-    assert text == "No model could be judged on this data; the reasons are listed."
+    assert text == "No model could be evaluated on this data; the reasons are listed."
