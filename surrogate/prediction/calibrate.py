@@ -74,7 +74,7 @@ def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress |
     for family, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
         check_libraries(bundle.part(family), rows, data.name)
         extended = replace(bundle, devices=devices)
-        parts[family.name], records = _calibrate_part(extended, rows, name=data.name, seed=seed, step=step)
+        parts[family.name], records = _calibrated_family(extended, rows, name=data.name, seed=seed, step=step)
         for device, row in records.items():
             card[device if family.name == next(iter(bundle.parts)) else f"{device} {family.name}"] = row
     card = {**bundle.card, "calibration": card}
@@ -129,65 +129,79 @@ def _keys(rows: Rows) -> np.ndarray:
     return np.array([f"{key}|{name}" for key, name in zip(problem_keys(rows), rows.candidate, strict=True)])
 
 
-def _calibrate_part(
+def _calibrated_family(
     bundle: Bundle, rows: Rows, *, name: str, seed: int, step: Progress
 ) -> tuple[FamilyModel, dict[str, dict[str, object]]]:
-    """Return the calibrated model of a family, and device → record of its measurements and errors."""
-    # A device that is measured again gets a new correction of the model before earlier calibrations.
+    """Return the calibrated model of a family, and GPU → record of its measurements and errors."""
+    # If a GPU was calibrated before, its old correction is replaced; the new one is fitted to the uncalibrated model.
     family_model = bundle.part(rows.family)
-    before = family_model.model.corrections if isinstance(family_model.model, Calibrated) else {}
-    model = family_model.model.base if isinstance(family_model.model, Calibrated) else family_model.model
+    old_corrections = family_model.model.corrections if isinstance(family_model.model, Calibrated) else {}
+    uncalibrated = _with_new_rows(family_model, rows)
+    uncalibrated_us = _times_of(bundle, uncalibrated, rows)
+    usable = _usable_rows(family_model, rows, uncalibrated_us)
+    row_gpu = device_names(rows.frame).astype(str)
+    corrections: dict[str, Correction] = {}
+    holdout_us = np.full(len(rows), np.nan)
+    gpus = sorted(set(row_gpu))
+    for done, gpu in enumerate(gpus):
+        step(done, len(gpus), gpu)
+        fitted = np.flatnonzero(usable & (row_gpu == gpu))
+        measured = rows.take(fitted)
+        _check_measured(measured, gpu, name)
+        corrections[gpu], log_factor = fit_correction(measured, uncalibrated_us[fitted], seed)
+        holdout_us[fitted] = uncalibrated_us[fitted] * np.exp(log_factor)
+    step(len(gpus), len(gpus), "done")
+    # Errors on shapes that were trained on the GPU do not count.
+    trained_gpus = {canonical(gpu) for gpu in bundle.card.get("data", {}).get("gpus", ())}
+    is_trained = np.isin(row_gpu, sorted(trained_gpus)) & family_model.domain.shape_was_trained(rows)
+    evaluated = np.flatnonzero(np.isfinite(holdout_us) & ~is_trained)
+    calibrated = replace(
+        uncalibrated,
+        fitted=Calibrated(uncalibrated.model, {**old_corrections, **corrections}),
+        widths=_calibrated_widths(family_model, rows.take(evaluated), holdout_us[evaluated]),
+    )
+    records = {}
+    for gpu in gpus:
+        fitted = np.flatnonzero((row_gpu == gpu) & np.isfinite(holdout_us))
+        unseen = np.intersect1d(fitted, evaluated)
+        records[gpu] = _record(
+            rows.take(fitted),
+            data=name,
+            method=method(len(fitted)),
+            measured_us=rows.time_us[unseen],
+            before_us=uncalibrated_us[unseen],
+            holdout_us=holdout_us[unseen],
+        )
+    return calibrated, records
+
+
+def _with_new_rows(family_model: FamilyModel, rows: Rows) -> FamilyModel:
+    """Return the uncalibrated model, with the candidates, support, domain and minimum times of new ``rows`` added."""
     ok = rows.take(rows.ok)
-    tried = Support.fit(rows)
-    updated = replace(
+    old, new = family_model.support, Support.fit(rows)
+    return replace(
         family_model,
-        fitted=model,
+        fitted=family_model.model.base if isinstance(family_model.model, Calibrated) else family_model.model,
         candidates=family_model.candidates | candidate_keys(ok),
         # New signatures are added to the general table; existing ones do not change.
-        support=Support(
-            {**family_model.support.exact, **tried.exact}, {**tried.general, **family_model.support.general}
-        ),
+        support=Support({**old.exact, **new.exact}, {**new.general, **old.general}),
         domain=_united_domain(family_model.domain, Domain.of(ok)),
         min_us=_united_min_times(family_model.min_us, min_times(ok)),
     )
-    resolver = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: updated}))
-    base_us = predict_table(resolver, rows.frame, Defaults()).predicted_us
+
+
+def _times_of(bundle: Bundle, family_model: FamilyModel, rows: Rows) -> np.ndarray:
+    """Return the times of ``rows`` in µs, (rows,), by the bundle with this model of their family."""
+    resolver = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: family_model}))
+    return predict_table(resolver, rows.frame, Defaults()).predicted_us
+
+
+def _usable_rows(family_model: FamilyModel, rows: Rows, predicted_us: np.ndarray) -> np.ndarray:
+    """Return whether a correction can be fitted on each row, (rows,): ok, newest version, and a time by the model."""
     # Without trees, a candidate that was not trained has only a roofline time. Its rows are not used.
-    has_model_time = np.isin(rows.candidate.astype(str), [key.name for key in family_model.candidates]) | (
-        family_model.times is not None
-    )
-    usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us) & has_model_time
-    trained_gpus = {canonical(gpu) for gpu in bundle.card.get("data", {}).get("gpus", ())}
-    of_device = device_names(rows.frame).astype(str)
-    corrections: dict[str, Correction] = {}
-    holdout_us = np.full(len(rows), np.nan)
-    names = sorted(set(of_device))
-    for done, device in enumerate(names):
-        step(done, len(names), device)
-        on_device = np.flatnonzero(usable & (of_device == device))
-        measured = rows.take(on_device)
-        _check_measured(measured, device, name)
-        corrections[device], held_out = fit_correction(measured, base_us[on_device], seed)
-        holdout_us[on_device] = base_us[on_device] * np.exp(held_out)
-    step(len(names), len(names), "done")
-    # Errors on shapes that were trained on the device do not count.
-    trained_on = np.isin(of_device, sorted(trained_gpus)) & family_model.domain.shape_was_trained(rows)
-    evaluated = np.flatnonzero(np.isfinite(holdout_us) & ~trained_on)
-    widths = _calibrated_widths(family_model, rows.take(evaluated), holdout_us[evaluated])
-    calibrated = replace(updated, fitted=Calibrated(model, {**before, **corrections}), widths=widths)
-    records = {}
-    for device in names:
-        on_device = np.flatnonzero((of_device == device) & np.isfinite(holdout_us))
-        evaluated_on_device = np.intersect1d(on_device, evaluated)
-        records[device] = _record(
-            rows.take(on_device),
-            data=name,
-            method=method(len(on_device)),
-            measured_us=rows.time_us[evaluated_on_device],
-            before_us=base_us[evaluated_on_device],
-            holdout_us=holdout_us[evaluated_on_device],
-        )
-    return calibrated, records
+    is_trained = np.isin(rows.candidate.astype(str), [key.name for key in family_model.candidates])
+    has_model_time = is_trained | (family_model.times is not None)
+    return rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(predicted_us) & has_model_time
 
 
 def _record(

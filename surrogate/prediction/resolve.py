@@ -440,31 +440,44 @@ def _evidence(
 ) -> CandidateEvidence:
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
     family_model, setting = facts.family_model, facts.setting
-    kinds = family_model.unseen_gpu.by_kind
     keys = _setting_keys(setting, candidates)
-    measured_keys = {key for key in keys if key in family_model.domain.settings}
-    is_own = [facts.is_measured and (not facts.is_trained or key in measured_keys) for key in keys]
-    # 1. The half width of an unmeasured candidate is at least that of an unmeasured GPU.
-    bases = [widths.base(setting.gpu, each.key, setting.by_name.get("dtype", "")) for each in candidates]
-    if facts.convolutions is not None and not facts.is_half and not facts.is_measured:
-        analytical = facts.convolutions.by_kind[""].half_width
-        bases = [analytical if own else base for own, base in zip(facts.covered, bases, strict=True)]
-    is_fixed = [facts.is_trained and key not in measured_keys for key in keys]
-    left_out = kinds[_width_kind(facts)].half_width
-    bases = [max(base, left_out) if fixed else base for base, fixed in zip(bases, is_fixed, strict=True)]
-    # 2. The kind of source.
-    is_described = bool(family_model.family.parameter_names)
-    fallbacks = [SIMILAR_GPU if is_described or donor not in ("", setting.gpu) else DATASHEET for donor in donors]
-    source = [MODEL if own else fallback for own, fallback in zip(is_own, fallbacks, strict=True)]
+    is_measured = np.array([key in family_model.domain.settings for key in keys])
+    is_fixed = facts.is_trained & ~is_measured
     return CandidateEvidence(
-        source=np.array(source, dtype=object),
-        half_width=np.array(bases),
-        is_fixed=np.array(is_fixed),
+        source=_source_names(facts, is_measured, donors),
+        half_width=_half_widths(facts, candidates, widths, is_fixed),
+        is_fixed=is_fixed,
         floor_us=_floors(family_model, setting, candidates),
         unlisted=_unlisted(family_model, candidates),
         outside=(),
         is_inside=np.empty(0),
     ).outside_of(family_model.domain, keys, dict(setting.versions))
+
+
+def _half_widths(
+    facts: SettingFacts, candidates: Iterable[CandidateSetting], widths: Widths, is_fixed: np.ndarray
+) -> np.ndarray:
+    """Return the base of each candidate's half width in log time, (candidates,).
+
+    For a candidate that ``is_fixed``, it is at least the half width of an unmeasured GPU.
+    """
+    setting = facts.setting
+    dtype = setting.by_name.get("dtype", "")
+    bases = np.array([widths.base(setting.gpu, each.key, dtype) for each in candidates])
+    if facts.convolutions is not None and not facts.is_half and not facts.is_measured:
+        bases = np.where(facts.covered, facts.convolutions.by_kind[""].half_width, bases)
+    unmeasured_gpu = facts.family_model.unseen_gpu.by_kind[_width_kind(facts)].half_width
+    return np.where(is_fixed, np.maximum(bases, unmeasured_gpu), bases)
+
+
+def _source_names(facts: SettingFacts, is_measured: np.ndarray, donors: tuple[str, ...]) -> np.ndarray:
+    """Return the name of each candidate's source, (candidates,). ``is_measured`` is about the GPU and the setting."""
+    has_model = facts.is_measured & (is_measured | (not facts.is_trained))
+    is_described = bool(facts.family_model.family.parameter_names)
+    gpu = facts.setting.gpu
+    fallbacks = [SIMILAR_GPU if is_described or donor not in ("", gpu) else DATASHEET for donor in donors]
+    names = [MODEL if own else fallback for own, fallback in zip(has_model, fallbacks, strict=True)]
+    return np.array(names, dtype=object)
 
 
 def _unlisted(family_model: FamilyModel, candidates: Sequence[CandidateSetting]) -> dict[int, str]:
@@ -540,31 +553,20 @@ def _candidates(
     Choosable candidates are in the registry's order. They are followed by registered candidates without measurements
     and by requested ones. Raises `InputError` if there is no candidate.
     """
-    family, values = question.family, question.values
-    settings = dict(zip(family.setting_names, values, strict=True))
-    key_values = tuple(settings[name] for name in family.candidate_key[:-1])
+    family, values, key_values = question.family, question.values, _key_values(question)
+    registered = {offered.algorithm: offered for offered in family.candidates(library, values)}
     keys = [key for key in family_model.candidates if (key.library, key.values) == (library, key_values)]
-    registry_of_library = {offered.algorithm: offered for offered in family.candidates(library, values)}
-    by_name: set[str] = set()
-    if not registry_of_library:
-        # The library's candidates are those measured in the setting on this GPU, else on the most similar GPUs.
-        tried = family_model.support.algorithms(library, values)
-        if measured := similar.evidence(lambda group: {algorithm for name, algorithm in tried if name in group}):
-            requested = {key.algorithm for key in keys if (key.solver or key.algorithm) in question.requested}
-            by_name = (requested & {algorithm for _, algorithm in tried}) - measured
-            keys = [key for key in keys if key.algorithm in measured | by_name]
-    if isinstance(family, DescribedFamily) and any(key.solver for key in keys):
-        solvers = {key.solver for key in keys}
-        listed = (*family.description.space_texts, *filter(family.description.declares, question.requested))
-        further = (text for text in dict.fromkeys(listed) if text not in solvers)
-        keys += [CandidateKey(library, key_values, family.name, text) for text in further]
+    requested_only: set[str] = set()
+    if not registered:
+        keys, requested_only = _measured_keys(question, family_model, library, similar, keys)
+    keys += _listed_keys(question, library, keys)
     if not keys:
         setting = " ".join(filter(None, (library, *key_values)))
         raise InputError(f"the bundle holds no {setting} algorithm; train one that does")
-    order = {name: rank for rank, name in enumerate(registry_of_library)}
+    order = {name: rank for rank, name in enumerate(registered)}
     keys.sort(key=lambda key: (order.get(key.algorithm, len(order)), key.algorithm, key.solver or ""))
-    measured_keys = {key.algorithm for key in keys} - by_name
-    keys += [CandidateKey(library, key_values, name) for name in registry_of_library if name not in measured_keys]
+    choosable = {key.algorithm for key in keys} - requested_only
+    keys += [CandidateKey(library, key_values, name) for name in registered if name not in choosable]
     return {
         CandidateSetting(
             key=key.name,
@@ -572,7 +574,41 @@ def _candidates(
             algorithm=key.algorithm,
             solver=key.solver or "",
             mechanism=family.mechanism(library, values, key.algorithm),
-            deterministic=getattr(registry_of_library.get(key.algorithm), "deterministic", True),
-        ): key.algorithm in measured_keys
+            deterministic=getattr(registered.get(key.algorithm), "deterministic", True),
+        ): key.algorithm in choosable
         for key in keys
     }
+
+
+def _key_values(question: Question) -> tuple[str, ...]:
+    """Return the question's settings that are part of a candidate's key."""
+    settings = dict(zip(question.family.setting_names, question.values, strict=True))
+    return tuple(settings[name] for name in question.family.candidate_key[:-1])
+
+
+def _measured_keys(
+    question: Question, family_model: FamilyModel, library: str, similar: SimilarGpus, keys: list[CandidateKey]
+) -> tuple[list[CandidateKey], set[str]]:
+    """Return the keys that were measured in the setting on this GPU, else on the most similar GPUs.
+
+    Keys of requested algorithms are kept if any GPU ran them; the second value has the names of these algorithms. If no
+    GPU has measurements, all keys are returned.
+    """
+    gpus_and_algorithms = family_model.support.algorithms(library, question.values)
+    measured = similar.evidence(lambda group: {algorithm for name, algorithm in gpus_and_algorithms if name in group})
+    if not measured:
+        return keys, set()
+    requested = {key.algorithm for key in keys if (key.solver or key.algorithm) in question.requested}
+    requested_only = (requested & {algorithm for _, algorithm in gpus_and_algorithms}) - measured
+    return [key for key in keys if key.algorithm in measured | requested_only], requested_only
+
+
+def _listed_keys(question: Question, library: str, keys: Iterable[CandidateKey]) -> list[CandidateKey]:
+    """Return the listed and requested configurations of a described kernel that are not among the trained ``keys``."""
+    family, key_values = question.family, _key_values(question)
+    trained = {key.solver for key in keys}
+    if not isinstance(family, DescribedFamily) or not any(trained):
+        return []
+    listed = (*family.description.space_texts, *filter(family.description.declares, question.requested))
+    further = (text for text in dict.fromkeys(listed) if text not in trained)
+    return [CandidateKey(library, key_values, family.name, text) for text in further]
