@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import click
 
@@ -27,8 +28,8 @@ from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
-    from surrogate.network.network import Network
-    from surrogate.network.predict import Predictors
+    from surrogate.network.network import Network, ReadOptions
+    from surrogate.network.predict import AlgorithmLimits, Predictors
     from surrogate.network.result import NetworkTime
 
 Key = TypeVar("Key", int, str)
@@ -39,6 +40,59 @@ MAX_IGNORED = 3
 """Maximum operators without cost that a report names."""
 MAX_LAYERS = 50
 """Maximum rows of layers in a report; if a network has more layers, the longest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRequest:
+    """A network, and how it is read and predicted."""
+
+    source: str
+    options: "ReadOptions"
+    limits: "AlgorithmLimits"
+    bundle: Path | None
+    library: str | None
+    utilization: float | None
+    max_batch: bool
+
+    @classmethod
+    def of(cls, source: str, *, workspace_limit: int | None, deterministic: bool, **values: Any) -> Self:
+        """Return the request of the command's options; fields of `ReadOptions` keep their names."""
+        from surrogate.network.network import ReadOptions
+        from surrogate.network.predict import AlgorithmLimits
+
+        own = {name: values.pop(name) for name in ("bundle", "library", "utilization", "max_batch")}
+        limits = AlgorithmLimits(workspace_limit=workspace_limit, deterministic=deterministic)
+        return cls(source, ReadOptions(**values), limits, **own)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the network is a step of a language model."""
+        return bool(self.options.prefill or self.options.decode)
+
+    def read(self) -> "Network":
+        """Read the network. Raises `click.UsageError` if an option does not apply to it."""
+        from surrogate.network.read import read_network
+
+        network = read_network(self.source, self.options)
+        if self.library and not self.is_step:
+            raise click.UsageError("--library is for language models; leave it out")
+        if self.max_batch and self.options.batch is not None:
+            raise click.UsageError("--max-batch finds the batch; leave out --batch")
+        return network
+
+    def read_at(self, batch: int) -> "Network":
+        """Read the network at another batch size."""
+        from surrogate.network.read import read_network
+
+        return read_network(self.source, self.options, batch=batch)
+
+
+class NetworkResults(NamedTuple):
+    """The time on the first GPU, and the records of the compared batch sizes and GPUs; errors are records, too."""
+
+    time: "NetworkTime"
+    batches: list[dict[str, Any]]
+    gpus: list[dict[str, Any]]
 
 
 def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
@@ -144,63 +198,69 @@ def command(
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
-    from surrogate.cli.datasets import progress_bar
     from surrogate.features.gpu import gpu as gpu_by_name
-    from surrogate.network.network import ReadOptions
-    from surrogate.network.predict import AlgorithmLimits, largest_batch
-    from surrogate.network.read import read_network
-    from surrogate.network.result import comparison_records
 
-    names = (gpu, *compare_gpus)
-    for name in names:  # raises for a wrong name before the network is read
+    gpu_names = (gpu, *compare_gpus)
+    for name in gpu_names:  # raises for a wrong name before the network is read
         gpu_by_name(name)
-    limits = AlgorithmLimits(workspace_limit=values.pop("workspace_limit"), deterministic=values.pop("deterministic"))
-    choices = {name: values.pop(name) for name in ("max_batch", "library", "utilization", "bundle")}
-    options = ReadOptions(**values)
-    network = read_network(source, options)
-    is_step = bool(options.prefill or options.decode)
-    if choices["library"] and not is_step:
-        raise click.UsageError("--library is for language models; leave it out")
-    if choices["max_batch"] and options.batch is not None:
-        raise click.UsageError("--max-batch finds the batch; leave out --batch")
-
-    def read(size: int) -> "Network":
-        return read_network(source, options, batch=size)
-
-    def predict(name: str) -> "tuple[Predictors, NetworkTime]":
-        predictors = _predictors(network, name, is_step, choices)
-        at_batch = read(largest_batch(read, predictors, **limits)) if choices["max_batch"] else network
-        return predictors, predictors.time(at_batch, **limits)
-
-    answers, refused = _try_each("gpu", names, predict)
-    if refused and not (compare_gpus and answers):
-        raise InputError(refused[0]["refused"])
-    predictors, time = next(iter(answers.values()))
-    with progress_bar("network", "batch size") as step:
-        sweep, not_swept = _try_each("batch", sweep_batch, lambda size: predictors.time(read(size), **limits), step)
-    if sweep_batch and choices["max_batch"] and time.batch is not None:
-        sweep = dict(sorted({**sweep, time.batch: time}.items()))
-    batches = [*comparison_records("batch", sweep), *not_swept]
-    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answers.values()}), *refused]
-    gpus = gpus if compare_gpus else []
+    request = NetworkRequest.of(source, **values)
+    results = _predicted(request, request.read(), gpu_names, sweep_batch)
     if form:
-        _show(time, batches, gpus, form, by_type)
+        _show(results, form, by_type)
     else:
-        _print_report(time, batches, gpus, layers=not by_type and not is_step, shared_by=options.tensor_parallel or 1)
-    if not time.layers:
+        is_step, shared_by = request.is_step, request.options.tensor_parallel or 1
+        _print_report(results, layers=not by_type and not is_step, shared_by=shared_by)
+    if not results.time.layers:
         raise click.exceptions.Exit(1)
 
 
-def _predictors(network: "Network", name: str, is_step: bool, choices: Mapping[str, Any]) -> "Predictors":
+def _predicted(
+    request: NetworkRequest, network: "Network", gpu_names: Sequence[str], sweep_batch: Sequence[int]
+) -> NetworkResults:
+    """Predict the network on every GPU, and at every batch size on the first GPU.
+
+    Raises `InputError` if there is no answer for the only GPU or for any GPU.
+    """
+    from surrogate.cli.datasets import progress_bar
+    from surrogate.network.predict import largest_batch
+    from surrogate.network.result import comparison_records
+
+    limits = request.limits
+
+    def predict(gpu_name: str) -> "tuple[Predictors, NetworkTime]":
+        predictors = _predictors(request, network, gpu_name)
+        at_batch = network
+        if request.max_batch:
+            at_batch = request.read_at(largest_batch(request.read_at, predictors, **limits))
+        return predictors, predictors.time(at_batch, **limits)
+
+    answers, refused = _try_each("gpu", gpu_names, predict)
+    is_comparison = len(gpu_names) > 1
+    if refused and not (is_comparison and answers):
+        raise InputError(refused[0]["refused"])
+    predictors, time = next(iter(answers.values()))
+    with progress_bar("network", "batch size") as step:
+        sweep, not_swept = _try_each(
+            "batch", sweep_batch, lambda size: predictors.time(request.read_at(size), **limits), step
+        )
+    if sweep_batch and request.max_batch and time.batch is not None:
+        sweep = dict(sorted({**sweep, time.batch: time}.items()))
+    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answers.values()}), *refused]
+    return NetworkResults(
+        time, batches=[*comparison_records("batch", sweep), *not_swept], gpus=gpus if is_comparison else []
+    )
+
+
+def _predictors(request: NetworkRequest, network: "Network", gpu_name: str) -> "Predictors":
     """Return the predictors for a GPU; a step of a language model uses one framework's kernels, as a server does."""
     from surrogate.network.memory import UTILISATION
     from surrogate.network.predict import fastest_framework, load_predictors
 
-    library = (choices["library"] or fastest_framework(network, name)) if is_step else None
+    library = (request.library or fastest_framework(network, gpu_name)) if request.is_step else None
     if library:
-        click.echo(f"kernels on {name}: {library}'s", err=True)
-    share = choices["utilization"] or (UTILISATION if is_step else 1.0)
-    return replace(load_predictors(name, choices["bundle"], library), utilization=share)
+        click.echo(f"kernels on {gpu_name}: {library}'s", err=True)
+    share = request.utilization or (UTILISATION if request.is_step else 1.0)
+    return replace(load_predictors(gpu_name, request.bundle, library), utilization=share)
 
 
 def _try_each(
@@ -219,20 +279,18 @@ def _try_each(
     return answers, refused
 
 
-def _show(
-    time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], form: Form, by_type: bool
-) -> None:
+def _show(results: NetworkResults, form: Form, by_type: bool) -> None:
     """Print JSON with all results, or CSV of the first requested one of batches, GPUs, types and layers."""
+    time, batches, gpus = results
     comparisons = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
     types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
     rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
     show(rows, form, json_value={**time.to_dict(), **comparisons, **types})
 
 
-def _print_report(
-    time: "NetworkTime", batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool, shared_by: int
-) -> None:
+def _print_report(results: NetworkResults, *, layers: bool, shared_by: int) -> None:
     """Print layers or types, classes, savings, batches, GPUs, and unsupported operators."""
+    time = results.time
     replica = f"each of {shared_by} GPUs runs these layers; samples/s are for the whole replica of {shared_by} GPUs"
     for line in filter(None, (time.headline(), time.breakdown(), replica if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
@@ -240,14 +298,28 @@ def _print_report(
     memory = {name: _gib(size) for name, size in time.memory.items() if size}
     _section("memory per GPU, GiB", [memory] if memory else [])
     if layers:
-        click.echo()
-        longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MAX_LAYERS]
-        displayed = time.layers if len(time.layers) <= MAX_LAYERS else longest
-        _section("", [{name: getattr(layer, name) for name in LAYER_COLUMNS} for layer in displayed])
-        if omitted := len(time.layers) - len(displayed):
-            click.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
-        sources = Counter(layer.source for layer in time.layers)
-        click.echo(f"source of the times: {_counts(dict(sources.most_common()))}")
+        _print_layers(time)
+    _print_types(time)
+    _print_comparisons(results)
+    _print_notes(time)
+    if layers and len(time.layers) > MAX_LAYERS:
+        click.echo(wrapped(f"\n{time.headline()}", terminal_width()))
+
+
+def _print_layers(time: "NetworkTime") -> None:
+    """Print the layers, at most `MAX_LAYERS` of them, and the sources of all times."""
+    click.echo()
+    longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MAX_LAYERS]
+    displayed = time.layers if len(time.layers) <= MAX_LAYERS else longest
+    _section("", [{name: getattr(layer, name) for name in LAYER_COLUMNS} for layer in displayed])
+    if omitted := len(time.layers) - len(displayed):
+        click.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
+    sources = Counter(layer.source for layer in time.layers)
+    click.echo(f"source of the times: {_counts(dict(sources.most_common()))}")
+
+
+def _print_types(time: "NetworkTime") -> None:
+    """Print the times by type, by algorithm and by class, and the time saved over the library's heuristic."""
     _section("by type", [_type_row(row) for row in time.by_type()])
     _section("algorithms", [_type_row(row) for row in time.by_algorithm()])
     classes = [
@@ -259,13 +331,22 @@ def _print_report(
         share = 100 * heuristic["saved_us"] / heuristic["time_us"] if heuristic["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {heuristic['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
         click.echo(f"\n{saved} for {heuristic['convs']} convolutions; {heuristic['unknown']} are unknown")
-    per_gpu = " per GPU" if time.gpus > 1 else ""
-    all_gpus = f"; samples/s of all {time.gpus} GPUs" if time.gpus > 1 else ""
-    _section(f"batches{per_gpu}{all_gpus}", [_comparison_row(row) for row in batches])
+
+
+def _print_comparisons(results: NetworkResults) -> None:
+    """Print the rows of the compared batch sizes and GPUs."""
+    count = results.time.gpus
+    per_gpu = " per GPU" if count > 1 else ""
+    all_gpus = f"; samples/s of all {count} GPUs" if count > 1 else ""
+    _section(f"batches{per_gpu}{all_gpus}", [_comparison_row(row) for row in results.batches])
     _section(
         f"GPUs{all_gpus}; a speedup is the ratio of expected times per sample, without an interval of its own",
-        [_comparison_row(row) for row in gpus],
+        [_comparison_row(row) for row in results.gpus],
     )
+
+
+def _print_notes(time: "NetworkTime") -> None:
+    """Print the notes, and the operators that are unsupported, outside the training data, or without cost."""
     counts_by_title = {
         "unsupported, in no sum": time.unsupported,
         "convolutions outside the training data": time.outside_domain,
@@ -276,8 +357,6 @@ def _print_report(
         lines.append(f"operators without cost: {sum(time.ignored.values())}, most often {most_common}")
     for line in (*time.notes, *lines):
         click.echo(wrapped(line, terminal_width()))
-    if layers and len(time.layers) > MAX_LAYERS:
-        click.echo(wrapped(f"\n{time.headline()}", terminal_width()))
 
 
 def _counts(counts: Mapping[str, int]) -> str:
