@@ -564,8 +564,8 @@ def _notes(replay: "IterationReplay") -> tuple[str, ...]:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not replay.comparable:
         notes.append(
-            "host times come from a model of the traced host's overheads, and the time to load data grows with the batch;"
-            " `seer trace whatif` uses the recorded host times, so its results can differ"
+            "host times come from a model of the traced host's overheads, and the time to load data grows with the"
+            " batch; `seer trace whatif` uses the recorded host times, so its results can differ"
         )
     if replay.times.parts:
         notes.append("activities that could not be predicted change like kernels of the same name, or like copies")
