@@ -111,7 +111,7 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
             words.append(f"90 % intervals hold {figures['coverage']:.1%} of the times")
         fitted = bundle.parts[family].fitted.name
         learned = bundle.card["training"].get("rows_on_workers")
-        sample = f"trees of {learned:,} rows, figures of " if learned else ""
+        sample = f"trees learned from {learned:,} rows, figures of " if learned else ""
         click.echo(
             f"{output}: {fitted}, {family}, {sample}{rows} rows; on held-out rows, in {held_out['split']}:"
             f" {'; '.join(words)}"
