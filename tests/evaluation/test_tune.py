@@ -241,7 +241,7 @@ def test_study_of_a_killed_worker_can_be_completed(data, file, tmp_path, number)
         _, errors = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert process.returncode == 130, errors
-        assert "the same command goes on" in errors and "Traceback" not in errors
+        assert "the same command resumes the search" in errors and "Traceback" not in errors
     expected = len(_finished(storage)) + 2
     with _seer_tune(file, "--storage", storage, "--trials", str(expected)) as process:
         _, errors = process.communicate(timeout=120)
