@@ -70,7 +70,7 @@ def test_programs_of_a_folder_are_recorded(tmp_path: Path, monkeypatch: pytest.M
     assert done.exit_code == 1 and "no measured program" in done.output and not output.exists()
     done = CliRunner().invoke(program_calls.main, [str(tmp_path), "-o", str(output)])
     assert done.exit_code == 0, done.output
-    assert "2_fails.py: left out, No module named 'no_such_package'" in done.output
+    assert "2_fails.py: skipped, No module named 'no_such_package'" in done.output
     assert "2 calls of 1 programs" in done.output
     monkeypatch.setattr(small_networks, "FOLDER", tmp_path)
     calls = small_networks.recorded.__wrapped__()[keys[0]]
