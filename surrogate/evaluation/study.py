@@ -30,8 +30,11 @@ from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.models import DEFAULT_MODEL, model_class, model_frame
 
 if TYPE_CHECKING:
+    from sqlite3 import Connection
+
     from optuna import Study
     from optuna.storages import BaseStorage
+    from sqlalchemy import Engine
 
 SCHEMES = ("journal", "sqlite", "postgresql")
 LOCK_WAIT = {"connect_args": {"timeout": 120}}  # seconds that SQLite waits for another worker's write
@@ -77,18 +80,37 @@ def open_storage(where: str) -> "BaseStorage":
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
-                return RDBStorage(
+                storage = RDBStorage(
                     where,
                     engine_kwargs=LOCK_WAIT if scheme.startswith("sqlite") else None,
                     heartbeat_interval=HEARTBEAT_S,
                     grace_period=GRACE_S,
                     heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(RETRIES),
                 )
+            if scheme.startswith("sqlite"):
+                _lock_at_begin(storage.engine)
+            return storage
         except DBAPIError:  # another worker may be creating the tables
             if attempt + 1 == OPEN_ATTEMPTS:
                 raise
             time.sleep(0.5)
     raise AssertionError("the loop returns or raises")
+
+
+def _lock_at_begin(engine: "Engine") -> None:
+    """Make each transaction of SQLite take the write lock before it reads.
+
+    Python's sqlite3 begins a transaction at the first write. Two workers can then read that a queued trial waits, and
+    both run it.
+    """
+    from sqlalchemy import event
+
+    def leave_transactions_to_the_engine(connection: "Connection", _record: object) -> None:
+        connection.isolation_level = None
+
+    event.listen(engine, "connect", leave_transactions_to_the_engine)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    engine.dispose()  # connections that are open already
 
 
 def _is_journal(path: Path) -> bool:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -213,6 +214,30 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
     assert 16 <= len(trials) <= 17
     assert sum(trial.params == STORED for trial in trials) == 1
     assert len({trial.params["alpha"] for trial in trials}) == len(trials)  # no worker repeats another's
+
+
+@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
+def test_one_worker_takes_a_queued_trial(tmp_path: Path, form: str) -> None:
+    storages = [open_storage(form.format(tmp_path)) for _ in range(4)]
+    study = optuna.create_study(study_name="s", storage=storages[0])
+    for alpha in range(20):
+        study.enqueue_trial({"alpha": alpha})
+    queued = [trial._trial_id for trial in study.get_trials(deepcopy=False)]
+    together = threading.Barrier(len(storages))
+    taken: list[int] = []
+
+    def take_each(storage: optuna.storages.BaseStorage) -> None:
+        for trial in queued:
+            together.wait(timeout=60)
+            if storage.set_trial_state_values(trial, state=optuna.trial.TrialState.RUNNING):
+                taken.append(trial)
+
+    workers = [threading.Thread(target=take_each, args=(storage,)) for storage in storages]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(taken) == queued
 
 
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
