@@ -27,7 +27,7 @@ from surrogate.features.roofline import memory_us
 from surrogate.features.terms import Sized, sized
 from surrogate.network.aten_call import Call
 from surrogate.network.dispatch import add_call
-from surrogate.network.network import Network, ReadOptions, Tally, with_settings
+from surrogate.network.network import Network, NetworkBuilder, ReadOptions, with_settings
 from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.runtime import fuse_layers
@@ -94,10 +94,10 @@ def read(name: str, size: int, batch: int, torch_release: str) -> Network:
 
 def network_of(name: str, calls: Iterable[Call]) -> Network:
     """Return the network of a forward pass that makes these calls."""
-    tally = Tally()
+    builder = NetworkBuilder()
     for call in calls:
-        add_call(call, tally, training=False)
-    return tally.network(name, None)
+        add_call(call, builder, training=False)
+    return builder.network(name, None)
 
 
 def _is_read(convolutional: bool, *row: Any) -> bool:

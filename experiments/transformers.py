@@ -15,7 +15,7 @@ from surrogate.features.families import Operator
 from surrogate.features.families.gemm import Bmm, Linear
 from surrogate.features.families.rowwise import BiasBackward, LayerNorm, Pointwise, Softmax
 from surrogate.features.problem import INPUT, WEIGHT
-from surrogate.network.network import Layer, Network, Tally
+from surrogate.network.network import Layer, Network, NetworkBuilder
 from surrogate.network.operators import Streamed, elementwise, pointwise
 from surrogate.network.training import backward
 
@@ -36,7 +36,7 @@ class _Pass:
     """Layers in the order of their launch. ``pending`` pointwise operators wait for fusion."""
 
     fused: bool
-    tally: Tally = field(default_factory=Tally)
+    builder: NetworkBuilder = field(default_factory=NetworkBuilder)
     pending: list[Operator] = field(default_factory=list)
 
     def add(self, work: Operator, parameters: int = 0) -> None:
@@ -45,10 +45,10 @@ class _Pass:
             return
         if self.pending and not isinstance(work, Softmax | LayerNorm):
             size = max(each.dram_bytes for each in self.pending) // 8
-            self.tally.add([Layer("fused", "fused", Streamed(reads=size, writes=size, variant="fused"))])
+            self.builder.add([Layer("fused", "fused", Streamed(reads=size, writes=size, variant="fused"))])
         self.pending = []
         gradients = (INPUT, WEIGHT) if isinstance(work, Bmm) or parameters else (INPUT,)
-        self.tally.add([Layer(work.kind, work.kind, work, gradients, parameters)])
+        self.builder.add([Layer(work.kind, work.kind, work, gradients, parameters)])
 
     def linear(self, rows: int, inputs: int, outputs: int) -> None:
         self.add(Linear(m=rows, n=outputs, k=inputs), inputs * outputs)
@@ -56,7 +56,7 @@ class _Pass:
 
 def forward(
     kind: str, sizes: Mapping[str, int], sequence: int, batch: int, *, training: bool, fused: bool = False
-) -> Tally:
+) -> NetworkBuilder:
     """Return the layers of the forward pass."""
     run, rows, groups = _Pass(fused), batch * sequence, batch * sizes["heads"]
     depth = sizes["hidden"] // sizes["heads"]
@@ -89,7 +89,7 @@ def forward(
             run.add(pointwise(name, [tensors[each] for each in on], tensors[on[0]], "fp32"))
         elif training or name != "dropout":
             run.add(elementwise(name, tensors[on[0]], "fp32"))
-    return run.tally
+    return run.builder
 
 
 def transformer(
@@ -97,18 +97,18 @@ def transformer(
 ) -> Network:
     """Return one pass of a model on ``batch`` samples of ``sequence`` tokens."""
     sizes = sizes_of(config)
-    tally = forward(config["model_type"], sizes, sequence, batch, training=training, fused=fused)
+    builder = forward(config["model_type"], sizes, sequence, batch, training=training, fused=fused)
     if training:
         # Gradients of the loss, of every layer, and of the embedding table. Each is added to the previous gradient.
-        layers, loss = list(tally.layers), (batch * sequence, sizes["vocabulary"])
+        layers, loss = list(builder.layers), (batch * sequence, sizes["vocabulary"])
         extra: list[Operator] = [Softmax(n=loss[0], c=loss[1]), elementwise("mul_scalar", loss, "fp32")]
         for layer in reversed(layers):
-            tally.add(backward(layer))
+            builder.add(backward(layer))
             if isinstance(layer.problem, Linear):
                 extra.append(BiasBackward(n=layer.problem.m, c=layer.problem.n))
             if layer.parameters:
                 extra.append(elementwise("add", (layer.parameters,), "fp32"))
         table = (sizes["vocabulary"] * sizes["hidden"],)
         extra += [elementwise(kind, table, "fp32") for kind in ("fill", "copy", "add")]
-        tally.add(Layer("gradient", work.kind, work) for work in extra)
-    return tally.network(name, batch, training)
+        builder.add(Layer("gradient", work.kind, work) for work in extra)
+    return builder.network(name, batch, training)

@@ -92,10 +92,10 @@ class Allocator:
         if self.allocated >= self.peak:
             self.peak, self.peak_gradients = self.allocated, self._gradients
 
-    def peak_fields(self, lasting_bytes: int) -> dict[str, Any]:
-        """Return the memory fields of a `Network`; ``lasting_bytes`` were allocated before the pass."""
+    def peak_fields(self, persistent_bytes: int) -> dict[str, Any]:
+        """Return the memory fields of a `Network`; ``persistent_bytes`` were allocated before the pass."""
         return {
-            "activation_bytes": self.peak - lasting_bytes,
+            "activation_bytes": self.peak - persistent_bytes,
             "gradient_bytes": self.peak_gradients,
             "rounding_bytes": self.reserved - self.peak,
         }

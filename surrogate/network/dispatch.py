@@ -37,7 +37,7 @@ from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
 from surrogate.network import dispatch_rules as rules
 from surrogate.network.aten_call import DISPATCH, Call, UnsupportedError, operator_name
-from surrogate.network.network import Layer, Tally
+from surrogate.network.network import Layer, NetworkBuilder
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     op: getattr(convolutions if rule.startswith("conv") else rules, rule)
@@ -133,16 +133,16 @@ def _flops_and_bytes_of_shapes(call: Call) -> tuple[float, float] | None:
     return 2.0 * products * prod(output) * prod(filters[1:]), float(products * DTYPES[call.dtype] * sizes)
 
 
-def add_call(call: Call, tally: Tally, *, training: bool) -> None:
-    """Add a call's layers to a tally, or count the call as ignored or unsupported."""
+def add_call(call: Call, builder: NetworkBuilder, *, training: bool) -> None:
+    """Add a call's layers to ``builder``, or count the call as ignored or unsupported."""
     if is_view(call, training=training):
-        tally.ignored[call.op] += 1
+        builder.ignored[call.op] += 1
         return
     try:
         parts = layers(call)
     except UnsupportedError as reason:
-        tally.unsupported[f"{call.op} ({reason})" if call.op in RULES else call.op] += 1
+        builder.unsupported[f"{call.op} ({reason})" if call.op in RULES else call.op] += 1
         return
-    tally.add(parts)
+    builder.add(parts)
     if not parts:
-        tally.ignored[call.op] += 1
+        builder.ignored[call.op] += 1

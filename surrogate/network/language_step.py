@@ -26,7 +26,7 @@ from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import Checkpoint
 from surrogate.network.language import Decoder, Deployment, LayerKind, LinearHeads, arithmetic_of, read_decoder
 from surrogate.network.memory import with_chain_memory
-from surrogate.network.network import Layer, Network, Tally
+from surrogate.network.network import Layer, Network, NetworkBuilder
 from surrogate.network.operators import streamed
 
 MAX_REQUESTS = 1 << 20
@@ -79,10 +79,10 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     the model cannot be divided among the GPUs.
     """
     step = Step(decoder, groups, deployment, tokens or sum(size * new for size, new, _ in groups))
-    tally = Tally()
+    builder = NetworkBuilder()
     for prefix, (name, problem, weights) in step.kernels():
-        tally.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
-    network = with_chain_memory(tally.network(decoder.name, sum(size for size, _, _ in groups)))
+        builder.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
+    network = with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups)))
     stages = deployment.pipeline_parallel
     weights_bytes = -(-round(step.weights_bytes()) // stages)
     return replace(
@@ -208,12 +208,12 @@ class Step:
                     total += layers * count * state
                     continue
                 kept = min(context, kind.window or context)
-                a_token = (
+                values_per_token = (
                     LATENT + ROPE
                     if d.family.latent
                     else 2 * d.head_dim * ceil_div(d.kv_heads, self.deployment.tensor_parallel)
                 )
-                total += layers * count * kept * (a_token * itemsize + d.index_dim)  # an index is kept in fp8
+                total += layers * count * kept * (values_per_token * itemsize + d.index_dim)  # an index is kept in fp8
         return round(total)
 
     def first_kernels(self) -> Iterator[StepKernel]:
@@ -278,9 +278,8 @@ class Step:
         yield from self.product("qkv_proj", d.hidden, (1 + d.family.recurrent) * queries + 2 * keys, layer=kind.same_as)
         if d.family.query_norm:
             yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys))
-        if (
-            d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1
-        ):  # sums of squares of queries and keys
+        # The GPUs add up the sums of squares of queries and keys.
+        if d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1:
             ranks = min(self.deployment.tensor_parallel, self.deployment.node)
             yield StepKernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
         yield StepKernel("rope", self.streamed_kernel("rope", queries + 2 * keys, queries + 2 * keys))
@@ -386,9 +385,8 @@ class Step:
         yield from self.product("router", d.hidden, d.experts, layer=None)
         elements = self.tokens * deployment.data_parallel * d.hidden
         if deployment.data_parallel > 1:
-            yield StepKernel(
-                "gather", AllGather(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
-            )
+            gather = AllGather(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
+            yield StepKernel("gather", gather)
         problem = Moe(
             tokens=self.tokens * deployment.data_parallel,
             hidden=d.hidden,
@@ -405,9 +403,8 @@ class Step:
         if d.shared_inter:
             yield from self.dense("shared.", d.shared_inter, kind)
         if deployment.data_parallel > 1:
-            yield StepKernel(
-                "scatter", ReduceScatter(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
-            )
+            scatter = ReduceScatter(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
+            yield StepKernel("scatter", scatter)
             yield from self.network_transfer(self.ranks, elements)
         else:
             yield from self.all_reduced(deployment.tensor_parallel)
@@ -416,9 +413,8 @@ class Step:
         """Yield the sum over GPUs: first within NVLink domains, then over the domains."""
         elements = self.tokens * self.decoder.hidden
         if ranks > 1:
-            yield StepKernel(
-                "all_reduce", AllReduce(elements=elements, ranks=min(ranks, self.deployment.node), dtype=self.dtype)
-            )
+            problem = AllReduce(elements=elements, ranks=min(ranks, self.deployment.node), dtype=self.dtype)
+            yield StepKernel("all_reduce", problem)
             yield from self.network_transfer(ranks, elements)
 
     def network_transfer(self, ranks: int, elements: int) -> Iterator[StepKernel]:

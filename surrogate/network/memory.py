@@ -19,7 +19,7 @@ from surrogate.network import dispatch_rules as rules
 from surrogate.network.allocator import LARGE, MIB, Allocator, Block, segment_bytes
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.dispatch import ELEMENTWISE, RULES, add_call, is_view
-from surrogate.network.network import Network, Tally
+from surrogate.network.network import Network, NetworkBuilder
 
 DRIVER_SHARE = 0.015
 """Share of an NVIDIA GPU's memory that its driver keeps. Source: PyTorch's errors and vLLM's logs have totals of 0.976
@@ -193,19 +193,19 @@ def network_of(
     for tensor in stored:
         for _ in range(1 + OPTIMIZERS[OPTIMIZER].states * (training and tensor.parameter)):
             allocator.allocate(tensor_bytes(tensor))
-    lasting_bytes = allocator.allocated
+    persistent_bytes = allocator.allocated
     simulate_pass(allocator, calls, backward=training)
-    tally = Tally()
+    builder = NetworkBuilder()
     for call in calls:
-        add_call(call, tally, training=training)
-    if not tally.layers and not tally.unsupported:
+        add_call(call, builder, training=training)
+    if not builder.layers and not builder.unsupported:
         raise InputError(f"{path}: no operator costs time (only views and constants); give a network that computes")
-    return tally.network(
+    return builder.network(
         path.stem,
         batch,
         parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
         weights_bytes=sum(map(tensor_bytes, stored)),
-        **allocator.peak_fields(lasting_bytes),
+        **allocator.peak_fields(persistent_bytes),
     )
 
 

@@ -238,8 +238,8 @@ def element_type(name: str, value: object, allowed: Collection[str]) -> str | No
     return word
 
 
-class Tally:
-    """A collection of layers while a model is read; it makes names unique and counts all other operators by name."""
+class NetworkBuilder:
+    """Collects the layers of a model and builds its network; it makes names unique and counts all other operators."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []

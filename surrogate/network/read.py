@@ -10,7 +10,7 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import Layer, Network, ReadOptions, Tally, element_type, with_fields
+from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import require_data_parallel
 
@@ -187,24 +187,24 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
         raise InputError(
             f"{path}: it has a row per algorithm, not per layer; keep one row per layer and drop the column algorithm"
         )
-    tally = Tally()
+    builder = NetworkBuilder()
     for row in rows:
         if row.problem is None:
-            tally.unsupported[row.operator] += 1
+            builder.unsupported[row.operator] += 1
         elif isinstance(row.problem, DescribedProblem):
             raise InputError(
                 f"{path}: {row.where}: {row.problem.kind} is a described kernel; use `seer predict --bundle`"
             )
         else:
-            layer = _layer(row.name or row.where, row.problem, options, bool(tally.layers))
+            layer = _layer(row.name or row.where, row.problem, options, bool(builder.layers))
             samples = layer.problem.samples
             if options.batch is not None and samples is not None:
                 layer = replace(layer, problem=layer.problem.at_batch(samples, options.batch) or layer.problem)
-            tally.add([replace(layer, heuristic=row.heuristic)])
-    if not tally.layers:
+            builder.add([replace(layer, heuristic=row.heuristic)])
+    if not builder.layers:
         raise InputError(f"{path}: no row has a problem; give columns n, c, h, k and r, or a problem as text")
-    batches = {layer.problem.samples for layer in tally.layers} - {None}
-    network = tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
+    batches = {layer.problem.samples for layer in builder.layers} - {None}
+    network = builder.network(path.stem, batches.pop() if len(batches) == 1 else None)
     return replace(network, keeps_math=True)
 
 

@@ -179,11 +179,11 @@ class ServerSteps:
         return self.admitted_ttft_ms(start_ms, share) + (self.users - self.running) / self.running * request_ms
 
     def admitted_ttft_ms(self, start_ms: float, share: float) -> float:
-        """Return the time to first token of a request that has a place in the cache."""
+        """Return the time to first token of a request that has a slot in the cache."""
         return start_ms + self.prompt_ms * (1 + max(share * (self.running - 1) / self.stages, self.queued))
 
     def intervals(self, model: ServerModel) -> tuple[TimeInterval, TimeInterval, TimeInterval]:
-        """Return TTFT, TPOT, and the time for which a request holds its place in the cache.
+        """Return TTFT, TPOT, and the time for which a request holds its slot in the cache.
 
         No lower end is below the bound by peak rates.
         """
@@ -205,8 +205,8 @@ class ServerSteps:
 
     @property
     def bound(self) -> str:
-        """The limit of the replica: "memory" if users wait for a place in the cache, else the largest part."""
-        waits = self.running < self.users and not self.queued  # waiting prompts need no place
+        """The limit of the replica: "memory" if users wait for a slot in the cache, else the largest part."""
+        waits = self.running < self.users and not self.queued  # waiting prompts need no slot
         return "memory" if waits else max(self.parts, key=lambda part: self.parts[part])
 
 
@@ -299,7 +299,7 @@ class _StepTime(NamedTuple):
     memory_us: float
 
 
-def room_bytes(device: Gpu) -> float:
+def available_bytes(device: Gpu) -> float:
     """Return the bytes of a GPU that a server can use for weights, cache and activations."""
     return UTILISATION * usable_bytes(device) - context_bytes(device)
 
@@ -313,11 +313,11 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt:
     activation_bytes = max(_activation_bytes(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
     fixed_bytes = prompt.weights_bytes() / stages + activation_bytes * min(1.0, MAX_BATCHED_TOKENS / load.input)
     request_bytes = single_step.kv_bytes / stages
-    places = int((room_bytes(device) - fixed_bytes) / request_bytes)
-    running = max(1, min(users, places))
+    cache_slots = int((available_bytes(device) - fixed_bytes) / request_bytes)
+    running = max(1, min(users, cache_slots))
     batch = ceil_div(running, stages)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
-    return _SizedSteps(prompt, decode, users, running, fixed_bytes + running * request_bytes, places >= 1)
+    return _SizedSteps(prompt, decode, users, running, fixed_bytes + running * request_bytes, cache_slots >= 1)
 
 
 def _activation_bytes(kernel: StepKernel) -> float:

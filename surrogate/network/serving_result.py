@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.network.language import NVLINK_GPUS
-from surrogate.network.serving import Load, room_bytes
+from surrogate.network.serving import Load, available_bytes
 from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ServerRow(TableResult):
     meets
         True if the configuration fits and meets the targets.
     bound
-        The largest part of TPOT, or "memory" if users wait for a place in the cache.
+        The largest part of TPOT, or "memory" if users wait for a slot in the cache.
     """
 
     gpu: str
@@ -207,19 +207,18 @@ class Serving(TableResult):
             if not misfits:
                 continue
             minimum = misfits[0]
-            room = room_bytes(gpu_by_name(name)) / 2**30
+            available = available_bytes(gpu_by_name(name)) / 2**30
             gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
             remedy = f"it fits on {gpus} GPUs"
             if not gpus:
-                gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / room))
+                gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / available))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
             others = len({row.split for row in misfits}) - 1
             further = f", {others} other split{'s' * (others > 1)} at least as much" if others else ""
             yield (
                 f"{minimum.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs"
-                f" {minimum.memory_gib:.1f} of"
-                f" {room:.1f} GiB on each{further}; {remedy}"
+                f" {minimum.memory_gib:.1f} of {available:.1f} GiB on each{further}; {remedy}"
             )
 
     @property

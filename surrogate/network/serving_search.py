@@ -183,11 +183,8 @@ class Choices:
             return self, decoder, ""
         choices = replace(self, dtypes=tuple(UNPACKED_TYPES.get(name, name) for name in self.values_of("dtypes")))
         unpacked = replace(decoder, checkpoint=decoder.checkpoint.with_types(UNPACKED_TYPES))
-        return (
-            choices,
-            unpacked,
-            f"{lacks}: servers unpack fp8 weights to 16 bits; their times come from int8_wo kernels",
-        )
+        note = f"{lacks}: servers unpack fp8 weights to 16 bits; their times come from int8_wo kernels"
+        return choices, unpacked, note
 
     def notes(self, decoder: Decoder) -> Iterator[str]:
         """Yield the notes about the types of weights and cache."""

@@ -25,7 +25,15 @@ from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS, add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
-from surrogate.network.network import DEFAULTS, TRAINING_DTYPES, Network, ReadOptions, Tally, element_type, with_fields
+from surrogate.network.network import (
+    DEFAULTS,
+    TRAINING_DTYPES,
+    Network,
+    NetworkBuilder,
+    ReadOptions,
+    element_type,
+    with_fields,
+)
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import with_options, with_runtime
@@ -233,15 +241,15 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     has_eval_parts = options.training and not all(part.training for part in module.modules())
     module.train(options.training)
     recorded = record_calls(module, inputs, options)
-    tally, forward_layers = _layers(recorded, options.training)
+    builder, forward_layers = _layers(recorded, options.training)
     weights = [_tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = [_tensor_info(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
-    tally.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained)))
-    if not tally.layers and not tally.unsupported:
+    builder.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained)))
+    if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
     leaves = tree_leaves(tuple(inputs))
     first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
-    network = tally.network(
+    network = builder.network(
         source.rpartition(":")[2],
         first.shape[0] if first is not None else options.batch,
         options.training,
@@ -256,22 +264,22 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     return replace(network, notes=(*network.notes, EVAL_NOTE)) if has_eval_parts else network
 
 
-def _layers(recorded: "Recording", training: bool) -> tuple[Tally, int]:
+def _layers(recorded: "Recording", training: bool) -> tuple[NetworkBuilder, int]:
     """Return the layers of both passes, and the number of layers of the forward pass.
 
     ``parameters`` of a layer of the backward pass counts the weights that have a complete gradient after it.
     """
-    tally = Tally()
+    builder = NetworkBuilder()
     for call in recorded.forward:
-        add_call(call, tally, training=training)
-    forward_layers = len(tally.layers)
+        add_call(call, builder, training=training)
+    forward_layers = len(builder.layers)
     ready: Counter[int] = Counter()
     for index, call in enumerate(recorded.backward):
-        add_call(call, tally, training=training)
-        ready[len(tally.layers) - 1] += recorded.ready[index]
-    for index in range(forward_layers, len(tally.layers)):
-        tally.layers[index] = replace(tally.layers[index], parameters=ready[index])
-    return tally, forward_layers
+        add_call(call, builder, training=training)
+        ready[len(builder.layers) - 1] += recorded.ready[index]
+    for index in range(forward_layers, len(builder.layers)):
+        builder.layers[index] = replace(builder.layers[index], parameters=ready[index])
+    return builder, forward_layers
 
 
 def _original_module(module: Any) -> "tuple[Module, bool]":

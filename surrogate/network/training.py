@@ -18,7 +18,7 @@ from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
-from surrogate.network.network import Layer, Network, Tally
+from surrogate.network.network import Layer, Network, NetworkBuilder
 from surrogate.network.operators import all_reduce
 
 LOSS_NOTE = (
@@ -60,16 +60,16 @@ def training_iteration(network: Network) -> Network:
     """Return the whole iteration of a forward network; an iteration is returned unchanged."""
     if network.training:
         return network
-    tally = Tally()
+    builder = NetworkBuilder()
     forward = [replace(layer, problem=_in_training(layer.problem)) for layer in network.layers]
-    tally.add(forward)
+    builder.add(forward)
     for layer in reversed(forward):
-        tally.add(backward(layer))
+        builder.add(backward(layer))
     # The gradient of an embedding updates only the rows that it uses, so the optimizer's step does not cover the table.
     parameters = sum(layer.parameters for layer in forward if not layer.problem.UPDATES_WEIGHTS)
-    tally.add(optimizer_step(parameters))
+    builder.add(optimizer_step(parameters))
     state = OPTIMIZERS[OPTIMIZER].states * (network.weights_bytes or 0)
-    return replace(network, layers=tuple(tally.layers), training=True, state_bytes=state, forward_layers=len(forward))
+    return replace(network, layers=tuple(builder.layers), training=True, state_bytes=state, forward_layers=len(forward))
 
 
 def optimizer_step(parameters: int) -> list[Layer]:
