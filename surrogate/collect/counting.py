@@ -27,7 +27,7 @@ from typing import Any
 import pandas as pd
 
 from surrogate.collect.device import demangled
-from surrogate.collect.log import Entry, RunLog, conv_of, read_log
+from surrogate.collect.log import LogRecord, RunLog, conv_of, read_log
 from surrogate.collect.plan import problem_key
 from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
@@ -64,7 +64,7 @@ Stratum = tuple[str, int, int, bool, int]
 """A stratum of pairs: algorithm, filter, stride, whether the convolution has groups, decade of FLOPs."""
 
 
-def measured_pairs(records: Iterable[Entry]) -> list[Pair]:
+def measured_pairs(records: Iterable[LogRecord]) -> list[Pair]:
     """Return the pairs with an ok measurement in a run's records, each once, in order."""
     pairs: dict[str, Pair] = {}
     for record in records:

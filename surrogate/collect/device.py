@@ -84,7 +84,7 @@ def one_line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JsonRecord:
     """A record that the log and the messages between processes hold as JSON."""
 
     def to_dict(self) -> dict[str, object]:
@@ -104,7 +104,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceInfo(Record):
+class DeviceInfo(JsonRecord):
     """The description of a device in a run's header. The first three fields are part of each row's key."""
 
     gpu: str
@@ -117,7 +117,7 @@ class DeviceInfo(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredKernel(Record):
+class MeasuredKernel(JsonRecord):
     """One kernel of one call: its mangled name, its launch, and its median time in µs over the repeats."""
 
     kernel_name: str
@@ -134,7 +134,7 @@ class MeasuredKernel(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement(Record):
+class Measurement(JsonRecord):
     """The measurement of one (problem, algorithm) on one device.
 
     ``times_us`` holds every repeat in order of time. A repeat is the sum of its kernel times if kernels were recorded,
@@ -181,7 +181,7 @@ class Measurement(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class HeuristicEntry(Record):
+class HeuristicEntry(JsonRecord):
     """One entry of the library's own ranking: from cuDNN's ``Get…_v7``, its graph API, or the times of ``Find…Ex``."""
 
     algorithm: str

@@ -24,7 +24,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from surrogate.collect.device import Device, DeviceInfo, HeuristicEntry, Measurement, Record, RepeatPolicy
+from surrogate.collect.device import Device, DeviceInfo, HeuristicEntry, JsonRecord, Measurement, RepeatPolicy
 from surrogate.collect.plan import PlannedProblem, problem_key
 from surrogate.dataset.files import require_readable
 from surrogate.features.conv import Conv, parse
@@ -39,7 +39,7 @@ MAX_BYTES = 2 << 30
 """Largest size of an unpacked log; two million records fit."""
 
 
-Entry = dict[str, Any]
+LogRecord = dict[str, Any]
 """A record of any kind; `_FIELDS` lists the keys of each kind."""
 _FIELDS: Mapping[str, Mapping[str, type]] = {
     "problem": {"problem": str, "origin": str, "networks": list, "candidates": list, "heuristic": list},
@@ -110,7 +110,7 @@ class Contents:
     """The contents of a log: its header (None for an empty file), its records, and the bytes of its complete lines."""
 
     header: Header | None
-    records: tuple[Entry, ...]
+    records: tuple[LogRecord, ...]
     complete_bytes: int
 
 
@@ -175,11 +175,11 @@ class RunLog(AbstractContextManager["RunLog"]):
         self._synced_s = time.monotonic()
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Append one record of JSON values and `Record`s as one line, and sync every `FSYNC_SECONDS`.
+        """Append one record of JSON values and `JsonRecord`s as one line, and sync every `FSYNC_SECONDS`.
 
         Raises `OSError` if the line does not fit (the disk is full). The log then ends with the previous record.
         """
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=Record.to_dict)
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=JsonRecord.to_dict)
         line = text.encode() + b"\n"
         written = 0
         try:
@@ -295,8 +295,8 @@ class ReplayDevice(Device):
             raise InputError(f"{path}: {EMPTY}")
         self.path = Path(path)
         self._info = contents.header.device
-        self._problems: dict[str, Entry] = {}
-        self._finds: dict[str, Entry] = {}
+        self._problems: dict[str, LogRecord] = {}
+        self._finds: dict[str, LogRecord] = {}
         self._measured: dict[str, dict[str, Measurement]] = {}
         with damage_as_input_error(path):
             for record in contents.records:
@@ -304,7 +304,7 @@ class ReplayDevice(Device):
         if not self._measured:
             raise InputError(f"{path}: {EMPTY}")
 
-    def _add(self, record: Entry) -> None:
+    def _add(self, record: LogRecord) -> None:
         key = key_without_visit(record["problem"])
         if record["kind"] == "problem":
             self._problems.setdefault(key, record)
@@ -349,7 +349,7 @@ class ReplayDevice(Device):
             raise InputError(f"{self.path}: {algorithm} was not recorded for {problem_key(conv)}; recorded: {recorded}")
         return measured[algorithm]
 
-    def _recorded(self, conv: Conv) -> Entry:
+    def _recorded(self, conv: Conv) -> LogRecord:
         key = problem_key(conv)
         if key not in self._problems:
             rule = f"replay has recorded problems only{nearest(key, self._problems, count=1)}"

@@ -17,7 +17,7 @@ import pandas as pd
 
 from surrogate.collect import log
 from surrogate.collect.device import SLOW_CLOCK, HeuristicEntry, Measurement, demangled, summarise, throttled
-from surrogate.collect.log import Entry, Header, conv_of, key_without_visit
+from surrogate.collect.log import Header, LogRecord, conv_of, key_without_visit
 from surrogate.collect.operators import parse_operator
 from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
@@ -111,13 +111,13 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     return merged
 
 
-def _kind(header: Header, records: Sequence[Entry]) -> str:
+def _kind(header: Header, records: Sequence[LogRecord]) -> str:
     if header.protocol.get("heuristic_only"):
         return "rankings without times"
     return "operators" if any(record["kind"] == "operator" for record in records) else "measurements"
 
 
-Log = tuple[Path, Header, Sequence[Entry]]
+Log = tuple[Path, Header, Sequence[LogRecord]]
 """A log's path, header and records."""
 
 

@@ -25,8 +25,8 @@ from surrogate.collect.device import (
     DeviceInfo,
     DeviceLostError,
     HeuristicEntry,
+    JsonRecord,
     Measurement,
-    Record,
     RepeatPolicy,
 )
 from surrogate.collect.operators import operator_key, parse_operator
@@ -179,7 +179,7 @@ def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) 
                 reply = {"lost": str(error)}
             except Exception as error:  # no failure ends a run: a new process continues
                 reply = {"lost": f"{type(error).__name__}: {error}"}
-            replies.write(json.dumps(reply, default=Record.to_dict) + "\n")
+            replies.write(json.dumps(reply, default=JsonRecord.to_dict) + "\n")
             replies.flush()
             if "lost" in reply:
                 return

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from surrogate.collect.operators import GpuOperators
 
 T = TypeVar("T")
-Otherwise = TypeVar("Otherwise")
+Default = TypeVar("Default")
 TIME_UP = "the time is up"
 MAX_LOST = 5
 """The run stops after this many losses of the device since the last measured kernel."""
@@ -105,7 +105,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class _Work:
+class _MeasurementLoop:
     """The loop over a log's problems. It counts the log's records and the records that this call adds."""
 
     log: RunLog
@@ -217,10 +217,10 @@ class _Work:
         self.timers[result.timer] += 1
         self.unlabelled += result.labels_differ
 
-    def _measure(self, ask: Callable[[], Measurement]) -> Measurement:
-        """Return the measurement of ``ask``. If the device is lost, only this measurement fails; it can be repeated."""
+    def _measure(self, call: Callable[[], Measurement]) -> Measurement:
+        """Return the measurement of ``call``. A lost device fails only this measurement; it can be repeated."""
         began_s = self.budget.clock()
-        result = self._guarded(ask, None) or Measurement("failed", self.last_reason)
+        result = self._guarded(call, None) or Measurement("failed", self.last_reason)
         if result.status == "ok":
             self.losses = 0
         if not result.lost:  # a hang's timeout is not the length of a measurement
@@ -230,14 +230,14 @@ class _Work:
         self.last_reason = result.reason or self.last_reason
         return result
 
-    def _guarded(self, ask: Callable[[], T], otherwise: Otherwise) -> T | Otherwise:
-        """Return the result of ``ask``, or ``otherwise`` if the call lost the device."""
+    def _guarded(self, call: Callable[[], T], default: Default) -> T | Default:
+        """Return the result of ``call``, or ``default`` if the call lost the device."""
         try:
-            return ask()
+            return call()
         except DeviceLostError as error:
             self.losses += 1
             self.last_reason = f"{LOST}: {error}"
-            return otherwise
+            return default
 
     @property
     def _lost_too_often(self) -> str:
@@ -280,8 +280,8 @@ def run(
 
     After an interruption (Ctrl-C, SIGTERM, SIGKILL) the same call continues with the log.
     """
-    work = _Work(log, policy, Budget(minutes, clock))
-    return work.run_each(_by_key(plan), partial(work.measure_convolution, device), progress)
+    loop = _MeasurementLoop(log, policy, Budget(minutes, clock))
+    return loop.run_each(_by_key(plan), partial(loop.measure_convolution, device), progress)
 
 
 def _by_key(plan: CollectionPlan) -> dict[str, PlannedProblem]:
@@ -302,9 +302,9 @@ def collect_heuristic(
         info = device.device_info()
         header = _header(plan, info, {"heuristic_only": True, "mode": info.properties["heuristic_mode"]})
         with RunLog(output, header) as log:
-            work = _Work(log, POLICY, Budget(None, time.monotonic))
-            work.done = work.begun  # a problem is done once its ranking is in the log
-            work.run_each(_by_key(plan), partial(work.log_ranking, device), progress)
+            loop = _MeasurementLoop(log, POLICY, Budget(None, time.monotonic))
+            loop.done = loop.begun  # a problem is done once its ranking is in the log
+            loop.run_each(_by_key(plan), partial(loop.log_ranking, device), progress)
     except DeviceLostError as error:
         raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {HEURISTIC_REMEDY}") from None
     finally:
@@ -330,5 +330,5 @@ def collect_operators(
     digest = hashlib.sha256("\n".join(sorted(problems)).encode()).hexdigest()
     header = _header(CollectionPlan((), "operators", digest=digest), device.device_info(), asdict(POLICY))
     with RunLog(path, header) as log:
-        work = _Work(log, POLICY, Budget(minutes, clock))
-        return work.run_each(problems, partial(work.measure_operator, device), progress)
+        loop = _MeasurementLoop(log, POLICY, Budget(minutes, clock))
+        return loop.run_each(problems, partial(loop.measure_operator, device), progress)

@@ -49,13 +49,13 @@ class Format:
     """A foreign format: its name on the command line, one line of help, and its reader.
 
     The keyword parameters of ``reader`` are the options of the format. A parameter without a default is required. The
-    docstring of the reader's module explains how to get the files. ``own`` explains options that no other reader has.
+    docstring of the reader's module explains how to get the files. ``extra_options`` explains further options.
     """
 
     name: str
     summary: str
     reader: Callable[..., "Imported"]
-    own: Mapping[str, Option] = field(default_factory=dict)
+    extra_options: Mapping[str, Option] = field(default_factory=dict)
     finds_files: bool = False
     """True if the reader accepts folders, or searches for the files when no path is given."""
 
@@ -74,7 +74,7 @@ class Format:
     @property
     def options(self) -> dict[str, Option]:
         """The reader's options by parameter name, without the GPU. An unexplained option has an empty help text."""
-        explained = {**COMMON, **self.own}
+        explained = {**COMMON, **self.extra_options}
         return {name: explained.get(name, Option("")) for name in self.parameters if name not in _ALWAYS}
 
     def read(self, paths: Sequence[str | Path], **options: object) -> "Imported":

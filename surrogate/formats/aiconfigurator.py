@@ -162,7 +162,7 @@ def read(
 
 _SUMMARY = "kernels of vLLM, SGLang and TensorRT-LLM: its wheel's tables"
 _FAMILY = Option("For aiconfigurator: the family of kernels to import.", "F")
-FORMAT = Format("aiconfigurator", _SUMMARY, read, own={"family": _FAMILY}, finds_files=True)
+FORMAT = Format("aiconfigurator", _SUMMARY, read, extra_options={"family": _FAMILY}, finds_files=True)
 
 
 def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -12,11 +12,12 @@ from surrogate.features.errors import InputError
 from surrogate.formats import imported
 from surrogate.formats.foreign_file import read_lines
 
-Record = dict[str, Any]
+LaunchRow = dict[str, Any]
+Runs = list[list[LaunchRow]]
 _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
 
 
-class Profiled(TypedDict, total=False):
+class LogOptions(TypedDict, total=False):
     """Options of every profiler's reader.
 
     ``gpu`` overrides the device's name. ``problems`` lists the problems that the program ran; ``numbering`` is its
@@ -31,9 +32,9 @@ class Profiled(TypedDict, total=False):
 
 
 def imported_launches(
-    runs: list[list[Record]], metrics: list[list[Record]], averages: list[Record], notes: list[str], options: Profiled
+    runs: Runs, metrics: Runs, averages: list[LaunchRow], notes: list[str], options: LogOptions
 ) -> imported.Imported:
-    """Return the kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
+    """Return the kernel table of profiler runs, or with ``problems`` their dataset rows (see `rows_of_problems`).
 
     ``runs`` and ``metrics`` hold a list of records for each run, in launch order. A record has ``kernel_name``,
     ``device`` if the profiler names it, and numbers. ``averages`` are metrics by kernel name.
@@ -43,13 +44,11 @@ def imported_launches(
     notes = [*notes, *not_joined]
     if options.get("problems") is None:
         return imported.Imported(imported.no_rows(), launches, notes=tuple(notes))
-    rows, kernels, left_out = attach(launches, options)
+    rows, kernels, left_out = rows_of_problems(launches, options)
     return imported.Imported(rows, kernels, notes=(*notes, *left_out))
 
 
-def join(
-    runs: list[list[Record]], metrics: list[list[Record]], averages: list[Record]
-) -> tuple[list[Record], list[str]]:
+def join(runs: Runs, metrics: Runs, averages: list[LaunchRow]) -> tuple[list[LaunchRow], list[str]]:
     """Return (launch records with their metrics, notes). ``run`` numbers the repeats.
 
     Metrics per launch are joined by position if all kernel names agree (text logs cut names to 20 characters).
@@ -58,7 +57,7 @@ def join(
     """
     notes: list[str] = []
     runs = runs or metrics[:1] or [averages]
-    records: list[Record] = []
+    records: list[LaunchRow] = []
     for number, run in enumerate(runs):
         joined = [{**record, "run": number, "kernel_index": index} for index, record in enumerate(run)]
         for counted in metrics:
@@ -78,19 +77,19 @@ def join(
     return records, notes
 
 
-def _agree(run: list[Record], counted: list[Record]) -> bool:
+def _agree(run: list[LaunchRow], counted: list[LaunchRow]) -> bool:
     if len(run) != len(counted):
         return False
     pairs = ((a["kernel_name"], b["kernel_name"]) for a, b in zip(run, counted, strict=True))
     return all(a.startswith(b) or b.startswith(a) for a, b in pairs)
 
 
-def _add_values(record: Record, values: Record) -> None:
+def _add_values(record: LaunchRow, values: LaunchRow) -> None:
     """Add ``values`` to a record, without identity columns and NaN."""
     record |= {name: value for name, value in values.items() if name not in _IDENTITY and value == value}
 
 
-def launch_table(records: list[Record], gpu: str | None) -> pd.DataFrame:
+def launch_table(records: list[LaunchRow], gpu: str | None) -> pd.DataFrame:
     """Return the kernel table: gpu, ``run``, ``kernel_index``, ``kernel_name``, numbers, other columns.
 
     Unknown numbers are NaN. ``gpu`` overrides the device of the records. If no record counts ``blocks``, the size of
@@ -111,7 +110,7 @@ def _gpu_name(device: str) -> str:
     return "" if name.isdigit() else name
 
 
-def attach(launches: pd.DataFrame, options: Profiled) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+def rows_of_problems(launches: pd.DataFrame, options: LogOptions) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
     """Return (rows, kernels, notes): the i-th launch that matches ``kernel`` belongs to line i of ``problems``.
 
     ``problems`` must name the algorithm on every line (a ``prof-ops`` file). Every run must have one matching launch

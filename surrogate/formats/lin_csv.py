@@ -38,8 +38,8 @@ def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[Read
     return Imported(rows, candidates="listed", notes=(f"kernel_runtime is read in {time_unit}",))
 
 
-_TIME_UNIT = Option("Unit of lin-csv's kernel_runtime (default us).", choices=tuple(_UNITS_US))
-FORMAT = Format("lin-csv", "GEMM timings of the recommendation-model notebook", read, own={"time_unit": _TIME_UNIT})
+_UNIT = Option("Unit of lin-csv's kernel_runtime (default us).", choices=tuple(_UNITS_US))
+FORMAT = Format("lin-csv", "GEMM times of the recommendation-model notebook", read, extra_options={"time_unit": _UNIT})
 
 
 def _frame(path: Path, unit_us: float, limits: ReadLimits) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.launches import Profiled, Record, imported_launches
+from surrogate.formats.launches import LaunchRow, LogOptions, imported_launches
 from surrogate.formats.nvprof import TIME_US
 
 Metrics = Mapping[str, tuple[str, float]]
@@ -105,7 +105,7 @@ def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
 
 
 def read(
-    paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[Profiled]
+    paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[LogOptions]
 ) -> Imported:
     """Read reports as a kernel table, or with problems as dataset rows. Each file is one run.
 
@@ -214,7 +214,7 @@ class _NcuExport:
         if row.get(_DEVICE_NAME):
             launch.facts["device"] = row[_DEVICE_NAME]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LaunchRow]:
         """Return one record per profiled launch. Raises `InputError` for numbers of another locale."""
         records = []
         for launch in self._launches.values():
@@ -249,7 +249,7 @@ def _triple(row: dict[str, str], column: str) -> tuple[int, ...] | None:
     return tuple(map(int, match.groups())) if match else None
 
 
-def read_report(path: Path) -> list[Record]:
+def read_report(path: Path) -> list[LaunchRow]:
     """Return one record per launch of a ``.ncu-rep``, in full precision, by the module that Nsight Compute installs.
 
     Raises `InputError` if the module is missing, or if the report has no launch.
@@ -271,7 +271,7 @@ def read_report(path: Path) -> list[Record]:
     return records
 
 
-def _record(action: Any) -> Record:
+def _record(action: Any) -> LaunchRow:
     counted = {name: action.metric_by_name(name) for name in action.metric_names() if name in METRICS}
     metrics = {name: (metric.unit() or "", float(metric.as_double())) for name, metric in counted.items()}
     return {"kernel_name": action.name(), **kernel_numbers(metrics, None, None)}

@@ -29,13 +29,13 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.launches import Profiled, Record, imported_launches
+from surrogate.formats.launches import LaunchRow, LogOptions, imported_launches
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
 
 def read(
-    paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[Profiled]
+    paths: Paths, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Unpack[LogOptions]
 ) -> Imported:
     """Read logs as a kernel table, or with problems as dataset rows. ``options`` as in `imported_launches`.
 
@@ -63,7 +63,7 @@ def is_summary(path: Path) -> bool:
     return False
 
 
-def read_summary(path: Path) -> list[Record]:
+def read_summary(path: Path) -> list[LaunchRow]:
     """Return a record per kernel, copy and API call: ``type``, name, ``time_pct`` of its type, times, calls."""
     return _Log(path).read(DEFAULT_MAX_BYTES, None).summary
 
@@ -104,10 +104,10 @@ class _Log:
     """The content of a log: launches, metrics per launch, metrics averaged over a kernel's launches."""
 
     path: Path
-    launches: list[Record] = field(default_factory=list)
-    metrics: list[Record] = field(default_factory=list)
-    averages: list[Record] = field(default_factory=list)
-    summary: list[Record] = field(default_factory=list)
+    launches: list[LaunchRow] = field(default_factory=list)
+    metrics: list[LaunchRow] = field(default_factory=list)
+    averages: list[LaunchRow] = field(default_factory=list)
+    summary: list[LaunchRow] = field(default_factory=list)
     has_summary: bool = False
     type: str = GPU_ACTIVITIES
     copies: int = 0
@@ -203,7 +203,7 @@ class _Log:
         self.type = row.get("Type") or self.type
         share = scaled(row["Time(%)"], "%", {"%": 1}, where)
         calls = count("Calls", row["Calls"], where)
-        record: Record = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
+        record: LaunchRow = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
         for name, column in {"total_us": "Time", "avg_us": "Avg", "min_us": "Min", "max_us": "Max"}.items():
             record[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where)
         self.summary.append(record)

@@ -71,7 +71,7 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
 
 
 _KEYS = Option("For triton: names of the values in the kernel's key, as in m,n,k.", "NAMES")
-FORMAT = Format("triton", "Triton's autotuning caches", read, own={"keys": _KEYS}, finds_files=True)
+FORMAT = Format("triton", "Triton's autotuning caches", read, extra_options={"keys": _KEYS}, finds_files=True)
 
 
 def _files(paths: Paths) -> list[Path]:

@@ -11,7 +11,7 @@ from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
 from surrogate.report.charts import Axis, curves, dots
-from surrogate.report.results import Results, choice_rows, drawn_models, label, number, reported_model, span, values
+from surrogate.report.results import Results, choice_rows, drawn_models, interval, label, number, reported_model, values
 from surrogate.report.tables import percent, share
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]
     for row in choice_rows(results, gpu=gpu):
         middle = number(row, "slowdown_macro")
         if middle is not None and row["model"] != ORACLE:
-            low, high = span({"ci": [row.get("ci_low"), row.get("ci_high")]}, "ci") or (middle, middle)
+            low, high = interval({"ci": [row.get("ci_low"), row.get("ci_high")]}, "ci") or (middle, middle)
             spans[row["model"]] = (low - 1, middle - 1, high - 1)
     return spans
 

@@ -31,7 +31,7 @@ _REMEDY = "write it again with seer compare"
 
 
 @contextmanager
-def readable(name: str = "results.json") -> Iterator[None]:
+def refuse_damage(name: str = "results.json") -> Iterator[None]:
     """Turn the errors that damaged results cause inside this context into an `InputError`."""
     try:
         yield
@@ -46,7 +46,7 @@ def read_results(directory: Path) -> Results:
     path = Path(directory) / "results.json"
     require_regular(path)
     try:
-        with readable(str(path)):
+        with refuse_damage(str(path)):
             results = json.loads(path.read_text(encoding="utf-8"))
             schema = int(results["schema"])
             if schema < SCHEMA:
@@ -95,7 +95,7 @@ def count(row: ResultRow, key: str = "n") -> int:
     return int(number(row, key) or 0)
 
 
-def span(row: ResultRow, key: str) -> tuple[float, ...] | None:
+def interval(row: ResultRow, key: str) -> tuple[float, ...] | None:
     """Return the ends of ``row[key]``, and the middle if it has one; None if one of them is unknown."""
     ends = [number({key: end}, key) for end in row.get(key) or (None,)]
     numbers = tuple(end for end in ends if end is not None)

@@ -20,14 +20,14 @@ from surrogate.report.results import (
     count,
     drawn_models,
     family_entry,
+    interval,
     is_reference,
     label,
     number,
     primary_time_rows,
-    readable,
     references,
+    refuse_damage,
     reported_model,
-    span,
     time_rows,
     values,
 )
@@ -46,7 +46,7 @@ _Statement = tuple[tuple[float, ...] | None, str]
 """The interval of a difference, and a sentence about it without its first capital letter."""
 
 
-@readable()
+@refuse_damage()
 def terminal_summary(results: Results) -> str:
     """Return the answer, the data, the choice and time tables and the models not evaluated, in 80 columns.
 
@@ -63,7 +63,7 @@ def terminal_summary(results: Results) -> str:
     return tables.printable("\n\n".join(block for block in blocks if block))
 
 
-@readable()
+@refuse_damage()
 def html_summary(results: Results) -> str:
     """Return the answer, the choice tables and the time tables as HTML for a notebook."""
     texts = filter(None, [*map(" ".join, answers(results)), not_evaluated(results)])
@@ -128,7 +128,7 @@ def _interval(ends: tuple[float, ...]) -> str:
 
 def _picks_statement(row: ResultRow, kind: str, others: Mapping[str, str]) -> _Statement | None:
     """Return how much less time the picks of a model take than the picks of a reference."""
-    ends, other = span(row, f"paired_vs_{kind}"), others.get(kind)
+    ends, other = interval(row, f"paired_vs_{kind}"), others.get(kind)
     if ends is None or other in (None, row["model"]):
         return None
     owner = TEXTS["owners"][kind].format(_picker(other))
@@ -138,7 +138,7 @@ def _picks_statement(row: ResultRow, kind: str, others: Mapping[str, str]) -> _S
 
 def _slowdowns_statement(row: ResultRow, heuristic: ResultRow) -> _Statement | None:
     """Return the slowdowns of a model and of the library's picker on the same problems."""
-    ends, other, pairs = span(row, "paired_vs_heuristic"), number(heuristic, "slowdown_macro"), count(heuristic)
+    ends, other, pairs = interval(row, "paired_vs_heuristic"), number(heuristic, "slowdown_macro"), count(heuristic)
     if ends is None or other is None or count(row, "paired_problems") != pairs or row["model"] == heuristic["model"]:
         return None
     own, picker = percent((1 + ends[1]) * other - 1), _picker(heuristic["model"])
@@ -167,7 +167,7 @@ def _median_statement(times: Mapping[str, ResultRow], model: str, others: Mappin
         return None
     text = f"the median time error of {model} on {label(row, 'stratum')} problems is {percent(error)} %"
     for kind in ("seer", "linear"):
-        ends, other = span(row, f"median_vs_{kind}"), number(times.get(others.get(kind, ""), {}), "median_ape")
+        ends, other = interval(row, f"median_vs_{kind}"), number(times.get(others.get(kind, ""), {}), "median_ape")
         if ends and other is not None:
             amount = f"{percent(abs(ends[1]))} points {'less' if ends[1] < 0 else 'more'}"
             return ends, f"{text}, {amount} than {TEXTS['owners'][kind]} {percent(other)} % ({_interval(ends)})."
@@ -231,7 +231,7 @@ def _differences(results: Results, rows: list[ResultRow], prefix: str, title: st
     columns: _Columns = {
         TEXTS["heads"][kind].format(_picker(others[kind])): ((key,), tables.interval_change)
         for kind, key in keys.items()
-        if any(map(span, rows, repeat(key)))
+        if any(map(interval, rows, repeat(key)))
     }
     return [_model_table(rows, columns, title)] if columns else []
 
@@ -315,7 +315,7 @@ def _slice_table(
 
 
 def _figure_cell(row: ResultRow, figure: str, best: bool) -> Cell:
-    ends = span({"ci": [row.get("ci_low"), row.get("ci_high")]}, "ci")
+    ends = interval({"ci": [row.get("ci_low"), row.get("ci_high")]}, "ci")
     return Cell(number(row, figure), tables.interval_ratio(ends) if ends else "", best)
 
 
@@ -353,7 +353,7 @@ def _figures(row: ResultRow, columns: _Columns) -> dict[str, float | str | tuple
     figures = {}
     for head, (keys, _) in columns.items():
         value = row.get(keys[0]) if len(keys) == 1 else [row.get(key) for key in keys]
-        is_text, read = isinstance(value, str), span if isinstance(value, list) else number
+        is_text, read = isinstance(value, str), interval if isinstance(value, list) else number
         figures[head] = value if is_text else read({head: value}, head)
     return figures
 

@@ -61,7 +61,7 @@ def computed(device: CudnnDevice, conv: Conv, algorithm: int = 1) -> dict[str, n
     """Run one call and return its operands and result as arrays."""
     convolutions = Convolutions(device.library, device.handle)
     with closing(convolutions):
-        roles = convolutions.set(conv).roles
+        roles = convolutions.set_problem(conv).roles
         sizes, shapes = tensor_sizes_bytes(conv), tensor_shapes(conv)
         pointers = dict(zip(roles, device.gpu.place([sizes[role] for role in roles], conv.dtype), strict=True))
         size = convolutions.workspace_bytes(algorithm)

@@ -147,7 +147,7 @@ def test_output_sizes_agree_with_cudnn(conv):
     assert LIBRARY is not None
     convolutions = Convolutions(LIBRARY, None)
     try:
-        convolutions.set(conv)
+        convolutions.set_problem(conv)
         d, dims = convolutions.descriptors, [ctypes.c_int() for _ in range(4)]
         references = [ctypes.byref(dim) for dim in dims]
         LIBRARY.check("cudnnGetConvolution2dForwardOutputDim", d["conv"], d["x"], d["w"], *references)

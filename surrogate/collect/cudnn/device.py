@@ -175,7 +175,7 @@ class CudnnDevice(Instruments):
         if self._current is not None and self._current.conv == conv:
             return self._current
         self._current = None
-        direction = self._convolutions.set(conv)
+        direction = self._convolutions.set_problem(conv)
         sizes = tensor_sizes_bytes(conv)
         placed = self.gpu.place([sizes[role] for role in direction.roles], conv.dtype)
         self._current = _Current(conv, dict(zip(direction.roles, placed, strict=True)))

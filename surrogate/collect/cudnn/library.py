@@ -223,7 +223,7 @@ class Direction:
     """First operand, second operand, result."""
 
 
-CALLS: Mapping[str, Direction] = {
+DIRECTION_CALLS: Mapping[str, Direction] = {
     "fwd": Direction("Forward", ("x", "w", "y")),
     "bwd_data": Direction("BackwardData", ("w", "y", "x")),
     "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
@@ -242,14 +242,14 @@ class Convolutions:
     def __init__(self, library: Library, handle: Handle) -> None:
         self._library = library
         self._handle = handle
-        self._direction = CALLS["fwd"]
+        self._direction = DIRECTION_CALLS["fwd"]
         self._scales: tuple[object, object] = (None, None)
         kinds = {"x": "Tensor", "w": "Filter", "y": "Tensor", "conv": "Convolution"}
         with ExitStack() as owned:
             self.descriptors = {role: library.create(kind, owned) for role, kind in kinds.items()}
             self.close = owned.pop_all().close
 
-    def set(self, conv: Conv) -> Direction:
+    def set_problem(self, conv: Conv) -> Direction:
         """Set the descriptors to ``conv``. Raises `InputError` for an element type that is not collected."""
         check = self._library.check
         d = self.descriptors
@@ -269,46 +269,46 @@ class Convolutions:
         # alpha = 1 and beta = 0: double for fp64, float for everything else
         number = ctypes.c_double if conv.dtype == "fp64" else ctypes.c_float
         self._scales = ctypes.byref(number(1.0)), ctypes.byref(number(0.0))
-        self._direction = CALLS[conv.direction]
+        self._direction = DIRECTION_CALLS[conv.direction]
         return self._direction
 
     def workspace_bytes(self, algorithm: int) -> int:
         """Return the workspace of an algorithm in bytes."""
         size = ctypes.c_size_t()
         name = f"cudnnGetConvolution{self._direction.stem}WorkspaceSize"
-        self._library.check(name, self._handle, *self._described(), algorithm, ctypes.byref(size))
+        self._library.check(name, self._handle, *self._descriptors(), algorithm, ctypes.byref(size))
         return size.value
 
     def ranking(self) -> list[AlgoPerf]:
         """Return the algorithms, ranked without timing."""
-        return self._listed(f"cudnnGetConvolution{self._direction.stem}Algorithm_v7", self._described())
+        return self._perf_entries(f"cudnnGetConvolution{self._direction.stem}Algorithm_v7", self._descriptors())
 
     def find(self, pointers: Mapping[str, int], workspace: tuple[int, int]) -> list[AlgoPerf]:
         """Return the time of every algorithm, from one run each."""
-        operands, result = self._placed(pointers)
+        operands, result = self._descriptors_and_pointers(pointers)
         tensors = *operands, self.descriptors["conv"], *result
-        return self._listed(f"cudnnFindConvolution{self._direction.stem}AlgorithmEx", tensors, *workspace)
+        return self._perf_entries(f"cudnnFindConvolution{self._direction.stem}AlgorithmEx", tensors, *workspace)
 
     def run(self, algorithm: int, pointers: Mapping[str, int], workspace: tuple[int, int]) -> None:
         """Launch an algorithm once."""
         alpha, beta = self._scales
-        operands, result = self._placed(pointers)
+        operands, result = self._descriptors_and_pointers(pointers)
         arguments = alpha, *operands, self.descriptors["conv"], algorithm, *workspace, beta, *result
         self._library.check(f"cudnnConvolution{self._direction.stem}", self._handle, *arguments)
 
-    def _listed(self, function: str, tensors: Sequence[Handle | int], *workspace: int) -> list[AlgoPerf]:
+    def _perf_entries(self, function: str, tensors: Sequence[Handle | int], *workspace: int) -> list[AlgoPerf]:
         """Call a function and return the entries that it fills in."""
         count = ctypes.c_int()
         perf = (AlgoPerf * MAX_ENTRIES)()
         self._library.check(function, self._handle, *tensors, MAX_ENTRIES, ctypes.byref(count), perf, *workspace)
         return list(perf[: count.value])
 
-    def _described(self) -> tuple[Handle, ...]:
+    def _descriptors(self) -> tuple[Handle, ...]:
         """Return the descriptors of operands, convolution and result, in the order of functions that launch nothing."""
         first, second, result = (self.descriptors[role] for role in self._direction.roles)
         return first, second, self.descriptors["conv"], result
 
-    def _placed(self, pointers: Mapping[str, int]) -> tuple[list[Handle | int], list[Handle | int]]:
+    def _descriptors_and_pointers(self, pointers: Mapping[str, int]) -> tuple[list[Handle | int], list[Handle | int]]:
         """Return the operands' descriptors, each followed by its pointer, and likewise the result's."""
         first, second, result = ((self.descriptors[role], pointers[role]) for role in self._direction.roles)
         return [*first, *second], [*result]
