@@ -16,9 +16,9 @@ from surrogate.features.roofline import compute_us, missing_units, peak_tflops, 
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
-from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
+from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime
 from surrogate.network.training import gradient_exchange
-from surrogate.prediction.results import FLOOR, ROOFLINE, UNMEASURED, Estimate, KernelTime, Selection
+from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -80,9 +80,9 @@ class Predictors:
     ----------
     gpu
         The GPU.
-    algorithms
+    algorithm_predictor
         Ranks the algorithms of problems that have several; None: such problems cannot be predicted.
-    kernels
+    kernel_predictor
         Predicts the time of every other problem.
     paper
         A fitted seer-paper; its trees give the classes of the problems that it was trained for. None: the roofline
@@ -94,17 +94,17 @@ class Predictors:
     """
 
     gpu: Gpu
-    algorithms: "Predictor | None"
-    kernels: "Predictor"
+    algorithm_predictor: "Predictor | None"
+    kernel_predictor: "Predictor"
     paper: "SeerPaper | None" = None
     utilization: float = 1.0
 
     def selections(self, problems: Iterable[NetworkProblem], **limits: Unpack[AlgorithmLimits]) -> Selections:
         """Return the ranked algorithms within the limits for each problem that has several algorithms."""
         with_algorithms = [problem for problem in problems if problem.HAS_ALGORITHMS]
-        if self.algorithms is None or not with_algorithms:
+        if self.algorithm_predictor is None or not with_algorithms:
             return {}
-        return dict(zip(with_algorithms, self.algorithms.select_many(with_algorithms, **limits), strict=True))
+        return dict(zip(with_algorithms, self.algorithm_predictor.select_many(with_algorithms, **limits), strict=True))
 
     def answers(self, problems: Iterable[NetworkProblem], selections: Selections) -> Answers:
         """Return each problem's time: the best algorithm of its selection, or its own kernel's time.
@@ -112,7 +112,7 @@ class Predictors:
         Problems that no candidate can run are left out.
         """
         single = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
-        kernels = self.kernels.kernel_times(single) if single else []
+        kernels = self.kernel_predictor.kernel_times(single) if single else []
         return {
             **{problem: _best_time(choice.estimates[0]) for problem, choice in selections.items() if choice.estimates},
             **{problem: self._kernel_time(problem, kernel) for problem, kernel in zip(single, kernels, strict=True)},
@@ -121,7 +121,7 @@ class Predictors:
     def _kernel_time(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
         """Return the kernel's time; without measurements at least the time at the peak's sustained share."""
         factor = 1.0
-        if kernel.source in UNMEASURED and problem.uses_tensor_cores:
+        if kernel.source in FALLBACK_SOURCES and problem.uses_tensor_cores:
             peak = peak_tflops(self.gpu, problem.dtype, True) * sustained_share(self.gpu)
             factor = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
         time_us, lower_us, upper_us = (factor * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
@@ -199,9 +199,9 @@ class Predictors:
         """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""
         if floors := [problem for problem, answer in answers.items() if answer.source == FLOOR]:
             yield f"{floor_note(floors)}; `seer serving` takes other frameworks' kernels instead"
-        part = self.algorithms.bundle.parts.get(DEFAULT_FAMILY) if self.algorithms else None
+        part = self.algorithm_predictor.bundle.parts.get(DEFAULT_FAMILY) if self.algorithm_predictor else None
         measured = {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
-        others = {_setting(run) for run in selections if run in answers and answers[run].source in UNMEASURED}
+        others = {_setting(run) for run in selections if run in answers and answers[run].source in FALLBACK_SOURCES}
         if measured and others:
             own, other = (", ".join(sorted(map(" ".join, settings))) for settings in (measured, others))
             yield (
@@ -213,8 +213,9 @@ class Predictors:
         """Yield a note on the link over which the GPUs exchange gradients."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            source = self.kernels.kernel_times([with_default_math(all_reduce(2**22, gpus, "fp32"), self.gpu)])[0].source
-            evidence = "the datasheet" if source in UNMEASURED else "measured all-reduces"
+            run = with_default_math(all_reduce(2**22, gpus, "fp32"), self.gpu)
+            source = self.kernel_predictor.kernel_times([run])[0].source
+            evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
             link = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {link}, {gbs:g} GB/s in each direction; their times come from {evidence}"
 
@@ -375,10 +376,8 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
     from surrogate.prediction.shipped import load, load_operators
 
     device = gpu_by_name(gpu)
-    if library in FRAMEWORKS and library not in frameworks_on(device):
-        raise InputError(
-            f"{library} does not run on {device.name}; give --library {' or '.join(frameworks_on(device))}"
-        )
+    if library in FRAMEWORKS and library not in (known := frameworks_on(device)):
+        raise InputError(f"{library} does not run on {device.name}; give --library {' or '.join(known)}")
     algorithms = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
     part = algorithms.bundle.parts.get(DEFAULT_FAMILY)  # None if the GPU's convolutions were never measured
     paper = cast("SeerPaper", part.model) if part and part.fitted.name == "seer-paper" else None

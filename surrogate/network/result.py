@@ -16,7 +16,7 @@ Key = TypeVar("Key", int, str)
 """A batch or a GPU."""
 BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """SEER's classes of kernels by their limit."""
-UNMEASURED = ("similar-gpu", "datasheet", "roofline")
+SOURCES_WITHOUT_GPU_DATA = ("similar-gpu", "datasheet", "roofline")
 """Sources of times that use no measurement on the GPU itself."""
 MIN_MEASURED_PERCENT = 90
 """The headline states the measured share of the time if it is below this many percent."""
@@ -167,7 +167,7 @@ class NetworkTime(TableResult):
     @property
     def measured_share(self) -> float:
         """Share of the time that is predicted from measurements on this GPU; the rest comes from datasheets."""
-        return _share(sum(x.time_us for x in self.layers if x.source not in UNMEASURED), self.kernels_us)
+        return _share(sum(x.time_us for x in self.layers if x.source not in SOURCES_WITHOUT_GPU_DATA), self.kernels_us)
 
     @property
     def kernels_us(self) -> float:

@@ -47,7 +47,7 @@ from surrogate.network.language_step import (
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
 from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, ProblemTime, frameworks_on
-from surrogate.network.result import UNMEASURED
+from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"
@@ -337,7 +337,7 @@ def _time(
     for problem, count in kernels.items():
         answer = answers[problem]
         parts[part_of(problem)] += count * answer.time_us
-        if answer.source in UNMEASURED:
+        if answer.source in SOURCES_WITHOUT_GPU_DATA:
             unmeasured_us += count * (answer.upper_us - answer.time_us)
         if answer.source == ROOFLINE and problem.MULTIPLIES:
             refused = refused or (missing_units(device, problem.dtype, problem.math) or "")

@@ -27,7 +27,7 @@ from surrogate.network.language import (
 from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
-from surrogate.network.result import UNMEASURED
+from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, ServerRow, Serving, Targets, pareto
 
@@ -434,7 +434,8 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
     if steps.half_width > UNMEASURED_WIDTH:
         yield f"{device.name}, {library}: unmeasured kernels are timed from the datasheet, with wide intervals"
     if steps.all_reduce_source and not device.link_gbs:
-        source = "the datasheet" if steps.all_reduce_source in UNMEASURED else "measurements of one machine"
+        is_measured = steps.all_reduce_source not in SOURCES_WITHOUT_GPU_DATA
+        source = "measurements of one machine" if is_measured else "the datasheet"
         yield f"{device.name}: its only known link is PCIe; all-reduce times are from {source}; machines differ"
 
 

@@ -32,7 +32,7 @@ SOURCES = {
 }
 """The sources, in order of preference: `source` of an answer → the origin of its time. The first source that covers a
 candidate gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""
-UNMEASURED = (SIMILAR_GPU, DATASHEET)
+FALLBACK_SOURCES = (SIMILAR_GPU, DATASHEET)
 """Sources of answers for an unmeasured GPU, or for an unmeasured setting on a GPU."""
 TITLE_SUFFIXES = {SIMILAR_GPU: ", from other GPUs", DATASHEET: ", from its datasheet"}
 """Source of a setting → text that the heading adds."""

@@ -1,10 +1,12 @@
 """Gradients summed over several GPUs during the backward pass."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.network import load_predictors
+from surrogate.network import Predictors, load_predictors
 from surrogate.network.read import read_network
 from surrogate.network.training import BUCKET_BYTES, gradient_buckets
 
@@ -58,6 +60,13 @@ def test_the_gradient_of_a_tied_weight_is_complete_after_its_last_use() -> None:
     assert tied.exchange.time_us == pytest.approx(tied.exchange.all_reduce_us)
     assert apart.exchange.all_reduce_us > 1.5 * tied.exchange.all_reduce_us
     assert any("450 GB/s" in note for note in tied.notes)
+
+
+def test_a_note_does_not_call_a_roofline_measured(predictors: Callable[..., Predictors]) -> None:
+    """The fake predictors time every all-reduce by the roofline."""
+    notes = predictors("t4").time(read_network("vgg16", batch=1, training=True, data_parallel=8)).notes
+    (note,) = [note for note in notes if note.startswith("gradients cross PCIe")]
+    assert note.endswith("their times come from the datasheet")
 
 
 def test_the_breakdown_names_the_longest_part() -> None:

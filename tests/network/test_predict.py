@@ -43,7 +43,7 @@ def test_total_time_is_the_sum_of_the_layers(predictors: Callable[..., Predictor
     assert found.samples_per_s == pytest.approx(8e6 / found.total_us)
     assert found.coverage == 5 / 6
     assert [layer.algorithm for layer in found.layers] == ["WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None]
-    assert (fakes.algorithms.query_count, fakes.kernels.query_count) == (2, 1)  # type: ignore[attr-defined]
+    assert (fakes.algorithm_predictor.query_count, fakes.kernel_predictor.query_count) == (2, 1)  # type: ignore[attr-defined]
 
 
 def test_3d_layers_take_longer_and_have_wider_intervals(predictors: Callable[..., Predictors]) -> None:
@@ -73,10 +73,10 @@ def test_convolutions_use_the_default_math_type_of_pytorch(
     """If the GPU has TF32, fp32 runs in TF32 unless the source gives a math type."""
     fakes, queries = predictors(name), []
     monkeypatch.setattr(
-        fakes.algorithms,
+        fakes.algorithm_predictor,
         "select_many",
         lambda problems, **limits: (
-            queries.extend(problems) or predictors(name).algorithms.select_many(problems, **limits)
+            queries.extend(problems) or predictors(name).algorithm_predictor.select_many(problems, **limits)
         ),
     )
     fakes.time(NETWORK)
@@ -91,8 +91,8 @@ def test_products_use_the_default_math_type_of_the_gpu(
     predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str
 ) -> None:
     fakes, queries = predictors(name), []
-    answers = fakes.kernels.kernel_times
-    monkeypatch.setattr(fakes.kernels, "kernel_times", lambda works: queries.extend(works) or answers(works))
+    answers = fakes.kernel_predictor.kernel_times
+    monkeypatch.setattr(fakes.kernel_predictor, "kernel_times", lambda works: queries.extend(works) or answers(works))
     product = gemm(64, 64, 64)
     assert fakes.time(Network("one", (Layer("fc", "Gemm", product),))).layers[0].problem == str(product)
     assert [problem.math for problem in queries] == [math]
@@ -151,7 +151,7 @@ def test_limits_exclude_algorithms_and_layers(predictors: Callable[..., Predicto
     deterministic = predictors().time(network, deterministic=True).layers[0].algorithm
     assert algorithm(str(deterministic), direction="bwd_filter").deterministic
     needs_workspace = predictors()
-    needs_workspace.algorithms.min_workspace = 1  # type: ignore[attr-defined]
+    needs_workspace.algorithm_predictor.min_workspace = 1  # type: ignore[attr-defined]
     limited = needs_workspace.time(network, workspace_limit=0)
     assert [layer.name for layer in limited.layers] == ["r"]
     assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}

@@ -100,7 +100,7 @@ def test_kernels_of_networks_and_traces_equal_the_selections_picks(predictor: Pr
     predictors = load_predictors(predictor.gpu or "")
     pairs = answered(predictor)
     convolutions = {problem: selection for problem, selection in pairs if problem.HAS_ALGORITHMS}
-    if predictors.algorithms is not None:
+    if predictors.algorithm_predictor is not None:
         answers = predictors.answers(convolutions, predictors.selections(convolutions))
         assert len(answers) == len(convolutions) > 5
         for problem, answer in answers.items():

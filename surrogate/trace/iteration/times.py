@@ -100,7 +100,7 @@ class DeviceTimes:
 def answers_of(predictors: Predictors, requested: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedWork | str]":
     """Return the predicted time of every problem, or the missing fact as text."""
     problems = sorted(requested, key=str)
-    lacks = "a model of convolutions" if predictors.algorithms is None else "an algorithm that runs it"
+    lacks = "a model of convolutions" if predictors.algorithm_predictor is None else "an algorithm that runs it"
     answers = predictors.answers(problems, predictors.selections(problems))
     return {
         problem: PredictedWork(answer.time_us, answer.source, answer.half_width, problem.kind) if answer else lacks

@@ -15,7 +15,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import identify, identify_call, uses_tensor_cores
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.network.memory import usable_bytes
-from surrogate.prediction.results import UNMEASURED
+from surrogate.prediction.results import FALLBACK_SOURCES
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events.tables import Floats, Ints, Trace, linked
@@ -418,7 +418,7 @@ def best_convolutions(graph: Graph, setting: WhatIfSetting, value: float | None)
     # Rows are the ratio, its lower end and its upper end; columns are the trace's activities.
     factors = np.ones((3, len(trace.activities)))
     unknown = swapped = 0
-    predictor = setting.predictors(setting.own_gpu).algorithms
+    predictor = setting.predictors(setting.own_gpu).algorithm_predictor
     if predictor is None:
         raise _unmeasured(setting.own_gpu.name)
     ratio_of = cache(partial(_ratio, predictor))
@@ -449,7 +449,7 @@ def _ratio(predictor: "Predictor", conv: NetworkProblem, algorithm: str | None) 
         selection = predictor.select(conv)
     except InputError:
         return None
-    if selection.source in UNMEASURED:
+    if selection.source in FALLBACK_SOURCES:
         raise _unmeasured(selection.gpu)
     candidates = selection.candidates
     traced = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)

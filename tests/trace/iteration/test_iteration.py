@@ -157,10 +157,10 @@ def test_operators_without_a_prediction_are_listed(trace, fake):
     device = found.iterations[0].device_us
     assert found.coverage == pytest.approx(1 - 30 / device)
     assert any("kept as measured: ReluBackward0" in note for note in found.table().notes)
-    without = Predictors(fake.gpu, None, fake.kernels)
+    without = Predictors(fake.gpu, None, fake.kernel_predictor)
     found = iteration_times(trace, times="surrogate", bundle=without)
     assert sum(entry.count for entry in found.unknown if entry.lacks == "a model of convolutions") == 6
-    none = Predictors(fake.gpu, FixedConvs(none=True), fake.kernels)
+    none = Predictors(fake.gpu, FixedConvs(none=True), fake.kernel_predictor)
     found = iteration_times(trace, times="surrogate", bundle=none)
     assert "an algorithm that runs it" in {entry.lacks for entry in found.unknown}
 

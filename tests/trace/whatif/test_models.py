@@ -350,7 +350,7 @@ class FakeAlgorithms:
     def put_into(cls, setting, source="model"):
         convs = cls()
         convs.source = source
-        setting.predictors = lambda device: SimpleNamespace(algorithms=convs, gpu=device)
+        setting.predictors = lambda device: SimpleNamespace(algorithm_predictor=convs, gpu=device)
 
     def select(self, conv):
         times_us = {"WINOGRAD": 100.0, "IMPLICIT_PRECOMP_GEMM": 200.0}

@@ -58,7 +58,7 @@ def answer_us(read: Callable[..., Trace], answer: StepAnswer, name: str = "") ->
     setting = setting_of(profiled, target=answer.target)
     if answer.algorithms_us:
         algorithms = FakeAlgorithms(dict(answer.algorithms_us))
-        setting.predictors = lambda device: SimpleNamespace(convs=algorithms, algorithms=algorithms, gpu=device)
+        setting.predictors = lambda device: SimpleNamespace(algorithm_predictor=algorithms, gpu=device)
     text = f"{name}={answer.value:g}" if name and answer.value else name
     graph = graph_of(profiled.trace, profiled.layers)
     return evaluate(graph, [what_if(text)], setting)[0].predicted_us if name else simulate(graph).per_iteration_us
