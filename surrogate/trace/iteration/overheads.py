@@ -1,4 +1,4 @@
-"""Read a trace's host work as a sequence of units, and measure overheads that other traces can use, kept as JSON.
+"""Read a trace's host work as a sequence of host steps, and measure overheads that other traces can use, kept as JSON.
 
 The measured facts of a machine are the host overheads T1 to T5 of operators (Lin et al.) and the models of collectives.
 A collective model gives time against message size; it is fitted on collectives that were measured without their waits.
@@ -27,17 +27,17 @@ from surrogate.trace.events.tables import Ints, Trace, enclosing, with_ancestors
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
 """Matches ranges around many operators that older profilers write as operators themselves."""
 LOADER = re.compile(r"^enumerate\(DataLoader\)")
-LAUNCHES = (events.LAUNCH, events.GRAPH_LAUNCH, events.COPY_CALL, events.MEMSET_CALL)
+LAUNCH_KINDS = (events.LAUNCH, events.GRAPH_LAUNCH, events.COPY_CALL, events.MEMSET_CALL)
 _NUMBER = re.compile(r"\d+")
-_ACTIONS = (*LAUNCHES, events.SYNC_CALL, events.WAIT_CALL)
+_ACTIONS = (*LAUNCH_KINDS, events.SYNC_CALL, events.WAIT_CALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """A runtime call that changes a clock: a launch, a synchronisation, or a wait of one stream for another.
 
-    ``activities`` are rows of ``trace.activities`` in the order of their start. ``joins`` is True if the host waits for
-    the copy; ``blocked_us`` is the part of the call's own time that it waits.
+    ``activities`` are rows of ``trace.activities`` in the order of their start. ``host_waits`` is True if the host
+    waits for the copy; ``blocked_us`` is the part of the call's own time that it waits.
     """
 
     call: int
@@ -46,20 +46,20 @@ class Action:
     start_ns: int
     end_ns: int
     activities: tuple[int, ...] = ()
-    joins: bool = False
+    host_waits: bool = False
     blocked_us: float = 0.0
 
     @property
     def launches(self) -> bool:
         """Whether the call puts work on the device."""
-        return self.kind in LAUNCHES
+        return self.kind in LAUNCH_KINDS
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class HostStep:
     """One step of the host: an outermost operator, an input wait, or a call outside operators.
 
-    ``row`` is its row in ``trace.ranges`` (-1 for a single call), ``parent`` the range around it. Units with the same
+    ``row`` is its row in ``trace.ranges`` (-1 for a single call), ``parent`` the range around it. Steps with the same
     thread and parent are neighbours. ``events_ns`` are the starts of the traced events inside, without launches.
     """
 
@@ -82,7 +82,7 @@ class Unit:
 
     @property
     def activities(self) -> list[int]:
-        """Rows of the device activities that the unit launches."""
+        """Rows of the device activities that the step launches."""
         return [row for action in self.actions for row in action.activities]
 
     @property
@@ -91,49 +91,49 @@ class Unit:
         return (self.end_ns - self.start_ns) / 1e3
 
     def events_between(self, first_ns: int, last_ns: int) -> int:
-        """Return the number of traced events inside the unit that start in ``[first_ns, last_ns)``."""
+        """Return the number of traced events inside the step that start in ``[first_ns, last_ns)``."""
         return bisect_left(self.events_ns, last_ns) - bisect_left(self.events_ns, first_ns)
 
 
 @dataclass(frozen=True)
 class HostWork:
-    """All units of a trace in the order of their start; ``unattached`` are the activities that no unit launched."""
+    """All steps of a trace in the order of their start; ``unattached`` are the activities that no step launched."""
 
-    units: tuple[Unit, ...]
+    steps: tuple[HostStep, ...]
     iterations: tuple[Iteration, ...]
     unattached: tuple[int, ...]
 
     @cached_property
-    def by_iteration(self) -> dict[int, list[Unit]]:
-        """Position of an iteration (-1: none) → its units."""
-        units: dict[int, list[Unit]] = defaultdict(list)
-        for unit in self.units:
-            units[unit.iteration].append(unit)
-        return units
+    def by_iteration(self) -> dict[int, list[HostStep]]:
+        """Position of an iteration (-1: none) → its steps."""
+        steps: dict[int, list[HostStep]] = defaultdict(list)
+        for step in self.steps:
+            steps[step.iteration].append(step)
+        return steps
 
 
 def host_work(trace: Trace) -> HostWork:
-    """Return the units of ``trace``. An operator inside another operator belongs to the outer one's unit."""
+    """Return the steps of ``trace``. An operator inside another operator belongs to the outer one's step."""
     every = iterations(trace)
     of_range, of_call, _ = iteration_of(every, trace)
     owner = _owners(trace)
     actions, unattached = _actions(trace)
     by_owner: dict[int, list[Action]] = defaultdict(list)
     inside_ns: dict[int, list[int]] = defaultdict(list)
-    units: list[Unit] = []
+    steps: list[HostStep] = []
     calls, ranges = trace.calls, trace.ranges
     for row in range(len(calls)):
         around = int(calls.range[row])
-        unit_row = int(owner[around]) if around >= 0 else -1
+        step_row = int(owner[around]) if around >= 0 else -1
         action = actions.get(row)
-        if unit_row >= 0:
+        if step_row >= 0:
             if action is not None:
-                by_owner[unit_row].append(action)
+                by_owner[step_row].append(action)
             if action is None or not action.launches:
-                inside_ns[unit_row].append(int(calls.start_ns[row]))
+                inside_ns[step_row].append(int(calls.start_ns[row]))
         elif action is not None:
             place = int(calls.thread[row]), action.start_ns, action.end_ns, -1, around, int(of_call[row])
-            units.append(Unit(action.name, *place, False, False, (action,), ()))
+            steps.append(HostStep(action.name, *place, False, False, (action,), ()))
     for row in np.flatnonzero((owner >= 0) & (owner != np.arange(len(ranges)))).tolist():
         inside_ns[int(owner[row])].append(int(ranges.start_ns[row]))
     for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():
@@ -145,17 +145,17 @@ def host_work(trace: Trace) -> HostWork:
         times = int(ranges.thread[row]), int(ranges.start_ns[row]), int(ranges.end_ns[row])
         place = row, int(ranges.parent[row]), int(of_range[row])
         inside = tuple(by_owner[row]), tuple(sorted(inside_ns[row]))
-        units.append(Unit(label, *times, *place, is_input, is_operator, *inside))
-    units.sort(key=lambda unit: (unit.start_ns, -unit.end_ns))
-    return HostWork(tuple(units), every, unattached)
+        steps.append(HostStep(label, *times, *place, is_input, is_operator, *inside))
+    steps.sort(key=lambda step: (step.start_ns, -step.end_ns))
+    return HostWork(tuple(steps), every, unattached)
 
 
 def _owners(trace: Trace) -> Ints:
-    """Return for every range the row of its unit, -1 for a range around units."""
+    """Return for every range the row of its step, -1 for a range around steps."""
     ranges = trace.ranges
     is_wrapper, is_loader = trace.name_matches(ranges, WRAPPER.match), trace.name_matches(ranges, LOADER.match)
-    is_unit = ((ranges.kind == events.OPERATOR) & ~is_wrapper) | is_loader
-    owner = enclosing(ranges, is_unit, outermost=True)
+    is_host_step = ((ranges.kind == events.OPERATOR) & ~is_wrapper) | is_loader
+    owner = enclosing(ranges, is_host_step, outermost=True)
     action_ranges = trace.calls.range[np.isin(trace.calls.kind, _ACTIONS)]
     filled = with_ancestors(ranges, np.concatenate([np.flatnonzero(owner >= 0), action_ranges, ranges.parent]))
     # An empty annotation is host work without an operator, such as a module's bookkeeping.
@@ -184,7 +184,7 @@ def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
     calls, activities = trace.calls, trace.activities
     start = int(calls.start_ns[row])
     end = int(calls.end_ns[row])
-    joins = False
+    host_waits = False
     blocked = 0
     for activity in launched:
         if activities.kind[activity] != events.COPY:
@@ -192,11 +192,11 @@ def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
         copied = int(activities.end_ns[activity])
         pageable = "Pageable" in trace.name_of(activities, activity) and copied <= end
         if activities.copy_kind[activity] == events.TO_HOST or pageable:
-            joins = True
+            host_waits = True
             blocked = max(blocked, min(copied, end) - start)
     # A call of unknown name that launched something is a launch.
     kind = int(calls.kind[row]) if calls.kind[row] in _ACTIONS else events.LAUNCH
-    return Action(row, trace.name_of(calls, row), kind, start, end, launched, joins, max(blocked, 0) / 1e3)
+    return Action(row, trace.name_of(calls, row), kind, start, end, launched, host_waits, max(blocked, 0) / 1e3)
 
 
 SegmentTime = tuple[float, int]
@@ -205,7 +205,7 @@ SegmentTime = tuple[float, int]
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The parts of a unit: ``first`` is T2 (the whole unit without launches), ``between`` T5, ``last`` T3; ``launches``
+    """The parts of a step: ``first`` is T2 (the whole step without launches), ``between`` T5, ``last`` T3; ``launches``
     with T4 in µs.
     """
 
@@ -215,28 +215,28 @@ class Segments:
     launches: tuple[tuple[Action, float], ...]
 
 
-def segments(unit: Unit) -> Segments:
-    """Return the parts of ``unit`` as traced, without the time of waits, which depends on the device.
+def segments(step: HostStep) -> Segments:
+    """Return the parts of ``step`` as traced, without the time of waits, which depends on the device.
 
-    The part that ends the unit also contains the unit's own event.
+    The part that ends the step also contains the step's own event.
     """
-    launches = unit.launches
+    launches = step.launches
     if not launches:
-        return Segments(_part(unit, unit.start_ns, unit.end_ns, 1), (), (0.0, 0), ())
-    first = _part(unit, unit.start_ns, launches[0].start_ns)
-    last = _part(unit, launches[-1].end_ns, unit.end_ns, 1)
-    between = tuple(_part(unit, before.end_ns, after.start_ns) for before, after in pairwise(launches))
+        return Segments(_part(step, step.start_ns, step.end_ns, 1), (), (0.0, 0), ())
+    first = _part(step, step.start_ns, launches[0].start_ns)
+    last = _part(step, launches[-1].end_ns, step.end_ns, 1)
+    between = tuple(_part(step, before.end_ns, after.start_ns) for before, after in pairwise(launches))
     calls = tuple((call, max((call.end_ns - call.start_ns) / 1e3 - call.blocked_us, 0.0)) for call in launches)
     return Segments(first, between, last, calls)
 
 
-def _part(unit: Unit, start_ns: int, end_ns: int, own_events: int = 0) -> SegmentTime:
+def _part(step: HostStep, start_ns: int, end_ns: int, own_events: int = 0) -> SegmentTime:
     waiting = sum(
         max(min(action.end_ns, end_ns) - max(action.start_ns, start_ns), 0)
-        for action in unit.actions
+        for action in step.actions
         if action.kind == events.SYNC_CALL
     )
-    return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns) + own_events
+    return max(end_ns - start_ns - waiting, 0) / 1e3, step.events_between(start_ns, end_ns) + own_events
 
 
 CollectiveModels = Mapping[str, CollectiveModel]
@@ -262,7 +262,7 @@ not in the paper: ``edge`` is the gap between operators that are not neighbours,
 another.
 """
 SCHEMA = 1
-_LAUNCHES = " | launches: "
+_LAUNCH_COUNT_SEPARATOR = " | launches: "
 
 
 class Mean(NamedTuple):
@@ -319,57 +319,57 @@ class Overheads:
 
 
 def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | None = None) -> Overheads:
-    """Return the overheads of the units of ``work``, or only of the iterations (positions) in ``keep``.
+    """Return the overheads of the steps of ``work``, or only of the iterations (positions) in ``keep``.
 
     Outliers are dropped per operator and over all operators: samples outside the quartiles ± 1.5 times their distance.
     A sample that is negative without the profiler's cost counts as 0.
     """
     samples: Samples = defaultdict(list)
     kept_iterations = None if keep is None else set(keep)
-    last: dict[int, Unit] = {}
-    for unit in work.units:
-        if kept_iterations is None or unit.iteration in kept_iterations:
-            _add_gap_samples(unit, last, samples)
-            if not unit.is_input:
-                _add_unit_samples(unit, segments(unit), samples)
-        last[unit.thread] = unit
-    host_names = {unit.name for unit in work.units if not unit.is_operator}
+    last: dict[int, HostStep] = {}
+    for step in work.steps:
+        if kept_iterations is None or step.iteration in kept_iterations:
+            _add_gap_samples(step, last, samples)
+            if not step.is_input:
+                _add_step_samples(step, segments(step), samples)
+        last[step.thread] = step
+    host_names = {step.name for step in work.steps if not step.is_operator}
     overall: Samples = defaultdict(list)
     for (kind, name), values in samples.items():
         # The time of an annotation without operators is no evidence for operators.
-        if _LAUNCHES not in name and not (kind == "alone" and name in host_names):
+        if _LAUNCH_COUNT_SEPARATOR not in name and not (kind == "alone" and name in host_names):
             overall[kind, ""] += values
     means = {key: trimmed_mean(values) for key, values in {**samples, **overall}.items()}
     return Overheads(means, (source,) if source else ())
 
 
-def _add_gap_samples(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
+def _add_gap_samples(step: HostStep, last: Mapping[int, HostStep], samples: Samples) -> None:
     """Add T1 between neighbouring operators, or the hand-over if another thread stopped last."""
-    before = last.get(unit.thread)
-    previous_thread = handed_over(unit, {thread: unit.end_ns for thread, unit in last.items()})
+    before = last.get(step.thread)
+    previous_thread = handover_thread(step, {thread: step.end_ns for thread, step in last.items()})
     if previous_thread is not None:
-        samples["handover", ""].append((unit.start_ns - last[previous_thread].end_ns) / 1e3)
-    elif before is not None and before.iteration == unit.iteration:
-        gap_us = (unit.start_ns - before.end_ns) / 1e3
-        if before.parent != unit.parent:
-            samples["edge", unit.name].append(max(gap_us, 0.0))
+        samples["handover", ""].append((step.start_ns - last[previous_thread].end_ns) / 1e3)
+    elif before is not None and before.iteration == step.iteration:
+        gap_us = (step.start_ns - before.end_ns) / 1e3
+        if before.parent != step.parent:
+            samples["edge", step.name].append(max(gap_us, 0.0))
         elif NEIGHBOUR_GAP_US[0] <= gap_us <= NEIGHBOUR_GAP_US[1]:
-            samples["t1", unit.name].append(gap_us - EVENT_US)
+            samples["t1", step.name].append(gap_us - EVENT_US)
 
 
-def _add_unit_samples(unit: Unit, parts: Segments, samples: Samples) -> None:
+def _add_step_samples(step: HostStep, parts: Segments, samples: Samples) -> None:
     def without_tracing_us(part: tuple[float, int]) -> float:
         return max(part[0] - EVENT_US * part[1], 0.0)
 
     if not parts.launches:
-        samples["alone", unit.name].append(without_tracing_us(parts.first))
+        samples["alone", step.name].append(without_tracing_us(parts.first))
         return
     count = len(parts.launches)
-    for name in (unit.name, finer_name(unit.name, count)):
+    for name in (step.name, finer_name(step.name, count)):
         samples["t2", name].append(without_tracing_us(parts.first))
         samples["t3", name].append(without_tracing_us(parts.last))
     for position, part in enumerate(parts.between):
-        for name in (unit.name, finer_name(unit.name, count, position)):
+        for name in (step.name, finer_name(step.name, count, position)):
             samples["t5", name].append(without_tracing_us(part))
     for action, call_us in parts.launches:
         samples["t4", action.name].append(call_us)
@@ -377,16 +377,16 @@ def _add_unit_samples(unit: Unit, parts: Segments, samples: Samples) -> None:
 
 def finer_name(name: str, launches: int, after: int | None = None) -> str:
     """Return the name of an operator with that many launches, or of the gap after its launch ``after`` (from 0)."""
-    return f"{name}{_LAUNCHES}{launches}" + ("" if after is None else f" after {after + 1}")
+    return f"{name}{_LAUNCH_COUNT_SEPARATOR}{launches}" + ("" if after is None else f" after {after + 1}")
 
 
-def handed_over(unit: Unit, ends_ns: Mapping[int, int]) -> int | None:
-    """Return the thread that ``unit``'s thread waited for: the last one that stopped before the unit starts.
+def handover_thread(step: HostStep, ends_ns: Mapping[int, int]) -> int | None:
+    """Return the thread that ``step``'s thread waited for: the last one that stopped before the step starts.
 
-    The answer is None if the unit's own thread stopped last.
+    The answer is None if the step's own thread stopped last.
     """
-    own_end = ends_ns.get(unit.thread, -1)
-    stopped = {thread: end for thread, end in ends_ns.items() if own_end < end <= unit.start_ns}
+    own_end = ends_ns.get(step.thread, -1)
+    stopped = {thread: end for thread, end in ends_ns.items() if own_end < end <= step.start_ns}
     return max(stopped, key=lambda thread: stopped[thread]) if stopped else None
 
 

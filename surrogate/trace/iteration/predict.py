@@ -37,11 +37,11 @@ from surrogate.trace.iteration.overheads import (
     EVENT_US,
     NEIGHBOUR_GAP_US,
     Action,
+    HostStep,
     HostWork,
     Overheads,
-    Unit,
     finer_name,
-    handed_over,
+    handover_thread,
     host_work,
     measure_overheads,
     segments,
@@ -73,9 +73,9 @@ class StreamClocks:
         The factor on the recorded time of loading data.
     host_us, device_us, collective_us
         The clocks of the threads, of the streams, and of the collectives.
-    latest_us
+    last_arrival_us
         The times at which the last of several ranks reaches each collective.
-    reached_us
+    arrival_us
         The times at which this rank reaches each collective, in order.
     """
 
@@ -90,8 +90,8 @@ class StreamClocks:
     host_us: dict[int, float] = field(default_factory=dict)
     device_us: dict[int, float] = field(default_factory=dict)
     collective_us: float = 0.0
-    latest_us: Sequence[float] = ()
-    reached_us: list[float] = field(default_factory=list)
+    last_arrival_us: Sequence[float] = ()
+    arrival_us: list[float] = field(default_factory=list)
     _ends_ns: dict[int, int] = field(default_factory=dict)
     _parents: dict[int, int] = field(default_factory=dict)
     _last_stream: dict[int, int] = field(default_factory=dict)
@@ -112,58 +112,58 @@ class StreamClocks:
         """The latest clock of host and device."""
         return max(self.host_now_us, self.device_now_us)
 
-    def run(self, units: Iterable[Unit]) -> None:
-        """Advance the clocks by ``units``, in their order."""
-        for unit in units:
-            self.step(unit)
+    def run(self, steps: Iterable[HostStep]) -> None:
+        """Advance the clocks by ``steps``, in their order."""
+        for step in steps:
+            self.advance(step)
 
-    def unit_host_us(self, unit: Unit, overheads: Overheads) -> float:
-        """Return the host's time of one unit, with clocks that start at 0 and a device without gaps and tails."""
+    def host_step_us(self, step: HostStep, overheads: Overheads) -> float:
+        """Return the host's time of one step, with clocks that start at 0 and a device without gaps and tails."""
         clocks = StreamClocks(overheads, self.time_us, self.stream, self.collective, gap_us=0.0, tail_us=0.0)
-        clocks.step(unit)
+        clocks.advance(step)
         return clocks.host_now_us
 
-    def step(self, unit: Unit) -> None:
-        """Advance the clocks by one unit.
+    def advance(self, step: HostStep) -> None:
+        """Advance the clocks by one step.
 
-        The host's clock grows by T1 + T2, by T4 for each launch with T5 between launches, and by T3. A unit without a
+        The host's clock grows by T1 + T2, by T4 for each launch with T5 between launches, and by T3. A step without a
         launch adds T1 and its own time.
         """
-        thread = unit.thread
-        previous_thread = handed_over(unit, self._ends_ns)
+        thread = step.thread
+        previous_thread = handover_thread(step, self._ends_ns)
         cpu = self.host_us.get(thread, 0.0)
         if previous_thread is not None:
             cpu = max(cpu, self.host_us[previous_thread]) + self.overheads.us("handover", "")
         else:
-            is_neighbour = self._parents.get(thread, unit.parent) == unit.parent
-            cpu += self.overheads.us("t1" if is_neighbour else "edge", unit.name) + self.event_us * is_neighbour
-        self._parents[thread] = unit.parent
-        self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), unit.end_ns)
-        if unit.is_input:
+            is_neighbour = self._parents.get(thread, step.parent) == step.parent
+            cpu += self.overheads.us("t1" if is_neighbour else "edge", step.name) + self.event_us * is_neighbour
+        self._parents[thread] = step.parent
+        self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), step.end_ns)
+        if step.is_input:
             # The time of loading data is an input of the model, like the kernels' times.
-            self.host_us[thread] = cpu + self.loading * unit.time_us
+            self.host_us[thread] = cpu + self.loading * step.time_us
         else:
-            self.host_us[thread] = self._operator(unit, cpu)
+            self.host_us[thread] = self._operator(step, cpu)
 
-    def _operator(self, unit: Unit, cpu: float) -> float:
+    def _operator(self, step: HostStep, cpu: float) -> float:
         us = self.overheads.us
-        name = unit.name
-        parts = segments(unit)
-        collective = any(self.collective[row] for row in unit.activities)
+        name = step.name
+        parts = segments(step)
+        collective = any(self.collective[row] for row in step.activities)
         count = len(parts.launches)
         launched = 0
         finer = finer_name(name, count)
         cpu += us("t2", name, finer) if count else us("alone", name)
         cpu += self.event_us * parts.first[1]
-        for action in unit.actions:
+        for action in step.actions:
             if not action.launches:
-                cpu = self._wait(unit.thread, action, cpu, collective)
+                cpu = self._wait(step.thread, action, cpu, collective)
                 continue
             if launched:
                 cpu += us("t5", name, finer_name(name, count, launched - 1))
                 cpu += self.event_us * parts.between[launched - 1][1]
             launched += 1
-            cpu = self._launch(unit.thread, action, cpu)
+            cpu = self._launch(step.thread, action, cpu)
         return cpu + (us("t3", name, finer) + self.event_us * parts.last[1] if count else 0.0)
 
     def _launch(self, thread: int, action: Action, cpu: float) -> float:
@@ -179,9 +179,9 @@ class StreamClocks:
                 self._join_collectives()
                 compute = max(self.device_us.values(), default=0.0)
                 start = max(self.collective_us + self.gap_us, compute + self.gap_us, ready)
-                self.reached_us.append(start)
-                if len(self.reached_us) <= len(self.latest_us):
-                    start = max(start, self.latest_us[len(self.reached_us) - 1])
+                self.arrival_us.append(start)
+                if len(self.arrival_us) <= len(self.last_arrival_us):
+                    start = max(start, self.last_arrival_us[len(self.arrival_us) - 1])
                 end = self.collective_us = start + time_us + self.tail_us
             else:
                 start = max(self.device_us.get(stream, -self.gap_us) + self.gap_us, ready)
@@ -189,7 +189,7 @@ class StreamClocks:
             self._last_stream[thread] = stream
         if action.activities:
             ready = self._queue(self.stream[action.activities[-1]], ready, end)
-        return max(ready, end) if action.joins else ready
+        return max(ready, end) if action.host_waits else ready
 
     def _queue(self, stream: int, cpu: float, end: float) -> float:
         """Return the host's clock after it has waited for the oldest of `QUEUE` unfinished launches."""
@@ -258,7 +258,7 @@ class IterationTime:
     coverage
         Predicted share of the device time; 1 if measured times were requested.
     host_coverage
-        Share of host units with overheads of their own name.
+        Share of host steps with overheads of their own name.
     """
 
     index: int
@@ -435,7 +435,7 @@ def replay_trace(
     if not len(trace.activities):
         raise InputError(f"{trace.source}: {NO_DEVICE}")
     work = host_work(trace)
-    if not any(unit.iteration >= 0 for unit in work.units):
+    if not any(step.iteration >= 0 for step in work.steps):
         raise InputError(f"{trace.source}: holds no operators or launches; record the host's operators, too")
     overheads_of, shared_overheads = _overheads(work, trace.source, overheads, leave_one_out)
     target = _target(trace, times, gpu, batch)
@@ -570,7 +570,7 @@ def _notes(replay: "IterationReplay") -> tuple[str, ...]:
     if replay.times.parts:
         notes.append("activities that could not be predicted change like kernels of the same name, or like copies")
     collective_rows = np.flatnonzero(kernel_times.collectives(trace))
-    if not replay.latest_us and any(
+    if not replay.last_arrival_us and any(
         replay.times.source[row] != kernel_times.MEASURED for row in collective_rows.tolist()
     ):
         notes.append("predicted collectives contain no wait for other ranks; give the traces of all ranks together")
@@ -583,8 +583,8 @@ class IterationReplay:
 
     ``comparable`` is True if the predicted iterations are those that were measured. ``result_fields`` are fields of
     the result; ``loading`` is the target batch divided by the recorded one. If the trace is one of several ranks,
-    ``latest_us`` are the times at which the last rank reaches each collective, with the profiler's cost (True) and
-    without it (False).
+    ``last_arrival_us`` are the times at which the last rank reaches each collective, with the profiler's cost (True)
+    and without it (False).
     """
 
     trace: Trace
@@ -593,7 +593,7 @@ class IterationReplay:
     overheads_of: list[Overheads]
     comparable: bool
     result_fields: Mapping[str, Any]
-    latest_us: Mapping[bool, Sequence[float]] = field(default_factory=dict)
+    last_arrival_us: Mapping[bool, Sequence[float]] = field(default_factory=dict)
     loading: float = 1.0
 
     def result(self, iteration: int | None = None) -> IterationTimes:
@@ -611,12 +611,12 @@ class IterationReplay:
             **self.result_fields,
         )
 
-    def _units(self, chosen: Sequence[int]) -> list[Unit]:
-        return [unit for position in chosen for unit in self.work.by_iteration[position]]
+    def _steps(self, chosen: Sequence[int]) -> list[HostStep]:
+        return [step for position in chosen for step in self.work.by_iteration[position]]
 
     def activities(self, chosen: Sequence[int]) -> frozenset[int]:
         """Return the rows of the device activities that the iterations in ``chosen`` launch."""
-        return frozenset(row for unit in self._units(chosen) for row in unit.activities)
+        return frozenset(row for step in self._steps(chosen) for row in step.activities)
 
     def rows(self, chosen: Sequence[int]) -> tuple[IterationTime, ...]:
         """Return the times of the iterations in ``chosen`` (positions), each after the iterations before it."""
@@ -629,12 +629,12 @@ class IterationReplay:
         If the whole trace is one iteration, its time ends when the device ends.
         """
         clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
-        clocks.latest_us = self.latest_us.get(traced, ())
+        clocks.last_arrival_us = self.last_arrival_us.get(traced, ())
         clocks.loading = self.loading
         times, start = [], 0.0
         for position, iteration in enumerate(self.work.iterations):
             clocks.overheads = self.overheads_of[position]
-            clocks.run(self._units([position]))
+            clocks.run(self._steps([position]))
             end = clocks.now_us if iteration.by == "whole" else clocks.host_now_us
             times.append(end - start)
             start = end
@@ -642,16 +642,16 @@ class IterationReplay:
 
     def _row(self, position: int, predicted_us: float, unprofiled_us: float) -> IterationTime:
         iteration, overheads = self.work.iterations[position], self.overheads_of[position]
-        units = self._units([position])
+        steps = self._steps([position])
         clocks = clocks_for(self.trace, overheads, self.times.time_us)
         clocks.loading = self.loading
-        clocks.run(units)
-        rows = [row for unit in units for row in unit.activities]
+        clocks.run(steps)
+        rows = [row for step in steps for row in step.activities]
         device = self.times.time_us[rows]
         busy = float(device.sum())
         # If no prediction is missing, measured times were requested; else they replace missing predictions.
         is_missing = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
-        with_samples = sum(unit.is_input or overheads.has_samples(unit.name) for unit in units)
+        with_samples = sum(step.is_input or overheads.has_samples(step.name) for step in steps)
         measured_us, device_us = iteration.time_us, self.trace.activities.time_us
         predicted_device_us = float(device[~np.array(is_missing, np.bool_)].sum())
         return IterationTime(
@@ -665,10 +665,10 @@ class IterationReplay:
             host_us=clocks.host_now_us,
             device_us=busy,
             measured_device_us=float(device_us[rows].sum()),
-            input_us=self.loading * sum(unit.time_us for unit in units if unit.is_input),
-            untraced_us=_untraced_us(units),
+            input_us=self.loading * sum(step.time_us for step in steps if step.is_input),
+            untraced_us=_untraced_us(steps),
             coverage=predicted_device_us / busy if busy else 1.0,
-            host_coverage=with_samples / len(units) if units else 1.0,
+            host_coverage=with_samples / len(steps) if steps else 1.0,
         )
 
     def operators(self, chosen: Sequence[int]) -> tuple[OperatorRow, ...]:
@@ -679,11 +679,11 @@ class IterationReplay:
         measured, predicted = self.trace.activities.time_us, self.times.time_us
         # With device times of 0 only the host's T1 to T5 remain.
         idle = clocks_for(self.trace, self.overheads_of[0], np.zeros_like(predicted))
-        for unit in self._units(chosen):
-            rows = unit.activities
-            host = idle.unit_host_us(unit, self.overheads_of[unit.iteration])
-            sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
-            sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
+        for step in self._steps(chosen):
+            rows = step.activities
+            host = idle.host_step_us(step, self.overheads_of[step.iteration])
+            sums[step.name] += [1, len(step.launches), host, measured[rows].sum(), predicted[rows].sum()]
+            sources[step.name].update(dict.fromkeys(self.times.source[row] for row in rows))
         table = []
         for name, values in sums.items():
             calls, launches, host, before, after = (values / len(chosen)).tolist()
@@ -692,14 +692,14 @@ class IterationReplay:
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
 
 
-def _untraced_us(units: Sequence[Unit]) -> float:
-    last: dict[int, Unit] = {}
+def _untraced_us(steps: Sequence[HostStep]) -> float:
+    last: dict[int, HostStep] = {}
     total = 0
-    for unit in units:
-        before = last.get(unit.thread)
+    for step in steps:
+        before = last.get(step.thread)
         others = max((other.end_ns for other in last.values()), default=0)
-        if before is not None and before.parent == unit.parent:
-            gap = unit.start_ns - max(before.end_ns, others)  # work of another thread is not a gap
+        if before is not None and before.parent == step.parent:
+            gap = step.start_ns - max(before.end_ns, others)  # work of another thread is not a gap
             total += gap if gap > NEIGHBOUR_GAP_US[1] * 1e3 else 0
-        last[unit.thread] = unit
+        last[step.thread] = step
     return total / 1e3

@@ -108,10 +108,10 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     without_waits_us = [(model_times_us.get(index), us) for index, us in enumerate(shortest_us.tolist())]
     replays = [_without_waits(replay, members, without_waits_us) for replay, members in zip(replays, rows, strict=True)]
     starts = _starts(replays, rows)
-    meetings = {traced: _meetings(replays, starts, traced=traced) for traced in (True, False)}
-    waits = meetings[True][1]
+    arrivals = {traced: _last_arrivals(replays, starts, traced=traced) for traced in (True, False)}
+    waits = arrivals[True][1]
     results = tuple(
-        replace(replay, latest_us={traced: latest - start for traced, (latest, _) in meetings.items()}).result()
+        replace(replay, last_arrival_us={traced: last - start for traced, (last, _) in arrivals.items()}).result()
         for replay, start in zip(replays, starts, strict=True)
     )
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
@@ -161,8 +161,8 @@ def _collectives(replays: Sequence[IterationReplay]) -> list[list[int]]:
     rows = []
     for replay in replays:
         is_collective = collectives(replay.trace)
-        units = (unit for position in range(len(replay.work.iterations)) for unit in replay.work.by_iteration[position])
-        rows.append([row for unit in units for row in unit.activities if is_collective[row]])
+        steps = (step for position in range(len(replay.work.iterations)) for step in replay.work.by_iteration[position])
+        rows.append([row for step in steps for row in step.activities if is_collective[row]])
         if len(rows[-1]) != len(rows[0]):
             raise InputError(
                 f"{replay.trace.source} has {len(rows[-1])} collectives, and {replays[0].trace.source} has"
@@ -217,23 +217,23 @@ def _starts(replays: Sequence[IterationReplay], rows: Sequence[Sequence[int]]) -
     return np.array([np.median(max(ends, key=np.median) - rank_ends) for rank_ends in ends])
 
 
-def _meetings(replays: Sequence[IterationReplay], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
+def _last_arrivals(replays: Sequence[IterationReplay], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
     """Return when the last rank reaches each collective, in µs of the common clock, and how long each rank waits for
     it.
 
     The ranks are replayed again until no arrival changes. Each pass fixes the arrival of at least one more collective.
     """
-    latest: Floats = np.empty(0)
+    last_arrival: Floats = np.empty(0)
     while True:
         clocks = [
-            replace(replay, latest_us={traced: latest - start}).in_sequence(traced=traced)[1]
+            replace(replay, last_arrival_us={traced: last_arrival - start}).in_sequence(traced=traced)[1]
             for replay, start in zip(replays, starts, strict=True)
         ]
-        reached = np.array([clock.reached_us for clock in clocks]) + starts[:, None]
-        before = latest
-        latest = reached.max(axis=0)
-        if len(before) and np.allclose(before, latest, rtol=0, atol=1e-3, equal_nan=True):
-            return latest, latest - reached
+        arrival = np.array([clock.arrival_us for clock in clocks]) + starts[:, None]
+        before = last_arrival
+        last_arrival = arrival.max(axis=0)
+        if len(before) and np.allclose(before, last_arrival, rtol=0, atol=1e-3, equal_nan=True):
+            return last_arrival, last_arrival - arrival
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Builders of units and calls from times in µs."""
+"""Builders of steps and calls from times in µs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from surrogate.trace import events
-from surrogate.trace.iteration.overheads import Action, Mean, Overheads, Unit
+from surrogate.trace.iteration.overheads import Action, HostStep, Mean, Overheads
 from surrogate.trace.iteration.predict import StreamClocks
 
 
@@ -19,7 +19,7 @@ def make_action(
     return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **settings)
 
 
-def make_unit(
+def make_step(
     name: str,
     start: float,
     end: float,
@@ -27,10 +27,10 @@ def make_unit(
     thread: int = 0,
     events: Sequence[float] = (),
     **settings: Any,
-) -> Unit:
+) -> HostStep:
     """Return an operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
     given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **settings}
-    return Unit(
+    return HostStep(
         name,
         thread,
         round(start * 1e3),
@@ -47,8 +47,8 @@ def action() -> Callable[..., Action]:
 
 
 @pytest.fixture(scope="session")
-def unit() -> Callable[..., Unit]:
-    return make_unit
+def step() -> Callable[..., HostStep]:
+    return make_step
 
 
 def fixed(**us: float) -> Overheads:
