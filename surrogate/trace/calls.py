@@ -69,19 +69,19 @@ class CallReader:
     def flops_bytes_dtype(self, row: int) -> tuple[float, float, str] | None:
         """Return FLOPs, bytes and arithmetic dtype of a row's `owner`; None if they cannot be derived."""
         row = self.owner(row)
-        answer = self._once(row, _flops_bytes_dtype) if row >= 0 else None
+        answer = self._cached(row, _flops_bytes_dtype) if row >= 0 else None
         return None if isinstance(answer, UnsupportedError) else answer
 
     def problems(self, row: int) -> tuple[NetworkProblem, ...]:
         """Return the problems that the operator in ``row`` computes. `UnsupportedError` names a missing fact."""
-        answer = self._once(row, problems)
+        answer = self._cached(row, problems)
         if isinstance(answer, UnsupportedError):
             raise answer
         return answer
 
-    def _once(self, row: int, read: Callable[[Call], _Read]) -> _Read | UnsupportedError:
+    def _cached(self, row: int, read: Callable[[Call], _Read]) -> _Read | UnsupportedError:
         """Return ``read`` of the call in ``row``, or the `UnsupportedError` that it raises."""
-        source, output, key, extra = self._record(row)
+        source, output, key, extra = self._argument_source(row)
         if (read, key) not in self._read:
             try:
                 self._read[read, key] = read(self._call(row, source, output, extra))
@@ -89,7 +89,7 @@ class CallReader:
                 self._read[read, key] = reason
         return cast(_Read | UnsupportedError, self._read[read, key])
 
-    def _record(self, row: int) -> tuple[int, Shape | None, Hashable, dict[str, int]]:
+    def _argument_source(self, row: int) -> tuple[int, Shape | None, Hashable, dict[str, int]]:
         """Return the row with the call's arguments, the result's shape, a key of equal calls, and further arguments."""
         ranges, source = self.trace.ranges, row
         if self.trace.name_of(ranges, row) in _HALVES:
@@ -99,11 +99,11 @@ class CallReader:
                 source = -1
         elif row in self._lookups:
             source = self._lookups[row]  # the lookup itself, or the lookup of an update
-        output, extra = self._output(row), self._extra(row, source)
+        output, extra = self._output(row), self._unrecorded_arguments(row, source)
         arguments = (int(column[source]) for column in (ranges.shapes, ranges.types, ranges.inputs))
         return source, output, (int(ranges.name[row]), source < 0, *arguments, output, *extra.items()), extra
 
-    def _extra(self, row: int, source: int) -> dict[str, int]:
+    def _unrecorded_arguments(self, row: int, source: int) -> dict[str, int]:
         """Return arguments that operators do not record: rows per block of a lookup's launch, ranks of a collective."""
         trace, ranges = self.trace, self.trace.ranges
         if row in self._lookups and source >= 0:

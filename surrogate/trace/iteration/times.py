@@ -53,7 +53,7 @@ Group = tuple[tuple[NetworkProblem, ...], tuple[NetworkProblem, ...], list[int]]
 """The problems of an operator, its problems at the new batch, and the activities that it launched."""
 
 
-class PredictedWork(NamedTuple):
+class PredictedTime(NamedTuple):
     """The predicted time of a problem: µs, source, half width of the 90 % interval in log time, kind of problem."""
 
     time_us: float
@@ -83,7 +83,7 @@ class DeviceTimes:
     time_us: Floats
     source: tuple[str, ...]
     reasons: tuple[tuple[int, str], ...] = ()
-    parts: tuple[PredictedWork, ...] = ()
+    parts: tuple[PredictedTime, ...] = ()
 
     @property
     def factor_90(self) -> float:
@@ -97,13 +97,13 @@ class DeviceTimes:
         return exp(sqrt(sum(error**2 for error in errors.values())) / (sum(part.time_us for part in self.parts) or 1.0))
 
 
-def answers_of(predictors: Predictors, requested: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedWork | str]":
+def answers_of(predictors: Predictors, requested: set[NetworkProblem]) -> "dict[NetworkProblem, PredictedTime | str]":
     """Return the predicted time of every problem, or the missing fact as text."""
     problems = sorted(requested, key=str)
     lacks = "a model of convolutions" if predictors.algorithm_predictor is None else "an algorithm that runs it"
     answers = predictors.answers(problems, predictors.selections(problems))
     return {
-        problem: PredictedWork(answer.time_us, answer.source, answer.half_width, problem.kind) if answer else lacks
+        problem: PredictedTime(answer.time_us, answer.source, answer.half_width, problem.kind) if answer else lacks
         for problem, answer in ((problem, answers.get(problem)) for problem in problems)
     }
 
@@ -147,14 +147,14 @@ def predicted_times(
     for problem in target_answers:
         model_us = collective_model_us(collective_models or {}, problem) if isinstance(problem, Collective) else None
         if model_us is not None:
-            target_answers[problem] = PredictedWork(model_us, COLLECTIVE_MODEL, 0.0, problem.kind)
+            target_answers[problem] = PredictedTime(model_us, COLLECTIVE_MODEL, 0.0, problem.kind)
     activities, time_us = trace.activities, trace.activities.time_us.copy()
-    source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
+    source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedTime]()
     drops_penalty = trace_predictors is not None and trace_gpu.vendor != predictors.gpu.vendor == "amd"
     unaligned = trace.name_matches(activities, UNALIGNED.search) & drops_penalty
     for before, after, rows in groups:
-        work = [own_problems[problem] for problem in before], [target_problems[problem] for problem in after]
-        answers = [target_answers[problem] for problem in work[1]]
+        problems = [own_problems[problem] for problem in before], [target_problems[problem] for problem in after]
+        answers = [target_answers[problem] for problem in problems[1]]
         predictions = [answer for answer in answers if not isinstance(answer, str)]
         if len(predictions) < len(answers):
             missing = next(answer for answer in answers if isinstance(answer, str))
@@ -165,11 +165,11 @@ def predicted_times(
         source[rows] = ROOFLINE if ROOFLINE in sources else COLLECTIVE_MODEL if COLLECTIVE_MODEL in sources else MODEL
         if trace_predictors and predictions and not isinstance(after[0], Collective):
             kernels = max(int((activities.kind[rows] == events.KERNEL).sum()), 1)
-            aligned = [own_answers[problem] for problem in work[0]] if unaligned[rows].any() else []
-            aligned_us = sum(answer.time_us if isinstance(answer, PredictedWork) else measured_us for answer in aligned)
+            aligned = [own_answers[problem] for problem in problems[0]] if unaligned[rows].any() else []
+            aligned_us = sum(answer.time_us if isinstance(answer, PredictedTime) else measured_us for answer in aligned)
             own_us = min(measured_us, aligned_us or measured_us)
             parts.append(
-                _transferred(own_us, kernels, (trace_gpu, predictors.gpu), work, (own_answers, target_answers))
+                _transferred(own_us, kernels, (trace_gpu, predictors.gpu), problems, (own_answers, target_answers))
             )
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
         elif ROOFLINE in sources and not isinstance(minimum, str):
@@ -180,7 +180,7 @@ def predicted_times(
     return DeviceTimes(time_us, tuple(source), tuple(reasons), tuple(parts))
 
 
-def _scaled_by_name(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tuple[Gpu, Gpu]) -> PredictedWork:
+def _scaled_by_name(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tuple[Gpu, Gpu]) -> PredictedTime:
     """Scale the ``time_us`` of ``rows`` as other kernels of the same name change, or as copies change."""
     own, target = gpus
     activities = trace.activities
@@ -189,19 +189,19 @@ def _scaled_by_name(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tu
     copy_ratio = np.full(len(sums[0]), own.dram_share * own.dram_gbs / (target.dram_share * target.dram_gbs))
     time_us[lacking] *= np.divide(sums[1], sums[0], out=copy_ratio, where=sums[0] > 0)[activities.name[lacking]]
     half_width = log(UNMEASURED_FACTOR[own.vendor == target.vendor])
-    return PredictedWork(float(time_us[lacking].sum()), RATES, half_width, "unknown")
+    return PredictedTime(float(time_us[lacking].sum()), RATES, half_width, "unknown")
 
 
 def _transferred(
     measured_us: float,
     kernels: int,
     gpus: tuple[Gpu, Gpu],
-    work: tuple[Sequence[NetworkProblem], Sequence[NetworkProblem]],
-    answers: tuple["dict[NetworkProblem, PredictedWork | str]", "dict[NetworkProblem, PredictedWork | str]"],
-) -> PredictedWork:
+    problems: tuple[Sequence[NetworkProblem], Sequence[NetworkProblem]],
+    answers: tuple["dict[NetworkProblem, PredictedTime | str]", "dict[NetworkProblem, PredictedTime | str]"],
+) -> PredictedTime:
     """Return an operator's time on the target GPU, transferred from its time on the GPU of the trace.
 
-    Every pair has the GPU of the trace first. ``work`` are the operator's problems as PyTorch runs them on each GPU.
+    Every pair has the GPU of the trace first. ``problems`` are the operator's, as PyTorch runs them on each GPU.
     The rules, in order:
 
     1. If both GPUs were measured and both predictions are within `SURE_FACTOR`, the measured time is multiplied by the
@@ -219,34 +219,35 @@ def _transferred(
     `SURE_FACTOR`, the ratio of the predictions replaces the ratio of the rates. Rates alone predict a ratio above 4
     between ResNet-50's training on a V100 and on an A100; the published ratio is 2.56.
     """
-    by_gpu = [[answer[problem] for problem in side] for answer, side in zip(answers, work, strict=True)]
-    predictions, kind = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu], work[1][0].kind
+    by_gpu = [[answer[problem] for problem in side] for answer, side in zip(answers, problems, strict=True)]
+    predictions = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu]
+    kind = problems[1][0].kind
     half_widths = [max((answer.half_width for answer in side), default=inf) for side in predictions]
     is_sure = [half_width <= log(SURE_FACTOR) for half_width in half_widths]
     own_measured, target_measured = (
-        len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in predictions
+        len(side) == len(problems[0]) and all(each.source in (MODEL, MEASURED) for each in side) for side in predictions
     )
     # The shortest kernel time on either GPU, scaled down if the operator took less.
     minimum = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
     share = min(measured_us / minimum[0], 1.0)
     predicted = [sum(answer.time_us for answer in side) for side in predictions]
-    uses_matrix_units = [getattr(side[0], "uses_tensor_cores", False) for side in work]
+    uses_matrix_units = [getattr(side[0], "uses_tensor_cores", False) for side in problems]
     same_units = gpus[0].vendor == gpus[1].vendor and len(set(uses_matrix_units)) == 1
     rates_half_width = log(UNMEASURED_FACTOR[same_units])
     same_gpu = gpus[0] == gpus[1]
     if own_measured and target_measured and all(is_sure):
         time_us = max(measured_us * predicted[1] / predicted[0], share * minimum[1])
         half_width = hypot(*half_widths)
-        return PredictedWork(time_us, MODEL, min(half_width, rates_half_width) if same_gpu else half_width, kind)
-    leaves_matrix_units = uses_matrix_units == [True, False] and len(predictions[1]) == len(work[1])
+        return PredictedTime(time_us, MODEL, min(half_width, rates_half_width) if same_gpu else half_width, kind)
+    leaves_matrix_units = uses_matrix_units == [True, False] and len(predictions[1]) == len(problems[1])
     if leaves_matrix_units or (target_measured and is_sure[1]):
-        return PredictedWork(max(predicted[1], share * minimum[1]), MODEL, half_widths[1], kind)
-    if same_gpu and len(predictions[0]) == len(work[0]):
-        return PredictedWork(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
+        return PredictedTime(max(predicted[1], share * minimum[1]), MODEL, half_widths[1], kind)
+    if same_gpu and len(predictions[0]) == len(problems[0]):
+        return PredictedTime(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
     # If the power limit of only one board is known, it is not used: the other board would exceed its peaks.
     limited = all(gpu.tensor_pj_per_flop for gpu in gpus)
     boards = gpus if limited else [replace(gpu, tensor_pj_per_flop=0.0) for gpu in gpus]
-    rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(boards, work, strict=True)]
+    rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(boards, problems, strict=True)]
     ratio = rates[1] / rates[0]
     if own_measured and is_sure[1]:
         ratio = predicted[1] / predicted[0]
@@ -254,7 +255,7 @@ def _transferred(
     if all(predicted):
         # The interval includes the ratio of the predictions, too.
         rates_half_width = max(rates_half_width, abs(log(predicted[1] / predicted[0] / ratio)))
-    return PredictedWork(time_us, RATES, rates_half_width, kind)
+    return PredictedTime(time_us, RATES, rates_half_width, kind)
 
 
 def _at_rates_us(problem: NetworkProblem, gpu: Gpu) -> float:

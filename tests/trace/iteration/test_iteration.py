@@ -18,7 +18,7 @@ from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration.overheads import host_work, measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.times import DeviceTimes, PredictedWork, predicted_times
+from surrogate.trace.iteration.times import DeviceTimes, PredictedTime, predicted_times
 
 KERNEL = {
     "ph": "X",
@@ -143,9 +143,9 @@ def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
 
 def test_errors_of_kernel_kinds_are_independent():
     parts = (
-        PredictedWork(20.0, "rates", 0.4, "a"),
-        PredictedWork(10.0, "rates", 0.1, "a"),
-        PredictedWork(10.0, "model", 1.2, "b"),
+        PredictedTime(20.0, "rates", 0.4, "a"),
+        PredictedTime(10.0, "rates", 0.1, "a"),
+        PredictedTime(10.0, "model", 1.2, "b"),
     )
     assert DeviceTimes(np.ones(3), (), (), parts).factor_90 == pytest.approx(np.exp(np.hypot(9, 12) / 40))
     assert DeviceTimes(np.ones(3), ()).factor_90 == 1
