@@ -7,7 +7,7 @@ import numpy as np
 
 import surrogate.trace.graph.device as device
 import surrogate.trace.graph.host as on_host
-import surrogate.trace.graph.tasks as t
+import surrogate.trace.graph.tasks as tasks
 from surrogate.trace import events
 from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
 from surrogate.trace.events.tables import Ints, Trace, grouped, linked
@@ -64,8 +64,8 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     assembly = _Assembly(trace, layers, main, every_burst, pieces, host, lanes, delays)
     edges = [
         assembly.launch_edges(),
-        assembly.edges_between_activities(t.EVENT_WAIT, by_streams.pairs),
-        assembly.edges_between_activities(t.LANE, branches),
+        assembly.edges_between_activities(tasks.EVENT_WAIT, by_streams.pairs),
+        assembly.edges_between_activities(tasks.LANE, branches),
         *assembly.sync_edges(by_calls.pairs),
         *assembly.handover_edges(),
         *assembly.end_edges(),
@@ -108,7 +108,7 @@ class _Assembly:
         # Column → values for host tasks, device tasks and marks; a single value holds for the whole group.
         columns = {
             "name": (np.where(call >= 0, linked(trace.calls.name, call), host_name), activities.name, mark_name),
-            "kind": (np.where(call >= 0, t.CALL, t.WORK), self._device_kinds(), t.MARK),
+            "kind": (np.where(call >= 0, tasks.CALL, tasks.WORK), self._device_kinds(), tasks.MARK),
             "resource": (
                 np.array([number[x] for x in host.thread.tolist()], np.int64),
                 self.lanes.lane + len(threads),
@@ -131,8 +131,13 @@ class _Assembly:
             name: np.concatenate(list(map(np.broadcast_to, parts, sizes))) for name, parts in columns.items()
         }
         counts = [len(part.src) for part in edges]
+        device_ends_ns = [activities.end_ns[layers.iteration_of_activity == i] for i in range(len(layers.iterations))]
+        lag_ns = [
+            int(ends_ns.max(initial=part.end_ns)) - part.end_ns
+            for ends_ns, part in zip(device_ends_ns, layers.iterations, strict=True)
+        ]
         return Graph(
-            names=(*trace.names, OUTSIDE_RANGES, *t.MARKS),
+            names=(*trace.names, OUTSIDE_RANGES, *tasks.MARKS),
             layers=layers.name,
             resources=(*self._threads(threads), *self._streams()),
             **filled,
@@ -144,27 +149,23 @@ class _Assembly:
             edge_kind=np.repeat([part.kind for part in edges], counts),
             from_start=np.repeat([part.from_start for part in edges], counts),
             iterations=layers.iterations,
+            recorded_lag_us=tuple(time_ns / 1e3 for time_ns in lag_ns),
         )
 
-    def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> t.Coverage:
+    def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> tasks.Coverage:
         """Return the numbers of attached and unattached events (`Graph.coverage`)."""
         activities = self.trace.activities
         count = len(activities)
         without_call = int((activities.call < 0).sum())
         unexplained_us = self.delays.unexplained_us
-        counts = np.bincount(graph.edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
-        of_iteration = self.layers.iteration_of_activity
-        ends_ns = [part.end_ns for part in self.layers.iterations]
-        lag_ns = [
-            int(activities.end_ns[of_iteration == i].max(initial=end_ns)) - end_ns for i, end_ns in enumerate(ends_ns)
-        ]
+        counts = np.bincount(graph.edge_kind, minlength=len(tasks.EDGE_KINDS)).tolist()
         return {
             "attached_pct": 100.0 * (1 - without_call / count) if count else 100.0,
             "host_tasks": len(self.host),
             "device_tasks": count,
             "activities_without_call": without_call,
             "graph_kernels": int((activities.graph_node > 0).sum()),
-            "edges": dict(zip(t.EDGE_KINDS, counts, strict=True)),
+            "edges": dict(zip(tasks.EDGE_KINDS, counts, strict=True)),
             "syncs": by_calls.total,
             "syncs_without_target": by_calls.without_target,
             "waits": by_streams.total,
@@ -173,7 +174,7 @@ class _Assembly:
             "unexplained_us": float(unexplained_us.sum()),
             "launch_latency_us": self.delays.latency_us,
             "dispatch_gap_us": self.delays.typical_gap_us,
-            "device_behind_us": [time_ns / 1e3 for time_ns in lag_ns],
+            "device_behind_us": list(graph.recorded_lag_us),
         }
 
     def _gaps_us(self) -> tuple[Floats, Floats]:
@@ -193,14 +194,14 @@ class _Assembly:
 
     def _threads(self, threads: list[int]) -> list[Resource]:
         used = (self.trace.threads[thread] for thread in threads)
-        return [Resource(t.THREAD, thread.name or f"thread {thread.thread}") for thread in used]
+        return [Resource(tasks.THREAD, thread.name or f"thread {thread.thread}") for thread in used]
 
     def _streams(self) -> list[Resource]:
         resources = []
         for i, stream in enumerate(self.lanes.stream):
             queue = self.trace.streams[stream]
             lane = self.lanes.stream[:i].count(stream)
-            resources.append(Resource(t.STREAM, queue.label + f" branch {lane + 1}" * (lane > 0), queue.device))
+            resources.append(Resource(tasks.STREAM, queue.label + f" branch {lane + 1}" * (lane > 0), queue.device))
         return resources
 
     def _marks(self) -> tuple[Ints, Ints, Ints]:
@@ -212,8 +213,8 @@ class _Assembly:
 
     def _device_kinds(self) -> Ints:
         collective = self.trace.name_matches(self.trace.activities, events.COLLECTIVE_NAME.search)
-        kind = np.array([t.KERNEL, t.COPY, t.MEMSET, t.KERNEL])[self.trace.activities.kind]
-        return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
+        kind = np.array([tasks.KERNEL, tasks.COPY, tasks.MEMSET, tasks.KERNEL])[self.trace.activities.kind]
+        return np.where((kind == tasks.KERNEL) & collective, tasks.COLLECTIVE, kind)
 
     def launch_edges(self) -> _Edges:
         """Return edges from the start of each launch call to the activities that it launched."""
@@ -223,7 +224,7 @@ class _Assembly:
         src = self.host.of_call[call]
         # A driver call inside a runtime call launches later than the runtime call's start.
         inner = (self.trace.calls.start_ns[call] - self.host.start_ns[src]) / 1e3
-        return _Edges(t.LAUNCH, src, rows + len(self.host), self.delays.launch_us[rows] + inner, True)
+        return _Edges(tasks.LAUNCH, src, rows + len(self.host), self.delays.launch_us[rows] + inner, True)
 
     def edges_between_activities(self, kind: int, pairs: device.Pairs) -> _Edges:
         """Return edges of one kind for pairs (activity before, activity after)."""
@@ -237,12 +238,12 @@ class _Assembly:
         call, activity = np.array(pairs, np.int64).reshape(-1, 2).T
         dst = host.of_call[call]
         late = np.minimum((host.start_ns[dst] - self.trace.activities.end_ns[activity]) / 1e3, 0.0)
-        edges = [_Edges(t.SYNC, activity + base, dst, late)]
+        edges = [_Edges(tasks.SYNC, activity + base, dst, late)]
         for after_end in (True, False):
             chosen = [(call, row) for call, (row, at_end) in host.copies.items() if at_end == after_end]
             call, row = np.array(chosen, np.int64).reshape(-1, 2).T
             zeros = np.zeros(len(chosen))
-            edges.append(_Edges(t.SYNC, row + base, host.return_of_call[call], zeros, not after_end))
+            edges.append(_Edges(tasks.SYNC, row + base, host.return_of_call[call], zeros, not after_end))
         return edges
 
     def handover_edges(self) -> list[_Edges]:
@@ -253,12 +254,12 @@ class _Assembly:
         """
         host = self.host
         # Collect the tasks of every thread in time order, and their starts.
-        tasks = {x: (rows, host.start_ns[rows]) for x, rows in grouped(host.thread, np.arange(len(host)))}
+        of_thread = {x: (rows, host.start_ns[rows]) for x, rows in grouped(host.thread, np.arange(len(host)))}
         none = (host.thread[:0], host.thread[:0])
-        on_main, main_ns = tasks.get(self.main, none)
+        on_main, main_ns = of_thread.get(self.main, none)
         edges = []
         for burst in self.bursts:
-            rows, starts = tasks.get(burst.thread, none)
+            rows, starts = of_thread.get(burst.thread, none)
             first, last = np.searchsorted(starts, [burst.start_ns, burst.end_ns + 1])
             inside = rows[first:last]
             inside = inside[host.end_ns[inside] <= burst.end_ns]
@@ -281,7 +282,7 @@ class _Assembly:
         running = bool(self.host.end_ns[src] > time_ns)
         reference = (self.host.start_ns if running else self.host.end_ns)[src]
         lag = np.array([(time_ns - reference) / 1e3])
-        return _Edges(t.HANDOVER, np.array([src]), np.array([dst]), lag, running)
+        return _Edges(tasks.HANDOVER, np.array([src]), np.array([dst]), lag, running)
 
     def end_edges(self) -> list[_Edges]:
         """Return the edges that end the last iteration with the trace, device tasks and other threads included."""
@@ -296,7 +297,7 @@ class _Assembly:
         for i, iteration in enumerate(self.layers.iterations if self.main >= 0 else ()):
             if iteration.end_ns > main_end_ns:
                 mark = np.full(len(last), base + len(stream) + 2 * i + 1)
-                edges.append(_Edges(t.END, np.array(last, np.int64), mark, np.zeros(len(last))))
+                edges.append(_Edges(tasks.END, np.array(last, np.int64), mark, np.zeros(len(last))))
         return edges
 
     def with_marks_in_place(self, graph: Graph) -> Graph:
@@ -304,7 +305,7 @@ class _Assembly:
 
         If a mark comes first, it takes over the offset of that thread.
         """
-        marks = np.flatnonzero(graph.kind == t.MARK)
+        marks = np.flatnonzero(graph.kind == tasks.MARK)
         if not len(marks):
             return graph
         position = np.arange(len(graph), dtype=float)

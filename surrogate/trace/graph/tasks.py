@@ -80,12 +80,14 @@ class Graph:
         The edges.
     iterations
         The iterations of the trace.
+    recorded_lag_us
+        For every iteration, the time that its device tasks continued after its end mark.
     coverage
         Counts of attached and unattached events. ``activities_without_call`` keep their place on their stream but
         follow no launch. ``graph_kernels`` follow the launch of their CUDA graph together. ``attached_pct`` is the
         share of device tasks that follow a launch. ``unexplained_us`` is the time that device tasks waited for events
         that are not in the trace, over 20 µs each; ``unexplained_tasks`` is their number, and a replay keeps this time.
-        ``device_behind_us`` is, for every iteration, the time that its device tasks continued after its end mark.
+        ``device_behind_us`` is `recorded_lag_us`.
     policies
         Resource → policy.
     """
@@ -111,6 +113,7 @@ class Graph:
     lag_us: Floats
     from_start: Mask
     iterations: tuple[Iteration, ...] = ()
+    recorded_lag_us: tuple[float, ...] = ()
     coverage: Coverage = field(default_factory=dict)
     policies: Mapping[int, Policy] = field(default_factory=dict)
 
@@ -246,7 +249,7 @@ class Timeline:
         is_thread = np.array([resource.kind == THREAD for resource in graph.resources])
         rows = np.flatnonzero(~is_thread[graph.resource] & ~graph.removed & (graph.iteration >= 0))
         np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
-        ends_us = marks[:, 1] + np.maximum(behind_us - graph.coverage.get("device_behind_us", 0.0), 0.0)
+        ends_us = marks[:, 1] + np.maximum(behind_us - (graph.recorded_lag_us or 0.0), 0.0)
         mean_us = float(ends_us.max() - marks[0, 0]) / count
         if not self.device_lag_us:
             return mean_us
@@ -256,7 +259,7 @@ class Timeline:
     @property
     def device_lag_us(self) -> float:
         """Growth of the device's recorded lag per iteration, in µs; 0 up to `MIN_LAG_SHARE` of an iteration."""
-        behind_us = self.graph.coverage.get("device_behind_us", ())
+        behind_us = self.graph.recorded_lag_us
         lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
         step_us = sum(part.time_us for part in self.graph.iterations) / max(len(behind_us), 1)
         return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
@@ -299,12 +302,12 @@ def simulate(graph: Graph) -> Timeline:
         If a policy is unknown.
     """
     keys = {resource: _keys(graph, policy) for resource, policy in graph.policies.items() if policy != "recorded"}
-    times = _dispatch(graph, keys) if keys else _sweep(graph)
+    times = _simulate_with_policies(graph, keys) if keys else _simulate_in_order(graph)
     start, end = (np.array(column, dtype=float) for column in times)
     return Timeline(graph, start, end)
 
 
-def _sweep(graph: Graph) -> tuple[list[float], list[float]]:
+def _simulate_in_order(graph: Graph) -> tuple[list[float], list[float]]:
     """Return starts and ends in the graph's order, in which every dependency has a time before it is needed."""
     count = len(graph)
     by_target = np.argsort(graph.dst, kind="stable")
@@ -341,7 +344,7 @@ def _keys(graph: Graph, policy: Policy) -> list[float]:
     return keys[policy].tolist()
 
 
-def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float], list[float]]:
+def _simulate_with_policies(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float], list[float]]:
     """Return starts and ends, event by event in time order. A resource without keys runs its tasks in the graph's
     order.
     """
@@ -428,12 +431,12 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
     if not len(graph):
         return CriticalPath(np.empty(0, np.int64), {}, 0.0)
-    binding = _binding(timeline)
+    deciding = _deciding_dependency(timeline)
     task = int(np.where(graph.removed, -np.inf, end).argmax())
     path = []
     while task >= 0:
         path.append(task)
-        task = int(binding[task])
+        task = int(deciding[task])
     # Only the part of a task before the next task's start is on the path.
     tasks = np.array(path[::-1], dtype=np.int64)
     reach = np.append(start[tasks[1:]], np.inf)
@@ -491,7 +494,7 @@ def bound(path: Mapping[str, float]) -> str | None:
     return max(sums, key=sums.__getitem__) if any(sums.values()) else None
 
 
-def _binding(timeline: Timeline) -> Ints:
+def _deciding_dependency(timeline: Timeline) -> Ints:
     """Return for every task the dependency that determined its start, -1 for none."""
     graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
     before = _ran_before(timeline)
@@ -509,9 +512,9 @@ def _binding(timeline: Timeline) -> Ints:
     # Per task, find the edge that passed last. If the task started later than that, no edge determined it.
     order = np.lexsort((ready, dst))
     last = order[np.append(dst[order][1:] != dst[order][:-1], True)] if len(order) else order
-    binding = np.full(len(graph), -1)
-    binding[dst[last]] = np.where(start[dst[last]] - ready[last] > 1e-3, -1, src[last])
-    return binding
+    deciding = np.full(len(graph), -1)
+    deciding[dst[last]] = np.where(start[dst[last]] - ready[last] > 1e-3, -1, src[last])
+    return deciding
 
 
 def _ran_before(timeline: Timeline) -> Ints:

@@ -28,7 +28,7 @@ import numpy as np
 from surrogate.features.errors import InputError, check_choice
 from surrogate.trace.events.parts import PHASES
 from surrogate.trace.events.tables import Floats, Ints
-from surrogate.trace.graph import tasks as t
+from surrogate.trace.graph import tasks as graph_tasks
 from surrogate.trace.graph.tasks import POLICIES, TASK_KINDS, Graph, Mask
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
@@ -273,7 +273,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         measured_us.append(max((measured_us[i] for i in task.after), default=0.0))
         position.append(max((position[i] for i in task.after), default=0))
     # Append the new tasks' columns to the graph's; ``defaults`` are equal for all new tasks.
-    added = [t.Resource(t.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
+    added = [graph_tasks.Resource(graph_tasks.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
     values = {
         "name": [names[task.name] for task in new],
         "kind": [_code(task.kind, TASK_KINDS, "kind") for task in new],
@@ -285,7 +285,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     values |= {name: [value] * len(new) for name, value in defaults.items()}
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
-        for name in t.TASK_COLUMNS
+        for name in graph_tasks.TASK_COLUMNS
     }
     # The new tasks' edges, of shape (edges, 2).
     edges = [(index, count + i) for i, task in enumerate(new) for index in task.after]
@@ -298,16 +298,16 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         resources=(*graph.resources, *added),
         src=np.concatenate([graph.src, pairs[:, 0]]),
         dst=np.concatenate([graph.dst, pairs[:, 1]]),
-        edge_kind=np.concatenate([graph.edge_kind, np.full(len(pairs), t.COMMUNICATION)]),
+        edge_kind=np.concatenate([graph.edge_kind, np.full(len(pairs), graph_tasks.COMMUNICATION)]),
         lag_us=np.concatenate([graph.lag_us, np.zeros(len(pairs))]),
         from_start=np.concatenate([graph.from_start, np.zeros(len(pairs), np.bool_)]),
     )
     # Tasks of one resource run in their order in the graph.
-    result = t.reordered(joined, np.argsort(position, kind="stable"))
-    return result if (result.src < result.dst).all() else t.in_order(result)
+    result = graph_tasks.reordered(joined, np.argsort(position, kind="stable"))
+    return result if (result.src < result.dst).all() else graph_tasks.in_order(result)
 
 
-def schedule(graph: Graph, resource: str, policy: t.Policy) -> Graph:
+def schedule(graph: Graph, resource: str, policy: graph_tasks.Policy) -> Graph:
     """Return the graph with a policy for a resource: which ready task runs next.
 
     Parameters
@@ -337,7 +337,7 @@ def schedule(graph: Graph, resource: str, policy: t.Policy) -> Graph:
 def launches_of(graph: Graph, tasks: Mask) -> Mask:
     """Return a mask of the calls that launch the tasks."""
     launches = np.zeros(len(graph), np.bool_)
-    launches[graph.src[(graph.edge_kind == t.LAUNCH) & tasks[graph.dst]]] = True
+    launches[graph.src[(graph.edge_kind == graph_tasks.LAUNCH) & tasks[graph.dst]]] = True
     return launches
 
 
