@@ -14,7 +14,7 @@ from surrogate.features.errors import InputError
 from surrogate.report.charts import dots
 from surrogate.trace.graph import Graph, graph_of
 from surrogate.trace.profiling import profile
-from surrogate.trace.whatif import MODELS, Interconnect, WhatIfSetting, evaluate, setting_of, what_if
+from surrogate.trace.whatif import WHAT_IF_RULES, Interconnect, WhatIfSetting, evaluate, setting_of, what_if
 
 STEPS = (RESNET50, VGG13, DLRM)
 TARGET = "h100-sxm"
@@ -40,7 +40,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
         graph = graph_of(trace, profiled.layers)
         networked = setting_of(profiled, network=NETWORK)
         other = setting_of(profiled, target=TARGET, network=NETWORK)
-        for name in MODELS:
+        for name in WHAT_IF_RULES:
             effort.tick(f"{name} on {label}")
             row = {"trace": label, "what_if": name, "published": PUBLISHED.get(name, "")}
             try:

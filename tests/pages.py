@@ -13,7 +13,7 @@ from surrogate.dataset.columns import TABLES, columns
 from surrogate.features.families import FAMILIES, OPERATORS, Family
 from surrogate.formats import FORMATS
 from surrogate.models.registry import DECLARED
-from surrogate.trace.whatif import MODELS
+from surrogate.trace.whatif import WHAT_IF_RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -100,7 +100,7 @@ def models() -> str:
 def what_ifs() -> str:
     """Return a row for each what-if: its help, its value, the evidence of its error, and the interval."""
     rows = []
-    for name, rule in MODELS.items():
+    for name, rule in WHAT_IF_RULES.items():
         error = rule.evidence and rule.evidence.error
         interval = f"±{100 * error:g} % of the time touched" if error else rule.evidence and rule.evidence.interval
         evidence = rule.evidence and rule.evidence.text

@@ -18,17 +18,16 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
-from surrogate.trace import events
+from surrogate.trace import events, profiling
 from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
 from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource, invalid_reason, steady
-from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import Row, deduplicated, short_names
 from surrogate.trace.tables import sources_by_layer
-from surrogate.trace.whatif import MODELS, WhatIfSetting, evaluate, scale, select, what_if
+from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.answers import REPLAY_ERROR
 from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
@@ -127,7 +126,7 @@ class Draft:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-class Case:
+class FinderInput:
     """The input of every finder: a profile, its graph and the replay of the graph."""
 
     def __init__(self, profile: Profile) -> None:
@@ -185,14 +184,14 @@ class Case:
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in longest))[:3])
 
 
-def advice(given: TraceSource) -> list[Finding]:
+def advice(source: TraceSource) -> list[Finding]:
     """Return the findings of a trace, the largest gain first.
 
     A warning names the causes that were not checked, and the information that the trace lacks for them.
 
     Parameters
     ----------
-    given : Trace, Profile, str or Path
+    source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
 
     Returns
@@ -204,9 +203,9 @@ def advice(given: TraceSource) -> list[Finding]:
     Raises
     ------
     InputError
-        If ``given`` is no trace.
+        If ``source`` is no trace.
     """
-    findings, unchecked = find_all(profiled(given))
+    findings, unchecked = find_all(profiling.profile(source))
     if unchecked:
         warnings.warn(unchecked, stacklevel=2)
     return findings
@@ -222,7 +221,7 @@ def find_all(profile: Profile) -> tuple[list[Finding], str]:
         lacks |= dict.fromkeys(NEED_SHAPES, "shapes of operators; record them with torch.profiler's record_shapes=True")
     titles = {find: TEXTS[find.__name__]["title"].format(arithmetic="fp32 or TF32") for find in lacks}
     texts = deduplicated((f"“{titles[find]}”", f"not checked: the trace lacks {lacks[find]}") for find in lacks)
-    case = Case(profile)
+    case = FinderInput(profile)
     drafts = {find.__name__: draft for find in FINDERS if (draft := find(case)) and draft.tasks.any()}
     findings = [finding for name, draft in drafts.items() if (finding := _simulated(case, name, draft))]
     return sorted(findings, key=lambda finding: -finding.gain_us), "; ".join(texts)
@@ -286,7 +285,7 @@ def format_findings(
     return "\n".join(filter(None, [*lines, *(f"Interval of {basis}" for basis in bases), unchecked]))
 
 
-def _simulated(case: Case, name: str, draft: Draft) -> Finding | None:
+def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
     """Return the draft with its simulated gain; None if the gain is too small or the what-if does not apply.
 
     The interval is the what-if's own. Without one it reaches from half of the time saved on each task to the gain.
@@ -348,13 +347,13 @@ def _in_one_iteration(before: Timeline, after: Timeline) -> str:
     return f"; {share:.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
 
 
-def layout_transposes(case: Case) -> Draft | None:
+def layout_transposes(case: FinderInput) -> Draft | None:
     """Find kernels that transpose layouts."""
     tasks = select(case.graph, kind="kernel", name=_LAYOUT)
     return Draft("transposes", tasks, scale(case.graph, tasks, 0.0))
 
 
-def products_in_fp32(case: Case) -> Draft | None:
+def products_in_fp32(case: FinderInput) -> Draft | None:
     """Find products outside matrix units on a GPU with TF32; the TF32 roofline gives their new time."""
     gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     if gpu is None or not gpu.tf32_tflops:
@@ -369,7 +368,7 @@ def products_in_fp32(case: Case) -> Draft | None:
     return Draft("kernels without matrix units", tasks, scale(graph, np.flatnonzero(tasks), factor))
 
 
-def whole_step_in_fp32(case: Case) -> Draft | None:
+def whole_step_in_fp32(case: FinderInput) -> Draft | None:
     """Find a step with mostly fp32 work (TF32 included), on a GPU with matrix units for 16 bits."""
     gpu, profile, graph = case.profile.gpu, case.profile, case.graph
     time_us = profile.trace.activities.time_us
@@ -396,14 +395,14 @@ def _on_matrix_units(graph: Graph) -> Mask:
     return np.array([uses_tensor_cores(name) or "tf32" in name for name in graph.names])[graph.name]
 
 
-def small_kernels(case: Case) -> Draft | None:
+def small_kernels(case: FinderInput) -> Draft | None:
     """Find kernels that the host launches one by one, more slowly than the device runs them."""
     graph = case.graph
     kernels = select(graph, kind="kernel")
     launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
-    saved = MODELS["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
+    saved = WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
     is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
         "launches and the work around them",
@@ -414,7 +413,7 @@ def small_kernels(case: Case) -> Draft | None:
     )
 
 
-def unfused_optimizer(case: Case) -> Draft | None:
+def unfused_optimizer(case: FinderInput) -> Draft | None:
     """Find an optimizer's update in many kernels, though PyTorch has a fused kernel for it."""
     tasks = update_tasks(case.graph)
     kernels = tasks & np.isin(case.graph.kind, DEVICE_KINDS)
@@ -425,7 +424,7 @@ def unfused_optimizer(case: Case) -> Draft | None:
     return Draft(f"the update by {name}", tasks, what_if="fused-optimizer", fields={"optimizer": name})
 
 
-def data_loading(case: Case) -> Draft | None:
+def data_loading(case: FinderInput) -> Draft | None:
     """Find time of the host in the DataLoader."""
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
     has_workers = select(case.graph, layer="MultiProcessingDataLoaderIter").any()
@@ -433,7 +432,7 @@ def data_loading(case: Case) -> Draft | None:
     return Draft("loading", tasks, scale(case.graph, tasks, 0.0), change=change)
 
 
-def host_outside_layers(case: Case) -> Draft | None:
+def host_outside_layers(case: FinderInput) -> Draft | None:
     """Find code of the program between operators, for which the device waits."""
     graph = case.graph
     tasks = select(graph, kind="host work") & (graph.layer < 0) & (graph.iteration >= 0)
@@ -457,7 +456,7 @@ def host_outside_layers(case: Case) -> Draft | None:
     )
 
 
-def device_awaited(case: Case) -> Draft | None:
+def device_awaited(case: FinderInput) -> Draft | None:
     """Find calls that wait for the device, such as reads of a value, before other launches of the same iteration."""
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
@@ -473,7 +472,7 @@ def device_awaited(case: Case) -> Draft | None:
     return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks))
 
 
-def unpinned_copies(case: Case) -> Draft | None:
+def unpinned_copies(case: FinderInput) -> Draft | None:
     """Find copies to the device from pageable memory, which are slower than the link and make the host wait."""
     graph, trace, gpu = case.graph, case.trace, case.profile.gpu
     tasks = select(graph, kind="copy", name=r"(?i)pageable -> device")
@@ -489,7 +488,7 @@ def unpinned_copies(case: Case) -> Draft | None:
     return Draft("copies", tasks | calls, _unawaited(faster, calls), details=details)
 
 
-def unaligned_rows(case: Case) -> Draft | None:
+def unaligned_rows(case: FinderInput) -> Draft | None:
     """Find products on kernels for rows not aligned to 16 bytes; their new time is the prediction for aligned rows."""
     tasks = select(case.graph, kind="kernel", name=UNALIGNED.pattern)
     if not tasks.any() or case.profile.gpu is None:
@@ -510,19 +509,19 @@ def unaligned_rows(case: Case) -> Draft | None:
     )
 
 
-def exposed_communication(case: Case) -> Draft | None:
+def exposed_communication(case: FinderInput) -> Draft | None:
     """Find collectives, for which the step waits."""
     tasks = case.graph.kind == COLLECTIVE
     return Draft("collectives", tasks, scale(case.graph, tasks, 0.0))
 
 
-def allocator_stalls(case: Case) -> Draft | None:
+def allocator_stalls(case: FinderInput) -> Draft | None:
     """Find the driver's allocations and frees after the first iteration, in which the allocator's cache still fills."""
     tasks = (call_kinds(case.graph, case.trace) == events.MEMORY_CALL) & (case.graph.iteration > 0)
     return Draft("calls of the driver", tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
 
 
-FINDERS: Sequence[Callable[[Case], Draft | None]] = (
+FINDERS: Sequence[Callable[[FinderInput], Draft | None]] = (
     *(layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading),
     *(host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls),
 )

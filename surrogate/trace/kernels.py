@@ -24,10 +24,9 @@ from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, bound, comp
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.nvprof import GPU_ACTIVITIES
-from surrogate.trace import events
+from surrogate.trace import events, profiling
 from surrogate.trace.events.tables import Floats, Ints, grouped
 from surrogate.trace.profiling import Profile, TraceSource
-from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
 GROUPINGS = ("name", "layer", "type", "model")
@@ -42,12 +41,12 @@ _WORK = ("bound", "unit", "gflop", "dram_mb", "flop_per_byte", "tflops", "dram_g
 _BOUNDS = ("flop_per_byte", "compute_pct", "memory_pct", "bound")
 
 
-def kernel_table(given: TraceSource, by: str = "name") -> ResultTable:
+def kernel_table(source: TraceSource, by: str = "name") -> ResultTable:
     """Return the time of each group of kernels, its launch, its work and its bound, the longest total first.
 
     Parameters
     ----------
-    given : Trace, Profile, str or Path
+    source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
     by : str
         One of `GROUPINGS`: name, layer, type or model.
@@ -62,9 +61,9 @@ def kernel_table(given: TraceSource, by: str = "name") -> ResultTable:
     Raises
     ------
     InputError
-        If ``by`` is not a grouping, or ``given`` is no trace.
+        If ``by`` is not a grouping, or ``source`` is no trace.
     """
-    profile = profiled(given)
+    profile = profiling.profile(source)
     check_choice("grouping of kernels", by, GROUPINGS)
     activities = profile.trace.activities
     kernels = np.flatnonzero(activities.kind == events.KERNEL)

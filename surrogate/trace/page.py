@@ -21,7 +21,7 @@ from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.profiling import NO_DEVICE, Profile, steady
 from surrogate.trace.result import ResultTable, Row, deduplicated, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table, step_table, summary, type_table
-from surrogate.trace.whatif import MODELS, WhatIfSetting, evaluate, what_if
+from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, what_if
 
 WHAT_IFS = (
     *("amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network"),
@@ -88,7 +88,7 @@ def _what_ifs(profile: Profile) -> list[Table]:
         interval = interval_us((ends[0], ends[1]), between=" to ") if ends else "–"
         times = {"before_ms": answer.baseline_us / 1e3, "after_ms": answer.predicted_us / 1e3, "interval_ms": interval}
         gain = {"throughput": f"{format_value(answer.speedup)}×", "bound after": answer.to_dict()["bound_after"]}
-        texts = {"help": MODELS[answer.name].help, "assumes": answer.assumes}
+        texts = {"help": WHAT_IF_RULES[answer.name].help, "assumes": answer.assumes}
         rows.append({"what-if": answer.name, **times, **gain, **texts})
     notes = [f"{name} does not apply: {reason.removeprefix(f'{name}: ')}" for name, reason in refusals.items()]
     notes += deduplicated((answer.name, answer.evidence) for answer in answers)

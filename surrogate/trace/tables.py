@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from surrogate.trace import events
+from surrogate.trace import events, profiling
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import distinct_names
@@ -16,7 +16,6 @@ from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.tasks import longest_wait
 from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady
-from surrogate.trace.profiling import profile as profiled
 from surrogate.trace.result import ResultTable, Row, short_names
 
 _OVER_PCIE = (events.TO_DEVICE, events.TO_HOST)
@@ -35,12 +34,12 @@ STEP_PARTS = {
 _BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waiting"}
 
 
-def layer_table(given: TraceSource) -> ResultTable:
+def layer_table(source: TraceSource) -> ResultTable:
     """Return one row per layer, in the order of first use, with sums over all iterations.
 
     Parameters
     ----------
-    given : Trace, Profile, str or Path
+    source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
 
     Returns
@@ -55,9 +54,9 @@ def layer_table(given: TraceSource) -> ResultTable:
     Raises
     ------
     InputError
-        If ``given`` is no trace.
+        If ``source`` is no trace.
     """
-    profile = steady(profiled(given))
+    profile = steady(profiling.profile(source))
     types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
     shapes, sources = _shapes(profile), sources_by_layer(profile)
     rows = [
@@ -69,12 +68,12 @@ def layer_table(given: TraceSource) -> ResultTable:
     return ResultTable(title, tuple(rows), _notes(profile))
 
 
-def type_table(given: TraceSource) -> ResultTable:
+def type_table(source: TraceSource) -> ResultTable:
     """Return one row per layer type, the longest total first: number of layers, times, memory.
 
     Parameters
     ----------
-    given : Trace, Profile, str or Path
+    source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
 
     Returns
@@ -85,9 +84,9 @@ def type_table(given: TraceSource) -> ResultTable:
     Raises
     ------
     InputError
-        If ``given`` is no trace.
+        If ``source`` is no trace.
     """
-    profile = steady(profiled(given))
+    profile = steady(profiling.profile(source))
     counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
     rows: list[Row] = [
         {"type": label, "layers": counts[label] or None, **figures} for label, figures in _figures(profile, "type")
@@ -194,12 +193,12 @@ def _notes(profile: Profile) -> tuple[str, ...]:
     return ("; ".join(filter(None, [sums, profile.left_out])),) if counts else ()
 
 
-def copy_table(given: TraceSource) -> ResultTable:
+def copy_table(source: TraceSource) -> ResultTable:
     """Return one row per kind of copy (direction and memory) or memset, the longest total first.
 
     Parameters
     ----------
-    given : Trace, Profile, str or Path
+    source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
 
     Returns
@@ -211,9 +210,9 @@ def copy_table(given: TraceSource) -> ResultTable:
     Raises
     ------
     InputError
-        If ``given`` is no trace.
+        If ``source`` is no trace.
     """
-    profile = profiled(given)
+    profile = profiling.profile(source)
     activities = profile.trace.activities
     moving = np.flatnonzero(np.isin(activities.kind, _MOVES))
     rows: list[Row] = []
@@ -242,12 +241,12 @@ def copy_table(given: TraceSource) -> ResultTable:
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
 
 
-def step_table(given: TraceSource) -> ResultTable:
+def step_table(source: TraceSource) -> ResultTable:
     """Return one row per iteration: the main device's time from the iteration's start to its end on the host.
 
     Parameters
     ----------
-    given : Trace, Profile, str or Path
+    source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
 
     Returns
@@ -261,9 +260,9 @@ def step_table(given: TraceSource) -> ResultTable:
     Raises
     ------
     InputError
-        If ``given`` is no trace.
+        If ``source`` is no trace.
     """
-    profile = steady(profiled(given))
+    profile = steady(profiling.profile(source))
     trace, iterations = profile.trace, profile.layers.iterations
     activities, calls = trace.activities, trace.calls
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in iterations])
@@ -364,14 +363,14 @@ def step_bound(profile: Profile) -> str | None:
     return f"{bound_by}. The device's time: {largest_parts}{remark}"
 
 
-def summary(given: TraceSource) -> Row:
+def summary(source: TraceSource) -> Row:
     """Return the figures of one trace: its contents, its iteration times, and the parts of the device's time.
 
     A warm-up is left out (`surrogate.trace.profiling.steady`), and ``notes`` say so.
 
     Parameters
     ----------
-    given : Trace, Profile, str or Path
+    source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
 
     Returns
@@ -386,9 +385,9 @@ def summary(given: TraceSource) -> Row:
     Raises
     ------
     InputError
-        If ``given`` is no trace.
+        If ``source`` is no trace.
     """
-    profile = steady(profiled(given))
+    profile = steady(profiling.profile(source))
     trace = profile.trace
     layers = profile.layers
     activities = profile.trace.activities

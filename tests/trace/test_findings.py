@@ -1,4 +1,4 @@
-"""Advice finds each cause that a test plants in a real trace of VGG13, and no other cause."""
+"""The finders find each cause that a test plants in a real trace of VGG13, and no other cause."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import surrogate.trace.findings as advice_of
+import surrogate.trace.findings as finders
 from surrogate.trace.events.parts import trim
 from surrogate.trace.events.read import trace_files
 from surrogate.trace.findings import advice, format_findings
@@ -214,23 +214,20 @@ def plant_allocations(events: Events) -> None:
 
 
 PLANTED = {
-    advice_of.layout_transposes: plant_layout,
-    advice_of.whole_step_in_fp32: plant_fp32,
-    advice_of.products_in_fp32: plant_sgemm,
-    advice_of.small_kernels: plant_small_kernels,
-    advice_of.unfused_optimizer: plant_optimizer,
-    advice_of.data_loading: plant_loading,
-    advice_of.host_outside_layers: plant_host_code,
-    advice_of.device_awaited: plant_value,
-    advice_of.unpinned_copies: plant_copy,
-    advice_of.unaligned_rows: plant_odd_rows,
-    advice_of.exposed_communication: plant_communication,
-    advice_of.allocator_stalls: plant_allocations,
+    finders.layout_transposes: plant_layout,
+    finders.whole_step_in_fp32: plant_fp32,
+    finders.products_in_fp32: plant_sgemm,
+    finders.small_kernels: plant_small_kernels,
+    finders.unfused_optimizer: plant_optimizer,
+    finders.data_loading: plant_loading,
+    finders.host_outside_layers: plant_host_code,
+    finders.device_awaited: plant_value,
+    finders.unpinned_copies: plant_copy,
+    finders.unaligned_rows: plant_odd_rows,
+    finders.exposed_communication: plant_communication,
+    finders.allocator_stalls: plant_allocations,
 }
-FOLLOW_UPS = {
-    advice_of.small_kernels: [advice_of.host_outside_layers],
-    advice_of.device_awaited: [advice_of.small_kernels],
-}
+FOLLOW_UPS = {finders.small_kernels: [finders.host_outside_layers], finders.device_awaited: [finders.small_kernels]}
 """Findings that follow from a planted cause: tiny kernels expose host work, and a wait exposes launches."""
 
 
@@ -248,7 +245,7 @@ def test_a_trace_without_a_cause_gets_no_advice(read, trace_without_causes):
     assert "the trace supports no change" in format_findings([])
 
 
-@pytest.mark.parametrize("find", advice_of.FINDERS, ids=lambda find: find.__name__)
+@pytest.mark.parametrize("find", finders.FINDERS, ids=lambda find: find.__name__)
 def test_a_planted_cause_is_found(find, read, trace_without_causes):
     assert find in PLANTED, (
         f"surrogate/trace/findings.py: plant the cause that {find.__name__} finds in a real trace here"
@@ -256,7 +253,7 @@ def test_a_planted_cause_is_found(find, read, trace_without_causes):
     trace = deepcopy(trace_without_causes)
     PLANTED[find](trace["traceEvents"])
     planted = profile(read(trace))
-    titles = (advice_of.TEXTS[finder.__name__]["title"] for finder in (find, *FOLLOW_UPS.get(find, [])))
+    titles = (finders.TEXTS[finder.__name__]["title"] for finder in (find, *FOLLOW_UPS.get(find, [])))
     drafts = [title.format(arithmetic="TF32") for title in titles]
     findings = {finding.title: finding for finding in advice(planted)}
     assert drafts[0] in findings and set(findings) <= set(drafts)
@@ -305,7 +302,7 @@ def test_findings_of_resnet50_are_on_the_host(real, seer, measurements):
 
 
 def test_findings_of_an_nsys_export_are_supported(real):
-    findings, _ = advice_of.find_all(profile(real("nsys_power_iteration.sqlite")))
+    findings, _ = finders.find_all(profile(real("nsys_power_iteration.sqlite")))
     for finding in findings:
         check_supported(finding)
 
@@ -336,7 +333,7 @@ def test_straggler_is_the_rank_that_others_wait_for(measurements, make_trace, re
     """A real run has a straggler; equal ranks have none."""
     with trace_files([measurements / "traces" / "dlrm_8_workers_v100.tar.gz"]) as files:
         compared = rank_summary([file.read() for file in files])
-    finding = advice_of.straggler(compared)
+    finding = finders.straggler(compared)
     assert finding and finding.where == f"rank {compared.straggler}" and finding.low_us < finding.gain_us
     # Most of the wait is in the first collective, because the trace of this rank begins late.
     assert finding.gain_us == pytest.approx(1059 + 8308 - 1068 - 7051, rel=0.01) and "1.2" in finding.evidence
@@ -344,4 +341,4 @@ def test_straggler_is_the_rank_that_others_wait_for(measurements, make_trace, re
     for record in matching_events(equal_ranks["traceEvents"], "wgrad", "kernel"):
         record["name"] = "ncclAllReduceRingLLKernel"
     ranks = [read(equal_ranks | {"distributedInfo": {"rank": rank, "world_size": 2}}) for rank in (0, 1)]
-    assert advice_of.straggler(rank_summary(ranks)) is None
+    assert finders.straggler(rank_summary(ranks)) is None

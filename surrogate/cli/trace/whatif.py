@@ -77,23 +77,23 @@ def command(
       seer trace whatif trace.json.gz amp fused-optimizer cuda-graphs
       seer trace whatif trace.json.gz gpu=h100 batch=64 --timeline h100.json
     """
-    from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
     from surrogate.trace.result import deduplicated
+    from surrogate.trace.whatif import Interconnect, evaluate, setting_of, write_timeline
 
     gpu, own_gpu, bundle, together = map(settings.pop, ("gpu", "own_gpu", "bundle", "together"))
     requested, refusals = _requested(what_ifs, functions, gpu)
     profiled = part.steady(file, own_gpu)
-    setting = models.setting_of(profiled, target=gpu, network=models.Interconnect(**settings), bundle=bundle)
+    setting = setting_of(profiled, target=gpu, network=Interconnect(**settings), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
     chosen = [what_if for what_if in requested.values() if what_if]
-    answers = models.evaluate(graph, chosen, setting, together=together, refusals=refusals)
+    answers = evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
         if form:
             show([{"name": name, "refused": refusals[name]} for name in requested], form)
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
-        models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
+        write_timeline(answers[-1].predicted, timeline, answers[-1].name)
     answered = {answer.name: answer.to_dict() for answer in answers}
     # A what-if that does not apply is a row without figures, in the requested order.
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
@@ -117,12 +117,12 @@ def _requested(
     what_ifs: Sequence[str], functions: Sequence[str], gpu: str | None
 ) -> tuple[dict[str, "WhatIf | None"], dict[str, str]]:
     """Return label → what-if in the given order (None for an invalid one), and the reasons of invalid ones."""
-    from surrogate.trace import whatif as models
+    from surrogate.trace.whatif import WHAT_IF_RULES, user_function
 
     requested: dict[str, WhatIf | None] = {}
     refusals: dict[str, str] = {}
     declared = [(text, _parsed) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
-    for text, parse in [*declared, *((text, models.user_function) for text in functions)]:
+    for text, parse in [*declared, *((text, user_function) for text in functions)]:
         try:
             what_if = parse(text)
             requested[what_if.label] = what_if
@@ -130,11 +130,11 @@ def _requested(
             requested[text] = None
             refusals[text] = str(error)
     if not requested:
-        raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
+        raise InputError(f"no what-if given; name at least one of {', '.join(WHAT_IF_RULES)}")
     chosen = [what_if for what_if in requested.values() if what_if]
     if gpu and (with_gpu := next((what_if for what_if in chosen if what_if.target), None)):
         raise InputError(f"--gpu {gpu} and {with_gpu.label} name a GPU each; write gpu={gpu} instead of --gpu")
-    if gpu and chosen and not any(getattr(models.MODELS.get(each.name), "takes_gpu", False) for each in chosen):
+    if gpu and chosen and not any(getattr(WHAT_IF_RULES.get(each.name), "takes_gpu", False) for each in chosen):
         shared.echo_notes([f"--gpu {gpu} changes none of these answers; add gpu={gpu}"])
     return requested, refusals
 
@@ -150,16 +150,16 @@ def _remarks(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _parsed(text: str) -> "WhatIf":
     """Return the what-if of a text. The error for another tool's name, or for a GPU, suggests the what-if."""
     from surrogate.features.gpu import gpu
-    from surrogate.trace import whatif as models
+    from surrogate.trace.whatif import WHAT_IF_RULES, what_if
 
     suggestion = shared.SUGGESTIONS.get(text.lower().replace("_", "-"))
-    if text.partition("=")[0] in models.MODELS:
-        return models.what_if(text)
+    if text.partition("=")[0] in WHAT_IF_RULES:
+        return what_if(text)
     if suggestion is None:
         try:
             suggestion = f"gpu={gpu(text).name}"
         except InputError:
-            return models.what_if(text)
+            return what_if(text)
     raise InputError(f"what-if {text!r} is unknown; use {suggestion}")
 
 

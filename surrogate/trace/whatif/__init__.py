@@ -1,8 +1,8 @@
 """What-ifs: change a trace's dependency graph, simulate it, and compare the times (Daydream, ATC 2020).
 
-An optimisation is a function of five primitives: `select`, `scale`, `insert`, `remove` and `schedule`. `MODELS` are the
-what-ifs that the modules of this package declare (`setting.rule`). A user's own what-if is a function of a graph; see
-`surrogate.trace.whatif.primitives` for an example.
+An optimisation is a function of five primitives: `select`, `scale`, `insert`, `remove` and `schedule`.
+`WHAT_IF_RULES` are the what-ifs that the modules of this package declare (`setting.rule`). A user's own what-if is a
+function of a graph; see `surrogate.trace.whatif.primitives` for an example.
 """
 
 import lazy_loader

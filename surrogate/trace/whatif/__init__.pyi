@@ -1,6 +1,6 @@
 """Public names and where they are defined; each is imported on first use."""
 
-from .answers import MODELS as MODELS
+from .answers import WHAT_IF_RULES as WHAT_IF_RULES
 from .answers import WhatIf as WhatIf
 from .answers import WhatIfAnswer as WhatIfAnswer
 from .answers import evaluate as evaluate

@@ -30,8 +30,8 @@ from surrogate.trace.whatif.setting import (
     NO_PUBLISHED_ERROR,
     Change,
     ErrorEvidence,
+    GraphChange,
     Interconnect,
-    Model,
     WhatIfRule,
     WhatIfSetting,
     setting_of,
@@ -54,7 +54,7 @@ class WhatIf:
     ----------
     name : str
         The what-if's name.
-    model : callable
+    apply : callable
         The function (graph, setting, value) that changes the graph.
     value : float or None
         The given number, as in ``faster-kernels=4``; None for the default.
@@ -65,7 +65,7 @@ class WhatIf:
     """
 
     name: str
-    model: Model
+    apply: GraphChange
     value: float | None = None
     evidence: ErrorEvidence = NO_PUBLISHED_ERROR
     target: Gpu | None = None
@@ -77,7 +77,7 @@ class WhatIf:
         return self.name if value is None else f"{self.name}={value if self.target else format(value, 'g')}"
 
     def __call__(self, graph: Graph, setting: WhatIfSetting) -> Change:
-        return self.model(graph, replace(setting, target=self.target) if self.target else setting, self.value)
+        return self.apply(graph, replace(setting, target=self.target) if self.target else setting, self.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -405,7 +405,7 @@ def _declared() -> dict[str, WhatIfRule]:
     return {declared.name: declared for declared in sorted(rules, key=lambda declared: declared.name)}
 
 
-MODELS = _declared()
+WHAT_IF_RULES = _declared()
 """Name → declared what-if, for all what-ifs of this package."""
 
 
@@ -432,8 +432,8 @@ def what_if(text: str) -> WhatIf:
     name, equals, number = text.partition("=")
     if text.replace(".", "", 1).isdigit():
         raise InputError(f"what-if {text!r} is a number; write it after a name, as in batch={text}")
-    check_choice("what-if", name, MODELS)
-    declared = MODELS[name]
+    check_choice("what-if", name, WHAT_IF_RULES)
+    declared = WHAT_IF_RULES[name]
     evidence = declared.evidence or NO_PUBLISHED_ERROR
     if not equals:
         return WhatIf(name, declared, evidence=evidence)
@@ -512,7 +512,7 @@ def help_texts() -> dict[str, str]:
     return {
         name + ("=N" if rule.value else "=GPU" if rule.takes_gpu else ""): rule.help
         + (f" N: {rule.value}." if rule.value else "")
-        for name, rule in MODELS.items()
+        for name, rule in WHAT_IF_RULES.items()
     }
 
 
@@ -538,11 +538,11 @@ def user_function(text: str) -> WhatIf:
     """
     function = imported_callable(text, "it must take a graph and return one")
 
-    def model(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
+    def apply(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         with one_line_errors(text):
             changed = function(graph)
         if not isinstance(changed, Graph):
             raise InputError(f"{text} returned {type(changed).__name__}; it must return a graph")
         return Change(changed)
 
-    return WhatIf(text, model)
+    return WhatIf(text, apply)

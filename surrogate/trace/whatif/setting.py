@@ -223,7 +223,7 @@ class Change:
     evidence: "ErrorEvidence | None" = None
 
 
-Model = Callable[[Graph, WhatIfSetting, float | None], Change]
+GraphChange = Callable[[Graph, WhatIfSetting, float | None], Change]
 """A function that changes a graph. The number is the what-if's value; None if it has none or the setting gives it."""
 
 
@@ -325,12 +325,12 @@ class StepAnswer:
 class WhatIfRule:
     """A what-if as `rule` declares it.
 
-    ``model`` changes a graph, ``value`` describes the what-if's number, ``evidence`` its error. If
+    ``apply`` changes a graph, ``value`` describes the what-if's number, ``evidence`` its error. If
     ``takes_gpu``, its value is a GPU's name instead of a number.
     """
 
     name: str
-    model: Model
+    apply: GraphChange
     value: WhatIfValue | None = None
     evidence: ErrorEvidence | None = None
     known_answer: StepAnswer | None = None
@@ -339,13 +339,13 @@ class WhatIfRule:
     @property
     def help(self) -> str:
         """The first paragraph of the function's docstring, in one line; empty without a docstring."""
-        return " ".join(cleandoc(self.model.__doc__ or "").partition("\n\n")[0].split())
+        return " ".join(cleandoc(self.apply.__doc__ or "").partition("\n\n")[0].split())
 
     def __call__(self, graph: Graph, setting: WhatIfSetting, value: float | None = None) -> Change:
         """Return the changed graph with its assumptions; ``value`` None means the default."""
         if value is None and self.value:
             value = self.value.of(setting)
-        change = self.model(graph, setting, value)
+        change = self.apply(graph, setting, value)
         number = f"{self.value.meaning}: {value:g}" if self.value and value else ""
         return replace(change, assumes=", ".join(filter(None, (number, change.assumes))))
 
@@ -357,7 +357,7 @@ def rule(
     evidence: ErrorEvidence | None = None,
     known_answer: StepAnswer | None = None,
     takes_gpu: bool = False,
-) -> Callable[[Model], WhatIfRule]:
+) -> Callable[[GraphChange], WhatIfRule]:
     """Declare a function of this package as a what-if; the first paragraph of its docstring is its help.
 
     The command line, README's table and the test of known answers find it without any other step.
@@ -380,4 +380,4 @@ def rule(
     callable
         A decorator of a function (graph, setting, value) → `Change`.
     """
-    return lambda model: WhatIfRule(name, model, value, evidence, known_answer, takes_gpu)
+    return lambda apply: WhatIfRule(name, apply, value, evidence, known_answer, takes_gpu)

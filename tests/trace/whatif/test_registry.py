@@ -10,21 +10,21 @@ from surrogate.trace import whatif
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph import graph_of, simulate
 from surrogate.trace.profiling import profile
-from surrogate.trace.whatif import MODELS, evaluate, setting_of, what_if
+from surrogate.trace.whatif import WHAT_IF_RULES, evaluate, setting_of, what_if
 from surrogate.trace.whatif.setting import Op, StepAnswer, WhatIfRule
 from tests.trace.whatif.steps import trace_of
 
-every_what_if = pytest.mark.parametrize("name", MODELS)
+every_what_if = pytest.mark.parametrize("name", WHAT_IF_RULES)
 
 
 def file_of(rule: WhatIfRule) -> str:
     """Return the file that declares a what-if."""
-    return rule.model.__module__.replace(".", "/") + ".py"
+    return rule.apply.__module__.replace(".", "/") + ".py"
 
 
 @every_what_if
 def test_what_if_declaration_is_complete(name: str) -> None:
-    rule = MODELS[name]
+    rule = WHAT_IF_RULES[name]
     assert rule.help, f"{file_of(rule)}: what-if {name!r} has no help; give its function a docstring"
     assert len(rule.help) <= 120, f"{file_of(rule)}: the help of {name!r}, its docstring's first paragraph, is one line"
     assert rule.value is None or rule.value.meaning, f"{file_of(rule)}: say what the number of {name!r} means"
@@ -66,13 +66,12 @@ def answer_us(read: Callable[..., Trace], answer: StepAnswer, name: str = "") ->
 
 @every_what_if
 def test_what_if_gives_its_known_answer(name: str, read: Callable[..., Trace]) -> None:
-    answer = MODELS[name].known_answer
+    rule = WHAT_IF_RULES[name]
+    answer = rule.known_answer
     assert answer
     before_us = answer_us(read, answer)
     after_us = answer_us(read, answer, name)
-    failure = (
-        f"{file_of(MODELS[name])}: {name!r} makes {after_us:,.1f} µs of {before_us:,.1f}; it declares {answer.us:,.1f}"
-    )
+    failure = f"{file_of(rule)}: {name!r} makes {after_us:,.1f} µs of {before_us:,.1f}; it declares {answer.us:,.1f}"
     assert after_us == pytest.approx(answer.us, rel=1e-4), failure
     assert after_us != pytest.approx(before_us, rel=1e-4), f"{failure}: an answer that changes nothing proves nothing"
 

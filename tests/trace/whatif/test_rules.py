@@ -17,7 +17,16 @@ from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
-from surrogate.trace.whatif import MODELS, Interconnect, evaluate, select, setting_of, user_function, what_if, what_ifs
+from surrogate.trace.whatif import (
+    WHAT_IF_RULES,
+    Interconnect,
+    evaluate,
+    select,
+    setting_of,
+    user_function,
+    what_if,
+    what_ifs,
+)
 from surrogate.trace.whatif.hardware import HOST_ASSUMPTION, LOADING_ASSUMPTION, convolutions_of
 from surrogate.trace.whatif.setting import Op
 from surrogate.trace.whatif.training import NETWORK
@@ -393,10 +402,10 @@ REFUSALS = {
 
 
 def test_refusals_name_registered_what_ifs():
-    assert set(REFUSALS) < set(MODELS)
+    assert set(REFUSALS) < set(WHAT_IF_RULES)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", list(WHAT_IF_RULES))
 def test_every_what_if_answers_or_gives_a_reason(refused, invented_graph, setting, name):
     if name == "best-convolution":
         FakeAlgorithms.put_into(setting)
