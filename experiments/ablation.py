@@ -17,7 +17,7 @@ from surrogate.evaluation.judge import ConfidenceInterval, shape_interval
 from surrogate.evaluation.scorecard import is_heuristic
 from surrogate.features.families import Family
 from surrogate.models import TimeModel, model_frame
-from surrogate.models.base import terms
+from surrogate.models.base import term_columns
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.report.charts import dots
 
@@ -71,7 +71,7 @@ def without(names: Sequence[str]) -> type[BoostedTerms]:
 
     class BoostedWithout(BoostedTerms):
         def columns(self, family: Family) -> tuple[str, ...]:
-            return tuple(name for name in terms(family) if name not in names)
+            return tuple(name for name in term_columns(family) if name not in names)
 
     return BoostedWithout
 

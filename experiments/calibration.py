@@ -27,7 +27,7 @@ from surrogate.dataset.problems import device_names, evaluation_rows, shape_name
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, read_dataset
-from surrogate.evaluation.judge import Candidates, choose
+from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.models import model_frame
@@ -182,8 +182,8 @@ def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]
     chosen = np.flatnonzero(evaluation_rows(rows.frame, rows.family, new.candidates))
     if len(chosen):
         problem, first = pd.factorize(rows.problem[chosen])[0], ~pd.Series(rows.problem[chosen]).duplicated().to_numpy()
-        candidates = Candidates(problem, rows.time_us[chosen], rows.ok[chosen], rows.order[chosen])
-        choice = choose(candidates, times_us[chosen], supported[chosen])
+        candidates = CandidateRows(problem, rows.time_us[chosen], rows.ok[chosen], rows.order[chosen])
+        choice = pick_lowest_scores(candidates, times_us[chosen], supported[chosen])
         log_slowdown = np.where(choice.chosen, np.log(choice.slowdown), np.nan)
         record |= choice_record(log_slowdown, rows.shape[chosen[first]])
     return {**record, "answered": float(np.isfinite(times_us[rows.ok]).mean())}

@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from experiments.experiment import HOME
 from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
-from surrogate.features.analytical import BANDWIDTH_FIELDS, LAUNCH_US, TensorCoreModel
+from surrogate.features.analytical import BANDWIDTH_FIELDS, KERNEL_GAP_US, TensorCoreModel
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import memory_us
 from surrogate.features.terms import Sized, sized
@@ -180,7 +180,7 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
                 counts[gpu, work.dtype][sized(work)][row] += count
             elif work.kind in BANDWIDTH_FIELDS and work.dtype in HALF:
                 full_us[BANDWIDTH_FIELDS[work.kind]][row] += count * memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)
-                others_us[row] += count * LAUNCH_US
+                others_us[row] += count * KERNEL_GAP_US
             else:
                 others_us[row] += count * answer.time_us
     convolutions = []

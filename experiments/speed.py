@@ -148,7 +148,7 @@ def invented(values: Sequence[int]) -> Bundle:
 def alone(served: Predictor, convs: Sequence[Conv]) -> Figures:
     """Return the times of XGBoost with the shipped trees and finished columns."""
     model, design = finished(served, big_table(convs))
-    booster = model.arrays().trees.booster(design.shape[1])
+    booster = model.tree_arrays().trees.booster(design.shape[1])
     questions = [design[row : row + 1] for row in range(0, 3000, 10)]
     booster.set_param({"nthread": 1})
     figures = {"one algorithm, µs": median_us(booster.inplace_predict, questions)}

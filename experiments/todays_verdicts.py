@@ -13,7 +13,7 @@ import pandas as pd
 
 from experiments.verdicts import median_draws
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.judge import Candidates, choose, shape_interval, time_errors
+from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores, shape_interval, time_errors
 from surrogate.models.baselines import AlwaysBestSingle
 
 AICONFIGURATOR, HEURISTICS, BEST_SINGLE = "aiconfigurator", "nvMatmulHeuristics", AlwaysBestSingle.name
@@ -63,7 +63,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
     """Return per predictor the errors of its times, the slowdowns of its choices, and both relative to the two
     references."""
     problem, every = pd.factorize(rows.problem)[0], np.ones(len(rows), dtype=bool)
-    candidates = Candidates(problem, rows.time_us, every, rows.order)
+    candidates = CandidateRows(problem, rows.time_us, every, rows.order)
     # 1. A choice counts if the problem has at least two candidates, and the second best is slower by the margin.
     ranked = np.lexsort((rows.time_us, problem))
     first = np.searchsorted(problem[ranked], np.arange(candidates.count))
@@ -82,7 +82,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
             errors[name] = np.log(np.maximum(np.abs(np.log(values / rows.time_us)), 1e-6))
             record |= _time_record(values, rows)
         if name not in ONLY_TIMES:
-            choice = choose(candidates, values, every)
+            choice = pick_lowest_scores(candidates, values, every)
             slowdowns[name] = np.where(judged & choice.chosen, np.log(choice.slowdown), np.nan)
             record |= choice_record(slowdowns[name], shape)
         records.append(record)

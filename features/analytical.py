@@ -57,7 +57,7 @@ L2_BYTES_PER_CLOCK = 32.0
 
 A100's 5,120 bytes per clock are 47 for each of 108 SMs (NVIDIA's white paper); copies reach two thirds of it.
 """
-LAUNCH_US = 2.0
+KERNEL_GAP_US = 2.0
 """Time in µs from the last block of a kernel to the first block of the next one in a busy stream."""
 BANDWIDTH_FIELDS = {
     kind: f"{cls.BANDWIDTH_SHARE}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH_SHARE
@@ -128,12 +128,12 @@ class TensorCoreModel:
         # Filter's gradient: the block of each tap reads its channel of both images again.
         read = where(z.is_bwd_filter, 1.0 * z.r * z.s * (z.tensor_bytes - weights), 0.0)
         depthwise_us = self._blended(depthwise_us, read / (L2_BYTES_PER_CLOCK * gpu.sms * gpu.boost_mhz))
-        return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + LAUNCH_US
+        return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + KERNEL_GAP_US
 
     def streamed_us(self, op: Operator, gpu: Gpu) -> Number | None:
         """Return the time in µs of a memory-bound operator; None if the model does not cover it."""
         share = BANDWIDTH_FIELDS.get(op.kind)
-        return share and memory_us(1.0 * op.dram_bytes, gpu.dram_gbs) / getattr(self, share) + LAUNCH_US
+        return share and memory_us(1.0 * op.dram_bytes, gpu.dram_gbs) / getattr(self, share) + KERNEL_GAP_US
 
     def _blended(self, compute: Number, memory: Number) -> Number:
         """Return (cᵖ + mᵖ)^(1/p)."""

@@ -26,7 +26,7 @@ from .algorithms import MECHANISM_ROWS
 from .elementwise import Number, ceil_div, log2, maximum, round_up, where
 from .problem import ConvColumns, Problem
 
-Extents = tuple[Number, Number]
+OutputSize = tuple[Number, Number]
 """Output height and width."""
 
 
@@ -53,7 +53,7 @@ def out_w(p: Problem) -> Number:
     return maximum(output_size(p.w, p.s, p.pad_w, p.stride_w, p.dilation_w), 1)
 
 
-def flops(p: Problem, extents: Extents | None = None) -> Number:
+def flops(p: Problem, extents: OutputSize | None = None) -> Number:
     """Return the floating-point operations of the direct algorithm, 2 per multiply-add: 2·N·K·P·Q·(C/groups)·R·S.
 
     All three directions have the same number: each pairs every input, filter and output element once.
@@ -72,18 +72,18 @@ def filter_bytes(p: Problem) -> Number:
     return p.k * (p.c // p.groups) * p.r * p.s * p.itemsize
 
 
-def output_bytes(p: Problem, extents: Extents | None = None) -> Number:
+def output_bytes(p: Problem, extents: OutputSize | None = None) -> Number:
     """Return the bytes of the output tensor (n, k, out_h, out_w)."""
     height, width = extents or (out_h(p), out_w(p))
     return p.n * p.k * height * width * p.itemsize
 
 
-def tensor_bytes(p: Problem, extents: Extents | None = None) -> Number:
+def tensor_bytes(p: Problem, extents: OutputSize | None = None) -> Number:
     """Return the compulsory DRAM traffic in bytes: each of the three tensors once."""
     return input_bytes(p) + filter_bytes(p) + output_bytes(p, extents)
 
 
-def gemm_m(p: Problem, extents: Extents | None = None) -> Number:
+def gemm_m(p: Problem, extents: OutputSize | None = None) -> Number:
     """Return the rows of one group's implicit GEMM: fwd N·P·Q, bwd_data N·H·W, bwd_filter (C/groups)·R·S."""
     height, width = extents or (out_h(p), out_w(p))
     return where(
@@ -96,7 +96,7 @@ def gemm_n(p: Problem) -> Number:
     return where(p.is_bwd_data, p.c // p.groups, p.k // p.groups)
 
 
-def gemm_k(p: Problem, extents: Extents | None = None) -> Number:
+def gemm_k(p: Problem, extents: OutputSize | None = None) -> Number:
     """Return the reduction length of one group's GEMM: fwd (C/groups)·R·S, bwd_data (K/groups)·R·S, bwd_filter
     N·P·Q."""
     height, width = extents or (out_h(p), out_w(p))

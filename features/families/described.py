@@ -28,7 +28,7 @@ MAX_LAUNCHED_THREADS = 4096.0
 """An upper limit for threads of a block in the occupancy formula; no device runs that many."""
 WORK_UNIT = 1e6
 """If no formula gives the work, the time in µs is proportional to the product of the sizes divided by this."""
-WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity")
+DESCRIBED_WORK_NAMES = ("log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity")
 """Columns from the formulas of a problem, besides its sizes. The product of the sizes replaces work without a
 formula."""
 ORDINARY_TFLOPS, ORDINARY_GBS = 15.0, 600.0
@@ -104,7 +104,7 @@ class DescribedFamily(Family[DescribedProblem]):
         self.candidate_key = ("algorithm",)
         self.parameter_names = tuple(description.parameters)
         self.dimension_names = tuple(f"log2_{size.name}" for size in self.sizes)
-        self.problem_names = (*self.dimension_names, *WORK_NAMES)
+        self.problem_names = (*self.dimension_names, *DESCRIBED_WORK_NAMES)
         self.parameter_columns = tuple(f"parameter_{name}" for name in description.parameters)
         self.candidate_names = (*self.parameter_columns, *LAUNCH_TERMS)
         self.own_roofline = "log2_own_roofline"

@@ -40,7 +40,7 @@ from surrogate.uncertainty.intervals import UnmeasuredGpu, Widths
 if TYPE_CHECKING:
     from surrogate.dataset.described import KernelColumns
     from surrogate.models import TimeModel
-    from surrogate.models.times import BoostedTimes, Correction
+    from surrogate.models.times import BoostedArrays, Correction
 
 BUNDLE_SCHEMA = 5
 """Version of the folder's layout. History: 1 and 2, only convolutions; 3, a model for each family; 4, a hash of the
@@ -74,14 +74,14 @@ class StoredModel:
         with input_error_if_damaged(f"the bundle's {self.name}"):
             return model_class(self.name).from_files(self.params, self.files)
 
-    def times(self) -> "BoostedTimes | None":
+    def boosted_arrays(self) -> "BoostedArrays | None":
         """Return the model as arrays for numpy, or None if it is not a single ensemble of trees."""
-        from surrogate.models.times import ARRAYS, LABELS, BoostedTimes, times_from_files
+        from surrogate.models.times import LABELS, TREES_FILE, BoostedArrays, arrays_from_files
 
         with input_error_if_damaged(f"the bundle's {self.name}"):
             if LABELS in self.files:
-                return times_from_files(self.files)[0]
-            return BoostedTimes.from_files(self.files) if ARRAYS in self.files else self.load().times()
+                return arrays_from_files(self.files)[0]
+            return BoostedArrays.from_files(self.files) if TREES_FILE in self.files else self.load().boosted_arrays()
 
 
 class CandidateKey(NamedTuple):
@@ -138,16 +138,16 @@ class FamilyModel:
     floors: tuple["HarnessFloor", ...] = ()
 
     @cached_property
-    def times(self) -> "BoostedTimes | None":
+    def boosted_arrays(self) -> "BoostedArrays | None":
         """The model as arrays for numpy, or None if it is not a single ensemble of trees.
 
         Raises `InputError` if a stored model is damaged.
         """
-        times = self.fitted.times()
-        if times and isinstance(self.fitted, StoredModel):
+        arrays = self.fitted.boosted_arrays()
+        if arrays and isinstance(self.fitted, StoredModel):
             with input_error_if_damaged(f"the bundle's {self.fitted.name}"):
-                times.check(self.family)
-        return times
+                arrays.check(self.family)
+        return arrays
 
     @cached_property
     def model(self) -> "TimeModel":
@@ -157,7 +157,7 @@ class FamilyModel:
     @property
     def corrections(self) -> "Mapping[str, Correction]":
         """Device → correction of its calibration."""
-        return self.times.corrections if self.times else getattr(self.model, "corrections", {})
+        return self.boosted_arrays.corrections if self.boosted_arrays else getattr(self.model, "corrections", {})
 
     def is_calibrated(self, gpu: str) -> bool:
         """Return whether all measurements of a GPU come from a calibration."""
@@ -406,7 +406,7 @@ def _check_device(gpu: Gpu) -> None:
 
 def _family_model(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> FamilyModel:
     """Return a family's model. Raises `InputError` if its files contradict each other."""
-    from surrogate.models.times import ARRAYS
+    from surrogate.models.times import TREES_FILE
 
     if stored.features != family.version:
         fitted_on = f"the bundle has version {stored.features} of {family.name}'s columns"
@@ -432,6 +432,6 @@ def _family_model(family: Family, stored: StoredPart, files: Mapping[str, bytes]
         min_us=stored.least_us,
         floors=stored.floors,
     )
-    if ARRAYS in model_files:
-        _ = family_model.times  # damaged arrays raise now
+    if TREES_FILE in model_files:
+        _ = family_model.boosted_arrays  # damaged arrays raise now
     return family_model

@@ -19,7 +19,7 @@ from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limit_threads
 from surrogate.evaluation.coverage import held_out_card, held_out_gpu_coverage
-from surrogate.evaluation.judge import Candidates, choose
+from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
@@ -452,10 +452,10 @@ def best_ranking_source(
         label = joined(test.frame, rows.family.setting_names) + "|" + test.candidate.astype(str)
         average = label.map(average_costs(rows.take(train))).to_numpy(dtype=float)
         every = np.ones(len(test), dtype=bool)
-        candidates = Candidates(pd.factorize(test.problem)[0], test.time_us, every, test.order)
+        candidates = CandidateRows(pd.factorize(test.problem)[0], test.time_us, every, test.order)
         for name, score in ((MODEL, held_out_gpu_us[tested]), (AVERAGE_RANK, average)):
             # An unmeasured candidate comes last, as in answers.
             filled = np.nan_to_num(score, nan=np.finfo(float).max)
-            slowdowns[name].append(float(np.log(choose(candidates, filled, every).slowdown).mean()))
+            slowdowns[name].append(float(np.log(pick_lowest_scores(candidates, filled, every).slowdown).mean()))
     means = {name: float(np.mean(values)) if values else 0.0 for name, values in slowdowns.items()}
     return min(means, key=lambda name: means[name]), means

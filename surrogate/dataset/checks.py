@@ -20,7 +20,7 @@ from surrogate.features.gpu import Gpu, gpu, unlisted
 
 MAX_SIZE_PRODUCT = 2.0**58
 """Upper limit of the product of a problem's sizes, so that features computed in int64 cannot overflow."""
-LAUNCH_US = 5.0
+TINY_CALL_US = 5.0
 """Time of a call with a tiny problem: 3 to 10 µs on all measured GPUs."""
 MIN_RATIO, MAX_RATIO = 0.1, 250.0
 """Limits of the median of time / (launch + roofline) of a GPU. Outside them the times seem to have a wrong unit.
@@ -325,7 +325,7 @@ def unit_warnings(
             rows = rows_of(sample, FAMILIES[str(family)], devices)
         except InputError:
             continue
-        ratio = float(np.median(rows.time_us / (LAUNCH_US + rows.roofline_us)))
+        ratio = float(np.median(rows.time_us / (TINY_CALL_US + rows.roofline_us)))
         if not MIN_RATIO <= ratio <= MAX_RATIO:
             # The most likely unit: a ratio above 1 means nanoseconds, a very small ratio seconds, else milliseconds.
             likely = "ns" if ratio > 1 else "s" if ratio < 1e-4 else "ms"

@@ -30,7 +30,7 @@ from surrogate.evaluation.coverage import coverage_rows
 from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits
 from surrogate.evaluation.importance import mean_importance
 from surrogate.evaluation.judge import EvaluatedPicks
-from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES, EvaluationSet, Record, json_value
+from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES_MODEL, EvaluationSet, Record, json_value
 from surrogate.evaluation.tune import TUNE_TRIALS
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import FAMILIES, Family
@@ -74,7 +74,7 @@ def prediction_table(family_runs: FamilyRuns) -> pd.DataFrame:
     mechanism = _mechanisms(main)
     columns = _present(main.frame, "algorithm", "solver", "status", "time_us")
     tables = []
-    for seed, held_out in enumerate(family_runs.rounds):
+    for seed, held_out in enumerate(family_runs.folds_by_seed):
         label = np.full(len(main), "", dtype=object)
         for fold in held_out:
             label[fold.test] = fold.name
@@ -125,7 +125,7 @@ def fold_table(family_runs: FamilyRuns, by: str) -> pd.DataFrame:
     family = family_runs.rows.family
     shapes = pd.Series(main.shape)
     tables = []
-    for seed, held_out in enumerate(family_runs.rounds):
+    for seed, held_out in enumerate(family_runs.folds_by_seed):
         for fold in held_out:
             holdout = fold.test if by == "random" else fold.test[~shapes.iloc[fold.test].duplicated().to_numpy()]
             table = main.frame.iloc[holdout][list(shape_columns(main.frame, family))].assign(seed=seed, fold=fold.name)
@@ -242,11 +242,11 @@ def _family_runs(
         tables = rows.frame.iloc[:count], rows.frame.iloc[count:]
         try:
             evaluated = _evaluation_rows(main, rows, count)
-            rounds = [
+            folds_by_seed = [
                 folds(options.by, family, *tables, count=options.folds_count, seed=seed)
                 for seed in range(options.seeds)
             ]
-            all_runs.append(FamilyRuns(rows, count, rounds, evaluated, distance=np.full(count, np.nan)))
+            all_runs.append(FamilyRuns(rows, count, folds_by_seed, evaluated, distance=np.full(count, np.nan)))
         except InputError as error:
             refused[family] = str(error)
     if not all_runs:
@@ -266,8 +266,8 @@ def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
 def _signature(family_runs: FamilyRuns, options: CompareOptions) -> str:
     """Return a name that encodes all inputs of a family's fits."""
     family = family_runs.rows.family
-    settings = (options.by, options.tune, options.candidate, options.device)
-    words = (RESULTS_SCHEMA, family.name, family.version, *settings, len(family_runs.rounds[0]), family_runs.count)
+    settings = (options.by, options.tune, options.candidate, options.device, len(family_runs.folds_by_seed[0]))
+    words = (RESULTS_SCHEMA, family.name, family.version, *settings, family_runs.count)
     return "-".join(map(str, (*words, fingerprint(family_runs.rows))))
 
 
@@ -287,7 +287,7 @@ def _family_results(family_runs: FamilyRuns, data: Dataset, by: str, models: Seq
     """Evaluate the times of one family and, if problems have two candidates, the choices."""
     family = family_runs.rows.family
     tested = np.zeros(family_runs.count, dtype=bool)
-    for fold in family_runs.rounds[0]:
+    for fold in family_runs.folds_by_seed[0]:
         tested[fold.test] = True
     positions = np.flatnonzero(family_runs.evaluated & tested)
     where = {"split": by, **_common(family, family_runs.main.frame.iloc[np.flatnonzero(tested)])}
@@ -298,7 +298,7 @@ def _family_results(family_runs: FamilyRuns, data: Dataset, by: str, models: Seq
     else:
         evaluated = EvaluationSet.of(family_runs.rows.take(positions), _noise(data))
         picks = _picks(evaluated, family_runs, positions)
-        references |= scorecard.references_of(evaluated, picks)
+        references |= scorecard.reference_models(evaluated, picks)
         reasons = {
             evaluated.heuristic: f"{data.name} names no heuristic_algorithm for these problems",
             **family_runs.reasons,
@@ -333,8 +333,8 @@ def _compared(
     results = {
         "schema": RESULTS_SCHEMA,
         "dataset": _describe(data, also_train, names, [each.evaluated for each in family_results if each.evaluated]),
-        "seeds": list(range(len(first.rounds))),
-        "folds": len(first.rounds[0]),
+        "seeds": list(range(len(first.folds_by_seed))),
+        "folds": len(first.folds_by_seed[0]),
         "tune": options.tune,
         "reported": {name: _reported(family_runs) for name, family_runs in zip(names, all_runs, strict=True)},
         "references": {name: result.references for name, result in zip(names, family_results, strict=True)},
@@ -352,7 +352,7 @@ def _compared(
     )
 
 
-TIME_REFERENCES = {"seer": scorecard.SEER, "linear": "linear-terms", "trees": TREES}
+TIME_REFERENCES = {"seer": scorecard.SEER, "linear": "linear-terms", "trees": TREES_MODEL}
 """References of time errors if no choice is evaluated."""
 
 
@@ -367,7 +367,7 @@ def _evidence(family_runs: FamilyRuns) -> dict[str, list[Record]]:
     names = ("tune_s", "fit_s", "predict_us")
     medians = {name: dict(zip(names, np.median(each, axis=0), strict=True)) for name, each in family_runs.costs.items()}
     costs = [{"model": name, "fits": len(family_runs.costs[name]), **values} for name, values in medians.items()]
-    importance = [{"model": TREES, **record} for record in mean_importance(family_runs.importance)]
+    importance = [{"model": TREES_MODEL, **record} for record in mean_importance(family_runs.importance)]
     return {"coverage": _coverage(family_runs, model) if model else [], "importance": importance, "costs": costs}
 
 

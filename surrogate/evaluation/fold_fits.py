@@ -17,20 +17,20 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
 from surrogate.dataset.threads import in_parallel
 from surrogate.evaluation.importance import column_importance
-from surrogate.evaluation.scorecard import TREES, json_value
+from surrogate.evaluation.scorecard import TREES_MODEL, json_value
 from surrogate.evaluation.tune import tuned
 from surrogate.features.errors import InputError, one_line_errors
 from surrogate.models import Support, TimeModel, model_class
-from surrogate.models.base import terms
+from surrogate.models.base import term_columns
 from surrogate.models.stacked import StackedTerms
-from surrogate.uncertainty.domain import distances_to, references_of
+from surrogate.uncertainty.domain import distances_to, training_shapes_of
 
 STACK_PARTS = (StackedTerms.first, StackedTerms.second)
 """Names of the two models that the stack combines."""
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HoldoutPrediction:
     """One fit's settings and predicted times of the held-out rows, (held-out rows,) in µs.
 
     ``tune_s`` and ``fit_s`` are the seconds of the search for settings and of the fit. ``predict_us`` is the time of a
@@ -50,7 +50,7 @@ class HeldOut:
         write_text(file, json.dumps({**vars(self), "predicted_us": self.predicted_us.tolist()}))
 
     @classmethod
-    def read(cls, file: Path | None, count: int) -> "HeldOut | None":
+    def read(cls, file: Path | None, count: int) -> "HoldoutPrediction | None":
         """Return the predictions of ``count`` rows from a file, or None if the file is missing or damaged."""
         if file is None or not file.is_file():
             return None
@@ -70,7 +70,7 @@ class FamilyRuns:
     ----------
     rows : Rows
         Rows of all tables. Only the first ``count`` rows are held out.
-    rounds : list
+    folds_by_seed : list
         Folds of each seed.
     evaluated : array of bool, (count,)
         Rows of evaluated problems.
@@ -92,7 +92,7 @@ class FamilyRuns:
 
     rows: Rows
     count: int
-    rounds: list[list[Fold]]
+    folds_by_seed: list[list[Fold]]
     evaluated: np.ndarray
     predicted: dict[str, list[np.ndarray]] = field(default_factory=dict)
     supported: list[np.ndarray] = field(default_factory=list)
@@ -110,14 +110,14 @@ class FamilyRuns:
     @property
     def fits(self) -> int:
         """Number of fits of one model."""
-        return sum(map(len, self.rounds))
+        return sum(map(len, self.folds_by_seed))
 
 
 class FitProgress:
     """The progress of the fits of all families: number of started fits, and time left. Threads share it."""
 
     def __init__(self, progress: Progress | None, all_runs: Sequence[FamilyRuns], models: Sequence[str], workers: int):
-        rows_to_fit = sum(len(fold.train) for runs in all_runs for each in runs.rounds for fold in each)
+        rows_to_fit = sum(len(fold.train) for runs in all_runs for each in runs.folds_by_seed for fold in each)
         self._left = TimeLeft(dict.fromkeys(models, rows_to_fit), workers)
         self._total = sum(runs.fits for runs in all_runs) * len(models)
         self._begun = 0
@@ -137,7 +137,7 @@ class FitProgress:
             self._left.add(model, rows, seconds)
 
 
-class _Round(NamedTuple):
+class _SeedFold(NamedTuple):
     """One fold of one seed; ``test`` are the positions of its held-out rows of the newest library version."""
 
     seed: int
@@ -146,8 +146,8 @@ class _Round(NamedTuple):
     test: np.ndarray
 
 
-_Answers = tuple[np.ndarray, np.ndarray, dict[str, HeldOut | str]]
-"""Results on a round's held-out rows: supported rows, distances, and each model's predictions or failure."""
+_Answers = tuple[np.ndarray, np.ndarray, dict[str, HoldoutPrediction | str]]
+"""Results on a fold's held-out rows: supported rows, distances, and each model's predictions or failure."""
 
 
 @dataclass(frozen=True)
@@ -169,20 +169,20 @@ class FoldFits:
         A model that cannot be fitted is left out with its reason. Raises `InputError` if no model can be fitted.
         """
         newest = newest_version(runs.main.frame, runs.rows.family)
-        rounds = [
-            _Round(seed, number, fold, fold.test[newest[fold.test]])
-            for seed, folds in enumerate(runs.rounds)
+        seed_folds = [
+            _SeedFold(seed, number, fold, fold.test[newest[fold.test]])
+            for seed, folds in enumerate(runs.folds_by_seed)
             for number, fold in enumerate(folds)
         ]
 
-        def fit_all(round_: _Round, stopped: threading.Event) -> _Answers:
-            return self._fit_round(runs.rows, round_, folder, stopped)
+        def fit_all(seed_fold: _SeedFold, stopped: threading.Event) -> _Answers:
+            return self._fit_fold(runs.rows, seed_fold, folder, stopped)
 
-        answers = in_parallel(fit_all, rounds, self.workers)
+        answers = in_parallel(fit_all, seed_folds, self.workers)
         for cls in self.models:
-            runs.predicted[cls.name] = [np.full(runs.count, np.nan) for _ in runs.rounds]
-        runs.supported.extend(np.zeros(runs.count, dtype=bool) for _ in runs.rounds)
-        for (seed, _, _, test), (supported, distance, outcomes) in zip(rounds, answers, strict=True):
+            runs.predicted[cls.name] = [np.full(runs.count, np.nan) for _ in runs.folds_by_seed]
+        runs.supported.extend(np.zeros(runs.count, dtype=bool) for _ in runs.folds_by_seed)
+        for (seed, _, _, test), (supported, distance, outcomes) in zip(seed_folds, answers, strict=True):
             runs.supported[seed][test] = supported
             if not seed:
                 runs.distance[test] = distance
@@ -198,13 +198,13 @@ class FoldFits:
         if len(runs.reasons) == len(self.models):
             raise InputError("; ".join(f"{name}: {reason}" for name, reason in runs.reasons.items()))
 
-    def _fit_round(self, rows: Rows, round_: _Round, folder: Path | None, stopped: threading.Event) -> _Answers:
-        """Fit every model on a round's training rows and predict the held-out rows."""
-        seed, number, fold, test = round_
+    def _fit_fold(self, rows: Rows, seed_fold: _SeedFold, folder: Path | None, stopped: threading.Event) -> _Answers:
+        """Fit every model on a fold's training rows and predict the held-out rows."""
+        seed, number, fold, test = seed_fold
         train, holdout = rows.take(fold.train), rows.take(test)
         if not train.ok.any():
             raise InputError(f"fold {fold.name}: no training rows are left; use fewer folds or more data")
-        outcomes: dict[str, HeldOut | str] = {}
+        outcomes: dict[str, HoldoutPrediction | str] = {}
         fitted: dict[str, TimeModel] = {}
         # The stack comes last, because it combines the fold's fits of its two models.
         for cls in sorted(self.models, key=lambda cls: cls is StackedTerms):
@@ -223,12 +223,12 @@ class FoldFits:
 
             try:
                 with one_line_errors(cls.name):  # if one model raises, the others are still evaluated
-                    outcome = HeldOut.read(file, len(holdout))
+                    outcome = HoldoutPrediction.read(file, len(holdout))
                     if outcome is None:
                         if cls is StackedTerms:
                             _refit_kept(fitted, outcomes, train)
                         model = tuned(cls, train, self.tune, seed=seed, device=self.device, progress=on_trial)
-                        explained = terms(rows.family) if (cls.name, seed) == (TREES, 0) else ()
+                        explained = term_columns(rows.family) if (cls.name, seed) == (TREES_MODEL, 0) else ()
                         outcome = _fitted(model, train, holdout, fitted, explained, tune_s=monotonic() - begun_s)
                         if file is not None:
                             outcome.write(file)
@@ -236,7 +236,7 @@ class FoldFits:
             except InputError as error:
                 outcomes[cls.name] = str(error)
             self.progress.took(cls.name, len(train), None if is_kept else monotonic() - begun_s)
-        distance = np.full(len(holdout), np.nan) if seed else distances_to(references_of(train), holdout)
+        distance = np.full(len(holdout), np.nan) if seed else distances_to(training_shapes_of(train), holdout)
         return Support.fit(train).supported(holdout), distance, outcomes
 
 
@@ -247,10 +247,10 @@ def _fitted(
     fitted: dict[str, TimeModel],
     explained: tuple[str, ...],
     tune_s: float,
-) -> HeldOut:
+) -> HoldoutPrediction:
     """Fit a model and predict the held-out rows.
 
-    ``fitted`` holds the round's fits of `STACK_PARTS` by name; a new fit of one of them is added. ``explained`` are the
+    ``fitted`` holds the fold's fits of `STACK_PARTS` by name; a new fit of one of them is added. ``explained`` are the
     columns whose importance is computed.
     """
     begun_s = monotonic()
@@ -263,12 +263,12 @@ def _fitted(
     if model.name in STACK_PARTS:
         fitted[model.name] = model
     importance = column_importance(model, holdout, explained, seed=0) if explained else {}
-    return HeldOut(settings, predicted_us, tune_s, fit_s, predict_us, importance)
+    return HoldoutPrediction(settings, predicted_us, tune_s, fit_s, predict_us, importance)
 
 
-def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, HeldOut | str], train: Rows) -> None:
+def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, HoldoutPrediction | str], train: Rows) -> None:
     """Fit the stack's models again if their predictions came from files, with the settings of the files."""
     for name in STACK_PARTS:
         outcome = outcomes.get(name)
-        if isinstance(outcome, HeldOut) and name not in fitted:
+        if isinstance(outcome, HoldoutPrediction) and name not in fitted:
             fitted[name] = model_class(name)(**outcome.settings).fit(train)

@@ -59,7 +59,7 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CandidateRows:
     """The candidate rows of evaluated problems; arrays (rows,).
 
     ``problem`` are codes 0 … n−1 of the problems. ``time_us`` is NaN if a row is not ``ok``. ``order`` breaks ties
@@ -106,7 +106,7 @@ class EvaluatedPicks:
     chosen: np.ndarray
 
 
-def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> EvaluatedPicks:
+def pick_lowest_scores(candidates: CandidateRows, score: np.ndarray, allowed: np.ndarray) -> EvaluatedPicks:
     """Pick the allowed row with the lowest score of each problem; the lowest ``order`` wins ties.
 
     ``score`` (rows,) are predicted times; NaN is never picked. ``allowed`` (rows,) marks rows that the model considers
@@ -131,7 +131,7 @@ def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Ev
 
 
 def evaluate_picks(
-    candidates: Candidates, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None
+    candidates: CandidateRows, row: np.ndarray, chosen: np.ndarray, second: np.ndarray | None = None
 ) -> EvaluatedPicks:
     """Return the evaluation of picks. ``row`` (problems,) are positions of candidates, −1 for no candidate.
 

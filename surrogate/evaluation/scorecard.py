@@ -21,10 +21,10 @@ ALL = "all"
 REPORTED_MODELS = ("stacked-terms", "configurations", "interpolated-terms", "boosted-terms")
 """The first fitted one of these models is the reported model. The first three are for convolutions, for described
 kernels, and for families with lines."""
-TREES = "boosted-terms"
+TREES_MODEL = "boosted-terms"
 SEER, SEER_PAPER = "seer-time-only", "seer-paper"
 KINDS = ("heuristic", "seer", "linear", "trees")
-"""Kinds of references. Every row has a difference to each of them (see `references_of`)."""
+"""Kinds of references. Every row has a difference to each of them (see `reference_models`)."""
 LINEAR_MODELS = ("linear-terms", "linear-dims", "li-et-al")
 
 
@@ -52,7 +52,7 @@ class EvaluationSet:
     """
 
     rows: Rows
-    candidates: judge.Candidates
+    candidates: judge.CandidateRows
     heuristic: str
     problem_row: np.ndarray
     shape: np.ndarray
@@ -65,14 +65,14 @@ class EvaluationSet:
         """
         first, code = np.unique(rows.problem, return_index=True, return_inverse=True)[1:]
         time_us = np.where(rows.ok, rows.time_us, np.nan)
-        candidates = judge.Candidates(code, time_us, ok=rows.ok, order=rows.order, noise=noise)
+        candidates = judge.CandidateRows(code, time_us, ok=rows.ok, order=rows.order, noise=noise)
         shape = np.unique(rows.shape[first], return_inverse=True)[1]
         return cls(rows, candidates, heuristic_name(rows.frame["library"]), problem_row=first, shape=shape)
 
 
 def pick_by_times(evaluated: EvaluationSet, score: np.ndarray, allowed: np.ndarray) -> judge.EvaluatedPicks:
     """Return the picks of a model: the shortest predicted time among the rows that it considers feasible."""
-    return judge.choose(evaluated.candidates, score, allowed)
+    return judge.pick_lowest_scores(evaluated.candidates, score, allowed)
 
 
 def pick_by_heuristic(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
@@ -95,10 +95,10 @@ def pick_by_heuristic(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
 
 def pick_oracle(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     """Return the best candidate of each problem."""
-    return judge.choose(evaluated.candidates, evaluated.candidates.time_us, evaluated.candidates.ok)
+    return judge.pick_lowest_scores(evaluated.candidates, evaluated.candidates.time_us, evaluated.candidates.ok)
 
 
-def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.EvaluatedPicks]]) -> dict[str, str]:
+def reference_models(evaluated: EvaluationSet, picks: Mapping[str, list[judge.EvaluatedPicks]]) -> dict[str, str]:
     """Return the reference models: kind → name.
 
     ``heuristic`` is the library's own heuristic. ``seer`` and ``paper`` are the paper's fits to times and to counters.
@@ -119,7 +119,7 @@ def references_of(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Evalu
         "seer": SEER,
         "paper": SEER_PAPER,
         "linear": linear[0][1] if linear else "",
-        "trees": TREES,
+        "trees": TREES_MODEL,
     }
     return {kind: name for kind, name in kinds.items() if name in found}
 
@@ -132,9 +132,9 @@ def choice_rows(
 ) -> list[Record]:
     """Return one row per model × GPU × grouping. The seeds' log slowdowns are averaged problem by problem.
 
-    Each model is compared with the ``references`` (by default `references_of`) in ``paired_vs_heuristic`` and so on.
+    Each model is compared with the ``references`` (by default `reference_models`) in ``paired_vs_heuristic`` and so on.
     """
-    references = references_of(evaluated, picks) if references is None else references
+    references = reference_models(evaluated, picks) if references is None else references
     rows = []
     family = evaluated.rows.family
     gpu_of = evaluated.rows.frame["gpu"].to_numpy()[evaluated.problem_row]

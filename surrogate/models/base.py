@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from optuna.trial import BaseTrial
 
-    from surrogate.models.times import BoostedTimes
+    from surrogate.models.times import BoostedArrays
 
 
 class SearchRange(NamedTuple):
@@ -152,7 +152,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         """Return the model from its hyperparameters and the output of `to_files`."""
         raise InputError(f"{cls.name} is a baseline; bundles hold other models")
 
-    def times(self) -> "BoostedTimes | None":
+    def boosted_arrays(self) -> "BoostedArrays | None":
         """Return the fitted model as arrays that answer single problems, or None if it is not one ensemble of trees."""
         return None
 
@@ -205,25 +205,25 @@ def holdout_times(
     return np.load(file, allow_pickle=False)
 
 
-def dims(family: Family) -> tuple[str, ...]:
+def dimension_columns(family: Family) -> tuple[str, ...]:
     """Return the columns of the raw problem, the device and the release, without physics."""
     return (*family.dimension_names, *CONTEXT_NAMES)
 
 
-def terms(family: Family) -> tuple[str, ...]:
-    """Return the columns of `dims` and the analytical terms, without the code of a mechanism."""
+def term_columns(family: Family) -> tuple[str, ...]:
+    """Return the columns of `dimension_columns` and the analytical terms, without the code of a mechanism."""
     return (*(name for name in family.column_names if name != "mechanism"), *CONTEXT_NAMES)
 
 
 def published_columns(family: Family) -> tuple[str, ...]:
     """Return the columns of published predictors: the raw problem, its FLOPs and bytes, the device."""
-    work = tuple(name for name in WORK_NAMES if name in family.problem_names)
+    work = tuple(name for name in WORK_COLUMNS if name in family.problem_names)
     return (*family.dimension_names, *work, *CONTEXT_NAMES)
 
 
-WORK_NAMES = ("log2_flops", "log2_tensor_bytes", "log2_dram_bytes")
+WORK_COLUMNS = ("log2_flops", "log2_tensor_bytes", "log2_dram_bytes")
 
 
 def traffic_column(family: Family) -> str:
     """Return the column of a problem's compulsory bytes."""
-    return next(name for name in WORK_NAMES[1:] if name in family.problem_names)
+    return next(name for name in WORK_COLUMNS[1:] if name in family.problem_names)

@@ -18,9 +18,9 @@ from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.threads import threads_for
 from surrogate.features.families import Family
-from surrogate.models.base import ProgressCallback, SearchRange, TimeModel, dims, terms
+from surrogate.models.base import ProgressCallback, SearchRange, TimeModel, dimension_columns, term_columns
 from surrogate.models.launch import CallKey, call_cost_us, call_costs, common_call_costs
-from surrogate.models.times import BoostedTimes, Trend, trend_names
+from surrogate.models.times import BoostedArrays, Trend, trend_names
 from surrogate.models.trees import ReadyTrees, Trees
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _Boosted(TimeModel):
     """Weight of the candidate's own roofline in the base, in log time, from 0 to 1."""
     has_physics: ClassVar[bool] = False
     """True if the base holds the call cost and a trend extrapolates outside the training ranges."""
-    columns: ClassVar[Callable[[Family], tuple[str, ...]]] = staticmethod(dims)
+    columns: ClassVar[Callable[[Family], tuple[str, ...]]] = staticmethod(dimension_columns)
     """Family → the columns of the trees, before the candidate's code."""
 
     rounds: Annotated[int, SearchRange(100, 1000, log=True)] = 300
@@ -129,7 +129,7 @@ class _Boosted(TimeModel):
     def with_booster(self, booster: "Booster") -> Self:
         """Return this fitted model with other trees, which were trained on its `design` and `target`."""
         model = type(self)(**self.get_params(deep=False))
-        vars(model).update({name: value for name, value in vars(self).items() if name != "times_"})
+        vars(model).update({name: value for name, value in vars(self).items() if name != "arrays_"})
         model.booster_ = booster
         return model
 
@@ -137,7 +137,7 @@ class _Boosted(TimeModel):
         """Fit the call costs, the trend and the trees."""
         import xgboost
 
-        vars(self).pop("times_", None)
+        vars(self).pop("arrays_", None)
         self.family_ = rows.family
         self.call_us_ = {}
         if self.has_physics:
@@ -193,10 +193,10 @@ class _Boosted(TimeModel):
         """Return the names of the columns of `design` except the last one, the candidate's code."""
         return self.columns(family)
 
-    def arrays(self) -> BoostedTimes:
+    def tree_arrays(self) -> BoostedArrays:
         """Return the trees, the base's parameters and the trend as arrays."""
-        if not hasattr(self, "times_"):
-            self.times_ = BoostedTimes(
+        if not hasattr(self, "arrays_"):
+            self.arrays_ = BoostedArrays(
                 trees=Trees.from_booster(self.booster_.save_raw("json")),
                 columns=self.tree_columns(self.family_),
                 codes=self.candidates_,
@@ -204,30 +204,30 @@ class _Boosted(TimeModel):
                 call_us=self.call_us_,
                 trend=self.trend_,
             )
-        return self.times_
+        return self.arrays_
 
-    def times(self) -> BoostedTimes | None:
+    def boosted_arrays(self) -> BoostedArrays | None:
         """Return the model as arrays."""
-        return self.arrays()
+        return self.tree_arrays()
 
     def to_files(self) -> dict[str, bytes]:
         """Return the arrays as files."""
-        return self.arrays().to_files()
+        return self.tree_arrays().to_files()
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """Return the model from the output of `to_files`."""
-        return cls.from_times(BoostedTimes.from_files(files), params)
+        return cls.from_arrays(BoostedArrays.from_files(files), params)
 
     @classmethod
-    def from_times(cls, times: BoostedTimes, params: Mapping[str, Any] = MappingProxyType({})) -> Self:
+    def from_arrays(cls, arrays: BoostedArrays, params: Mapping[str, Any] = MappingProxyType({})) -> Self:
         """Return the model with these arrays."""
         model = cls(**params)
-        model.times_ = times
-        model.booster_ = ReadyTrees(lambda: times.trees, range(len(times.columns) + 1))
-        model.candidates_ = dict(times.codes)
-        model.call_us_ = dict(times.call_us)
-        model.trend_ = times.trend
+        model.arrays_ = arrays
+        model.booster_ = ReadyTrees(lambda: arrays.trees, range(len(arrays.columns) + 1))
+        model.candidates_ = dict(arrays.codes)
+        model.call_us_ = dict(arrays.call_us)
+        model.trend_ = arrays.trend
         return model
 
 
@@ -295,4 +295,4 @@ class BoostedTerms(_Boosted):
     )
     algorithm_weight: ClassVar[float] = 0.5
     has_physics: ClassVar[bool] = True
-    columns = staticmethod(terms)
+    columns = staticmethod(term_columns)

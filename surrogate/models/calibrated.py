@@ -21,7 +21,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.json_types import files_below, from_json_types, to_json_types
-from surrogate.models.times import BoostedTimes, Correction, Inputs, correction_columns, covariance, inputs_of
+from surrogate.models.times import BoostedArrays, Correction, CorrectionInputs, correction_columns, covariance
 
 PRIORS: dict[str, tuple[float, float]] = {
     "common": (0.30, 0.5),
@@ -87,7 +87,7 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     codes = {str(name): code for code, name in enumerate(np.unique(rows.candidate))}
     units = tuple(rows.family.distance_units.values())
     x = rows.columns(correction_columns(rows.family))
-    inputs = inputs_of(x, rows.candidate, predicted_us, units=units, codes=codes)
+    inputs = CorrectionInputs.of(x, rows.candidate, predicted_us, units=units, codes=codes)
     target = np.log(rows.time_us / predicted_us)
     label = fold_labels(shape_names(rows.frame, rows.family), FOLDS, seed)
 
@@ -130,7 +130,7 @@ def _is_significant(gain: np.ndarray, shape: np.ndarray) -> bool:
     return bool(gain.mean() > MIN_STANDARD_ERRORS * standard_error)
 
 
-def _ridges(inputs: Inputs, target: np.ndarray) -> list[dict[str, float]]:
+def _ridges(inputs: CorrectionInputs, target: np.ndarray) -> list[dict[str, float]]:
     """Return the scales of ridge regressions, without and with an offset of each library or mechanism."""
     groups = [inputs.mechanism == code for code in np.unique(inputs.mechanism)]
     residual = np.concatenate([target[group] - np.median(target[group]) for group in groups])
@@ -144,7 +144,7 @@ def method(rows: int) -> str:
     return "ridge regression" if rows < FEW_ROWS else "Gaussian process"
 
 
-def _robust_dual(scales: Mapping[str, float], inputs: Inputs, target: np.ndarray) -> np.ndarray:
+def _robust_dual(scales: Mapping[str, float], inputs: CorrectionInputs, target: np.ndarray) -> np.ndarray:
     """Return dual coefficients (rows,). The noise of a row grows with its distance from the fit (Huber 1964)."""
     from scipy.linalg import cho_solve
 
@@ -158,7 +158,9 @@ def _robust_dual(scales: Mapping[str, float], inputs: Inputs, target: np.ndarray
     return dual
 
 
-def _factor(scales: Mapping[str, float], inputs: Inputs, weight: np.ndarray | float = 1.0) -> tuple[np.ndarray, bool]:
+def _factor(
+    scales: Mapping[str, float], inputs: CorrectionInputs, weight: np.ndarray | float = 1.0
+) -> tuple[np.ndarray, bool]:
     """Return scipy's Cholesky factor of the rows' covariance plus noise, which is divided by their ``weight``."""
     from scipy.linalg import cho_factor
 
@@ -167,7 +169,7 @@ def _factor(scales: Mapping[str, float], inputs: Inputs, weight: np.ndarray | fl
     return cho_factor(matrix, lower=True)
 
 
-def _fitted_scales(inputs: Inputs, target: np.ndarray) -> dict[str, float]:
+def _fitted_scales(inputs: CorrectionInputs, target: np.ndarray) -> dict[str, float]:
     """Return the hyperparameters with the largest posterior density. The search starts at the priors' medians."""
     from scipy.linalg import LinAlgError, cho_solve
     from scipy.optimize import minimize
@@ -242,10 +244,10 @@ class Calibrated(TimeModel):
                 times[members] *= np.exp(correction.log_factor(x, rows.candidate[members], times[members]))
         return times
 
-    def times(self) -> BoostedTimes | None:
+    def boosted_arrays(self) -> BoostedArrays | None:
         """Return the base's arrays with the corrections, or None if the base is not one ensemble of trees."""
-        times = self.base.times()
-        return times and replace(times, corrections=self.corrections)
+        arrays = self.base.boosted_arrays()
+        return arrays and replace(arrays, corrections=self.corrections)
 
     def to_files(self) -> dict[str, bytes]:
         """Return the base's files under ``base.``, and its name and the corrections as JSON."""

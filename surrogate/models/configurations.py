@@ -22,10 +22,10 @@ import pandas as pd
 from surrogate.dataset.checks import FASTEST_US
 from surrogate.dataset.problems import joined, rows_by_code
 from surrogate.dataset.rows import Rows
-from surrogate.features.analytical import LAUNCH_US
+from surrogate.features.analytical import KERNEL_GAP_US
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, DescribedProblem, Family
-from surrogate.features.families.described import RULED_OUT, WORK_NAMES
+from surrogate.features.families.described import DESCRIBED_WORK_NAMES, RULED_OUT
 from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import MACHINE_NAMES, peak_flops_table
@@ -44,7 +44,7 @@ MAX_SCORE = 0.999
 """Maximum score: a time of a thousand times the best. No longer times are predicted."""
 SMALL_WORK_EXPONENT = 0.5
 """Exponent of the work with which times fall below the smallest measured problem."""
-FLOPS, ROOFLINE = WORK_NAMES.index("log2_flops"), WORK_NAMES.index("log2_roofline_us")
+FLOPS, ROOFLINE = DESCRIBED_WORK_NAMES.index("log2_flops"), DESCRIBED_WORK_NAMES.index("log2_roofline_us")
 FP32 = ("", (("fp32", False),))
 """No dtype, and the units of fp32."""
 MAX_FP32_RATIO = 1.25
@@ -241,7 +241,7 @@ class Configurations(TimeModel):
         The minimum is a launch. On a GPU or for a size outside the measured ones it is at least the roofline
         (`DescribedFamily.min_us`). With the ``units`` that are in use, the minimum of the expected time is returned;
         without them, the minimum of any time. Profilers report empty kernels of `FASTEST_US`, host clocks of
-        `LAUNCH_US`.
+        `KERNEL_GAP_US`.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class Configurations(TimeModel):
         for place, (name, value) in enumerate(problem.sizes.items(), -len(problem.values)):
             if value == 0 and not any(measured.split("|")[place] == "0" for measured in self.problems_):
                 raise InputError(f"{problem}: {name} is 0, which was never measured; give a whole number from 1")
-        launch_us = min(LAUNCH_US if units else FASTEST_US, float(np.nanmin(self.times_us_)))
+        launch_us = min(KERNEL_GAP_US if units else FASTEST_US, float(np.nanmin(self.times_us_)))
         sizes = np.log2(np.maximum(np.array(problem.values, dtype=np.float64), 1.0))
         low, high = self.bounds[:, : len(sizes)]
         # Inside the measured sizes of its GPUs, times may be below the roofline: caches are faster than memory.
@@ -333,8 +333,8 @@ class Configurations(TimeModel):
         return np.log2(np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1))
 
     def _work(self, columns: np.ndarray) -> np.ndarray:
-        """Return a view of the `WORK_NAMES` columns of ``columns`` (…, c)."""
-        return columns[..., self.level_.linear - len(WORK_NAMES) : self.level_.linear]
+        """Return a view of the `DESCRIBED_WORK_NAMES` columns of ``columns`` (…, c)."""
+        return columns[..., self.level_.linear - len(DESCRIBED_WORK_NAMES) : self.level_.linear]
 
     def _best_us(self, problem: DescribedProblem, device: Gpu, columns: np.ndarray) -> float:
         """Return the time in µs of the best configuration of an unmeasured problem with ``columns`` (c,).

@@ -25,7 +25,7 @@ from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.grid import POSITION_BITS, Grid, GridPart, Label, Lines, MeasuredRows, positions
 from surrogate.models.neighbours import line_columns, log_corrections
-from surrogate.models.times import TERMS, BoostedTimes, Neighbours, neighbour_files, times_from_files
+from surrogate.models.times import TERMS, BoostedArrays, Neighbours, arrays_from_files, neighbour_files
 from surrogate.models.trees import ReadyTrees, Trees
 
 
@@ -159,9 +159,9 @@ class InterpolatedTerms(TimeModel):
         logs = [np.log(self.terms_.predict(rows) / self.terms_.base_us(rows)) for rows in parts]
         return np.concatenate(design), np.concatenate(logs)
 
-    def times(self) -> BoostedTimes:
+    def boosted_arrays(self) -> BoostedArrays:
         """Return the model as arrays."""
-        return times_from_files(self.to_files())[0]
+        return arrays_from_files(self.to_files())[0]
 
     def to_files(self) -> dict[str, bytes]:
         """Return the files of the terms model, of the residual's trees, and of every GPU's measured times."""
@@ -172,13 +172,13 @@ class InterpolatedTerms(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """Return the model from the output of `to_files`."""
         model = cls(**params)
-        times, neighbours = times_from_files(files)
-        model.terms_ = BoostedTerms.from_times(times)
+        arrays, neighbours = arrays_from_files(files)
+        model.terms_ = BoostedTerms.from_arrays(arrays)
         model.grid_ = neighbours.grid
         model.trees_ = neighbours.trees if neighbours.stored else None
         model._measured = {}
         if neighbours.stored:
-            columns = len(times.columns) + 2 + 2 * len(neighbours.grid.lines)
+            columns = len(arrays.columns) + 2 + 2 * len(neighbours.grid.lines)
             model.booster_ = ReadyTrees(lambda: neighbours.trees, range(columns))
         return model
 

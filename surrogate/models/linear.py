@@ -15,7 +15,7 @@ import numpy as np
 
 from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
-from surrogate.models.base import SearchRange, TimeModel, dims, terms
+from surrogate.models.base import SearchRange, TimeModel, dimension_columns, term_columns
 from surrogate.models.baselines import MIN_US, peak_times
 from surrogate.models.json_types import Number, from_json_types, to_json_types
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
@@ -76,7 +76,7 @@ class _Linear(TimeModel):
     """
 
     storable: ClassVar[bool] = True
-    columns = staticmethod(dims)
+    columns = staticmethod(dimension_columns)
     """Family → the columns of the model."""
 
     alpha: Annotated[float, SearchRange(1e-3, 1e3, log=True)] = 1.0
@@ -175,7 +175,7 @@ class LinearTerms(_Linear):
 
     name: ClassVar[str] = "linear-terms"
     help: ClassVar[str] = "ridge regression of log time on sizes and analytical terms, one fit per candidate"
-    columns = staticmethod(terms)
+    columns = staticmethod(term_columns)
 
 
 @dataclass(eq=False, repr=False)

@@ -26,9 +26,9 @@ from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
 from surrogate.models.json_types import Share, files_below, from_json_types
 from surrogate.models.registry import model_class
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
-from surrogate.models.times import BoostedTimes
+from surrogate.models.times import BoostedArrays
 
-SEER, TREES = "seer.", "trees."
+SEER_PREFIX, TREES_PREFIX = "seer.", "trees."
 """Prefixes of the files of SEER's fits and of the trees."""
 RATIO = "seer_over_roofline"
 """Name of the trees' last column but one."""
@@ -118,20 +118,20 @@ class BoostedSeer(BoostedTerms):
         """Return the names of the columns of `design` except the last one, the candidate's code."""
         return (*super().tree_columns(family), RATIO)
 
-    def times(self) -> BoostedTimes | None:
+    def boosted_arrays(self) -> BoostedArrays | None:
         """Return None: SEER's fits are not an ensemble of trees."""
         return None
 
     def to_files(self) -> dict[str, bytes]:
         """Return SEER's fits and the trees as arrays."""
-        parts = {SEER: self.seer_.to_files(), TREES: self.arrays().to_files()}
+        parts = {SEER_PREFIX: self.seer_.to_files(), TREES_PREFIX: self.tree_arrays().to_files()}
         return {f"{part}{name}": data for part, files in parts.items() for name, data in files.items()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """Return the model from the output of `to_files`."""
-        model = cls.from_times(BoostedTimes.from_files(files_below(TREES, files)), params)
-        model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, files_below(SEER, files))
+        model = cls.from_arrays(BoostedArrays.from_files(files_below(TREES_PREFIX, files)), params)
+        model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, files_below(SEER_PREFIX, files))
         return model
 
 

@@ -1,4 +1,4 @@
-"""`BoostedTimes`: a fitted model of boosted trees as arrays, and its files in a bundle.
+"""`BoostedArrays`: a fitted model of boosted trees as arrays, and its files in a bundle.
 
 Besides the trees it may hold a `Trend` and corrections. The `Trend` continues the log correction smoothly outside the
 training ranges, where trees stay constant. The `Correction` of a calibrated device is a conditioned Gaussian process.
@@ -177,7 +177,7 @@ CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Inputs:
+class CorrectionInputs:
     """Rows as inputs of the process.
 
     Attributes
@@ -192,12 +192,26 @@ class Inputs:
     mechanism: np.ndarray
     candidate: np.ndarray
 
+    @classmethod
+    def of(
+        cls, x: np.ndarray, names: np.ndarray, time_us: np.ndarray, units: tuple[float, ...], codes: Mapping[str, int]
+    ) -> Self:
+        """Return the rows as inputs. An unmeasured candidate gets the code −1: it shares no part with others."""
+        # Scale each term by its unit, so that distances are comparable. The predicted time is the last term.
+        terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(time_us) / PREDICTED_UNIT])
+        # If the family has mechanisms, their code is the last column. Otherwise the library's code replaces it.
+        libraries = {name.partition("|")[0]: code for name, code in codes.items()}
+        by_library = [libraries.get(str(name).partition("|")[0], -1) for name in names]
+        mechanism = x[:, -1] if x.shape[1] > len(units) else np.array(by_library)
+        candidate = np.array([codes.get(str(name), -1) for name in names], dtype=np.int64)
+        return cls(terms, mechanism.astype(np.int64), candidate)
+
     def __len__(self) -> int:
         return len(self.terms)
 
-    def take(self, index: np.ndarray) -> "Inputs":
+    def take(self, index: np.ndarray) -> "CorrectionInputs":
         """Return the rows at these positions."""
-        return Inputs(self.terms[index], self.mechanism[index], self.candidate[index])
+        return CorrectionInputs(self.terms[index], self.mechanism[index], self.candidate[index])
 
 
 def correction_columns(family: Family) -> tuple[str, ...]:
@@ -233,7 +247,7 @@ class Correction:
     """
 
     scales: Mapping[str, Positive]
-    inputs: Inputs
+    inputs: CorrectionInputs
     weights: np.ndarray
     units: tuple[Positive, ...]
     candidates: Mapping[str, int]
@@ -256,7 +270,7 @@ class Correction:
         predicted_us
             (rows,) times in µs of the base model. If a time is NaN, so is the result.
         """
-        inputs = inputs_of(x, names, predicted_us, units=self.units, codes=self.candidates)
+        inputs = CorrectionInputs.of(x, names, predicted_us, units=self.units, codes=self.candidates)
         factor = np.empty(len(x))
         for start in range(0, len(x), CHUNK_ROWS):
             part = np.arange(start, min(start + CHUNK_ROWS, len(x)))
@@ -264,23 +278,7 @@ class Correction:
         return factor
 
 
-def inputs_of(
-    x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray, units: tuple[float, ...], codes: Mapping[str, int]
-) -> Inputs:
-    """Return the rows as inputs of the process. An unmeasured candidate gets the code −1: it shares no part with
-    others.
-    """
-    # Scale each term by its unit, so that distances are comparable. The predicted time is the last term.
-    terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT])
-    # If the family has mechanisms, their code is the last column. Otherwise the library's code replaces it.
-    libraries = {name.partition("|")[0]: code for name, code in codes.items()}
-    by_library = [libraries.get(str(name).partition("|")[0], -1) for name in names]
-    mechanism = x[:, -1] if x.shape[1] > len(units) else np.array(by_library)
-    candidate = np.array([codes.get(str(name), -1) for name in names], dtype=np.int64)
-    return Inputs(terms, mechanism.astype(np.int64), candidate)
-
-
-def covariance(scales: Mapping[str, float], a: Inputs, b: Inputs) -> np.ndarray:
+def covariance(scales: Mapping[str, float], a: CorrectionInputs, b: CorrectionInputs) -> np.ndarray:
     """Return the covariance (rows of a, rows of b) of log corrections, without noise."""
     # 1. Squared distances of all pairs by the binomial formula: it avoids an array of (rows, rows, terms).
     cross = a.terms @ b.terms.T
@@ -298,11 +296,11 @@ def covariance(scales: Mapping[str, float], a: Inputs, b: Inputs) -> np.ndarray:
     return total
 
 
-ARRAYS = "trees.npz"
+TREES_FILE = "trees.npz"
 FACTS = "times.json"
-"""The files of `BoostedTimes`: its trees, and the rest."""
+"""The files of `BoostedArrays`: its trees, and the rest."""
 TERMS = "terms."
-TREES = "residual.npz"
+RESIDUAL_FILE = "residual.npz"
 GRID = "grid."
 LABELS = "labels.json"
 """Files of a model with neighbours: the terms model, the residual's trees, each GPU's measured times, the labels'
@@ -326,7 +324,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class BoostedTimes:
+class BoostedArrays:
     """A fitted model as arrays: its times are (roofline · 2^(w · r) + call cost) · exp(trees + trend) µs.
 
     Here w is ``algorithm_weight``, and r is the column of log2(the algorithm's own roofline / the problem's roofline).
@@ -364,13 +362,13 @@ class BoostedTimes:
         """Return the trees' arrays, and the rest as JSON."""
         names = ("columns", "codes", "call_us", "trend")
         facts = {"own_weight": self.algorithm_weight} | {name: to_json_types(getattr(self, name)) for name in names}
-        return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
+        return {TREES_FILE: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
+    def from_files(cls, files: Mapping[str, bytes]) -> "BoostedArrays":
         """Return the model from the output of `to_files`. Raise `InputError` if the parts do not fit one another."""
         facts = from_json_types(_Facts, json.loads(files[FACTS]), FACTS)
-        trees = Trees.from_bytes(files[ARRAYS])
+        trees = Trees.from_bytes(files[TREES_FILE])
         if trees.feature.max() > len(facts.columns) or len(set(facts.columns)) < len(facts.columns):
             raise InputError(f"the trees split more columns than the {len(facts.columns)} in {FACTS}")
         return cls(trees, facts.columns, facts.codes, facts.algorithm_weight, call_us=facts.call_us, trend=facts.trend)
@@ -390,7 +388,7 @@ class BoostedTimes:
 
 
 class _Facts(Struct, frozen=True, rename={"algorithm_weight": "own_weight"}):
-    """The JSON file of a `BoostedTimes`, besides its trees."""
+    """The JSON file of a `BoostedArrays`, besides its trees."""
 
     columns: tuple[str, ...]
     codes: Mapping[str, Count]
@@ -412,18 +410,18 @@ def neighbour_files(neighbours: Neighbours) -> dict[str, bytes]:
     grid = neighbours.grid
     files = {f"{GRID}{gpu}.parquet": content for gpu, content in grid.packed.items()}
     if neighbours.stored:
-        files[TREES] = neighbours.stored
+        files[RESIDUAL_FILE] = neighbours.stored
     facts = {"labels": {key_text(label): code for label, code in grid.labels.items()}, "lines": grid.lines}
     return {**files, LABELS: json.dumps(facts).encode()}
 
 
-def times_from_files(files: Mapping[str, bytes]) -> tuple[BoostedTimes, Neighbours]:
+def arrays_from_files(files: Mapping[str, bytes]) -> tuple[BoostedArrays, Neighbours]:
     """Return the terms model with neighbours, and the same neighbours, from the files of an interpolated model."""
-    terms = BoostedTimes.from_files(files_below(TERMS, files))
+    terms = BoostedArrays.from_files(files_below(TERMS, files))
     packed = {name.removesuffix(".parquet"): content for name, content in files_below(GRID, files).items()}
     facts = from_json_types(_Labels, json.loads(files[LABELS]), LABELS)
     # The names of all candidates of a family have the same number of parts.
     parts = next(iter(terms.codes), "").count("|") + 1
     labels = {Label.parse(text, parts): code for text, code in facts.labels.items()}
-    neighbours = Neighbours(Grid(labels, packed, facts.lines), files.get(TREES, b""))
+    neighbours = Neighbours(Grid(labels, packed, facts.lines), files.get(RESIDUAL_FILE, b""))
     return replace(terms, neighbours=neighbours), neighbours

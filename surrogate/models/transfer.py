@@ -22,7 +22,7 @@ from surrogate.models.json_types import input_error_if_damaged
 from surrogate.models.trees import ReadyTrees, Trees
 
 ROUNDS, FAILURE_ROUNDS = 120, 40
-SETTINGS = {
+XGBOOST_SETTINGS = {
     "tree_method": "hist",
     "grow_policy": "lossguide",
     "max_depth": 6,
@@ -53,7 +53,7 @@ MAX_SIMILAR = 50
 """Maximum problems in the weighted mean."""
 TINY = 1e-9
 ARRAYS_FILE, FACTS_FILE = "transfer.npz", "transfer.json"
-ARRAYS = ("scores", "columns", "centre", "spread", "rates", "shares", "fold_of", "pairs")
+ARRAY_NAMES = ("scores", "columns", "centre", "spread", "rates", "shares", "fold_of", "pairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ class TransferState:
     def to_files(self) -> dict[str, bytes]:
         """Return the arrays as a NumPy archive, each ensemble of trees as an archive, and the rest as JSON."""
         out = io.BytesIO()
-        np.savez_compressed(out, **{name: getattr(self, name) for name in ARRAYS})
+        np.savez_compressed(out, **{name: getattr(self, name) for name in ARRAY_NAMES})
         facts = {"relative": len(self.relative), "failing": len(self.failing), "width": self.width}
         files = {ARRAYS_FILE: out.getvalue(), FACTS_FILE: json.dumps(facts, sort_keys=True).encode()}
         for kind in ("relative", "failing"):
@@ -309,7 +309,7 @@ class TransferState:
         with input_error_if_damaged("the arrays of measured problems"):
             facts = json.loads(files[FACTS_FILE])
             with np.load(io.BytesIO(files[ARRAYS_FILE]), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in ARRAYS}
+                arrays = {name: archive[name] for name in ARRAY_NAMES}
             relative, failing = (
                 tuple(Trees.from_bytes(files[f"{kind}.{number}.npz"]) for number in range(int(facts[kind])))
                 for kind in ("relative", "failing")
@@ -384,9 +384,9 @@ def _boosted(design: np.ndarray, target: np.ndarray, weight: np.ndarray | None, 
     import xgboost
 
     threads = threads_for(len(design))
-    data = xgboost.QuantileDMatrix(design, label=target, weight=weight, max_bin=SETTINGS["max_bin"], nthread=threads)
-    booster = xgboost.train({**SETTINGS, "nthread": threads, "seed": seed}, data, rounds)
-    return Trees.from_booster(booster.save_raw("json"))
+    settings = {**XGBOOST_SETTINGS, "nthread": threads, "seed": seed}
+    data = xgboost.QuantileDMatrix(design, label=target, weight=weight, max_bin=settings["max_bin"], nthread=threads)
+    return Trees.from_booster(xgboost.train(settings, data, rounds).save_raw("json"))
 
 
 def _rates(columns: np.ndarray, scores: np.ndarray, fold_of: np.ndarray, random: np.random.Generator) -> np.ndarray:

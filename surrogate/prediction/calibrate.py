@@ -200,7 +200,7 @@ def _usable_rows(family_model: FamilyModel, rows: Rows, predicted_us: np.ndarray
     """Return whether a correction can be fitted on each row, (rows,): ok, newest version, and a time by the model."""
     # Without trees, a candidate that was not trained has only a roofline time. Its rows are not used.
     is_trained = np.isin(rows.candidate.astype(str), [key.name for key in family_model.candidates])
-    has_model_time = is_trained | (family_model.times is not None)
+    has_model_time = is_trained | (family_model.boosted_arrays is not None)
     return rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(predicted_us) & has_model_time
 
 

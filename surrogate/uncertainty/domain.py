@@ -101,7 +101,7 @@ def size_weights(family: Family) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class References:
+class TrainingShapes:
     """The measured problems of one library and kind (direction, or operator and variant).
 
     Attributes
@@ -122,7 +122,7 @@ class References:
 
     @classmethod
     def of(cls, family: Family, sizes: np.ndarray, reach: float = inf, count: int = REFERENCES) -> Self:
-        """Return the references of problems with ``sizes`` (rows, sizes), with at most ``count`` shapes."""
+        """Return the training shapes of problems with ``sizes`` (rows, sizes), with at most ``count`` shapes."""
         sizes = np.asarray(sizes, dtype=np.int64)
         shapes = sizes.copy()
         shapes[:, _is_batch(family)] = 1
@@ -215,7 +215,7 @@ class References:
 
     @classmethod
     def from_dict(cls, family: Family, stored: Mapping[str, Any]) -> Self:
-        """Return the references from the output of `to_dict`. Raise `InputError` if the sizes are not the family's."""
+        """Return the shapes from the output of `to_dict`. Raise `InputError` if the sizes are not the family's."""
         rows = [*stored["shapes"], stored["least"], stored["greatest"]]
         sizes = from_json_types(np.ndarray, rows, "references").astype(np.int64)
         minimum, maximum = sizes[-2], sizes[-1]
@@ -246,7 +246,7 @@ class Domain:
     settings: frozenset[SettingKey]
     shapes: frozenset[str]
     versions: frozenset[LibraryVersion]
-    references: Mapping[ReferenceKey, References] = field(default_factory=dict)
+    references: Mapping[ReferenceKey, TrainingShapes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: "Rows", held_out_distance: np.ndarray | None = None) -> Self:
@@ -266,7 +266,7 @@ class Domain:
         settings = frozenset(SettingKey.of(fields) for fields, _ in row_groups(frame, setting_columns(rows.family)))
         versions = frozenset(LibraryVersion(*names) for names, _ in row_groups(frame, ("library", "library_version")))
         shapes = frozenset(shape_hashes(rows).tolist())
-        references = references_of(rows, held_out_distance)
+        references = training_shapes_of(rows, held_out_distance)
         return cls(rows.family, settings, shapes, versions, references=references)
 
     def reference_key(self, library: str, setting: Sequence[str]) -> ReferenceKey:
@@ -399,7 +399,7 @@ class Domain:
         settings = frozenset(map(SettingKey.of, fields))
         versions = frozenset(LibraryVersion(*text.split("|", 1)) for text in data.versions)
         references = {
-            ReferenceKey.from_text(text, family): References.from_dict(family, stored)
+            ReferenceKey.from_text(text, family): TrainingShapes.from_dict(family, stored)
             for text, stored in data.references.items()
         }
         return cls(family, settings, frozenset(data.shapes), versions, references=references)
@@ -420,20 +420,20 @@ def setting_columns(family: Family) -> tuple[str, ...]:
     return ("gpu", "library", *family.setting_names, "algorithm")
 
 
-def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> dict[ReferenceKey, References]:
-    """Return `Domain.reference_key` → the references of its rows (see `Domain.of`)."""
+def training_shapes_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> dict[ReferenceKey, TrainingShapes]:
+    """Return `Domain.reference_key` → the training shapes of its rows (see `Domain.of`)."""
     sizes = rows.sizes
     distance = np.full(len(rows), np.nan) if held_out_distance is None else held_out_distance
     references = {}
     for key, positions in _by_reference(rows):
         finite = distance[positions][np.isfinite(distance[positions])]
         reach = float(np.quantile(finite, REACH_QUANTILE)) if len(finite) else inf
-        references[key] = References.of(rows.family, sizes[positions], reach)
+        references[key] = TrainingShapes.of(rows.family, sizes[positions], reach)
     return references
 
 
-def distances_to(references: Mapping[ReferenceKey, References], rows: "Rows") -> np.ndarray:
-    """Return the distances (rows,) to `references_of` other rows, infinite if they have none of the row's key."""
+def distances_to(references: Mapping[ReferenceKey, TrainingShapes], rows: "Rows") -> np.ndarray:
+    """Return the distances (rows,) to `training_shapes_of` other rows, infinite if they have none of the row's key."""
     sizes = rows.sizes
     out = np.full(len(rows), inf)
     for key, positions in _by_reference(rows):

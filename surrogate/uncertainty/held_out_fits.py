@@ -12,7 +12,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
 from surrogate.models.base import ProgressCallback, TimeModel, fit_with_progress, holdout_times
-from surrogate.uncertainty.domain import distances_to, references_of
+from surrogate.uncertainty.domain import distances_to, training_shapes_of
 
 MAX_CONCURRENT_ROWS = 2_000_000
 """Maximum rows of all fits that run at the same time. Each fit holds its own rows."""
@@ -70,7 +70,7 @@ def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = 
             return None
         holdout_rows = rows.take(fit.holdout)
         predicted_us = holdout_times(fit.model, train_rows, holdout_rows, keep, on_progress)
-        return predicted_us, distances_to(references_of(train_rows), holdout_rows)
+        return predicted_us, distances_to(training_shapes_of(train_rows), holdout_rows)
 
     largest = max((len(fit.train) for fit in fits), default=1)
     return in_parallel(run, fits, workers_for(min(len(fits), max(1, MAX_CONCURRENT_ROWS // largest))))

@@ -107,7 +107,7 @@ def test_score_a_table_by_xgboost_alone(
     part = served.bundle.parts["conv"]
     assert isinstance(part.model, BoostedTerms)
     design = part.model.design(rows_of(big_table, CONV))
-    booster = part.model.times().trees.booster(design.shape[1])
+    booster = part.model.boosted_arrays().trees.booster(design.shape[1])
     booster.set_param({"nthread": 2})
     scores = benchmark.pedantic(booster.inplace_predict, args=(design,), rounds=3, warmup_rounds=1)
     assert np.isfinite(scores).all()

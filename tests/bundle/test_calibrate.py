@@ -16,7 +16,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.models import MODELS
 from surrogate.models.calibrated import PRIORS, _factor, fit_correction
-from surrogate.models.times import Correction, Inputs, correction_columns, covariance
+from surrogate.models.times import Correction, CorrectionInputs, correction_columns, covariance
 from surrogate.prediction.calibrate import calibrate
 from tests.prediction.problems import predicted
 from tests.tables import checked
@@ -142,13 +142,13 @@ def test_an_algorithm_refused_by_the_new_gpu_is_unsupported_there_alone(table: T
     assert predicted(calibrated, old)["supported"].equals(predicted(bundle, old)["supported"])
 
 
-def conditioned(inputs: Inputs, target: np.ndarray, scales: dict[str, float]) -> Correction:
+def conditioned(inputs: CorrectionInputs, target: np.ndarray, scales: dict[str, float]) -> Correction:
     return Correction(
         scales, inputs, cho_solve(_factor(scales, inputs), target), (1.0,) * (inputs.terms.shape[1] - 1), {}
     )
 
 
-def log_factors(correction: Correction, inputs: Inputs) -> np.ndarray:
+def log_factors(correction: Correction, inputs: CorrectionInputs) -> np.ndarray:
     return covariance(correction.scales, inputs, correction.inputs) @ correction.weights
 
 
@@ -176,19 +176,19 @@ def test_a_correction_shrinks_far_from_measurements() -> None:
     """The smooth part decays with the distance; the common part does not."""
     near, far = invented(20, 0), invented(5, 1)
     correction = conditioned(near, np.full(20, 0.8), {**MEDIANS, "linear": 0.0})
-    away = Inputs(far.terms + 100.0, far.mechanism + 50, far.candidate + 50)
+    away = CorrectionInputs(far.terms + 100.0, far.mechanism + 50, far.candidate + 50)
     assert (np.abs(log_factors(correction, away)) < np.abs(log_factors(correction, near)).min()).all()
 
 
-def invented(count: int, seed: int) -> Inputs:
+def invented(count: int, seed: int) -> CorrectionInputs:
     random = np.random.default_rng(seed)
     mechanism = random.integers(0, 3, count)
-    return Inputs(random.normal(size=(count, 4)), mechanism, 2 * mechanism + random.integers(0, 2, count))
+    return CorrectionInputs(random.normal(size=(count, 4)), mechanism, 2 * mechanism + random.integers(0, 2, count))
 
 
-def same(terms: np.ndarray) -> Inputs:
+def same(terms: np.ndarray) -> CorrectionInputs:
     zeros = np.zeros(len(terms), dtype=int)
-    return Inputs(terms, zeros, zeros)
+    return CorrectionInputs(terms, zeros, zeros)
 
 
 def test_training_rows_do_not_change_the_interval_widths(table: Table, bundle: Bundle) -> None:

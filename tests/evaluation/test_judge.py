@@ -47,12 +47,12 @@ def test_rows_without_both_times_are_ignored() -> None:
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])
 TIME = np.array([10.0, 20.0, 40.0, 6.0, 5.0, 8.0, NAN])
 OK = np.isfinite(TIME)
-THREE = judge.Candidates(PROBLEM, TIME, OK, np.array([0, 1, 2, 0, 1, 0, 1]))
+THREE = judge.CandidateRows(PROBLEM, TIME, OK, np.array([0, 1, 2, 0, 1, 0, 1]))
 ANY = np.ones(7, dtype=bool)
 
 
 def test_picks_equal_the_hand_calculation() -> None:
-    choice = judge.choose(THREE, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
+    choice = judge.pick_lowest_scores(THREE, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
     assert choice.row.tolist() == [1, 3, 5]
     assert choice.slowdown == pytest.approx([2.0, 1.2, 1.0])
     # The second picks are row 2 (40 µs, not faster), row 4 (5 µs, the best) and row 6 (did not run).
@@ -62,12 +62,12 @@ def test_picks_equal_the_hand_calculation() -> None:
 
 def test_ties_select_the_lowest_order() -> None:
     score = np.ones(7)
-    assert judge.choose(THREE, score, ANY).row.tolist() == [0, 3, 5]
-    reversed_order = judge.Candidates(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
-    assert judge.choose(reversed_order, score, ANY).row.tolist() == [2, 4, 6]
+    assert judge.pick_lowest_scores(THREE, score, ANY).row.tolist() == [0, 3, 5]
+    reversed_order = judge.CandidateRows(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
+    assert judge.pick_lowest_scores(reversed_order, score, ANY).row.tolist() == [2, 4, 6]
 
 
-def test_choose_rows_marks_missing_and_failed_picks_infeasible() -> None:
+def test_evaluate_picks_marks_missing_and_failed_picks_infeasible() -> None:
     choice = judge.evaluate_picks(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
     assert choice.slowdown == pytest.approx([2.0, 6 / 5, 1.0])
     assert choice.infeasible.tolist() == [False, True, True]
@@ -75,7 +75,7 @@ def test_choose_rows_marks_missing_and_failed_picks_infeasible() -> None:
 
 
 @st.composite
-def _tables(draw: st.DrawFn) -> tuple[judge.Candidates, np.ndarray, np.ndarray]:
+def _tables(draw: st.DrawFn) -> tuple[judge.CandidateRows, np.ndarray, np.ndarray]:
     sizes = draw(st.lists(st.integers(2, 5), min_size=1, max_size=5))
     problem = np.repeat(np.arange(len(sizes)), sizes)
     rows = len(problem)
@@ -85,13 +85,13 @@ def _tables(draw: st.DrawFn) -> tuple[judge.Candidates, np.ndarray, np.ndarray]:
     score = np.array(draw(st.lists(st.floats(1, 1e4) | st.just(NAN), min_size=rows, max_size=rows)))
     allowed = np.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
     order = np.concatenate([np.arange(size) for size in sizes])
-    return judge.Candidates(problem, np.where(ok, time, NAN), ok, order), score, allowed
+    return judge.CandidateRows(problem, np.where(ok, time, NAN), ok, order), score, allowed
 
 
 @given(_tables())
-def test_choices_equal_a_loop_over_problems(table: tuple[judge.Candidates, np.ndarray, np.ndarray]) -> None:
+def test_choices_equal_a_loop_over_problems(table: tuple[judge.CandidateRows, np.ndarray, np.ndarray]) -> None:
     candidates, score, allowed = table
-    choice = judge.choose(candidates, score, allowed)
+    choice = judge.pick_lowest_scores(candidates, score, allowed)
     assert candidates.count > 0
     for problem in range(candidates.count):
         rows = np.flatnonzero(candidates.problem == problem)

@@ -203,7 +203,7 @@ def test_references_are_models_with_picks_and_the_better_linear_model(frame: pd.
     nothing = [scorecard.pick_by_times(evaluated, np.full(9, NAN), np.ones(9, bool))]
     picks = {"linear-dims": winograd, "linear-terms": gemm, "seer-time-only": winograd, "boosted-terms": nothing}
     picks[HEURISTIC] = [scorecard.pick_by_heuristic(evaluated)]
-    references = scorecard.references_of(evaluated, picks)
+    references = scorecard.reference_models(evaluated, picks)
     assert references == {"heuristic": HEURISTIC, "seer": "seer-time-only", "linear": "linear-terms"}
     row = _row(scorecard.choice_rows(evaluated, picks, {}), model="linear-terms", stratum="ungrouped", gpu="all")
     # The two ungrouped problems are batches of one shape: GEMM takes 1 and 2 times the best, Winograd 4 and 4.

@@ -16,7 +16,7 @@ from experiments.versions import changes
 from surrogate.dataset.store import Dataset
 from surrogate.features.families import CONV
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models.base import dims, terms
+from surrogate.models.base import dimension_columns, term_columns
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.boosted import BoostedTerms
 
@@ -89,9 +89,9 @@ def test_changes_between_versions_match_known_answers() -> None:
 def test_groups_contain_each_term_once_and_a_variant_lacks_its_group() -> None:
     grouped = [name for names in GROUPS.values() for name in names]
     assert len(grouped) == len(set(grouped))
-    assert set(grouped) | set(dims(CONV)) == set(terms(CONV))
+    assert set(grouped) | set(dimension_columns(CONV)) == set(term_columns(CONV))
     for names in GROUPS.values():
-        assert set(terms(CONV)) - set(without(names)().columns(CONV)) == set(names)
+        assert set(term_columns(CONV)) - set(without(names)().columns(CONV)) == set(names)
     assert next(iter(variants(0))) == FULL
 
 

@@ -123,8 +123,8 @@ def test_labels_reduce_the_error_on_unmeasured_shapes(teacher: str, table: Table
 
 def test_model_is_stored_as_one_ensemble(rows: Rows) -> None:
     model = DistilledTerms(teacher="boosted-seer", copies=1, **FEW).fit(rows)
-    times = model.times()
-    assert times is not None and len(times.trees.roots) == FEW["rounds"]
+    arrays = model.boosted_arrays()
+    assert arrays is not None and len(arrays.trees.roots) == FEW["rounds"]
     loaded = DistilledTerms.from_files(model.get_params(), model.to_files())
     np.testing.assert_allclose(loaded.predict(rows), model.predict(rows), rtol=1e-6)
     assert np.median(np.abs(model.predict(rows) / rows.time_us - 1)) < 0.1

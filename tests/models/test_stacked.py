@@ -23,7 +23,7 @@ FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 
 @pytest.mark.parametrize(
-    ("left", "step", "weight"),
+    ("residual", "step", "weight"),
     [
         ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0], 0.0),  # two of three rows agree with the first model
         ([1.0, 1.0, 0.0], [1.0, 1.0, 1.0], 1.0),
@@ -35,18 +35,18 @@ FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
         ([], [], 0.0),
     ],
 )
-def test_stacking_weight_equals_the_hand_calculation(left: list[float], step: list[float], weight: float) -> None:
-    assert stacking_weight(np.array(left), np.array(step)) == pytest.approx(weight)
+def test_stacking_weight_equals_the_hand_calculation(residual: list[float], step: list[float], weight: float) -> None:
+    assert stacking_weight(np.array(residual), np.array(step)) == pytest.approx(weight)
 
 
 @given(st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=1, max_size=30))
 def test_no_weight_of_a_grid_is_better(rows: list[tuple[float, float]]) -> None:
-    left, step = np.array(rows).T
+    residual, step = np.array(rows).T
 
     def loss(weight: float) -> float:
-        return float(np.abs(left - weight * step).sum())
+        return float(np.abs(residual - weight * step).sum())
 
-    found = loss(stacking_weight(left, step))
+    found = loss(stacking_weight(residual, step))
     assert all(found <= loss(weight) + 1e-9 for weight in np.linspace(0, 1, 41))
 
 
@@ -118,14 +118,14 @@ def test_fitted_parts_are_not_fitted_again(table: Table) -> None:
     assert len(OffByTwo.fits) == 1 + 2 * stack.inner_folds
 
 
-def test_prepared_rows_give_the_same_fit_as_raw_rows(table: Table) -> None:
+def test_feature_rows_give_the_same_fit_as_raw_rows(table: Table) -> None:
     rows = checked(table(16, batches=(1, 8)))
     rows = rows.take(rows.ok)
     index = np.flatnonzero(np.random.default_rng(0).random(len(rows)) < 0.7)
-    prepared = FeatureRows.of(rows)
-    fitted = SeerTimeOnly().fit_rows(prepared, index, rows.time_us)
+    features = FeatureRows.of(rows)
+    fitted = SeerTimeOnly().fit_rows(features, index, rows.time_us)
     np.testing.assert_allclose(
-        fitted.predict_rows(prepared, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index))
+        fitted.predict_rows(features, index), SeerTimeOnly().fit(rows.take(index)).predict(rows.take(index))
     )
 
 

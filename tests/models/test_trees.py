@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.models.launch import CallKey, call_cost_us
-from surrogate.models.times import BoostedTimes
+from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import Trees
 
 
@@ -87,9 +87,9 @@ def test_cyclic_children_are_refused(refused, trees: Trees) -> None:
 
 def test_boosted_times_survive_writing_and_reading(trees: Trees) -> None:
     call_us = {CallKey("t4", "lib"): 3.0, CallKey("", "lib"): 2.0}
-    times = BoostedTimes(trees, ("a", "b", "c", "d"), {"x": 0}, algorithm_weight=0.5, call_us=call_us)
-    assert json.loads(times.to_files()["times.json"])["call_us"] == {"t4|lib": 3.0, "|lib": 2.0}
-    loaded = BoostedTimes.from_files(times.to_files())
+    arrays = BoostedArrays(trees, ("a", "b", "c", "d"), {"x": 0}, algorithm_weight=0.5, call_us=call_us)
+    assert json.loads(arrays.to_files()["times.json"])["call_us"] == {"t4|lib": 3.0, "|lib": 2.0}
+    loaded = BoostedArrays.from_files(arrays.to_files())
     assert (loaded.columns, loaded.codes, loaded.algorithm_weight) == (("a", "b", "c", "d"), {"x": 0}, 0.5)
     costs = [call_cost_us(loaded.call_us, g, lib) for g, lib in (("t4", "lib"), ("k80", "lib"), ("t4", "no"))]
     assert costs == [3, 2, 0]

@@ -18,7 +18,7 @@ from surrogate.features.families import FAMILIES, DescribedFamily
 from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
-from surrogate.uncertainty.domain import References
+from surrogate.uncertainty.domain import TrainingShapes
 from tests.conftest import CommandResult
 from tests.tables import every
 from tests.tuning.conftest import HOLDOUT
@@ -83,7 +83,7 @@ def test_extrapolated_times_follow_the_work_and_intervals_widen(bundle: Bundle) 
 def test_doublings_outside_the_measured_sizes_are_counted() -> None:
     """The distance is the larger one of the sum over sizes and the doublings of their product, in either direction."""
     family = DescribedFamily(COLUMNS.of(times(), "here"))
-    measured = References.of(family, np.array([[64, 64], [1024, 64], [64, 1024]]))
+    measured = TrainingShapes.of(family, np.array([[64, 64], [1024, 64], [64, 1024]]))
     query = np.array([[128, 256], [2048, 128], [1024, 1024], [16, 2048], [32, 32], [0, 64]])
     assert measured.doublings_outside(query).tolist() == [0, 2, 4, 3, 2, 6]
 

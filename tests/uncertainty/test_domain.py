@@ -22,8 +22,8 @@ SETTING = ("fwd", "fp32", "fma", "NCHW")
 NAME_OF = {"Tesla T4": "t4", "Tesla K80": "k80", "TITAN Xp": "titan-xp"}
 
 
-def measured(*convs: Conv) -> domains.References:
-    return domains.References.of(CONV, np.array([conv.sizes for conv in convs or (BASE,)]))
+def measured(*convs: Conv) -> domains.TrainingShapes:
+    return domains.TrainingShapes.of(CONV, np.array([conv.sizes for conv in convs or (BASE,)]))
 
 
 def test_batch_adds_distance_only_outside_the_measured_range() -> None:
@@ -39,7 +39,7 @@ def test_product_has_two_batch_sizes() -> None:
     """Outside the ranges of batch and m, the Euclidean norm of their weights is the distance."""
     weight = dict(zip(GEMM.size_names, domains.size_weights(GEMM), strict=True))
     sizes = {"batch": 1, "m": 64, "n": 256, "k": 512}
-    references = domains.References.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
+    references = domains.TrainingShapes.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
     outside = [{**sizes, "batch": 2, "m": 128}[name] for name in GEMM.size_names]
     assert references.distance(outside) == pytest.approx(np.hypot(weight["batch"], weight["m"]))
     wider = [{**sizes, "n": 512}[name] for name in GEMM.size_names]
@@ -58,11 +58,11 @@ def test_distances_equal_sorted_pairwise_distances(kind) -> None:
     points = np.log2(sizes + shift) * domains.size_weights(kind)
     gaps = points[40:, None, :] - points[None, :40, :]
     pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, : domains.NEIGHBOURS]
-    references = domains.References.of(kind, train)
+    references = domains.TrainingShapes.of(kind, train)
     np.testing.assert_allclose(references.distances(query), np.sqrt(pairs.mean(axis=1)))
     np.testing.assert_allclose([references.distance(row) for row in query.tolist()], references.distances(query))
     np.testing.assert_array_equal(
-        domains.References.of(kind, train[::-1]).distances(query), references.distances(query)
+        domains.TrainingShapes.of(kind, train[::-1]).distances(query), references.distances(query)
     )
     assert references.distances(np.empty((0, len(kind.sizes)), dtype=np.int64)).shape == (0,)
 
@@ -73,7 +73,7 @@ def test_farthest_points_include_the_outermost() -> None:
     assert domains.farthest_points(points, 3).tolist() == [0, 50, 100]
     assert domains.farthest_points(points, 500).tolist() == list(range(101))
     sizes = np.array([[1, c, *[3] * 12] for c in range(1, 50)])
-    assert len(domains.References.of(CONV, sizes, count=7).shapes) == 7
+    assert len(domains.TrainingShapes.of(CONV, sizes, count=7).shapes) == 7
 
 
 @pytest.fixture(scope="module")

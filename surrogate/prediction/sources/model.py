@@ -19,7 +19,7 @@ from surrogate.features.errors import one_line_errors
 from surrogate.features.families import AnyProblem, Formula
 from surrogate.models.launch import call_cost_us
 from surrogate.models.neighbours import log_corrections
-from surrogate.models.times import BoostedTimes
+from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import ReadyTrees
 from surrogate.prediction.sources.source import Context, Setting, Source, Times
 
@@ -45,17 +45,17 @@ class Columns(NamedTuple):
     decided: Mapping[int, float]
 
     @classmethod
-    def of(cls, setting: Setting, formula: Formula, times: BoostedTimes) -> "Columns":
+    def of(cls, setting: Setting, formula: Formula, arrays: BoostedArrays) -> "Columns":
         """Return the columns of the trees in a setting. The version is constant if only one library competes."""
         family = setting.family
         constant = dict(zip(family.constant_names, map(float, formula.constant), strict=True))
         if len(setting.versions) == 1:
             constant[VERSION_COLUMN] = version_column(setting.versions[0][1])
-        fitted = {name: position for position, name in enumerate(times.columns)}
+        fitted = {name: position for position, name in enumerate(arrays.columns)}
         varying = (*family.problem_names, *family.candidate_names, VERSION_COLUMN)
         positions = [-1 if name in constant else fitted.get(name, -1) for name in varying]
         decided = {fitted[name]: value for name, value in constant.items() if name in fitted}
-        return cls(varying, constant, [*positions, len(times.columns)], decided)
+        return cls(varying, constant, [*positions, len(arrays.columns)], decided)
 
 
 class Neighbourhood(NamedTuple):
@@ -81,7 +81,7 @@ class TreeSource(Source):
     candidate's measurements, or "".
     """
 
-    boosted: BoostedTimes
+    boosted: BoostedArrays
     trees: ReadyTrees
     template: np.ndarray
     own_column: int
@@ -92,7 +92,7 @@ class TreeSource(Source):
     near: Neighbourhood | None
 
     @classmethod
-    def of(cls, context: Context, times: BoostedTimes, similar: Sequence[str]) -> "TreeSource":
+    def of(cls, context: Context, arrays: BoostedArrays, similar: Sequence[str]) -> "TreeSource":
         """Return the model's trees specialised to the setting.
 
         A candidate without measurements in the setting on the GPU takes time / base and the call cost of a donor. The
@@ -100,25 +100,25 @@ class TreeSource(Source):
         """
         setting, _, candidates, formula, _ = context
         family, gpu, _, _ = setting
-        trend = times.trend
-        columns = Columns.of(setting, formula, times)
+        trend = arrays.trend
+        columns = Columns.of(setting, formula, arrays)
         codes = np.full(len(candidates), -1)
         donors = ("",) * len(candidates)
-        if times.neighbours:
-            codes = times.neighbours.grid.codes(setting.values, [candidate.key for candidate in candidates])
-            donors = _donors(context, times.neighbours.grid, codes, (gpu, *similar))
+        if arrays.neighbours:
+            codes = arrays.neighbours.grid.codes(setting.values, [candidate.key for candidate in candidates])
+            donors = _donors(context, arrays.neighbours.grid, codes, (gpu, *similar))
         libraries = zip(donors, (candidate.library for candidate in candidates), strict=True)
         return cls(
             context=context,
-            boosted=times,
-            trees=ReadyTrees(lambda: times.trees, columns.positions, columns.decided),
-            template=_template(context, times, len(columns.positions)),
+            boosted=arrays,
+            trees=ReadyTrees(lambda: arrays.trees, columns.positions, columns.decided),
+            template=_template(context, arrays, len(columns.positions)),
             own_column=columns.varying.index(family.own_roofline) if family.own_roofline else -1,
-            call_us=np.array([call_cost_us(times.call_us, donor or gpu, library) for donor, library in libraries]),
+            call_us=np.array([call_cost_us(arrays.call_us, donor or gpu, library) for donor, library in libraries]),
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
             donors=donors,
-            near=_neighbourhood(context, times, columns, codes, donors),
+            near=_neighbourhood(context, arrays, columns, codes, donors),
         )
 
     def one(self, problem: AnyProblem, index: np.ndarray) -> Times:
@@ -214,12 +214,12 @@ class TreeSource(Source):
         return np.maximum(time_us, self.context.min_us[index])
 
 
-def _template(context: Context, times: BoostedTimes, width: int) -> np.ndarray:
+def _template(context: Context, arrays: BoostedArrays, width: int) -> np.ndarray:
     """Return (candidates, width) float32: version and code of each candidate in the last two columns, else zeros."""
     versions = {library: version_column(version) for library, version in context.setting.versions}
     template = np.zeros((len(context.candidates), width), dtype=np.float32)
     template[:, -2] = [versions[candidate.library] for candidate in context.candidates]
-    template[:, -1] = [times.codes.get(candidate.key, np.nan) for candidate in context.candidates]
+    template[:, -1] = [arrays.codes.get(candidate.key, np.nan) for candidate in context.candidates]
     return template
 
 
@@ -234,10 +234,10 @@ def _donors(context: Context, grid: "Grid", codes: np.ndarray, gpus: Sequence[st
 
 
 def _neighbourhood(
-    context: Context, times: BoostedTimes, columns: Columns, codes: np.ndarray, donors: Sequence[str]
+    context: Context, arrays: BoostedArrays, columns: Columns, codes: np.ndarray, donors: Sequence[str]
 ) -> Neighbourhood | None:
     """Return the measurements of each candidate, by its code, on its donor GPU."""
-    neighbours = times.neighbours
+    neighbours = arrays.neighbours
     if neighbours is None or not any(donors):
         return None
     owner = np.array(donors, dtype=object)
@@ -285,6 +285,6 @@ def model_source(context: Context, family_model: FamilyModel, donors: Sequence[s
 
         if family_model.fitted.name == ConfigurationSource.MODEL:
             return ConfigurationSource.of(context, family_model.model)
-    if family_model.times is None:
+    if family_model.boosted_arrays is None:
         return TableSource(context, getattr(family_model.model, "base", family_model.model))
-    return TreeSource.of(context, family_model.times, donors)
+    return TreeSource.of(context, family_model.boosted_arrays, donors)
