@@ -131,7 +131,7 @@ class Checkpoint:
         rules = tuple((names, types.get(dtype, dtype)) for names, dtype in self.quantisation.rules)
         return replace(self, quantisation=self.quantisation._replace(rules=rules))
 
-    def of(self, word: str, layer: int | None = None) -> str:
+    def product_dtype(self, product: str, layer: int | None = None) -> str:
         """Return the arithmetic of a product by its name, in a layer or (None) outside all layers, such as the head.
 
         Servers do not quantise a router, so its arithmetic is ``base_dtype``. Raises `InputError` if the checkpoint
@@ -139,15 +139,15 @@ class Checkpoint:
         """
         if self.refusal:
             raise InputError(self.refusal)
-        if word == "router":
+        if product == "router":
             return self.base_dtype
-        key = word, layer
+        key = product, layer
         if key not in self._dtypes:
-            self._dtypes[key] = self._product_dtype(word, layer)
+            self._dtypes[key] = self._modules_dtype(product, layer)
         return self._dtypes[key]
 
-    def _product_dtype(self, word: str, layer: int | None) -> str:
-        modules = [_renamed(name, self.model_type) for name in TABLE["modules"].get(word, (word,))]
+    def _modules_dtype(self, product: str, layer: int | None) -> str:
+        modules = [_renamed(name, self.model_type) for name in TABLE["modules"].get(product, (product,))]
         if layer is not None:
             modules = [f"model.layers.{layer}.{name}" for name in modules]
         found = dict.fromkeys(self._module_dtype(module) for module in modules)
@@ -173,8 +173,8 @@ def _renamed(module: str, model_type: str) -> str:
 def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
     """Return the `Checkpoint` of a ``config.json``'s content or, if it has no quantisation, of Model Optimizer's file.
 
-    A quantisation that cannot be timed raises an error only when `Checkpoint.of` is called. Raises `InputError` if the
-    KV cache's type is unknown, or if Model Optimizer's file is damaged.
+    A quantisation that cannot be timed raises an error only when `Checkpoint.product_dtype` is called. Raises
+    `InputError` if the KV cache's type is unknown, or if Model Optimizer's file is damaged.
     """
     model_type = str(config.get("model_type"))
     text = _object(config.get("text_config"))

@@ -29,7 +29,7 @@ LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 SCALED_TYPES = ("su", "longrope", "llama3")
 """Scaling types for which ``max_position_embeddings`` is the number of positions after the scaling."""
 MAX_FACTOR = 1e6
-LATENT_FIELDS = {"nope": "qk_nope_head_dim", "value": "v_head_dim"}
+LATENT_FIELDS = {"nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
 SPARSE_FIELDS = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk"}
 """Field of a `Decoder` → name in the configuration."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -49,7 +49,7 @@ class DecoderFamily:
     experts: str = ""
     latent: bool = False
     sparse: bool = False
-    recurrent: bool = False
+    delta_nets: bool = False
     local: bool = False
     query_norm: str = ""
     post_norms: bool = False
@@ -64,7 +64,7 @@ FAMILIES: Mapping[str, DecoderFamily] = {
 DENSE = DecoderFamily()
 
 
-class LinearHeads(NamedTuple):
+class DeltaNetHeads(NamedTuple):
     """The numbers of key and value heads of a gated delta net, their widths, and the taps of its short convolution."""
 
     key_heads: int
@@ -77,13 +77,13 @@ class LinearHeads(NamedTuple):
 class LayerKind(NamedTuple):
     """The properties that decide a layer's kernels.
 
-    ``window`` is the attention window (0: none), ``routes`` is True for a mixture of experts, and ``recurrent`` for a
-    gated delta net. ``same_as`` is the number of the first layer with the same arithmetic.
+    ``window`` is the attention window (0: none), ``routes`` is True for a mixture of experts, and ``is_delta_net``
+    for a gated delta net. ``same_as`` is the number of the first layer with the same arithmetic.
     """
 
     window: int
     routes: bool
-    recurrent: bool
+    is_delta_net: bool
     same_as: int = 0
 
 
@@ -91,10 +91,10 @@ class LayerKind(NamedTuple):
 class Decoder:
     """The sizes of a decoder.
 
-    ``windows`` has each layer's attention window (0: none), and ``sparse`` is True for layers with routed experts.
-    ``checkpoint`` has the arithmetic of every product, and ``dtype`` is the element type of everything else. The field
-    ``experts`` is 0 if the decoder has no experts. With latent attention, ``query_rank`` is the rank of queries (0:
-    full rank).
+    ``windows`` has each layer's attention window (0: none), and ``routed_layers`` is True for layers with routed
+    experts. ``checkpoint`` has the arithmetic of every product, and ``dtype`` is the element type of everything else.
+    The field ``experts`` is 0 if the decoder has no experts. With latent attention, ``query_rank`` is the rank of
+    queries (0: full rank).
     """
 
     name: str
@@ -105,7 +105,7 @@ class Decoder:
     head_dim: int
     inter: int
     windows: tuple[int, ...]
-    sparse: tuple[bool, ...]
+    routed_layers: tuple[bool, ...]
     dtype: str
     checkpoint: Checkpoint
     tied: bool
@@ -114,17 +114,17 @@ class Decoder:
     expert_inter: int = 0
     shared_inter: int = 0
     family: DecoderFamily = DENSE
-    nope: int = 0
-    value: int = 0
+    nope_dim: int = 0
+    value_dim: int = 0
     """Widths of a head's key part without positions and of its value, with latent attention."""
     index_heads: int = 0
     index_dim: int = 0
     index_topk: int = 0
     """Heads and their width in the indexer of sparse attention, and the number of positions that it selects."""
     query_rank: int = 0
-    linear: LinearHeads | None = None
-    recurrent: tuple[bool, ...] = ()
-    """True for layers that are gated delta nets with ``linear`` heads instead of attention."""
+    delta_net: DeltaNetHeads | None = None
+    delta_net_layers: tuple[bool, ...] = ()
+    """True for layers that are gated delta nets with these heads instead of attention."""
     positions: int = 0
     """Maximum tokens of a request; 0 if the file does not have it."""
     notes: tuple[str, ...] = ()
@@ -133,8 +133,8 @@ class Decoder:
     @property
     def layers(self) -> tuple[LayerKind, ...]:
         """The kind of every layer, in order."""
-        recurrent = self.recurrent or (False,) * len(self.windows)
-        return tuple(map(LayerKind, self.windows, self.sparse, recurrent))
+        delta_net_layers = self.delta_net_layers or (False,) * len(self.windows)
+        return tuple(map(LayerKind, self.windows, self.routed_layers, delta_net_layers))
 
     def require_context(self, tokens: int) -> None:
         """Raise `InputError` if a request has more tokens than the model supports, as servers do."""
@@ -181,14 +181,14 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         kv_heads=groups or heads,
         head_dim=sizes.optional("head_dim") or hidden // heads,
         windows=_windows(sizes, kind, layers),
-        sparse=tuple("experts" in experts and _routes(sizes, layer) for layer in range(layers)),
+        routed_layers=tuple("experts" in experts and _routes(sizes, layer) for layer in range(layers)),
         dtype=TYPES[dtype_name],
         checkpoint=read_checkpoint(path, raw_config, TYPES[dtype_name]),
         tied=bool(sizes.config.get("tie_word_embeddings", False)),
         family=family,
         query_rank=sizes.optional("q_lora_rank") if family.latent else 0,
-        linear=_linear(sizes) if family.recurrent else None,
-        recurrent=_recurrent(sizes, layers) if family.recurrent else (),
+        delta_net=_delta_net_heads(sizes) if family.delta_nets else None,
+        delta_net_layers=_delta_net_layers(sizes, layers) if family.delta_nets else (),
         **experts,
         **{field: sizes.required(name) for field, name in LATENT_FIELDS.items() if family.latent},
         **{field: sizes.required(name) for field, name in SPARSE_FIELDS.items() if family.sparse},
@@ -309,14 +309,14 @@ def _dense_inter(sizes: _Sizes, own_inter: int) -> int:
     return inter or sizes.required("intermediate_size")
 
 
-def _linear(sizes: _Sizes) -> LinearHeads:
+def _delta_net_heads(sizes: _Sizes) -> DeltaNetHeads:
     """Return the heads of a gated delta net."""
     fields = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
-    return LinearHeads(*(sizes.required(f"linear_{field}") for field in fields))
+    return DeltaNetHeads(*(sizes.required(f"linear_{field}") for field in fields))
 
 
-def _recurrent(sizes: _Sizes, layers: int) -> tuple[bool, ...]:
-    """Return which layers are recurrent: by ``layer_types``, else all but every ``full_attention_interval``-th."""
+def _delta_net_layers(sizes: _Sizes, layers: int) -> tuple[bool, ...]:
+    """Return which layers are delta nets: by ``layer_types``, else all but every ``full_attention_interval``-th."""
     if kinds := sizes.kinds_of(layers):
         return tuple(kind == "linear_attention" for kind in kinds)
     interval = sizes.required("full_attention_interval")
@@ -362,8 +362,8 @@ class Deployment:
     def check(self, decoder: Decoder) -> None:
         """Raise `InputError` if the model cannot be divided in this way."""
         ranks = self.tensor_parallel * self.data_parallel
-        linear_heads = decoder.linear.value_heads if decoder.linear else 0
-        for heads, kind in ((decoder.heads, "heads"), (linear_heads, "heads of linear attention")):
+        delta_net_heads = decoder.delta_net.value_heads if decoder.delta_net else 0
+        for heads, kind in ((decoder.heads, "heads"), (delta_net_heads, "heads of linear attention")):
             if heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
                 raise InputError(
                     f"{decoder.name}: {heads} {kind} cannot be divided among {self.tensor_parallel} GPUs;"
@@ -409,14 +409,14 @@ def arithmetic_of(decoder: Decoder, dtype: str | None) -> tuple[Checkpoint, tupl
     first: dict[tuple[object, ...], int] = {}
     kinds = []
     for number, kind in enumerate(decoder.layers):
-        arithmetic = tuple(checkpoint.of(word, number) for word in _quantised_products(decoder, kind))
+        arithmetic = tuple(checkpoint.product_dtype(product, number) for product in _quantised_products(decoder, kind))
         kinds.append(kind._replace(same_as=first.setdefault((kind, arithmetic), number)))
     return checkpoint, tuple(kinds)
 
 
 def _quantised_products(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
     """Yield the names of a layer's products that a checkpoint may quantise."""
-    if kind.recurrent:
+    if kind.is_delta_net:
         yield from ("in_proj", "out_proj")
     elif not decoder.family.latent:
         yield from ("qkv_proj", "o_proj")
@@ -433,4 +433,5 @@ def _quantised_products(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
 def main_dtype(decoder: Decoder, dtype: str | None) -> str:
     """Return the arithmetic of most products: of the last layer's experts or, if it does not route, of its MLP."""
     kind = decoder.layers[-1]
-    return arithmetic_of(decoder, dtype)[0].of("experts" if kind.routes else "gate_up_proj", len(decoder.layers) - 1)
+    product = "experts" if kind.routes else "gate_up_proj"
+    return arithmetic_of(decoder, dtype)[0].product_dtype(product, len(decoder.layers) - 1)

@@ -2,8 +2,8 @@
 
 Sources: the kernels are the ones that vLLM and SGLang launch. One product computes query, key and value, and one
 computes gate and up. The residual is fused with the norm; quantisation is fused with the norm or the activation that
-writes the values. Sums over GPUs follow each half of a layer: Shoeybi et al., "Megatron-LM" (2019). Linear attention
-follows Yang et al., "Gated Delta Networks" (2024).
+writes the values. Sums over GPUs follow each half of a layer: Shoeybi et al., "Megatron-LM" (2019). Gated delta
+nets follow Yang et al., "Gated Delta Networks" (2024).
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy, ReduceScatter, Transfer
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import Checkpoint
-from surrogate.network.language import Decoder, Deployment, LayerKind, LinearHeads, arithmetic_of, read_decoder
+from surrogate.network.language import Decoder, DeltaNetHeads, Deployment, LayerKind, arithmetic_of, read_decoder
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder
 from surrogate.network.operators import streamed
@@ -130,15 +130,15 @@ class Step:
 
     def __post_init__(self) -> None:
         self.deployment.check(self.decoder)
-        self.arithmetic.of("lm_head")  # raises if the checkpoint cannot be timed
+        self.checkpoint.product_dtype("lm_head")  # raises if the checkpoint cannot be timed
 
     @property
     def dtype(self) -> str:
         """The element type of all values that are not quantised."""
-        return self.arithmetic.base_dtype
+        return self.checkpoint.base_dtype
 
     @cached_property
-    def arithmetic(self) -> Checkpoint:
+    def checkpoint(self) -> Checkpoint:
         """The arithmetic of the products."""
         return arithmetic_of(self.decoder, self.deployment.dtype)[0]
 
@@ -150,7 +150,7 @@ class Step:
     @property
     def kv_dtype(self) -> str:
         """The element type of the cache; "" means the same as `dtype`."""
-        return self.deployment.kv_dtype or self.arithmetic.kv_dtype
+        return self.deployment.kv_dtype or self.checkpoint.kv_dtype
 
     @property
     def ranks(self) -> int:
@@ -186,7 +186,7 @@ class Step:
 
     def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:
         """Return the bytes of the kernels' weights; 4-bit weights include the checkpoint's additional scales."""
-        scales = {"int4_wo": self.arithmetic.quantisation.scale_bytes}
+        scales = {"int4_wo": self.checkpoint.quantisation.scale_bytes}
         return sum(
             kernel.weights * (ELEMENTS[kernel.problem.dtype].weight_bytes + scales.get(kernel.problem.dtype, 0.0))
             for kernel in kernels
@@ -202,17 +202,14 @@ class Step:
         itemsize = ELEMENTS[self.kv_dtype or self.dtype].activation_bytes
         for kind, layers in Counter(self.layers).items():
             for count, _, context in self.groups:
-                if kind.recurrent and d.linear:
-                    heads = ceil_div(d.linear.value_heads, self.deployment.tensor_parallel)
-                    state = heads * d.linear.key_dim * d.linear.value_dim * ELEMENTS[STATE].activation_bytes
+                if kind.is_delta_net and d.delta_net:
+                    heads = ceil_div(d.delta_net.value_heads, self.deployment.tensor_parallel)
+                    state = heads * d.delta_net.key_dim * d.delta_net.value_dim * ELEMENTS[STATE].activation_bytes
                     total += layers * count * state
                     continue
                 kept = min(context, kind.window or context)
-                values_per_token = (
-                    LATENT + ROPE
-                    if d.family.latent
-                    else 2 * d.head_dim * ceil_div(d.kv_heads, self.deployment.tensor_parallel)
-                )
+                kv_heads = ceil_div(d.kv_heads, self.deployment.tensor_parallel)
+                values_per_token = LATENT + ROPE if d.family.latent else 2 * d.head_dim * kv_heads
                 total += layers * count * kept * (values_per_token * itemsize + d.index_dim)  # an index is kept in fp8
         return round(total)
 
@@ -234,9 +231,9 @@ class Step:
         yield from [StepKernel("send", send)] * (self.deployment.pipeline_parallel - 1)
 
     def layer(self, kind: LayerKind) -> Iterator[StepKernel]:
-        """Yield a layer: attention or linear attention, then the MLP or the experts, each with its sum over GPUs."""
+        """Yield a layer: attention or a gated delta net, then the MLP or the experts, each with its sum over GPUs."""
         d = self.decoder
-        mixing = self.delta_net(d.linear, kind) if kind.recurrent and d.linear else self.attention(kind)
+        mixing = self.delta_net(d.delta_net, kind) if kind.is_delta_net and d.delta_net else self.attention(kind)
         post = [self.norm()] * d.family.post_norms
         yield from (self.norm(), *mixing, *self.all_reduced(self.deployment.tensor_parallel), *post, self.norm())
         if not kind.routes:
@@ -256,7 +253,7 @@ class Step:
 
         Activations are quantised in an additional pass, unless the kernel that writes them does it (``fused``).
         """
-        dtype = self.arithmetic.of(name, layer)
+        dtype = self.checkpoint.product_dtype(name, layer)
         rows = rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2 and not fused:
             yield StepKernel(f"{name}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype))
@@ -275,7 +272,8 @@ class Step:
         heads = d.heads // self.deployment.tensor_parallel
         kv_heads = ceil_div(d.kv_heads, self.deployment.tensor_parallel)
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
-        yield from self.product("qkv_proj", d.hidden, (1 + d.family.recurrent) * queries + 2 * keys, layer=kind.same_as)
+        outputs = (1 + d.family.delta_nets) * queries + 2 * keys
+        yield from self.product("qkv_proj", d.hidden, outputs, layer=kind.same_as)
         if d.family.query_norm:
             yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys))
         # The GPUs add up the sums of squares of queries and keys.
@@ -286,7 +284,7 @@ class Step:
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": kind.window}
         for group in self.groups:
             yield self.attention_kernel(Attention, group, sizes)
-        yield from [StepKernel("gate", self.streamed_kernel("gate", 2 * queries, queries))] * d.family.recurrent
+        yield from [StepKernel("gate", self.streamed_kernel("gate", 2 * queries, queries))] * d.family.delta_nets
         yield from self.product("o_proj", queries, d.hidden, layer=kind.same_as, fused=False)
 
     def latent_attention(self, kind: LayerKind) -> Iterator[StepKernel]:
@@ -297,7 +295,7 @@ class Step:
         """
         d = self.decoder
         heads = d.heads // self.deployment.tensor_parallel
-        queries = heads * (d.nope + ROPE)
+        queries = heads * (d.nope_dim + ROPE)
         product = partial(self.product, layer=kind.same_as)
         if d.query_rank:
             yield from product("qkv_a_proj", d.hidden, d.query_rank + LATENT + ROPE)
@@ -308,20 +306,20 @@ class Step:
         yield StepKernel("rope", self.streamed_kernel("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
         if d.index_topk:
             yield from self.index_kernels(kind)
-        is_measured = (d.nope, d.value) == (NOPE, VALUE)  # DeepSeek's sizes; other sizes use plain attention
+        is_measured = (d.nope_dim, d.value_dim) == (NOPE, VALUE)  # DeepSeek's sizes; other sizes use plain attention
         for group in self.groups:
             count, new, context = group
             if new > 1:
-                yield from product("kv_b_proj", LATENT, heads * (d.nope + d.value), rows=count * new)
-                expanded = {"kv_heads": heads, "head_dim": d.value, "kv_dtype": ""}
+                yield from product("kv_b_proj", LATENT, heads * (d.nope_dim + d.value_dim), rows=count * new)
+                expanded = {"kv_heads": heads, "head_dim": d.value_dim, "kv_dtype": ""}
                 kind_of, sizes = (Mla, {}) if is_measured else (Attention, expanded)
                 yield self.attention_kernel(kind_of, group, {"heads": heads, **sizes})
                 continue
-            yield self.head_product("absorbed_keys", heads, LATENT, d.nope, count)
+            yield self.head_product("absorbed_keys", heads, LATENT, d.nope_dim, count)
             seen = group._replace(context=min(context, d.index_topk or context))
             yield self.attention_kernel(Mla, seen, {"heads": heads})
-            yield self.head_product("absorbed_values", heads, d.value, LATENT, count)
-        yield from product("o_proj", heads * d.value, d.hidden, fused=False)
+            yield self.head_product("absorbed_values", heads, d.value_dim, LATENT, count)
+        yield from product("o_proj", heads * d.value_dim, d.hidden, fused=False)
 
     def attention_kernel(self, kind: type[AttentionOperator], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
         """Return the attention of a group of requests; ``sizes`` are the fields of ``kind`` that the group lacks."""
@@ -348,7 +346,7 @@ class Step:
         yield StepKernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))
         yield StepKernel("indexer.best", streamed("best", [(scored,)], [(self.tokens, d.index_topk)], "fp32"))
 
-    def delta_net(self, linear: LinearHeads, kind: LayerKind) -> Iterator[StepKernel]:
+    def delta_net(self, heads: DeltaNetHeads, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield a gated delta net: a short convolution, then an update of the state, a matrix per head.
 
         A decoded token reads and writes each request's state. A prompt does this once per `CHUNK` positions. It also
@@ -356,15 +354,15 @@ class Step:
         """
         d = self.decoder
         share = self.deployment.tensor_parallel
-        value_heads, key_heads = linear.value_heads // share, ceil_div(linear.key_heads, share)
-        keys, values = key_heads * linear.key_dim, value_heads * linear.value_dim
+        value_heads, key_heads = heads.value_heads // share, ceil_div(heads.key_heads, share)
+        keys, values = key_heads * heads.key_dim, value_heads * heads.value_dim
         yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, layer=kind.same_as)
         yield from self.product("gates", d.hidden, 2 * value_heads, layer=None)
         mixed = 2 * keys + values
         yield StepKernel(
-            "convolution", self.streamed_kernel("convolution", mixed * linear.taps // 2, mixed), mixed * linear.taps
+            "convolution", self.streamed_kernel("convolution", mixed * heads.taps // 2, mixed), mixed * heads.taps
         )
-        matrix = linear.key_dim * linear.value_dim * value_heads
+        matrix = heads.key_dim * heads.value_dim * value_heads
         for count, new, _ in self.groups:
             states = count * ceil_div(new, CHUNK) * matrix
             rows = (count * new, mixed if new == 1 else 7 * values)
@@ -395,7 +393,7 @@ class Step:
             experts=d.experts,
             tensor_parallel=self.ranks // deployment.expert_parallel,
             expert_parallel=deployment.expert_parallel,
-            dtype=self.arithmetic.of("experts", kind.same_as),
+            dtype=self.checkpoint.product_dtype("experts", kind.same_as),
             routing=deployment.routing,
         )
         own = problem.local_experts * problem.matrices * d.hidden * problem.width

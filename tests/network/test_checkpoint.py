@@ -40,8 +40,9 @@ FORMS: list[tuple[Json, str]] = known_answers(__file__)[
 def test_a_quantization_config_applies_to_layers_and_not_to_the_head(quant: Json, products: str) -> None:
     checkpoint = _checkpoint(quant)
     words = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "experts", "shared.down_proj")
-    assert {checkpoint.of(word, 3) for word in words} == {products}
-    assert (checkpoint.of("lm_head"), checkpoint.of("router", 3), checkpoint.kv_dtype) == ("bf16", "bf16", "")
+    assert {checkpoint.product_dtype(word, 3) for word in words} == {products}
+    assert checkpoint.product_dtype("lm_head") == checkpoint.product_dtype("router", 3) == "bf16"
+    assert not checkpoint.kv_dtype
 
 
 def test_the_cases_cover_every_reader_and_every_dtype() -> None:
@@ -55,26 +56,26 @@ def test_the_cases_cover_every_reader_and_every_dtype() -> None:
 @cases(__file__)
 def test_each_module_has_the_dtype_given_by_the_file(quant: Json, kind: str, expected: dict[str, str]) -> None:
     checkpoint = _checkpoint(quant, kind)
-    assert {word: checkpoint.of(word, None if word == "lm_head" else 7) for word in expected} == expected
-    assert checkpoint.of("router", 7) == "bf16"
+    assert {word: checkpoint.product_dtype(word, None if word == "lm_head" else 7) for word in expected} == expected
+    assert checkpoint.product_dtype("router", 7) == "bf16"
 
 
 @cases(__file__)
 def test_an_unsupported_config_is_refused_and_another_dtype_is_accepted(quant: object, words: str) -> None:
     checkpoint = _checkpoint(quant)
     with pytest.raises(InputError) as error:
-        checkpoint.of("qkv_proj", 0)
+        checkpoint.product_dtype("qkv_proj", 0)
     message = str(error.value)
     assert words in message and "give dtype" in message and "\n" not in message
-    assert checkpoint.all_in("fp8", "bf16").of("down_proj", 0) == "fp8"
-    assert checkpoint.all_in("fp8", "bf16").of("lm_head") == "bf16"
+    assert checkpoint.all_in("fp8", "bf16").product_dtype("down_proj", 0) == "fp8"
+    assert checkpoint.all_in("fp8", "bf16").product_dtype("lm_head") == "bf16"
 
 
 def test_different_dtypes_within_one_fused_product_are_refused() -> None:
     checkpoint = _checkpoint({"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn.k_proj"]})
     with pytest.raises(InputError, match="are one product"):
-        checkpoint.of("qkv_proj", 0)
-    assert checkpoint.of("qkv_proj", 1) == "fp8"
+        checkpoint.product_dtype("qkv_proj", 0)
+    assert checkpoint.product_dtype("qkv_proj", 1) == "fp8"
 
 
 @cases(__file__)
@@ -206,7 +207,7 @@ def test_damaged_configs_are_read_or_refused(method: str, quant: object) -> None
     """A damaged config raises no other error."""
     try:
         checkpoint = _checkpoint({"quant_method": method, **(quant if isinstance(quant, dict) else {"format": quant})})
-        assert checkpoint.of("down_proj", 0) in {*QUANTISED, "bf16"}
+        assert checkpoint.product_dtype("down_proj", 0) in {*QUANTISED, "bf16"}
     except InputError as error:
         assert "\n" not in str(error)
 
