@@ -47,7 +47,7 @@ class Tensor:
         False for integers.
     constant
         Whether it is stored in the model or computed from stored tensors alone.
-    trained
+    needs_gradient
         Whether a gradient flows into it.
     parameter
         Whether it is a weight that training changes.
@@ -61,7 +61,7 @@ class Tensor:
     dtype: str = "fp32"
     floating: bool = True
     constant: bool = False
-    trained: bool = False
+    needs_gradient: bool = False
     parameter: bool = False
     buffer: str = ""
     channels_last: bool = False
@@ -112,15 +112,15 @@ class Call:
         return [value for value in values if isinstance(value, Tensor)]
 
     @property
-    def output(self) -> Shape | None:
+    def output_shape(self) -> Shape | None:
         """The shape of the first result; None if unknown."""
         return self.outputs[0].shape if self.outputs else None
 
-    def result(self) -> Shape:
+    def required_output_shape(self) -> Shape:
         """Return the shape of the first result. Raises `UnsupportedError` if it is unknown."""
-        if self.output is None:
+        if self.output_shape is None:
             raise UnsupportedError("shape unknown")
-        return self.output
+        return self.output_shape
 
     def value(self, name: str, default: object = None) -> object:
         """Return an argument that is no tensor; None gives ``default``. Raises `UnsupportedError` if unrecorded."""
@@ -174,9 +174,9 @@ class Call:
         tensors = self.tensors()
         first = next((tensor for tensor in tensors if not tensor.parameter), None)
         source = self.arguments.get(data) if data else first
-        trained = self.arguments.get(weights[0]) if weights else None
-        gradients = (INPUT,) if isinstance(source, Tensor) and source.trained else ()
-        if isinstance(trained, Tensor) and (trained.parameter or trained.trained):
+        weight = self.arguments.get(weights[0]) if weights else None
+        gradients = (INPUT,) if isinstance(source, Tensor) and source.needs_gradient else ()
+        if isinstance(weight, Tensor) and (weight.parameter or weight.needs_gradient):
             gradients = (*gradients, WEIGHT)
         candidates = [self.arguments.get(name) for name in weights] if weights or part else tensors
         parameters = sum(prod(t.shape or ()) for t in candidates if isinstance(t, Tensor) and t.parameter)

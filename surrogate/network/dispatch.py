@@ -122,7 +122,7 @@ def _flops_and_bytes_of_shapes(call: Call) -> tuple[float, float] | None:
             return None
         image = call.shape("input", "self")
         filters = call.shape("weight")
-        output = call.shape("grad_output") if "grad_output" in call.arguments else call.result()
+        output = call.shape("grad_output") if "grad_output" in call.arguments else call.required_output_shape()
     except UnsupportedError:
         return None
     if not 3 <= len(image) == len(filters) == len(output):

@@ -96,9 +96,9 @@ def _convolution(call: Call) -> Conv:
     if len(filters) != len(image):
         raise UnsupportedError("without batch")
     transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
-    output = call.shape("grad_output") if "grad_output" in call.arguments else call.output
+    output = call.shape("grad_output") if "grad_output" in call.arguments else call.output_shape
     if transposed:  # it is the gradient of the convolution from its output to its input
-        image, output = call.result() if output is None else output, image
+        image, output = call.required_output_shape() if output is None else output, image
     if len(image) != len(filters):
         raise UnsupportedError(f"a result of {len(image)} sizes, not {len(filters)}")
     groups = image[1] // max(filters[1], 1)
@@ -147,7 +147,7 @@ def conv(call: Call) -> Layers:
     yield from _layout_transforms(call)
     yield call.layer(_convolution(call), part=part, weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
-        result = call.result()
+        result = call.required_output_shape()
         problem = operators.pointwise("add", [result, result[1:2]], result, call.dtype)
         yield call.layer(problem, part="bias", weights=("bias",))
 

@@ -58,7 +58,7 @@ def attention(call: Call) -> Layers:
 
     Types without a fused kernel take the second form. So do networks with gradients that are derived from their layers.
     """
-    if not any(tensor.trained for tensor in call.tensors()) and (fused := _fused_attention(call)):
+    if not any(tensor.needs_gradient for tensor in call.tensors()) and (fused := _fused_attention(call)):
         yield call.layer(fused)
         return
     batch, sizes = _unfused_attention(call)
@@ -166,7 +166,7 @@ def pool(call: Call) -> Layers:
     """Yield pooling of 1-D to 3-D images, by a window, by the result's size (adaptive), or over the whole image."""
     backward = call.op.endswith("backward")
     size = call.shape("self") if backward else call.shape()
-    result = call.shape("grad_output") if backward else call.output
+    result = call.shape("grad_output") if backward else call.output_shape
     # ATen's name contains the number of axes; an image without a batch has one size less.
     rank = next((int(letter) for letter in call.op if letter.isdigit()), len(size) - 2)
     if len(size) == rank + 1:
@@ -220,8 +220,8 @@ def embedding(call: Call) -> Layers:
     if len(table) != 2:
         raise UnsupportedError("operands do not fit")
     if "bag" in call.op:
-        bags = call.shape("offsets")[0] if call.output is None else prod(call.output[:-1])
-        if call.output is None and lookups % max(bags, 1):
+        bags = call.shape("offsets")[0] if call.output_shape is None else prod(call.output_shape[:-1])
+        if call.output_shape is None and lookups % max(bags, 1):
             raise UnsupportedError("size of a bag")
         bag = max(1, lookups // max(1, bags))
     rows, dim = table
@@ -250,10 +250,10 @@ def lookup(call: Call, kind: str) -> Layers:
     tables = call.shape("D_offsets")[0] - 1 if "D_offsets" in call.arguments else call.shape("table_offsets")[0]
     batch = (call.shape("offsets")[0] - 1) // max(tables, 1)
     lookups = prod(call.shape("indices"))
-    width = prod(call.output[1:]) if call.output else 0
+    width = prod(call.output_shape[1:]) if call.output_shape else 0
     if not width:
         width = tables * weights[1] if len(weights) == 2 else call.number("total_D", 0)
-    if batch < 1 or width < 1 or width % tables or (call.output and call.output[0] != batch):
+    if batch < 1 or width < 1 or width % tables or (call.output_shape and call.output_shape[0] != batch):
         raise UnsupportedError("sizes of the tables")
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
@@ -299,8 +299,9 @@ def recurrent(call: Call) -> Layers:
         problem = Recurrent(steps=steps, batch=batch, inputs=inputs, hidden=hidden, rows=rows, dtype=call.dtype)
         layer = call.layer(problem, part=str(index))
         if not backward:
-            trained = any(tensor.parameter or tensor.trained for tensor in call.tensors())
-            yield replace(layer, gradients=(INPUT, WEIGHT), parameters=problem.weights + 2 * rows) if trained else layer
+            needs_gradient = any(tensor.parameter or tensor.needs_gradient for tensor in call.tensors())
+            parameters = problem.weights + 2 * rows
+            yield replace(layer, gradients=(INPUT, WEIGHT), parameters=parameters) if needs_gradient else layer
             continue
         for operand in (INPUT, WEIGHT):
             for name, part in problem.gradients(operand):
@@ -349,7 +350,7 @@ def reduction(call: Call) -> Layers:
     An unknown result counts as one number.
     """
     size = call.shape()
-    result = call.output
+    result = call.output_shape
     axes = call.arguments.get("dim")
     if result is None:
         axes = [axes] if isinstance(axes, int) else axes if isinstance(axes, list) else []
@@ -365,7 +366,7 @@ def loss(call: Call) -> Layers:
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating]
     size = call.shape()
     yield call.layer(operators.streamed(call.op, reads, [size], call.dtype, work=3))
-    if call.output != size:
+    if call.output_shape != size:
         yield call.layer(operators.streamed(REDUCE, [size], [()], call.dtype, work=prod(size)), part="reduced")
 
 
@@ -383,9 +384,9 @@ def scan(call: Call) -> Layers:
 def concat(call: Call) -> Layers:
     """Yield cat and stack."""
     parts = [tensor.shape for tensor in call.tensors()]
-    if call.output is None and (not parts or None in parts):
+    if call.output_shape is None and (not parts or None in parts):
         raise UnsupportedError("shapes of its tensors")
-    shape = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
+    shape = (sum(prod(part or ()) for part in parts),) if call.output_shape is None else call.output_shape
     yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
 
 
@@ -394,10 +395,10 @@ def copy(call: Call) -> Layers:
     source = call.tensors()[:1]
     target = call.outputs[:1]
     if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
-        yield call.layer(operators.cast(prod(call.result()), source[0].dtype, target[0].dtype))
+        yield call.layer(operators.cast(prod(call.required_output_shape()), source[0].dtype, target[0].dtype))
         return
     if call.op in SAME_SIZE_OPERATORS and source and target and source[0].channels_last != target[0].channels_last:
-        yield call.layer(operators.elementwise("layout_transform", call.result(), call.dtype))
+        yield call.layer(operators.elementwise("layout_transform", call.required_output_shape(), call.dtype))
         return
     if call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]
@@ -418,7 +419,8 @@ def copy(call: Call) -> Layers:
 
 def fill(call: Call) -> Layers:
     """Yield the fill of a tensor with one value."""
-    yield call.layer(operators.elementwise("fill", call.shape() if call.output is None else call.output, call.dtype))
+    shape = call.shape() if call.output_shape is None else call.output_shape
+    yield call.layer(operators.elementwise("fill", shape, call.dtype))
 
 
 def elementwise(call: Call, kind: str) -> Layers:
@@ -430,7 +432,7 @@ def elementwise(call: Call, kind: str) -> Layers:
     if kind in POINTWISE_CLASSES and call.op != "Sum":
         reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and the tensor of out=
     try:
-        shape = np.broadcast_shapes(*reads) if call.output is None else call.output
+        shape = np.broadcast_shapes(*reads) if call.output_shape is None else call.output_shape
     except ValueError:
         raise UnsupportedError("operands do not fit") from None
     if len(reads) == 1 and any(name in call.arguments for name in ("other", "exponent")):

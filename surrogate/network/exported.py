@@ -160,19 +160,19 @@ def _tensors(
 
 
 def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[str, object], training: bool) -> Call:
-    """Return a node as a call, with tensors instead of names; results of trained tensors are trained."""
+    """Return a node as a call, with tensors instead of names; results need gradients if any input does."""
     op = operator_name(str(node["target"]))
     if op in MAYBE_ALIASES and _is_unchanged(node, values):
         op = "alias"
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
     arguments = {item["name"]: _argument(item["arg"], tensors) for item in node["inputs"] if item["name"]}
     call = Call(op, arguments, name=f"{module}.{op}" if module else op)
-    trained = any(tensor.trained or tensor.parameter for tensor in call.tensors())
+    needs_gradient = any(tensor.needs_gradient or tensor.parameter for tensor in call.tensors())
     source = next(iter(call.tensors()), None) if is_view(call, training=training) else None
     outputs = []
     for result in node["outputs"]:
         for output in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
-            tensor = replace(tensors[output["name"]], trained=trained)
+            tensor = replace(tensors[output["name"]], needs_gradient=needs_gradient)
             if source is not None:  # a view has the memory of its source
                 tensor = replace(tensor, buffer=source.buffer, constant=source.constant)
             tensors[output["name"]] = tensor

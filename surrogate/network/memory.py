@@ -254,7 +254,7 @@ def simulate_pass(allocator: Allocator, calls: Sequence[Call], *, backward: bool
                 is_copied = call.op == "matmul" and len(tensor.shape or ()) > 3
                 is_copied = is_copied and tensor_bytes(tensor) < spans[tensor.buffer][2]
                 hold((tensor.buffer, tensor.shape, turn) if is_copied else tensor.buffer, tensor, turn, mirrored)
-            for tensor in (t for t in (*call.tensors(), *call.outputs) if t.trained):
+            for tensor in (t for t in (*call.tensors(), *call.outputs) if t.needs_gradient):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
     begins: dict[int, list[tuple[int, int, bool]]] = {}  # first turn → (last turn, bytes, is a weight's gradient)
     for key, (first, last, size) in spans.items():
@@ -278,7 +278,7 @@ def saved_tensors(call: Call) -> Iterable[Tensor]:
     rule = RULES.get(call.op)
     inputs = [tensor for tensor in call.tensors() if not tensor.constant]
     saves_nothing = rule in _MOVEMENTS or rule is None or kind in _SAVE_NOTHING or is_view(call, training=True)
-    if saves_nothing or not any(out.trained for out in call.outputs):
+    if saves_nothing or not any(out.needs_gradient for out in call.outputs):
         return []
     if kind == "dropout":
         return [replace(out, dtype="int8", buffer=f"{out.buffer} mask") for out in call.outputs[:1]]
@@ -287,7 +287,7 @@ def saved_tensors(call: Call) -> Iterable[Tensor]:
     if kind in ("mul", "div") and len(call.tensors()) == 1:  # by a number
         return []
     if kind in _SAVE_BOTH:
-        return inputs if all(t.trained or t.parameter for t in call.tensors()) else []
+        return inputs if all(t.needs_gradient or t.parameter for t in call.tensors()) else []
     if kind in _SAVE_RESULT or rule is rules.softmax:
         return call.outputs
     if rule is rules.pool and "max" in call.op.lower():

@@ -101,7 +101,7 @@ def _tensor(shape: Shape | None, code: int, dtype: str | None) -> Tensor:
 def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> Iterator[Call]:
     """Yield every node as a call; a computation from constants alone has the name `CONSTANT_FOLDED`.
 
-    Outputs inherit from inputs whether they are constant and whether they are trained.
+    Outputs inherit from inputs whether they are constant and whether they need gradients.
     """
     for number, proto in enumerate(graph.node):
         inputs = tuple(tensors.get(name, Tensor()) for name in proto.input)
@@ -109,14 +109,14 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> I
         # The bodies of If, Loop and similar (attributes of the types GRAPH and GRAPHS) read more than their inputs.
         constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
         constant = constant or proto.op_type in ("Shape", "Size")
-        trained = any(t.trained or (t.parameter and not constant) for t in inputs)
+        needs_gradient = any(t.needs_gradient or (t.parameter and not constant) for t in inputs)
         call = _call(proto, inputs, proto.name or f"{proto.op_type}_{number}")
         view = inputs and is_view(call, training=training)
         for name in proto.output:
-            result = tensors.get(name, Tensor())
-            parameter = constant and any(t.parameter for t in inputs)
             buffer = inputs[0].buffer if view else name
-            tensors[name] = replace(result, constant=constant, trained=trained, parameter=parameter, buffer=buffer)
+            result = replace(tensors.get(name, Tensor()), needs_gradient=needs_gradient, buffer=buffer)
+            parameter = constant and any(t.parameter for t in inputs)
+            tensors[name] = replace(result, constant=constant, parameter=parameter)
         outputs = tuple(tensors[name] for name in proto.output if name)
         yield replace(call, outputs=outputs, op=CONSTANT_FOLDED if constant and call.op in RULES else call.op)
 

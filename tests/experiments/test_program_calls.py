@@ -46,7 +46,7 @@ def test_the_table_contains_calls_without_layer_names() -> None:
 
 def test_a_call_is_the_same_after_json() -> None:
     """Tensors in lists and unknown values are restored; an object of torch becomes its text."""
-    image = Tensor((2, 3, 8, 8), "bf16", trained=True, buffer="x", channels_last=True)
+    image = Tensor((2, 3, 8, 8), "bf16", needs_gradient=True, buffer="x", channels_last=True)
     arguments = {"self": image, "tensors": [Tensor(), Tensor((), "fp64", floating=False, constant=True)]}
     values = {"dim": [1, -1], "p": 0.5, "train": True, "bias": None, "mode": "same", "scale": UNKNOWN, "low": -inf}
     call = Call("some_op", arguments | values, (image, Tensor((3,), parameter=True)), "layer.some_op")

@@ -61,7 +61,7 @@ def test_gelu_written_as_several_nodes_saves_only_its_input() -> None:
     """A layer of Erf, Add and Mul adds as much to the peak of an iteration as one Gelu node."""
 
     def peak(layers: int, several_nodes: bool) -> int:
-        image = Tensor((1, 256), trained=True, buffer="x")
+        image = Tensor((1, 256), needs_gradient=True, buffer="x")
         calls = []
         for number in range(layers):
             erf, added, out = (replace(image, buffer=f"{name}{number}") for name in ("erf", "added", "x"))
@@ -167,8 +167,8 @@ def test_server_utilization_limits_memory(seer: Any) -> None:
 
 def test_saved_tensors_include_dropout_masks_and_pooling_indices() -> None:
     """A mask takes a byte per element and an index 8; a product with a number saves nothing."""
-    image = Tensor((1, 4, 8, 8), trained=True, buffer="x")
-    small = Tensor((1, 4, 4, 4), trained=True, buffer="y")
+    image = Tensor((1, 4, 8, 8), needs_gradient=True, buffer="x")
+    small = Tensor((1, 4, 4, 4), needs_gradient=True, buffer="y")
 
     def saved_bytes(op: str, output: Tensor = image, **arguments: object) -> int:
         call = Call(op, {"self": image, **arguments}, (replace(output, buffer="y"),))
@@ -178,6 +178,6 @@ def test_saved_tensors_include_dropout_masks_and_pooling_indices() -> None:
     assert saved_bytes("dropout", p=0.0, train=True) == 0
     assert saved_bytes("max_pool2d", small) == 4 * 256 + 8 * 64
     assert saved_bytes("mul", other=2.0) == 0
-    assert saved_bytes("mul", other=Tensor((1,), trained=True, buffer="z")) == 4 * 256 + 4
+    assert saved_bytes("mul", other=Tensor((1,), needs_gradient=True, buffer="z")) == 4 * 256 + 4
     assert saved_bytes("gelu") == saved_bytes("layer_norm") == 4 * 256
     assert saved_bytes("where", condition=Tensor((1, 4, 8, 8), "int8", floating=False, buffer="c")) == 256
