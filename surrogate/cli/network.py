@@ -234,10 +234,10 @@ def _predicted(
             at_batch = request.read_at(largest_batch(request.read_at, predictors, **limits))
         return predictors, predictors.time(at_batch, **limits)
 
-    answers, refused = _try_each("gpu", gpu_names, predict)
+    answers, refusals = _try_each("gpu", gpu_names, predict)
     is_comparison = len(gpu_names) > 1
-    if refused and not (is_comparison and answers):
-        raise InputError(refused[0]["refused"])
+    if refusals and not (is_comparison and answers):
+        raise InputError(refusals[0]["refused"])
     predictors, time = next(iter(answers.values()))
     with progress_bar("network", "batch size") as step:
         sweep, not_swept = _try_each(
@@ -245,7 +245,7 @@ def _predicted(
         )
     if sweep_batch and request.max_batch and time.batch is not None:
         sweep = dict(sorted({**sweep, time.batch: time}.items()))
-    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answers.values()}), *refused]
+    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answers.values()}), *refusals]
     return NetworkResults(
         time, batches=[*comparison_records("batch", sweep), *not_swept], gpus=gpus if is_comparison else []
     )
@@ -268,15 +268,15 @@ def _try_each(
 ) -> tuple[dict[Key, Answer], list[dict[str, Any]]]:
     """Return key → answer, and a record for each key that raises an error; call ``step`` after each key."""
     answers: dict[Key, Answer] = {}
-    refused: list[dict[str, Any]] = []
+    refusals: list[dict[str, Any]] = []
     for done, key in enumerate(keys, 1):
         try:
             answers[key] = answer(key)
         except InputError as error:
-            refused.append({kind: key, "refused": str(error)})
+            refusals.append({kind: key, "refused": str(error)})
         if step:
             step(done, len(keys), f"{kind} {key}")
-    return answers, refused
+    return answers, refusals
 
 
 def _show(results: NetworkResults, form: Form, by_type: bool) -> None:

@@ -259,9 +259,8 @@ def server_steps(
             sized_steps[setup] = _size_steps(decoder, load, kernels.device, setup, prompt_step(setup.deployment))
         except InputError as error:
             results[setup] = error
-    step_counts = {
-        id(step): step.kernel_counts() for each in sized_steps.values() for step in (each.prompt, each.decode)
-    }
+    steps = [step for each in sized_steps.values() for step in (each.prompt, each.decode)]
+    step_counts = {id(step): step.kernel_counts() for step in steps}
     problems = dict.fromkeys(problem for counts in step_counts.values() for problem in counts)
     answers, floored_problems = kernels.answers(library, list(problems))
     step_times = {key: _time(counts, answers, floored_problems, kernels.device) for key, counts in step_counts.items()}
@@ -285,7 +284,7 @@ class _StepTime(NamedTuple):
     """The time of a step in µs.
 
     ``parts`` are its parts, and ``unmeasured_us`` is the distance to the upper end for unmeasured kernels.
-    ``floored_problems`` and ``all_reduce_source`` are as in `ServerSteps`. ``refused`` is the reason if the GPU cannot
+    ``floored_problems`` and ``all_reduce_source`` are as in `ServerSteps`. ``refusal`` is the reason if the GPU cannot
     run the step. The times of arithmetic and bytes at peak rates are ``compute_us`` and ``memory_us``.
     """
 
@@ -294,7 +293,7 @@ class _StepTime(NamedTuple):
     unmeasured_us: float
     floored_problems: tuple[Operator, ...]
     all_reduce_source: str
-    refused: str
+    refusal: str
     compute_us: float
     memory_us: float
 
@@ -333,14 +332,14 @@ def _time(
 ) -> _StepTime:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     unmeasured_us = 0.0
-    refused = ""
+    refusal = ""
     for problem, count in kernels.items():
         answer = answers[problem]
         parts[part_of(problem)] += count * answer.time_us
         if answer.source in SOURCES_WITHOUT_GPU_DATA:
             unmeasured_us += count * (answer.upper_us - answer.time_us)
         if answer.source == ROOFLINE and problem.MULTIPLIES:
-            refused = refused or (missing_units(device, problem.dtype, problem.math) or "")
+            refusal = refusal or (missing_units(device, problem.dtype, problem.math) or "")
     floored_in_step = tuple(problem for problem in kernels if problem in floored_problems)
     all_reduce_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
     bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
@@ -350,12 +349,12 @@ def _time(
     )
     traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
     bounds = float(arithmetic_us), float(traffic_us)
-    return _StepTime(sum(parts.values()), parts, unmeasured_us, floored_in_step, all_reduce_source, refused, *bounds)
+    return _StepTime(sum(parts.values()), parts, unmeasured_us, floored_in_step, all_reduce_source, refusal, *bounds)
 
 
 def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _StepTime) -> ServerSteps | InputError:
-    if prompt.refused or decode.refused:
-        return InputError(f"{prompt.refused or decode.refused}; give another --dtype, or --gpu")
+    if prompt.refusal or decode.refusal:
+        return InputError(f"{prompt.refusal or decode.refusal}; give another --dtype, or --gpu")
     steps = ServerSteps(
         load=load,
         users=sized_steps.users,

@@ -47,8 +47,6 @@ SEARCH_NOTE = (
     f"the search tries powers of two up to {USERS[-1]} users of one replica, and finds the most users that meet the"
     " targets, within a sixteenth; --concurrency sets the users"
 )
-CONDITIONS = ("compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
-"""Parameters of `serve` that are not fields of `Choices`."""
 
 
 class ReplicaPlan(NamedTuple):
@@ -206,6 +204,9 @@ def serve(
     output: int,
     compare_gpus: str | Sequence[str] = (),
     price: float | Mapping[str, float] | None = None,
+    ttft_ms: float | None = None,
+    tpot_ms: float | None = None,
+    choices: Choices | None = None,
     **options: Any,
 ) -> Serving:
     """Return the servers of a language model on GPUs, the servers that meet the targets first.
@@ -220,9 +221,12 @@ def serve(
         Tokens of a user's prompt and of the answer.
     price
         US dollars per GPU and hour, one number or GPU → number.
+    ttft_ms, tpot_ms
+        The targets: the longest times to first token and per output token, in ms.
+    choices
+        The limits of the search.
     options
-        The targets ``ttft_ms`` and ``tpot_ms``, the longest times in ms; ``choices``, a `Choices` that limits the
-        search; and the fields of `Choices` by name, as in ``concurrency=50``.
+        Fields of `Choices` by name, as in ``concurrency=50``.
 
     Returns
     -------
@@ -234,11 +238,9 @@ def serve(
     InputError
         If an argument is invalid, the model cannot be read, or no configuration can be predicted.
     """
-    ttft_ms, tpot_ms, choices = (options.pop(name, None) for name in CONDITIONS[2:])
-    choices = Choices() if choices is None else choices
-    if not isinstance(choices, Choices):
+    if not isinstance(choices, Choices | None):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
-    choices = with_fields(choices, options, *CONDITIONS)
+    choices = with_fields(choices or Choices(), options, "compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
     choices.check()
     sizes = {"--input": input, "--output": output}
     load = Load(*(checked_int("seer serving", name, size, maximum=MAX_INT32) for name, size in sizes.items()))
@@ -256,7 +258,7 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The limits and the state of a search; ``refused`` is (GPU, reason) → frameworks."""
+    """The limits and the state of a search; ``refusals`` is (GPU, reason) → frameworks."""
 
     decoder: Decoder
     load: Load
@@ -265,7 +267,7 @@ class _Search:
     prices: Mapping[str, float]
     rows: list[ServerRow] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
-    refused: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
+    refusals: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
 
     def search_gpu(self, device: Gpu) -> None:
         """Search the configurations of a GPU with every framework."""
@@ -279,7 +281,7 @@ class _Search:
                 self._refuse(device, library, error)
 
     def _refuse(self, device: Gpu, library: str, reason: InputError) -> None:
-        self.refused.setdefault((device.name, str(reason)), {})[library] = None
+        self.refusals.setdefault((device.name, str(reason)), {})[library] = None
 
     def _search_framework(self, library: str, kernels: ServerKernels) -> None:
         """Search the configurations of a GPU with one framework. Raises `InputError` if there are none."""
@@ -308,7 +310,7 @@ class _Search:
 
     def result(self) -> Serving:
         """Return the rows in order. Raises `InputError` if there are none."""
-        reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in self.refused.items()]
+        reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in self.refusals.items()]
         if not self.rows:
             raise InputError(reasons[0])
         notes = dict.fromkeys((*self.decoder.notes, *self.choices.notes(self.decoder), *self.notes))
