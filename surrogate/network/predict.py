@@ -376,8 +376,8 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
     from surrogate.prediction.shipped import load, load_operators
 
     device = gpu_by_name(gpu)
-    if library in FRAMEWORKS and library not in (known := frameworks_on(device)):
-        raise InputError(f"{library} does not run on {device.name}; give --library {' or '.join(known)}")
+    if library in FRAMEWORKS and library not in (frameworks := frameworks_on(device)):
+        raise InputError(f"{library} does not run on {device.name}; give --library {' or '.join(frameworks)}")
     algorithms = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
     part = algorithms.bundle.parts.get(DEFAULT_FAMILY)  # None if the GPU's convolutions were never measured
     paper = cast("SeerPaper", part.model) if part and part.fitted.name == "seer-paper" else None
