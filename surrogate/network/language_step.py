@@ -359,9 +359,8 @@ class Step:
         yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, layer=kind.same_as)
         yield from self.product("gates", d.hidden, 2 * value_heads, layer=None)
         mixed = 2 * keys + values
-        yield StepKernel(
-            "convolution", self.streamed_kernel("convolution", mixed * heads.taps // 2, mixed), mixed * heads.taps
-        )
+        convolution = self.streamed_kernel("convolution", mixed * heads.taps // 2, mixed)
+        yield StepKernel("convolution", convolution, mixed * heads.taps)
         matrix = heads.key_dim * heads.value_dim * value_heads
         for count, new, _ in self.groups:
             states = count * ceil_div(new, CHUNK) * matrix
