@@ -54,7 +54,7 @@ SETTINGS_SCHEMA = 1
 MAX_SETTINGS_BYTES = 1 << 20
 
 
-def open_storage(where: str) -> "BaseStorage":
+def open_storage(storage_url: str) -> "BaseStorage":
     """Return the Optuna storage at a file name (a journal, created if missing) or a URL.
 
     ``journal:///PATH`` is the absolute path /PATH. URLs of SQLite and PostgreSQL are SQLAlchemy's. Many processes can
@@ -66,22 +66,22 @@ def open_storage(where: str) -> "BaseStorage":
     from optuna.storages.journal import JournalFileBackend
     from sqlalchemy.exc import DBAPIError
 
-    scheme, separator, rest = where.partition("://")
+    scheme, separator, rest = storage_url.partition("://")
     if not separator or (scheme == "journal" and rest.startswith("/") and rest != "/"):
-        path = Path(rest if separator else where)
+        path = Path(rest if separator else storage_url)
         if path.is_dir():
             raise InputError(f"storage {path} is a folder; name a file in it")
         if path.is_file() and not _is_journal(path):  # never append to any other file
             raise InputError(f"storage {path} is not a journal of a search; name a new file")
         return JournalStorage(JournalFileBackend(str(path.absolute())))  # its lock is a link to it
     if scheme.partition("+")[0] not in SCHEMES[1:]:
-        raise InputError(f"storage {without_password(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
+        raise InputError(f"storage {without_password(storage_url)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
     for attempt in range(OPEN_ATTEMPTS):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 storage = RDBStorage(
-                    where,
+                    storage_url,
                     engine_kwargs=LOCK_WAIT if scheme.startswith("sqlite") else None,
                     heartbeat_interval=HEARTBEAT_S,
                     grace_period=GRACE_S,
@@ -118,15 +118,15 @@ def _is_journal(path: Path) -> bool:
         return file.read(10) in (b"", b'{"op_code"')
 
 
-def without_password(where: str) -> str:
+def without_password(storage_url: str) -> str:
     """Return the storage's URL without its password, for messages."""
-    scheme, separator, rest = where.partition("://")
+    scheme, separator, rest = storage_url.partition("://")
     account, at, host = rest.rpartition("@")
     return f"{scheme}{separator}{account.partition(':')[0]}{at}{host}"
 
 
 @contextmanager
-def opened(where: str) -> Iterator["BaseStorage"]:
+def opened(storage_url: str) -> Iterator["BaseStorage"]:
     """Open a storage, and close a database's connections at the end.
 
     Raises `InputError` if the storage cannot be opened or fails during a search; finished trials are kept.
@@ -137,17 +137,17 @@ def opened(where: str) -> Iterator["BaseStorage"]:
 
     storage = None
     try:
-        storage = open_storage(where)
+        storage = open_storage(storage_url)
         yield storage
     except ImportError as error:
         raise InputError(
-            f"storage {without_password(where)}: no driver ({error}); pip install 'psycopg[binary]'"
+            f"storage {without_password(storage_url)}: no driver ({error}); pip install 'psycopg[binary]'"
         ) from None
     except (StorageInternalError, SQLAlchemyError, OSError, json.JSONDecodeError) as error:
         cause = getattr(error, "orig", None) or error.__cause__ or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         remedy = "run the same command again when it can be used"
-        raise InputError(f"storage {without_password(where)}: cannot be used ({reason}); {remedy}") from None
+        raise InputError(f"storage {without_password(storage_url)}: cannot be used ({reason}); {remedy}") from None
     finally:
         if isinstance(storage, RDBStorage):
             storage.remove_session()

@@ -210,7 +210,7 @@ def search_method(seed: int | None) -> dict[str, Any]:
 
 
 @contextmanager
-def _held_signals() -> Iterator[Callable[[bool], None]]:
+def _delayed_signals() -> Iterator[Callable[[bool], None]]:
     """Delay Ctrl-C and other signals during a search; yield a function that allows (True) or delays them (False).
 
     Optuna closes a trial properly only if the exception comes from inside the objective. Outside, it can interrupt a
@@ -295,7 +295,7 @@ def optimise(
         if is_done():
             study.stop()
 
-    with _held_signals() as allow:
+    with _delayed_signals() as allow:
 
         def value(trial: "Trial") -> float:
             try:
