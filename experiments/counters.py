@@ -24,7 +24,7 @@ from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.families import CONV
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.roofline import b_max
+from surrogate.features.roofline import mechanism_b_max
 from surrogate.features.terms import (
     MECHANISM_TERMS,
     TILES,
@@ -40,7 +40,7 @@ from surrogate.features.terms import (
 from surrogate.formats import FORMATS
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import FormFit
-from surrogate.models.seer.time_only import analytical
+from surrogate.models.seer.time_only import mechanism_terms
 from surrogate.report.charts import dots
 
 DEVICE, ALGORITHM, MECHANISM = "Tesla V100-SXM2-16GB", "IMPLICIT_GEMM", "implicit_gemm"
@@ -153,7 +153,7 @@ def _sizes(frame: pd.DataFrame) -> ConvColumns:
 
 def convolution_flops(counted: pd.DataFrame, lost: str) -> Iterator[Record]:
     """Yield the ratio of the implicit GEMM's terms to its kernels, without and with the tile's padding."""
-    flops = MECHANISM_TERMS[MECHANISM](_sizes(counted), b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
+    flops = MECHANISM_TERMS[MECHANISM](_sizes(counted), mechanism_b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
     yield _ratio(FP32, "implicit GEMM", flops, counted["flop_count_sp"], _shapes(counted), note=lost)
     for tile, part in counted[counted["tile"] != ""].groupby("tile"):
         padded = 2 * part["blocks"] * np.prod(physics.tile_sizes(str(tile))) * part["depth"]
@@ -236,10 +236,10 @@ def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> l
 def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
     """Return held-out times in µs (rows,) of the paper's forms. Instructions and times are fitted in every round."""
     tile_m, tile_n = physics.tile_sizes(tile)
-    slots = b_max(gpu(DEVICE), MECHANISM)[TILES[MECHANISM].index((tile_m, tile_n))]
+    slots = mechanism_b_max(gpu(DEVICE), MECHANISM)[TILES[MECHANISM].index((tile_m, tile_n))]
     depth, blocks = (rows.frame[name].to_numpy(dtype=float) for name in ("depth", "blocks"))
     counted = rows.frame["instructions"].to_numpy() / blocks
-    bound = analytical(rows, MECHANISM_CODE[MECHANISM]).bound
+    bound = mechanism_terms(rows, MECHANISM_CODE[MECHANISM]).bound
     # Sectors of 8 values that a block reads and writes, as in seer-time-only.
     w, reads, writes = physics.waves(blocks, slots), (tile_m + tile_n) * depth / 8, tile_m * tile_n / 8
     predicted = np.full(len(rows), np.nan)

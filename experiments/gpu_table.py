@@ -90,7 +90,7 @@ def _coverage(board: Gpu, family: str, *, measured: bool) -> float | None:
     if measured:
         own = rows[(rows["part"] == HOLDOUT_SHAPES) & (rows["gpu"] == board.name)]
         return float((own["coverage"] * own["rows"]).sum() / own["rows"].sum())
-    same_line = [gpu(str(name)).line == board.line for name in rows["gpu"]]
+    same_line = [gpu(str(name)).product_line == board.product_line for name in rows["gpu"]]
     others = rows[(rows["part"] == LEFT_OUT) & pd.Series(same_line, rows.index)]
     # If a line has one measured GPU, no GPU of the line was held out, and the width has no check.
     return float(others["coverage"].mean()) if others["gpu"].nunique() > 1 else None

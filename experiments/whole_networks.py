@@ -153,8 +153,8 @@ def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bu
             times = {"measured_ms": long.time_us / 1e3, OWN: model.predict(long) / 1e3}
             facts = {"gpu": device.name, "training": LEFT_OUT, "set": f"{name} over 100 µs"}
             errors.append(pd.DataFrame(times).assign(**facts))
-    launches = {key: launch for key, launch in bundle.launches.items() if key.gpu != device.name}
-    return replace(bundle, parts=parts, launches=launches), errors
+    costs = {key: cost for key, cost in bundle.call_costs.items() if key.gpu != device.name}
+    return replace(bundle, parts=parts, call_costs=costs), errors
 
 
 def _milliseconds(time: NetworkTime) -> dict[str, float]:

@@ -53,9 +53,9 @@ from .problem import (
 from .roofline import (
     MACHINE_NAMES,
     Machine,
-    b_max,
     machine,
     machine_features,
+    mechanism_b_max,
     missing_units,
     peak_tflops,
     roofline_us,
@@ -231,7 +231,7 @@ class Conv(InNetwork):
 
         The class depends on the waves of the middle tile, the FLOPs and the bytes.
         """
-        terms = MECHANISM_TERMS[mechanism](self, b_max(gpu, mechanism))
+        terms = MECHANISM_TERMS[mechanism](self, mechanism_b_max(gpu, mechanism))
         _, middle, _ = terms.launches
         peak = peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
         return seer_class(middle.waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu.dram_gbs)
@@ -464,10 +464,10 @@ class ConvFamily(Family[Problem]):
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """Return the terms of every mechanism; B_max is computed once."""
         direction, dtype, math, layout = setting
-        flags = Conv(n=1, c=1, h=1, k=1, r=1, dtype=dtype, math=math, layout=layout, direction=direction)
-        m = machine(gpu, dtype, flags.uses_tensor_cores)
-        constants = (flags.itemsize, flags.is_bwd_data, flags.is_bwd_filter, flags.is_nhwc, flags.uses_tensor_cores)
-        slots = {mechanism: b_max(gpu, mechanism) for mechanism in MECHANISM_CODE}
+        conv = Conv(n=1, c=1, h=1, k=1, r=1, dtype=dtype, math=math, layout=layout, direction=direction)
+        m = machine(gpu, dtype, conv.uses_tensor_cores)
+        constants = (conv.itemsize, conv.is_bwd_data, conv.is_bwd_filter, conv.is_nhwc, conv.uses_tensor_cores)
+        slots = {mechanism: mechanism_b_max(gpu, mechanism) for mechanism in MECHANISM_CODE}
 
         def problem(p: Problem) -> ProblemTerms:
             z = sized(p)
@@ -475,9 +475,9 @@ class ConvFamily(Family[Problem]):
             return ProblemTerms(dimensions(z) + problem_features(z, m, base_us), base_us, z)
 
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
-            kernel = MECHANISM_TERMS[mechanism](terms.sized, slots[mechanism])
+            kernel = MECHANISM_TERMS[mechanism](terms.problem, slots[mechanism])
             code = MECHANISM_CODE[mechanism]
-            return (algorithm_features(terms.sized, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
+            return (algorithm_features(terms.problem, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
 
         return Formula((*map(float, (*constants, *machine_features(m))),), problem, candidate)
 
@@ -567,7 +567,7 @@ class ConvFamily(Family[Problem]):
         except InputError:  # an unregistered algorithm has no rules
             return None
 
-    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
+    def misfits(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """Return the rules for groups and filters: groups divide the channels, and the filter fits the padded input.
 
         MIOpen's tables contain times of larger filters, so that rule does not apply to them.

@@ -147,7 +147,7 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
     raise InputError(f"{path}: larger than {max_bytes:,} bytes, the maximum for such a file; check the path")
 
 
-def read_table(name: str) -> dict[str, Any]:
+def read_package_toml(name: str) -> dict[str, Any]:
     """Return the content of a TOML table of this package; ``name`` is its path below the package."""
     import tomllib  # imported late: `seer --help` reads no table
 

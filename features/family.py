@@ -12,12 +12,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from .elementwise import Number
-from .errors import read_table
+from .errors import read_package_toml
 from .gpu import Gpu
 from .problem import HALF, Size
 from .roofline import MACHINE_NAMES
 
-DECLARED = read_table("families/families.toml")
+DECLARED = read_package_toml("families/families.toml")
 """Family → its declarations besides formulas: names of columns, batch, strata and so on."""
 DEFAULT_ALGORITHM = "default"
 """The algorithm's name if a kernel has only one."""
@@ -39,7 +39,7 @@ class ProblemTerms(NamedTuple):
 
     values: tuple[Number, ...]
     roofline_us: Number
-    sized: Any
+    problem: Any
 
 
 class Formula(NamedTuple):
@@ -243,6 +243,6 @@ class Family(ABC, Generic[P]):
         """Return the reason why the library's documentation excludes a candidate for one problem, or None."""
         return None
 
-    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
+    def misfits(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """Return (column, rows that break the rule, rule) for sizes that do not fit one another."""
         return []

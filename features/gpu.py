@@ -215,7 +215,7 @@ class Gpu:
     """Width of the interface to the DRAM; 0 if unknown."""
 
     @property
-    def line(self) -> str:
+    def product_line(self) -> str:
         """The product line: on AMD, GCN and CDNA are one line and RDNA is another; other vendors have one line each."""
         return self.architecture[:4] if self.vendor == "amd" else self.vendor
 
@@ -239,7 +239,7 @@ class Gpu:
         return values | {"aliases": list(self.aliases), "fp32_tflops": self.fp32_tflops}
 
 
-def unlisted(name: str, similar: Collection[Gpu] = ()) -> Gpu:
+def unlisted_gpu(name: str, similar: Collection[Gpu] = ()) -> Gpu:
     """Return a GPU that no registry has: it has no vendor, and its figures are 0.
 
     If the GPUs ``similar`` are given, its fp32 peak and bandwidth are the geometric means of theirs.
@@ -269,7 +269,7 @@ def _from_row(name: str, row: Row) -> Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class GpuRegistry:
     """GPUs by name or alias. It never changes: ``with_file`` returns a larger registry.
 
     Raises `InputError` if two GPUs have the same name.
@@ -331,7 +331,7 @@ class Registry:
     def _fitting(self, name: str) -> list[Gpu]:
         return [board for board in self.gpus if any(_shortens(name, label) for label in (board.name, *board.aliases))]
 
-    def with_file(self, path: str | os.PathLike[str]) -> "Registry":
+    def with_file(self, path: str | os.PathLike[str]) -> "GpuRegistry":
         """Return this registry with the GPUs of a TOML file (layout: `gpus.toml`) added; a row replaces a GPU of the
         same name.
 
@@ -339,7 +339,7 @@ class Registry:
         """
         architectures, rows = read_gpu_file(Path(path), self.architectures)
         added = (_from_row(name, row) for name, row in rows.items())
-        return Registry((*(board for board in self.gpus if board.name not in rows), *added), architectures)
+        return GpuRegistry((*(board for board in self.gpus if board.name not in rows), *added), architectures)
 
 
 _MIG_NAME = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
@@ -367,7 +367,7 @@ def gpu(name: str) -> Gpu:
     Parameters
     ----------
     name : str
-        A registry name or an alias, in any spelling that `Registry.find` accepts.
+        A registry name or an alias, in any spelling that `GpuRegistry.find` accepts.
 
     Returns
     -------
@@ -424,7 +424,7 @@ def uncapped(board: Gpu) -> Gpu:
     return replace(board, **{unit: factor * getattr(board, unit) for unit in units})
 
 
-def registry() -> Registry:
+def registry() -> GpuRegistry:
     """Return the bundled GPUs with those of the file that ``SEER_GPUS`` names, if it is set. Files are read once."""
     return _registry(os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
@@ -435,10 +435,10 @@ def _find(name: str, user_file: str) -> Gpu:
 
 
 @lru_cache(maxsize=8)
-def _registry(user_file: str) -> Registry:
+def _registry(user_file: str) -> GpuRegistry:
     if user_file:
         return _registry("").with_file(user_file)
-    return Registry((), {}).with_file(BUNDLED)
+    return GpuRegistry((), {}).with_file(BUNDLED)
 
 
 def _tokens(label: str) -> list[str]:

@@ -151,7 +151,7 @@ def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machin
 
 
 @cache
-def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, ...]:
+def mechanism_b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, ...]:
     """Return B_max, the blocks resident on the whole GPU, of the mechanism's small, middle and large tile."""
     kernel = MECHANISM_ROWS[mechanism]["kernel"]
     return tuple(max(resident_blocks(gpu, kernel, *tile), 1.0) * gpu.sms for tile in TILES[mechanism])

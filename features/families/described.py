@@ -280,10 +280,10 @@ class DescribedFamily(Family[DescribedProblem]):
 
         def candidate(terms: ProblemTerms, parameters: Any) -> tuple[tuple[Number, ...], Number]:
             columns = tuple(np.asarray(parameters, dtype=np.float64).T)
-            values = {**terms.sized.sizes, **dict(zip(self.parameter_names, columns, strict=True))}
+            values = {**terms.problem.sizes, **dict(zip(self.parameter_names, columns, strict=True))}
             own: Number = 0.0
             if {"flops", "bytes"} & self.description.formulas.keys() - self._problem_formulas.keys():
-                work = prod(1.0 * np.maximum(value, 1) for value in terms.sized.values)
+                work = prod(1.0 * np.maximum(value, 1) for value in terms.problem.values)
                 own = np.log2(costs(values, self.description.formulas, work)[2] / terms.roofline_us)
             return (*columns, *self._launch(values, gpu if registered else None), own), 0
 

@@ -7,7 +7,7 @@ from .. import roofline
 from ..elementwise import Number, ceil_div, log2, where
 from ..gpu import Gpu
 from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
-from ..roofline import Machine, b_max
+from ..roofline import Machine, mechanism_b_max
 from .operator import Operator, register_operator
 from .operator_family import FamilyDeclaration
 
@@ -84,7 +84,7 @@ class Gemm(Operator):
 
     def waves(self, gpu: Gpu) -> float:
         """Return how often its output tiles fill the GPU, by the number of middle tiles that fit at once."""
-        _, middle, _ = b_max(gpu, "gemm")
+        _, middle, _ = mechanism_b_max(gpu, "gemm")
         return self.blocks / middle
 
     @property

@@ -110,7 +110,7 @@ class OperatorFamily(Family[Operator]):
         except TypeError:
             raise InputError(f"problem {f'{kind}:{body}'!r} lacks a size; {expected}") from None
 
-    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
+    def misfits(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """Return the operator's rules if the family has only one operator."""
         return next(iter(self.kinds.values())).misfits(sizes) if len(self.kinds) == 1 else []
 

@@ -20,6 +20,7 @@ from surrogate.features.description import description_of
 from surrogate.features.errors import InputError, check_choice, read_bounded
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
+from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.models.json_types import (
     MAX_NUMBER,
     REMEDY,
@@ -32,7 +33,6 @@ from surrogate.models.json_types import (
     key_text,
     to_json_types,
 )
-from surrogate.models.launch import CallCost, CallKey
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnmeasuredGpu, Widths
@@ -175,7 +175,7 @@ class Bundle:
         Family → its model.
     candidate : {"algorithm", "solver"}
         Whether algorithms or solvers are chosen.
-    launches : mapping
+    call_costs : mapping
         GPU and library → call cost, the time of a call that is not the kernel's.
     devices : mapping
         Name → GPU that is not registered.
@@ -185,7 +185,7 @@ class Bundle:
 
     parts: Mapping[str, FamilyModel]
     candidate: str = "algorithm"
-    launches: Mapping[CallKey, CallCost] = field(default_factory=dict)
+    call_costs: Mapping[CallKey, CallCost] = field(default_factory=dict)
     devices: Mapping[str, Gpu] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
 
@@ -274,7 +274,7 @@ class Bundle:
         hashes = {name: _sha256(content) for name, content in files.items()}
         devices = {name: replace(gpu, aliases=()) for name, gpu in self.devices.items()}
         index = Index(
-            BUNDLE_SCHEMA, parts, self.candidate, self.launches, devices=devices, card=self.card, sha256=hashes
+            BUNDLE_SCHEMA, parts, self.candidate, self.call_costs, devices=devices, card=self.card, sha256=hashes
         )
         write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_json_types(index)))})
 
@@ -352,7 +352,7 @@ def load(path: str | Path) -> Bundle:
         parts = {
             name: _family_model(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()
         }
-    return Bundle(parts, index.candidate, launches=index.launches, devices=index.devices, card=index.card)
+    return Bundle(parts, index.candidate, call_costs=index.launches, devices=index.devices, card=index.card)
 
 
 def read_index(path: Path) -> dict[str, Any]:

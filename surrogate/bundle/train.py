@@ -26,9 +26,9 @@ from surrogate.features.families import DescribedFamily, Family
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel, model_class, model_frame
 from surrogate.models.base import ProgressCallback, duplicate
 from surrogate.models.baselines import AlwaysBestSingle
+from surrogate.models.call_cost import CallKey, fit_call_costs
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
-from surrogate.models.launch import CallKey, fit_launches
 from surrogate.models.registry import TRAINED
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import fit_widths
@@ -136,7 +136,7 @@ def train(data: Data, **options: Any) -> Bundle:
     training = {"trials": chosen.trials, "seed": chosen.seed, "left_out": few}
     card = {"data": data_card(data, [each.rows for each in families]), "training": training, "held_out": cards}
     card["licence_notices"] = listed(data, "licence_notices")
-    return Bundle(parts, candidate, launches=fit_launches(tables.values()), devices=data.devices, card=card)
+    return Bundle(parts, candidate, call_costs=fit_call_costs(tables.values()), devices=data.devices, card=card)
 
 
 def default_model(family: Family) -> str:

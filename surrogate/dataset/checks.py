@@ -16,7 +16,7 @@ from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
 from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
-from surrogate.features.gpu import Gpu, gpu, unlisted
+from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 
 MAX_SIZE_PRODUCT = 2.0**58
 """Upper limit of the product of a problem's sizes, so that features computed in int64 cannot overflow."""
@@ -216,7 +216,7 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
         large = sane & (np.prod(sizes, axis=0) >= MAX_SIZE_PRODUCT)
     yield family.size_names[0], large, f"the product of the sizes must stay below {MAX_SIZE_PRODUCT:.1e}"
     arrays = {name: np.where(sane, frame[name].to_numpy(), 1) for name in family.size_names}
-    for column, wrong, rule in family.geometry(arrays, frame["library"].to_numpy(dtype=object)):
+    for column, wrong, rule in family.misfits(arrays, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
     key = [*family.row_key, *(["solver"] if "solver" in frame else [])]
     if not isinstance(family, DescribedFamily):  # repeats of a described kernel are merged by their median
@@ -281,7 +281,7 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
         try:
             device = devices.get(name) or gpu(name)
         except InputError as unknown:
-            device = unlisted(name)
+            device = unlisted_gpu(name)
             warnings.append(str(unknown))
         sizes = {size: part[size].to_numpy() for size in family.size_names}
         problems = family.problem(sizes, dict(zip(family.setting_names, settings, strict=True)))

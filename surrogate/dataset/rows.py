@@ -13,7 +13,7 @@ from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
-from surrogate.features.gpu import Gpu, gpu, unlisted
+from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 
 CONTEXT_NAMES = ("library_version",)
 """Feature columns of a model besides the family's: the library's version."""
@@ -88,7 +88,7 @@ def _gpu_by_name(device: str, rows: pd.DataFrame, family: Family) -> Gpu:
         return gpu(device)
     except InputError:
         if isinstance(family, DescribedFamily):
-            return unlisted(device)
+            return unlisted_gpu(device)
         if "library" in rows and (rows["library"] == "reference").all():
             raise InputError(f"{device!r} is a CPU that only its run's .parquet describes; give that file") from None
         raise

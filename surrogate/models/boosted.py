@@ -19,7 +19,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.threads import threads_for
 from surrogate.features.families import Family
 from surrogate.models.base import ProgressCallback, SearchRange, TimeModel, dimension_columns, term_columns
-from surrogate.models.launch import CallKey, call_cost_us, call_costs, common_call_costs
+from surrogate.models.call_cost import CallKey, call_cost_us, call_costs, common_call_costs
 from surrogate.models.times import BoostedArrays, Trend, trend_names
 from surrogate.models.trees import ReadyTrees, Trees
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,16 @@ MAX_SCORE = 0.999
 SMALL_WORK_EXPONENT = 0.5
 """Exponent of the work with which times fall below the smallest measured problem."""
 FLOPS, ROOFLINE = DESCRIBED_WORK_NAMES.index("log2_flops"), DESCRIBED_WORK_NAMES.index("log2_roofline_us")
-FP32 = ("", (("fp32", False),))
+
+
+class DtypeUnits(NamedTuple):
+    """A dtype, and the units (keys of `peak_flops_table`) that replace its peak if it is unknown."""
+
+    dtype: str
+    units: Sequence[tuple[str, bool]]
+
+
+FP32 = DtypeUnits("", (("fp32", False),))
 """No dtype, and the units of fp32."""
 MAX_FP32_RATIO = 1.25
 """Multiple of the datasheet's fp32 peak above which other units must be in use.
@@ -175,40 +184,30 @@ class Configurations(TimeModel):
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
         column_count = len(rows.family.problem_names)
         self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, column_count)
-        for name in ("places", "bounds", "gpus", "ran", "units", "boards", "_reached", "_log2_best_us"):
+        for name in (name for name, value in vars(Configurations).items() if isinstance(value, cached_property)):
             vars(self).pop(name, None)
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        return self.of_rows(rows)[:, 0]
+        return self.answers_of(rows)[0]
 
-    def of_rows(self, rows: Rows) -> np.ndarray:
-        """Return (rows, 4): predicted times in µs, failure probabilities, minimum times in µs, and measurement flags.
-
-        The failure probability is 1 if the configuration is refused. The minimum time is from `min_us`. The flag is 1
-        if the time is a measurement, else 0.
-        """
+    def answers_of(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Return predicted times in µs (rows,) and failure probabilities (rows,); 1 if the configuration is refused."""
         family = described_family(rows.family)
         columns, parameters, terms = columns_of(rows)
         keys = problem_keys(rows)
         number = self.numbers(rows.candidate.tolist())
-        out = np.empty((len(rows), 4))
+        time_us, failure = np.empty((2, len(rows)))
         for part in rows_by_code(_codes(rows.problem)[0]):
             first = int(part[0])
-            key = str(keys[first])
             settings = {name: str(rows.frame[name].iloc[first]) for name in family.setting_names}
             problem = family.problem(dict(zip(family.size_names, rows.sizes[first].tolist(), strict=True)), settings)
             device = rows.device(str(rows.frame["gpu"].iloc[first]))
-            time_us, failure = self.answers(
-                key, problem, device, columns[first], parameters[part], terms[part], number[part]
+            time_us[part], failure[part] = self.answers(
+                str(keys[first]), problem, device, columns[first], parameters[part], terms[part], number[part]
             )
             refused = np.any([*self.refusals(problem, device, parameters[part], number[part]).values()], axis=0)
-            is_measured = self.measured(key, number[part])
-            out[part] = np.column_stack(
-                np.broadcast_arrays(
-                    time_us, np.maximum(failure, refused), self.min_us(key, problem, device), is_measured
-                )
-            )
-        return out
+            failure[part] = np.maximum(failure[part], refused)
+        return time_us, failure
 
     def refusals(
         self, problem: DescribedProblem, device: Gpu, parameters: np.ndarray, number: np.ndarray
@@ -248,7 +247,7 @@ class Configurations(TimeModel):
         InputError
             If a size is 0 and no measured problem had a 0 there.
         """
-        if key in self.places[1]:
+        if key in self.problem_numbers:
             return 0.0
         for place, (name, value) in enumerate(problem.sizes.items(), -len(problem.values)):
             if value == 0 and not any(measured.split("|")[place] == "0" for measured in self.problems_):
@@ -291,12 +290,14 @@ class Configurations(TimeModel):
         return {name: np.any(ran[self._gpu_of == name], axis=0) for name in self.gpus}
 
     @cached_property
-    def places(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return candidate → its number, and problem → its number."""
-        return (
-            {name: number for number, name in enumerate(self.configurations_)},
-            {key: number for number, key in enumerate(self.problems_)},
-        )
+    def candidate_numbers(self) -> dict[str, int]:
+        """Return candidate → its number."""
+        return {name: number for number, name in enumerate(self.configurations_)}
+
+    @cached_property
+    def problem_numbers(self) -> dict[str, int]:
+        """Return problem → its number."""
+        return {key: number for number, key in enumerate(self.problems_)}
 
     @cached_property
     def bounds(self) -> np.ndarray:
@@ -346,7 +347,7 @@ class Configurations(TimeModel):
         listed = self._reached.keys() if device.vendor else ()
         measured = [device.name] if device.name in self.gpus else sorted(listed or self.gpus)
         is_above_fp32 = any(tflops > MAX_FP32_RATIO * gpu(name).fp32_tflops for name, tflops in self._reached.items())
-        unit = (problem.dtype, self.units) if is_above_fp32 and self.units else FP32
+        rated = DtypeUnits(problem.dtype, self.units) if is_above_fp32 and self.units else FP32
         # 1. For each measured GPU, log2(time / roofline) of the nearest point inside the measured ranges.
         shares = []
         for name in measured:
@@ -365,10 +366,10 @@ class Configurations(TimeModel):
                 self._log2_best_us[same_settings][(sign * excess <= TOLERANCE).all(axis=1)] for sign in (1, -1)
             )
             log2_us = min(max(log2_us, smaller[np.isfinite(smaller)].max(initial=-np.inf)), larger.min(initial=np.inf))
-            rate = _log2_rates(problem, gpu(name), unit, by_roofline) if name in listed else by_roofline
+            rate = _log2_rates(problem, gpu(name), rated, by_roofline) if name in listed else by_roofline
             shares.append(log2_us - (self._work(moved)[:2] - rate).max())
         # 2. From that point to the problem, the time follows the roofline on the GPU, or its root for less work.
-        rate = _log2_rates(problem, device, unit, self._by_work(columns))
+        rate = _log2_rates(problem, device, rated, self._by_work(columns))
         nearest, query = ((self._work(each)[:2] - rate).max() for each in (inside, columns))
         outside = query - nearest
         return float(2.0 ** (np.mean(shares) + nearest + outside * (1.0 if outside > 0 else SMALL_WORK_EXPONENT)))
@@ -389,8 +390,7 @@ class Configurations(TimeModel):
 
     def numbers(self, candidates: Sequence[str]) -> np.ndarray:
         """Return the numbers (n,) of the candidates with these names; −1 for an unmeasured candidate."""
-        places = self.places[0]
-        return np.array([places.get(name, -1) for name in candidates], dtype=np.int64)
+        return np.array([self.candidate_numbers.get(name, -1) for name in candidates], dtype=np.int64)
 
     def answers(
         self,
@@ -417,7 +417,7 @@ class Configurations(TimeModel):
         number
             (n,) numbers of the candidates (`numbers`).
         """
-        row = self.places[1].get(key)
+        row = self.problem_numbers.get(key)
         if row is None:
             prior = self.transfer_.prior(self.inside(problem, device, columns), parameters, terms, number)
             best_us = max(self._best_us(problem, device, columns), self.min_us(key, problem, device, self.units))
@@ -447,7 +447,7 @@ class Configurations(TimeModel):
 
     def measured(self, key: str, number: np.ndarray) -> np.ndarray:
         """Return True (n,) if the candidate with this number has a time on the problem with this key."""
-        row = self.places[1].get(key)
+        row = self.problem_numbers.get(key)
         if row is None:
             return np.zeros(len(number), dtype=bool)
         return np.append(np.isfinite(self.times_us_[row]), False)[number]
@@ -480,11 +480,9 @@ class Configurations(TimeModel):
 _LEVEL = ("columns", "rates", "weights", "mean", "amplitudes", "linear")
 
 
-def _log2_rates(
-    problem: DescribedProblem, board: Gpu, unit: tuple[str, Sequence[tuple[str, bool]]], otherwise: np.ndarray
-) -> np.ndarray:
+def _log2_rates(problem: DescribedProblem, board: Gpu, rated: DtypeUnits, otherwise: np.ndarray) -> np.ndarray:
     """Return log2 of `DescribedFamily.rates` of FLOPs and bytes, (2,), for a dtype and units; inf without a formula."""
-    rates = problem.family.rates(unit[0], board, unit[1])
+    rates = problem.family.rates(rated.dtype, board, rated.units)
     return np.log2([rates.get(name, np.inf) for name in ("flops", "bytes")]) if rates else otherwise
 
 

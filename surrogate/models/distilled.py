@@ -178,6 +178,6 @@ def _has_same_traits(changed: pd.DataFrame, frame: pd.DataFrame, family: Family)
         for old, new in zip(before, after, strict=True):
             same[positions] &= np.asarray(old) == np.asarray(new)
     sizes = {name: changed[name].to_numpy(dtype=np.int64) for name in family.size_names}
-    for _, wrong, _ in family.geometry(sizes, changed["library"].to_numpy(dtype=object)):
+    for _, wrong, _ in family.misfits(sizes, changed["library"].to_numpy(dtype=object)):
         same &= ~wrong
     return same

@@ -1,4 +1,4 @@
-"""`Grid`: measured times, and their positions along lines through the sizes.
+"""`MeasuredTimes`: measured times, and their positions along lines through the sizes.
 
 Along a line of a family, one size grows and the others stay, or several sizes grow by one factor. Between two measured
 problems of a line, the log of time over base time is nearly linear in the log of that factor. The rows of each GPU are
@@ -173,7 +173,7 @@ class MeasuredRows:
 
 
 @dataclass(frozen=True)
-class GridPart:
+class GpuTimes:
     """The rows of one GPU, sorted by code and sizes.
 
     Attributes
@@ -256,7 +256,7 @@ class GridPart:
 
 
 @dataclass(frozen=True)
-class Grid:
+class MeasuredTimes:
     """The rows of all GPUs.
 
     Attributes
@@ -264,7 +264,7 @@ class Grid:
     labels
         Label → its code.
     packed
-        GPU → the bytes of its `GridPart`.
+        GPU → the bytes of its `GpuTimes`.
     lines
         The family's lines: mappings size → exponent.
     """
@@ -272,18 +272,18 @@ class Grid:
     labels: Mapping[Label, int]
     packed: Mapping[str, bytes]
     lines: tuple[Mapping[str, int], ...]
-    _opened: dict[str, GridPart] = field(default_factory=dict, repr=False, compare=False)
+    _opened: dict[str, GpuTimes] = field(default_factory=dict, repr=False, compare=False)
 
     def codes(self, values: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Return the candidates' codes in a setting with these values; −1 for an unmeasured candidate."""
         codes = [self.labels.get(Label(tuple(values), candidate), -1) for candidate in candidates]
         return np.array(codes, dtype=np.int64)
 
-    def rows(self, family: Family, gpu: str) -> GridPart:
+    def rows(self, family: Family, gpu: str) -> GpuTimes:
         """Return all rows of a GPU of ``packed``. Raise `InputError` if the stored rows are damaged."""
         if gpu not in self._opened:
             with input_error_if_damaged(f"the measured times of {gpu}"):
-                self._opened[gpu] = GridPart.from_bytes(self.packed[gpu], family.size_names)
+                self._opened[gpu] = GpuTimes.from_bytes(self.packed[gpu], family.size_names)
         return self._opened[gpu]
 
     def measured(self, family: Family, codes_by_gpu: Mapping[str, np.ndarray | None]) -> MeasuredRows:
@@ -294,7 +294,7 @@ class Grid:
             members = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
             parts.append((part.codes[members], part.sizes[members], part.values[members]))
         grid_sizes = [family.size_names.index(name) for name in family.grid_sizes]
-        joined = GridPart(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        joined = GpuTimes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         return joined.measured(Lines.of(self.lines, family.size_names), grid_sizes)
 
 

@@ -6,7 +6,7 @@ interpolation are fitted on rows that are interpolated without their own shape, 
 A spike is a single measurement that was slowed down by another cause than the kernel. In some tables, one time in fifty
 is 1.3 to 2 times the times at the next sizes. Another candidate or library has no spike at the same problem. A kernel
 that is slow at some size is also slow in other problems of this size, at the next size, or in another library. So a
-time is a spike only if it differs from all of them. The `Grid` is fitted without spikes.
+time is a spike only if it differs from all of them. The `MeasuredTimes` are fitted without spikes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,9 +23,9 @@ from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.grid import POSITION_BITS, Grid, GridPart, Label, Lines, MeasuredRows, positions
+from surrogate.models.grid import POSITION_BITS, GpuTimes, Label, Lines, MeasuredRows, MeasuredTimes, positions
 from surrogate.models.neighbours import line_columns, log_corrections
-from surrogate.models.times import TERMS, BoostedArrays, Neighbours, arrays_from_files, neighbour_files
+from surrogate.models.times import TERMS, BoostedArrays, StoredInterpolation, arrays_from_files, interpolation_files
 from surrogate.models.trees import ReadyTrees, Trees
 
 
@@ -48,7 +48,7 @@ class InterpolatedTerms(TimeModel):
     ----------
     terms_
         The fitted `BoostedTerms`.
-    grid_
+    measured_times_
         The measured times without spikes.
     trees_
         Trees that correct the interpolation. None if no row has a neighbour.
@@ -83,7 +83,7 @@ class InterpolatedTerms(TimeModel):
         sample = rows.take(drawn)
         sample_us = time_us[drawn]
         self.terms_ = self.for_unmeasured_gpu().fit(sample, sample_us)
-        self.grid_ = _fitted_grid(rows, np.log(time_us / self.terms_.base_us(rows)))
+        self.measured_times_ = _fitted_times(rows, np.log(time_us / self.terms_.base_us(rows)))
         self.trees_ = None
         self._measured = {}
         # The trees learn the residual of the interpolation, on rows with neighbours other than themselves.
@@ -114,12 +114,12 @@ class InterpolatedTerms(TimeModel):
         """Yield the rows whose candidate was measured on their GPU, by GPU: positions, codes, and the measured rows."""
         device = device_names(rows.frame)
         labels, position = _labels(rows)
-        codes = np.array([self.grid_.labels.get(each, -1) for each in labels])[position]
-        for gpu in self.grid_.packed:
+        codes = np.array([self.measured_times_.labels.get(each, -1) for each in labels])[position]
+        for gpu in self.measured_times_.packed:
             if not (device == gpu).any():
                 continue
             if gpu not in self._measured:
-                self._measured[gpu] = self.grid_.measured(rows.family, {gpu: None})
+                self._measured[gpu] = self.measured_times_.measured(rows.family, {gpu: None})
             measured = self._measured[gpu]
             members = np.flatnonzero((device == gpu) & np.isin(codes, measured.codes))
             if len(members):
@@ -166,25 +166,26 @@ class InterpolatedTerms(TimeModel):
     def to_files(self) -> dict[str, bytes]:
         """Return the files of the terms model, of the residual's trees, and of every GPU's measured times."""
         files = {f"{TERMS}{name}": content for name, content in self.terms_.to_files().items()}
-        return files | neighbour_files(Neighbours(self.grid_, self.trees_.to_bytes() if self.trees_ else b""))
+        trees = self.trees_.to_bytes() if self.trees_ else b""
+        return files | interpolation_files(StoredInterpolation(self.measured_times_, trees))
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """Return the model from the output of `to_files`."""
         model = cls(**params)
-        arrays, neighbours = arrays_from_files(files)
+        arrays, interpolation = arrays_from_files(files)
         model.terms_ = BoostedTerms.from_arrays(arrays)
-        model.grid_ = neighbours.grid
-        model.trees_ = neighbours.trees if neighbours.stored else None
+        model.measured_times_ = interpolation.measured_times
+        model.trees_ = interpolation.trees if interpolation.stored else None
         model._measured = {}
-        if neighbours.stored:
-            columns = len(arrays.columns) + 2 + 2 * len(neighbours.grid.lines)
-            model.booster_ = ReadyTrees(lambda: neighbours.trees, range(columns))
+        if interpolation.stored:
+            columns = len(arrays.columns) + 2 + 2 * len(interpolation.measured_times.lines)
+            model.booster_ = ReadyTrees(lambda: interpolation.trees, range(columns))
         return model
 
 
-def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
-    """Return the grid of values log(time / base) (rows,) without spikes."""
+def _fitted_times(rows: Rows, values: np.ndarray) -> MeasuredTimes:
+    """Return the table of values log(time / base) (rows,) without spikes."""
     labels, codes = _labels(rows)
     _, setting = np.unique(["|".join(each.setting) for each in labels], return_inverse=True)
     family = rows.family
@@ -195,9 +196,9 @@ def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
     packed = {}
     for gpu in np.unique(device).tolist():
         on_gpu = device == gpu
-        part = GridPart.of(codes[on_gpu], sizes[on_gpu], values[on_gpu])
+        part = GpuTimes.of(codes[on_gpu], sizes[on_gpu], values[on_gpu])
         packed[gpu] = without_spikes(part, lines, setting).to_bytes(family.size_names)
-    return Grid({each: code for code, each in enumerate(labels)}, packed, family.lines)
+    return MeasuredTimes({each: code for code, each in enumerate(labels)}, packed, family.lines)
 
 
 def _labels(rows: Rows) -> tuple[list[Label], np.ndarray]:
@@ -217,7 +218,7 @@ SPIKE_PASSES = 2
 """A spike can hide another one next to it, which the second pass finds."""
 
 
-def without_spikes(part: GridPart, lines: Lines, setting: np.ndarray) -> GridPart:
+def without_spikes(part: GpuTimes, lines: Lines, setting: np.ndarray) -> GpuTimes:
     """Return the rows of ``part`` without spikes. ``setting`` (codes,) numbers the setting of every candidate.
 
     On two lines, a spike rises above both neighbours by more than its candidate's noise and `MIN_RISE`. On all lines it
@@ -241,7 +242,7 @@ def without_spikes(part: GridPart, lines: Lines, setting: np.ndarray) -> GridPar
         rising = np.bincount(problem, second > limit)
         alone = (comparable > 1) & (rising == 1)
         kept = ~((second > limit) & (minimum > second / 2) & alone[problem])
-        part = GridPart(part.codes[kept], part.sizes[kept], part.values[kept])
+        part = GpuTimes(part.codes[kept], part.sizes[kept], part.values[kept])
     return part
 
 

@@ -150,6 +150,6 @@ def _corners(
     side, owner = np.nonzero(weight)
     corners = corner[side, owner]
     fits = np.ones(len(owner), dtype=bool)
-    for _, misfit, _ in family.geometry(dict(zip(family.size_names, corners.T, strict=True)), library[owner]):
+    for _, misfit, _ in family.misfits(dict(zip(family.size_names, corners.T, strict=True)), library[owner]):
         fits &= ~misfit
     return owner[fits], corners[fits], weight[side, owner][fits], weight.sum(axis=0)

@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.grid import Grid, Label
+from surrogate.models.call_cost import CallKey
+from surrogate.models.grid import Label, MeasuredTimes
 from surrogate.models.json_types import (
     Count,
     Keyed,
@@ -27,7 +28,6 @@ from surrogate.models.json_types import (
     key_text,
     to_json_types,
 )
-from surrogate.models.launch import CallKey
 from surrogate.models.trees import Trees
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -303,7 +303,7 @@ TERMS = "terms."
 RESIDUAL_FILE = "residual.npz"
 GRID = "grid."
 LABELS = "labels.json"
-"""Files of a model with neighbours: the terms model, the residual's trees, each GPU's measured times, the labels'
+"""Files of a model with interpolation: the terms model, the residual's trees, each GPU's measured times, the labels'
 codes.
 """
 
@@ -311,10 +311,10 @@ _Exponent = Annotated[int, Meta(ge=-8, le=8)]
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class StoredInterpolation:
     """The measured times of all GPUs, and the stored trees of the residual (empty if none were fitted)."""
 
-    grid: Grid
+    measured_times: MeasuredTimes
     stored: bytes = b""
 
     @cached_property
@@ -345,7 +345,7 @@ class BoostedArrays:
         Continuation of the correction outside the training ranges. None: the correction stays constant there.
     corrections
         Device → the correction that a calibration fitted for it.
-    neighbours
+    interpolation
         Measured times that are interpolated and mixed with the trees' times.
     """
 
@@ -356,7 +356,7 @@ class BoostedArrays:
     call_us: Mapping[CallKey, float] = field(default_factory=dict)
     trend: Trend | None = None
     corrections: Mapping[str, Correction] = field(default_factory=dict)
-    neighbours: Neighbours | None = None
+    interpolation: StoredInterpolation | None = None
 
     def to_files(self) -> dict[str, bytes]:
         """Return the trees' arrays, and the rest as JSON."""
@@ -377,7 +377,7 @@ class BoostedArrays:
         """Raise `InputError` if the model needs columns or sizes that the family does not have."""
         of_problem = {*family.problem_names, *family.candidate_names}
         columns = {*family.column_names, "library_version"}
-        lines = self.neighbours.grid.lines if self.neighbours else ()
+        lines = self.interpolation.measured_times.lines if self.interpolation else ()
         if (
             not set(self.columns) <= columns
             or not set(self.trend.names if self.trend else ()) <= of_problem
@@ -399,29 +399,29 @@ class _Facts(Struct, frozen=True, rename={"algorithm_weight": "own_weight"}):
 
 @dataclass(frozen=True)
 class _Labels:
-    """The meaning of a `Grid`'s codes, and its lines, as JSON."""
+    """The meaning of the codes of `MeasuredTimes`, and its lines, as JSON."""
 
     labels: Mapping[str, Count]
     lines: Annotated[tuple[Mapping[str, _Exponent], ...], Meta(max_length=64)]
 
 
-def neighbour_files(neighbours: Neighbours) -> dict[str, bytes]:
+def interpolation_files(interpolation: StoredInterpolation) -> dict[str, bytes]:
     """Return the files of the residual's trees, of every GPU's measured times, and of the labels' codes."""
-    grid = neighbours.grid
-    files = {f"{GRID}{gpu}.parquet": content for gpu, content in grid.packed.items()}
-    if neighbours.stored:
-        files[RESIDUAL_FILE] = neighbours.stored
-    facts = {"labels": {key_text(label): code for label, code in grid.labels.items()}, "lines": grid.lines}
+    measured = interpolation.measured_times
+    files = {f"{GRID}{gpu}.parquet": content for gpu, content in measured.packed.items()}
+    if interpolation.stored:
+        files[RESIDUAL_FILE] = interpolation.stored
+    facts = {"labels": {key_text(label): code for label, code in measured.labels.items()}, "lines": measured.lines}
     return {**files, LABELS: json.dumps(facts).encode()}
 
 
-def arrays_from_files(files: Mapping[str, bytes]) -> tuple[BoostedArrays, Neighbours]:
-    """Return the terms model with neighbours, and the same neighbours, from the files of an interpolated model."""
+def arrays_from_files(files: Mapping[str, bytes]) -> tuple[BoostedArrays, StoredInterpolation]:
+    """Return the terms model with its interpolation, and the interpolation, from the files of an interpolated model."""
     terms = BoostedArrays.from_files(files_below(TERMS, files))
     packed = {name.removesuffix(".parquet"): content for name, content in files_below(GRID, files).items()}
     facts = from_json_types(_Labels, json.loads(files[LABELS]), LABELS)
     # The names of all candidates of a family have the same number of parts.
     parts = next(iter(terms.codes), "").count("|") + 1
     labels = {Label.parse(text, parts): code for text, code in facts.labels.items()}
-    neighbours = Neighbours(Grid(labels, packed, facts.lines), files.get(RESIDUAL_FILE, b""))
-    return replace(terms, neighbours=neighbours), neighbours
+    interpolation = StoredInterpolation(MeasuredTimes(labels, packed, facts.lines), files.get(RESIDUAL_FILE, b""))
+    return replace(terms, interpolation=interpolation), interpolation

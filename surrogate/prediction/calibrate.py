@@ -20,8 +20,8 @@ from surrogate.features.families import DescribedFamily
 from surrogate.features.gpu import canonical
 from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, fit_correction, method
+from surrogate.models.call_cost import CallKey, call_cost_us
 from surrogate.models.configurations import Configurations, problem_keys
-from surrogate.models.launch import CallKey, call_cost_us
 from surrogate.models.times import Correction
 from surrogate.prediction.resolve import Resolver
 from surrogate.prediction.shipped import as_bundle
@@ -78,7 +78,7 @@ def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress |
         for device, row in records.items():
             card[device if family.name == next(iter(bundle.parts)) else f"{device} {family.name}"] = row
     card = {**bundle.card, "calibration": card}
-    return Bundle(parts, bundle.candidate, launches=bundle.launches, devices=devices, card=card)
+    return Bundle(parts, bundle.candidate, call_costs=bundle.call_costs, devices=devices, card=card)
 
 
 def _retrained(

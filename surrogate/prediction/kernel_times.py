@@ -13,7 +13,7 @@ from surrogate.features.families import AnyProblem, Family, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
-from surrogate.models.launch import MIN_KERNEL_US, launch_of
+from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import DATASHEET, ROOFLINE, Estimate, KernelTime
@@ -98,10 +98,10 @@ class KernelTimes:
         factor = exp(best.half_width)
         call_us = own_us = best.time_us
         bounds = 0.0, inf
-        if ranker.setting.family.has_call_cost and self._resolver.bundle.launches:
+        if ranker.setting.family.has_call_cost and self._resolver.bundle.call_costs:
             roofline_us = float(ranker.source.context.formula.problem(fallback).roofline_us)
             streaming = ranker.setting.family.is_streaming(ranker.setting.values)
-            launch = launch_of(self._resolver.bundle.launches, gpu, best.candidate.library)
+            launch = call_cost_of(self._resolver.bundle.call_costs, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
             if isinstance(problem, MemoryBound) and (not best.in_domain or ranker.is_unmeasured):
                 device = ranker.source.context.device
@@ -119,7 +119,7 @@ class KernelTimes:
         """Return a memory-bound half-precision kernel's analytical time, if the GPU was not measured in the type."""
         datasheet = datasheet_models(target, problem.dtype) if problem.dtype in HALF else None
         if chosen is None:
-            measured = any(key.gpu == target.name for key in self._resolver.bundle.launches)
+            measured = any(key.gpu == target.name for key in self._resolver.bundle.call_costs)
         else:
             (reference,) = chosen.ranker.references.values()
             measured = reference._replace(gpu=target.name) in chosen.ranker.family_model.row_counts
@@ -142,9 +142,9 @@ class KernelTimes:
             family = family_of(problem)
             formula = family.formula(family.setting_of(problem), target)
             roofline_us = min_us = float(formula.problem(problem).roofline_us)
-        launches = self._resolver.bundle.launches.items()
-        own_slopes = [launch.slope for key, launch in launches if key.gpu == target.name]
-        slope = min(own_slopes or [launch.slope for key, launch in launches if not key.gpu], default=1.0)
+        costs = self._resolver.bundle.call_costs.items()
+        own_slopes = [cost.slope for key, cost in costs if key.gpu == target.name]
+        slope = min(own_slopes or [cost.slope for key, cost in costs if not key.gpu], default=1.0)
         ends = (max(min_us, MIN_KERNEL_US), ROOFLINE_UPPER * roofline_us + 2 * MIN_KERNEL_US)
         time_us = slope * roofline_us + MIN_KERNEL_US
         return _kernel_time(problem, target.name, time_us, ends, source=ROOFLINE)

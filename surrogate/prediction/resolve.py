@@ -16,11 +16,11 @@ from surrogate.features.algorithms import newest, version_number
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
-from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted
+from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
 from surrogate.features.problem import HALF
+from surrogate.models.call_cost import call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
-from surrogate.models.launch import call_cost_us
 from surrogate.prediction.ranking import CandidateEvidence, Ranker
 from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (
@@ -147,7 +147,7 @@ class Resolver:
             except InputError:
                 measured = {other for family_model in self.bundle.parts.values() for other in family_model.domain.gpus}
                 others = [self.device(other) for other in measured if name not in measured]
-                return unlisted(name, [other for other in others if other.vendor])
+                return unlisted_gpu(name, [other for other in others if other.vendor])
         return replace(stored or gpu(name), name=key)
 
     def ranker(self, question: Question) -> Ranker:
@@ -496,7 +496,7 @@ def _unlisted(family_model: FamilyModel, candidates: Sequence[CandidateSetting])
 def _width_kind(facts: SettingFacts) -> str:
     """Return the key of the held-out GPUs' half width: the widest that applies to the setting."""
     unseen = facts.family_model.unseen_gpu
-    fitting = {unseen.kind(facts.device.line, facts.setting.by_name.get("dtype", ""))}
+    fitting = {unseen.kind(facts.device.product_line, facts.setting.by_name.get("dtype", ""))}
     if facts.unmeasured_libraries:
         fitting |= {intervals.NEVER} & {*unseen.by_kind}
     return max(sorted(fitting), key=lambda name: unseen.by_kind[name].half_width)

@@ -15,7 +15,7 @@ from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
-from surrogate.models.launch import CallCost, CallKey
+from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
 from surrogate.prediction.sources.datasheet import shipped_product_models
@@ -38,7 +38,7 @@ class Shipped:
     vendors: frozenset[str]
     libraries: frozenset[str]
     rows: int
-    launches: Mapping[CallKey, CallCost]
+    call_costs: Mapping[CallKey, CallCost]
     held_out: Mapping[str, Any]
     unseen: Mapping[str, UnmeasuredGpu]
 
@@ -53,7 +53,7 @@ class Shipped:
         holdout, unseen = self.held_out[family], self.unseen[family]
         # The analytical model of matrix products covers boards that are similar to those that it was fitted to.
         products = shipped_product_models() if self.gpus <= {*shipped_product_models().fitted_on} else None
-        unseen = products.by_kind[""] if products else unseen.by_kind[unseen.kind(gpu(gpu_name).line, "")]
+        unseen = products.by_kind[""] if products else unseen.by_kind[unseen.kind(gpu(gpu_name).product_line, "")]
         interval = next((row for row in holdout["intervals"] if row.get("gpu") == gpu_name), None)
         return {
             "bundle": self.path.name,
@@ -82,7 +82,7 @@ def shipped() -> tuple[Shipped, ...]:
                 vendors=frozenset(gpu(name).vendor for name in data["gpus"]),
                 libraries=frozenset(text.partition(" ")[0] for text in data["libraries"]),
                 rows=data.get("ok_rows", 0),
-                launches=index.launches,
+                call_costs=index.launches,
                 held_out=index.card.get("held_out", {}),
                 unseen={name: family_model.unseen_gpu for name, family_model in index.parts.items()},
             )
@@ -268,9 +268,9 @@ class ShippedBundle(Bundle):
 
 def _joined(bundle: Bundle) -> ShippedBundle:
     """Return the bundle extended by the families of the other shipped bundles."""
-    launches = bundle.launches or {key: launch for other in shipped() for key, launch in other.launches.items()}
+    costs = bundle.call_costs or {key: cost for other in shipped() for key, cost in other.call_costs.items()}
     parts = ShippedParts(bundle.parts)
-    return ShippedBundle(parts, bundle.candidate, launches=launches, devices=bundle.devices, card=bundle.card)
+    return ShippedBundle(parts, bundle.candidate, call_costs=costs, devices=bundle.devices, card=bundle.card)
 
 
 @lru_cache(maxsize=16)

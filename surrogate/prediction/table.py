@@ -331,7 +331,7 @@ def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarra
 def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
     """Raise `InputError` for sizes that contradict each other."""
     library_of_row = np.array(library[0], dtype=object)[library[1]]
-    for column, wrong, rule in family.geometry(dict(zip(family.size_names, sizes.T, strict=True)), library_of_row):
+    for column, wrong, rule in family.misfits(dict(zip(family.size_names, sizes.T, strict=True)), library_of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             value = sizes[row, family.size_names.index(column)]

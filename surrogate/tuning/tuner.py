@@ -20,7 +20,7 @@ from surrogate.dataset.described import merge_descriptions
 from surrogate.features.description import Configuration, Description, Value, read_description
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DescribedFamily, DescribedProblem
-from surrogate.features.gpu import Gpu, gpu, unlisted
+from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 from surrogate.models.configurations import Configurations
 from surrogate.models.transfer import Prior
 from surrogate.prediction.resolve import Resolver, unlisted_note
@@ -304,7 +304,7 @@ def find_gpu(source: Bundle | Description, name: str) -> Gpu:
     try:
         return gpu(name)
     except InputError:
-        return unlisted(name)
+        return unlisted_gpu(name)
 
 
 def described_family(source: Bundle | Description) -> DescribedFamily:

@@ -194,7 +194,7 @@ class UnmeasuredGpu(Struct, frozen=True, rename=STORED_NAMES):
     Attributes
     ----------
     by_kind
-        Errors on held-out GPUs. Keys are a line of GPUs (`surrogate.features.gpu.Gpu.line`) with
+        Errors on held-out GPUs. Keys are a line of GPUs (`surrogate.features.gpu.Gpu.product_line`) with
         an element type ("nvidia|fp16"), a line, "" for all GPUs, and `NEVER` for settings in which no other GPU was
         measured.
     independent_share

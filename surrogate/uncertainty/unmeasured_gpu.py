@@ -132,9 +132,9 @@ def held_out_gpu_errors(
 
 
 def kinds_of(rows: Rows) -> np.ndarray:
-    """Return the lines of the rows' GPUs (`surrogate.features.gpu.Gpu.line`) and their element types, (rows, 2)."""
+    """Return the lines of the rows' GPUs (`Gpu.product_line`) and their element types, (rows, 2)."""
     names, position = np.unique(device_names(rows.frame).astype(str), return_inverse=True)
-    line = np.array([rows.device(name).line for name in names.tolist()])[position]
+    line = np.array([rows.device(name).product_line for name in names.tolist()])[position]
     return np.column_stack([line, dtypes_of(rows)])
 
 

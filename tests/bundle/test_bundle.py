@@ -88,7 +88,7 @@ def test_a_loaded_bundle_predicts_as_the_saved_one(mixed: pd.DataFrame, bundle: 
     again = load(tmp_path / "bündel b")
     frame = normalise(mixed, "test")
     pd.testing.assert_frame_equal(predicted(again, frame), predicted(bundle, frame))
-    assert again.to_dict() == json.loads(json.dumps(bundle.to_dict())) and again.launches == bundle.launches
+    assert again.to_dict() == json.loads(json.dumps(bundle.to_dict())) and again.call_costs == bundle.call_costs
     kinds = {path.suffix for path in (tmp_path / "bündel b").rglob("*") if path.is_file()}
     assert kinds <= {".json", ".ubj", ".npy", ".npz"}
 

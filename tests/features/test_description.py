@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from surrogate.features.description import Description, description_of, read_description
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, DescribedFamily, DescribedProblem, parse_problem
-from surrogate.features.gpu import gpu, unlisted
+from surrogate.features.gpu import gpu, unlisted_gpu
 from tests.known import cases, known_answers
 
 ANSWERS = known_answers(__file__)
@@ -85,7 +85,7 @@ def test_launch_columns_equal_the_hand_calculation() -> None:
 
 def test_unlisted_gpu_gets_a_roofline_time() -> None:
     kernel = family()
-    formula = kernel.formula(("fp16",), unlisted("my gpu"))
+    formula = kernel.formula(("fp16",), unlisted_gpu("my gpu"))
     terms = formula.problem(kernel.problem({"m": 64, "n": 64, "k": 64}, {}))
     assert terms.roofline_us > 0
     assert len(formula.constant) == len(kernel.constant_names)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.features.families.gemm import Gemm
-from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, GpuRegistry, gpu, gpus, registry, uncapped
 from surrogate.features.kernels import device_attributes
 from surrogate.features.roofline import missing_units
 from tests.features.known_answers import ANSWERS
@@ -94,7 +94,7 @@ def test_faulty_user_file_is_refused_in_one_line(refused, tmp_path: Path, old: s
 def test_two_gpus_may_not_share_a_name(refused) -> None:
     t4 = gpu("t4")
     with refused("belongs to t4 and to t5"):
-        Registry((t4, replace(t4, name="t5")), {})
+        GpuRegistry((t4, replace(t4, name="t5")), {})
 
 
 def test_gtx_1080_ti_figures_match_driver_and_profiler() -> None:

@@ -4,17 +4,17 @@ import pytest
 
 from surrogate.features.algorithms import MECHANISM_ROWS, MECHANISMS
 from surrogate.features.gpu import gpu, gpus
-from surrogate.features.roofline import b_max, machine
+from surrogate.features.roofline import machine, mechanism_b_max
 
 
 def test_b_max_of_a_titan_xp_equals_seers_table() -> None:
     # SEER §2: B_max on 30 SMs.
     xp = gpu("TITAN Xp")
-    assert b_max(xp, "implicit_gemm") == (240, 120, 120)
-    assert b_max(xp, "precomp_gemm") == (150, 120, 60)
-    assert b_max(xp, "gemm") == (480, 60, 60)
-    assert b_max(xp, "winograd") == (60, 60, 60)
-    assert b_max(xp, "winograd_nonfused")[1:] == (120, 60)
+    assert mechanism_b_max(xp, "implicit_gemm") == (240, 120, 120)
+    assert mechanism_b_max(xp, "precomp_gemm") == (150, 120, 60)
+    assert mechanism_b_max(xp, "gemm") == (480, 60, 60)
+    assert mechanism_b_max(xp, "winograd") == (60, 60, 60)
+    assert mechanism_b_max(xp, "winograd_nonfused")[1:] == (120, 60)
 
 
 def test_machine_figures_match_the_v100_datasheet() -> None:
@@ -32,7 +32,7 @@ def test_every_gpu_and_mechanism_has_positive_figures() -> None:
     assert set(MECHANISM_ROWS) == set(MECHANISMS)
     for board in gpus():
         for mechanism in MECHANISMS:
-            slots = b_max(board, mechanism)
+            slots = mechanism_b_max(board, mechanism)
             assert len(slots) == 3 and min(slots) >= board.sms, (board.name, mechanism)
         numbers = machine(board)
         assert min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0

@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.features.kernels import b_max, occupancy
+from surrogate.features.kernels import launch_b_max, occupancy
 from tests.features.known_answers import ANSWERS
 
 
@@ -41,9 +41,9 @@ def test_impossible_launches_are_refused(launch: tuple[float, ...], message: str
 
 def test_b_max_counts_the_blocks_of_all_sms(refused) -> None:
     # SEER's GEMM-P 128×64 on a Titan Xp: 4 resident blocks on each of 30 SMs.
-    assert b_max(gpu("titan-xp"), 128, 128, 16384) == 120
+    assert launch_b_max(gpu("titan-xp"), 128, 128, 16384) == 120
     with refused("NVIDIA only"):
-        b_max(gpu("mi210"), 128, 128, 16384)
+        launch_b_max(gpu("mi210"), 128, 128, 16384)
 
 
 def test_occupancy_agrees_with_nvidias_header(measurements: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from surrogate.dataset.problems import device_names
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.call_cost import CallKey, call_costs, common_call_costs
 from surrogate.models.json_types import from_json_types, to_json_types
-from surrogate.models.launch import CallKey, call_costs, common_call_costs
 from surrogate.models.times import Trend, trend_names
 from tests.tables import checked, every
 

@@ -35,7 +35,7 @@ def test_measured_times_and_failures_are_reproduced() -> None:
     table = rows(times(gpus=("our own gpu",)))
     model = Configurations().fit(table)
     assert model.predict(table)[table.ok] == pytest.approx(table.time_us[table.ok], rel=1e-5)
-    assert model.of_rows(table)[:, 1].tolist() == (~table.ok).astype(float).tolist()
+    assert model.answers_of(table)[1].tolist() == (~table.ok).astype(float).tolist()
 
 
 def test_model_survives_writing_and_reading() -> None:

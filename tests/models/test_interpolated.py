@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.dataset.rows import Rows
-from surrogate.models.grid import GridPart, Lines, MeasuredRows
+from surrogate.models.grid import GpuTimes, Lines, MeasuredRows
 from surrogate.models.interpolated import InterpolatedTerms
 from tests.tables import checked
 
@@ -41,7 +41,7 @@ def fitted() -> InterpolatedTerms:
 def measured(values: np.ndarray) -> MeasuredRows:
     """Return the rows of `products` with these values."""
     rows = products()
-    part = GridPart.of(np.zeros(len(rows), dtype=int), sizes_of(rows), values)
+    part = GpuTimes.of(np.zeros(len(rows), dtype=int), sizes_of(rows), values)
     return part.measured(Lines.of(rows.family.lines, rows.family.size_names), [1])
 
 

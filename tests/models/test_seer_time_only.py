@@ -13,11 +13,11 @@ from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import read_dataset
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.gpu import gpu
-from surrogate.features.roofline import b_max
+from surrogate.features.roofline import mechanism_b_max
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
 from surrogate.models.json_types import from_json_types, to_json_types
-from surrogate.models.seer.time_only import Analytical, SeerTimeOnly, TileFit, analytical
+from surrogate.models.seer.time_only import MechanismTerms, SeerTimeOnly, TileFit, mechanism_terms
 from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
@@ -36,16 +36,16 @@ def _with_tiling(frame: pd.DataFrame) -> Rows:
     return checked(pd.concat([frame, tiling]))
 
 
-def _first_row_terms(table: Table, algorithm: str, mechanism: str) -> tuple[Analytical, pd.Series]:
+def _first_row_terms(table: Table, algorithm: str, mechanism: str) -> tuple[MechanismTerms, pd.Series]:
     """Return the terms of the synthetic table's first row (1×16×7×7, 16 filters of 3×3, padded) at batch 128."""
     frame = table(1, batches=(128,), gpus=("TITAN Xp",), algorithms=(algorithm,))
-    return analytical(checked(frame), MECHANISM_CODE[mechanism]), frame.iloc[0]
+    return mechanism_terms(checked(frame), MECHANISM_CODE[mechanism]), frame.iloc[0]
 
 
 def test_gemm_terms_equal_the_hand_calculation(table: Table) -> None:
     """On a TITAN Xp, tile 64×128 makes ⌈128·49/64⌉·⌈16/128⌉ = 98 blocks; the depth is 9·16 = 144."""
     a, _ = _first_row_terms(table, "IMPLICIT_GEMM", "implicit_gemm")
-    device, slots = gpu("TITAN Xp"), b_max(gpu("TITAN Xp"), "implicit_gemm")[1]
+    device, slots = gpu("TITAN Xp"), mechanism_b_max(gpu("TITAN Xp"), "implicit_gemm")[1]
     assert slots >= 98, "one wave, the last and only"
     instructions = 144 * 64 * 128 / 32 / (1e6 * device.fp32_tflops)
     np.testing.assert_allclose(a.terms[1][0][0], [slots * instructions, 1, 0], rtol=1e-6)
@@ -56,7 +56,7 @@ def test_gemm_terms_equal_the_hand_calculation(table: Table) -> None:
 
 def test_fft_terms_except_the_filters_scale_with_the_batch(table: Table) -> None:
     frame = table(1, batches=(64, 128), gpus=("TITAN Xp",), algorithms=("FFT",))
-    half, full = analytical(checked(frame), MECHANISM_CODE["fft"]).terms[0][0]
+    half, full = mechanism_terms(checked(frame), MECHANISM_CODE["fft"]).terms[0][0]
     np.testing.assert_allclose(half[:4] * 2, full[:4])
     np.testing.assert_array_equal(half[4:], full[4:])
     assert full[3] == 1.0 and full[5] == 1.0
@@ -65,12 +65,12 @@ def test_fft_terms_except_the_filters_scale_with_the_batch(table: Table) -> None
 def test_fft_tiling_terms_count_the_tiles(table: Table) -> None:
     """56×56 outputs of 3×3 filters need ⌈56/30⌉² = 4 tiles."""
     frame = table(1, batches=(128,), algorithms=("FFT",)).assign(algorithm="FFT_TILING", h=56, w=56)
-    assert analytical(checked(frame), MECHANISM_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
+    assert mechanism_terms(checked(frame), MECHANISM_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
 
 
 def test_gemm_p_tile_depends_on_the_outputs(table: Table) -> None:
     frame = table(1, algorithms=("IMPLICIT_PRECOMP_GEMM",)).iloc[[0] * 4].assign(k=[16, 64, 96, 128])
-    found = analytical(checked(frame.assign(n=[1, 2, 3, 4])), MECHANISM_CODE["precomp_gemm"])
+    found = mechanism_terms(checked(frame.assign(n=[1, 2, 3, 4])), MECHANISM_CODE["precomp_gemm"])
     np.testing.assert_array_equal(found.tile, [0, 1, 0, 2])
 
 
@@ -80,7 +80,7 @@ def test_each_range_of_outputs_gets_its_best_tile() -> None:
     terms = tuple((np.column_stack([random.uniform(50, 100, 80), np.ones(80)]),) for _ in range(3))
     span = np.repeat([0, 3], 40)
     time_us = np.where(span == 0, terms[0][0] @ [2.0, 5.0], terms[2][0] @ [2.2, 1.0])
-    a = Analytical("implicit_gemm", 0 * span, span, 0 * span - 1, terms)
+    a = MechanismTerms("implicit_gemm", 0 * span, span, 0 * span - 1, terms)
     fit = TileFit.fit(a, 0, np.arange(80), time_us)
     assert (fit.tile_of[0], fit.tile_of[3]) == (0, 2)
     np.testing.assert_allclose(fit.predict(a, 0, np.arange(80)), time_us)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.models.grid import GridPart, Lines
+from surrogate.models.grid import GpuTimes, Lines
 from surrogate.models.interpolated import MIN_RISE, InterpolatedTerms, without_spikes
 from tests.models.test_interpolated import KS, MS, NS, products
 from tests.tables import checked
@@ -17,10 +17,10 @@ ROWS = len(SIZES)
 INNER_ROWS = st.tuples(*[st.integers(1, 2)] * 3).map(lambda at: int(np.ravel_multi_index(at, (4, 4, 4))))
 
 
-def part_of(*candidates: np.ndarray) -> GridPart:
+def part_of(*candidates: np.ndarray) -> GpuTimes:
     """Return a part with these values of all `SIZES` for each candidate."""
     codes = np.repeat(np.arange(len(candidates)), ROWS)
-    return GridPart.of(codes, np.tile(SIZES, (len(candidates), 1)), np.concatenate(candidates))
+    return GpuTimes.of(codes, np.tile(SIZES, (len(candidates), 1)), np.concatenate(candidates))
 
 
 def spikes_of(*candidates: np.ndarray) -> set[int]:

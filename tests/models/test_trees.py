@@ -9,7 +9,7 @@ import xgboost
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.models.launch import CallKey, call_cost_us
+from surrogate.models.call_cost import CallKey, call_cost_us
 from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import Trees
 

@@ -15,7 +15,7 @@ from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.models import Support
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.launch import CallCost, CallKey
+from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnmeasuredGpu, WidthKey, Widths
@@ -114,10 +114,10 @@ def bundle(frame: pd.DataFrame) -> Bundle:
 @pytest.fixture(scope="session")
 def many_families(frame: pd.DataFrame, operators: pd.DataFrame) -> Bundle:
     """Return a bundle with convolutions, matrix products and pointwise operators."""
-    launches = {CallKey("", "torch"): CallCost(12.0, 6.0, 1.0)}
+    costs = {CallKey("", "torch"): CallCost(12.0, 6.0, 1.0)}
     together = pd.concat([frame.assign(family="conv"), operators], ignore_index=True)
     numbers = together.select_dtypes("number").columns.difference(["time_us"])
-    return bundle_of(together.fillna(dict.fromkeys(numbers, 0)), launches=launches)
+    return bundle_of(together.fillna(dict.fromkeys(numbers, 0)), call_costs=costs)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 from surrogate.features.families import OPERATORS, Operator, operator
 from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.gpu import gpus
-from surrogate.models.launch import MIN_KERNEL_US, CallKey
+from surrogate.models.call_cost import MIN_KERNEL_US, CallKey
 from surrogate.network.operators import streamed
 from surrogate.prediction.shipped import bundle_for, load, load_operators, shipped
 

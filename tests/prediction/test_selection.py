@@ -21,9 +21,9 @@ from surrogate.dataset.store import as_dataset
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.models import Support
+from surrogate.models.call_cost import CallKey
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.json_types import key_text
-from surrogate.models.launch import CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import Selection, parse_bytes
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpu
@@ -388,7 +388,7 @@ def test_the_average_rank_answers_if_training_chose_it(source: str, best: str) -
     bundle = bundle_of(frame.assign(time_us=frame["time_us"] * slow), InterpolatedTerms(rounds=20, max_leaves=8))
     part = bundle.parts["gemm"]
     cost_of = {"large": 0.2, "newer": 0.1, "small": 0.3}
-    labels = part.boosted_arrays.neighbours.grid.labels
+    labels = part.boosted_arrays.interpolation.measured_times.labels
     costs = {key_text(label): cost_of[label.candidate.rpartition("|")[2]] for label in labels}
     unseen = structs.replace(part.unseen_gpu, ranking_source=source, average_rank=costs)
     served = Predictor(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), gpu="rtx-pro-6000-server")

@@ -10,7 +10,7 @@ from surrogate.dataset.columns import ROW_KEY
 from surrogate.features.elementwise import Number, where
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.features.kernels import LIMITS, b_max, identify
+from surrogate.features.kernels import LIMITS, identify, launch_b_max
 from surrogate.models.seer.physics import Sizes, kernel_class, tile_sizes
 from surrogate.models.seer.trees import Tree, tuned_tree
 
@@ -149,5 +149,5 @@ def _occupied(main: pd.DataFrame) -> pd.Series:
         if device.compute_capability in LIMITS:
             x, y, z, registers, static, dynamic = (part[c].to_numpy(dtype=np.int64) for c in _LAUNCH)
             threads = x * y * z
-            result[part.index] = b_max(device, threads, registers, shared_bytes=static, dynamic_shared_bytes=dynamic)
+            result[part.index] = launch_b_max(device, threads, registers, static, dynamic_shared_bytes=dynamic)
     return result.where(result > 0)

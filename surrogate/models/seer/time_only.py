@@ -18,7 +18,7 @@ from surrogate.features.algorithms import MECHANISMS, Mechanism
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.roofline import b_max, compute_us, memory_us
+from surrogate.features.roofline import compute_us, mechanism_b_max, memory_us
 from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.baselines import MIN_US
@@ -37,7 +37,7 @@ OUTPUT_EDGES = (32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Analytical:
+class MechanismTerms:
     """Terms of one mechanism's rows, for the small, the middle and the large tile (FFT: the middle one only).
 
     Attributes
@@ -65,7 +65,7 @@ class Analytical:
         return 0 if self.mechanism in FFT_MECHANISMS else bound
 
 
-def analytical(rows: Rows, mechanism_code: int) -> Analytical:
+def mechanism_terms(rows: Rows, mechanism_code: int) -> MechanismTerms:
     """Return the terms of rows of one mechanism (by `Rows.column("mechanism")`)."""
     mechanism = MECHANISMS[mechanism_code]
     frame = rows.frame
@@ -77,13 +77,14 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
     # (3, rows): blocks of the small, the middle and the large tile that each row's GPU holds.
-    slots = np.array([b_max(rows.devices.get(name) or gpu(name), mechanism) for name in map(str, names)])[index].T
+    devices = [rows.devices.get(name) or gpu(name) for name in map(str, names)]
+    slots = np.array([mechanism_b_max(device, mechanism) for device in devices])[index].T
     kernel = MECHANISM_TERMS[mechanism](p, slots)
     span = np.searchsorted(OUTPUT_EDGES, p.channels_out)
     if mechanism in FFT_MECHANISMS:
         terms = ((_fft_terms(p, mechanism, peak, bandwidth),),)
         no_span = np.zeros_like(span)
-        return Analytical(mechanism, _fft_bucket(p, mechanism), span=no_span, tile=no_span, terms=terms)
+        return MechanismTerms(mechanism, _fft_bucket(p, mechanism), span=no_span, tile=no_span, terms=terms)
     floors = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
     bound = roofline_class(*floors, kernel.launches[1].waves)
     tile = gemm_p_tile(p.channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
@@ -91,7 +92,7 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
         _forms(p, mechanism, kernel, tile=t, b_max=slots[t], peak=peak, bandwidth=bandwidth)
         for t in range(len(TILES[mechanism]))
     )
-    return Analytical(mechanism, bound, span=span, tile=tile, terms=terms)
+    return MechanismTerms(mechanism, bound, span=span, tile=tile, terms=terms)
 
 
 def _forms(
@@ -172,7 +173,7 @@ class TileFit:
     tile_of: tuple[int, ...]
 
     @classmethod
-    def fit(cls, a: Analytical, form: int, rows: np.ndarray, time_us: np.ndarray) -> "TileFit":
+    def fit(cls, a: MechanismTerms, form: int, rows: np.ndarray, time_us: np.ndarray) -> "TileFit":
         """Fit on the group's ``rows`` (positions in ``a``) and their times.
 
         If a rule gives the tiles, each tile is fitted on its rows. Otherwise every tile is fitted on all rows, and each
@@ -198,7 +199,7 @@ class TileFit:
             ]
         return cls({t: tuple(fit.tolist()) for t, fit in enumerate(fits)}, tuple(tile_of.tolist()))
 
-    def predict(self, a: Analytical, form: int, rows: np.ndarray) -> np.ndarray:
+    def predict(self, a: MechanismTerms, form: int, rows: np.ndarray) -> np.ndarray:
         """Return times in µs (rows,) of the ``rows`` (positions in ``a``)."""
         tile = np.where(a.tile[rows] >= 0, a.tile[rows], np.array(self.tile_of)[a.span[rows]])
         time_us = np.empty(len(rows))
@@ -307,7 +308,7 @@ class FeaturePart(NamedTuple):
     """The rows of one mechanism: positions, terms, and the groups of every level, the most specific first."""
 
     rows: np.ndarray
-    terms: Analytical
+    terms: MechanismTerms
     levels: tuple[GroupLevel, ...]
 
 
@@ -326,14 +327,14 @@ class FeatureRows(NamedTuple):
         for number in np.unique(code).tolist():
             members = np.flatnonzero(code == number)
             part = rows.take(members)
-            terms = analytical(part, number)
+            terms = mechanism_terms(part, number)
             columns = key_columns(part).assign(bound=[f"bound{bound}" for bound in terms.bound])
             levels = [GroupLevel.of(("|".join(level) + "|" + joined(columns, level)).to_numpy()) for level in _LEVELS]
             parts.append(FeaturePart(members, terms, tuple(levels)))
         return cls(len(rows), tuple(parts))
 
 
-def _form(key: str, terms: Analytical) -> int:
+def _form(key: str, terms: MechanismTerms) -> int:
     """Return the time form of the class in a group's key, or else the under-utilised one, the most general."""
     last = key.rsplit("|", 1)[-1]
     return terms.form(int(last.removeprefix("bound")) if last.startswith("bound") else UNDER_UTILISED)

@@ -115,7 +115,7 @@ class AnalyticalSource(Source):
         dtype = context.setting.by_name["dtype"]
         return cls(
             context,
-            lambda problems: model.convolution_us(context.formula.problem(problems).sized, context.device, dtype),
+            lambda problems: model.convolution_us(context.formula.problem(problems).problem, context.device, dtype),
         )
 
     @classmethod

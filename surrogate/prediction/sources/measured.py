@@ -47,7 +47,7 @@ class ConfigurationSource(Source):
         """Implement `Source.failures`."""
         assert isinstance(problem, DescribedProblem)
         index = np.array(failing, dtype=np.int64)
-        number = self.model.places[1].get(self._key(problem.values))
+        number = self.model.problem_numbers.get(self._key(problem.values))
         reasons = np.full(len(index), EXPECTED_TO_FAIL, dtype=object)
         for reason, refused in self._refusals(problem, index).items():
             reasons[refused] = reason

@@ -17,7 +17,7 @@ from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import one_line_errors
 from surrogate.features.families import AnyProblem, Formula
-from surrogate.models.launch import call_cost_us
+from surrogate.models.call_cost import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import ReadyTrees
@@ -25,7 +25,7 @@ from surrogate.prediction.sources.source import Context, Setting, Source, Times
 
 if TYPE_CHECKING:
     from surrogate.models import TimeModel
-    from surrogate.models.grid import Grid, MeasuredRows
+    from surrogate.models.grid import MeasuredRows, MeasuredTimes
 
 VERSION_COLUMN = "library_version"
 
@@ -58,7 +58,7 @@ class Columns(NamedTuple):
         return cls(varying, constant, [*positions, len(arrays.columns)], decided)
 
 
-class Neighbourhood(NamedTuple):
+class SettingMeasurements(NamedTuple):
     """The measurements in the setting.
 
     ``codes`` (candidates,) are the candidates' codes in ``measured``, −1 for an unmeasured candidate. ``residual`` are
@@ -89,7 +89,7 @@ class TreeSource(Source):
     trend_positions: np.ndarray
     trend_ranges: np.ndarray
     donors: tuple[str, ...]
-    near: Neighbourhood | None
+    near: SettingMeasurements | None
 
     @classmethod
     def of(cls, context: Context, arrays: BoostedArrays, similar: Sequence[str]) -> "TreeSource":
@@ -104,9 +104,10 @@ class TreeSource(Source):
         columns = Columns.of(setting, formula, arrays)
         codes = np.full(len(candidates), -1)
         donors = ("",) * len(candidates)
-        if arrays.neighbours:
-            codes = arrays.neighbours.grid.codes(setting.values, [candidate.key for candidate in candidates])
-            donors = _donors(context, arrays.neighbours.grid, codes, (gpu, *similar))
+        if arrays.interpolation:
+            measured = arrays.interpolation.measured_times
+            codes = measured.codes(setting.values, [candidate.key for candidate in candidates])
+            donors = _donors(context, measured, codes, (gpu, *similar))
         libraries = zip(donors, (candidate.library for candidate in candidates), strict=True)
         return cls(
             context=context,
@@ -118,7 +119,7 @@ class TreeSource(Source):
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
             donors=donors,
-            near=_neighbourhood(context, arrays, columns, codes, donors),
+            near=_setting_measurements(context, arrays, columns, codes, donors),
         )
 
     def one(self, problem: AnyProblem, index: np.ndarray) -> Times:
@@ -171,7 +172,7 @@ class TreeSource(Source):
             )
         return log_correction
 
-    def _log_nearby(self, near: Neighbourhood, sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _log_nearby(self, near: SettingMeasurements, sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Return log(time / base) at ``sizes`` (rows, sizes), from measurements if possible, else from the terms."""
         code = near.codes[index]
         rows = np.flatnonzero(code >= 0)
@@ -223,34 +224,34 @@ def _template(context: Context, arrays: BoostedArrays, width: int) -> np.ndarray
     return template
 
 
-def _donors(context: Context, grid: "Grid", codes: np.ndarray, gpus: Sequence[str]) -> tuple[str, ...]:
+def _donors(context: Context, measured: "MeasuredTimes", codes: np.ndarray, gpus: Sequence[str]) -> tuple[str, ...]:
     """Return for each candidate the first of the ``gpus`` on which it was measured in the setting, or ""."""
     donors = np.full(len(codes), "", dtype=object)
     for gpu in gpus:
         missing = (donors == "") & (codes >= 0)
-        if gpu in grid.packed and missing.any():
-            donors[missing & np.isin(codes, grid.rows(context.setting.family, gpu).codes)] = gpu
+        if gpu in measured.packed and missing.any():
+            donors[missing & np.isin(codes, measured.rows(context.setting.family, gpu).codes)] = gpu
     return tuple(donors)
 
 
-def _neighbourhood(
+def _setting_measurements(
     context: Context, arrays: BoostedArrays, columns: Columns, codes: np.ndarray, donors: Sequence[str]
-) -> Neighbourhood | None:
+) -> SettingMeasurements | None:
     """Return the measurements of each candidate, by its code, on its donor GPU."""
-    neighbours = arrays.neighbours
-    if neighbours is None or not any(donors):
+    interpolation = arrays.interpolation
+    if interpolation is None or not any(donors):
         return None
     owner = np.array(donors, dtype=object)
     donor_codes = {gpu: codes[owner == gpu] for gpu in dict.fromkeys(filter(None, donors))}
-    measured = neighbours.grid.measured(context.setting.family, donor_codes)
+    measured = interpolation.measured_times.measured(context.setting.family, donor_codes)
     # Columns of the residual's trees: those of the terms, the interpolation, and for every line its difference from the
     # interpolation and its gap.
     residual = None
-    if neighbours.stored:
+    if interpolation.stored:
         first = columns.positions[-1] + 1
-        positions = [*columns.positions, *range(first, first + 1 + 2 * len(neighbours.grid.lines))]
-        residual = ReadyTrees(lambda: neighbours.trees, positions, columns.decided)
-    return Neighbourhood(measured, np.where(owner != "", codes, -1), residual)
+        positions = [*columns.positions, *range(first, first + 1 + 2 * len(interpolation.measured_times.lines))]
+        residual = ReadyTrees(lambda: interpolation.trees, positions, columns.decided)
+    return SettingMeasurements(measured, np.where(owner != "", codes, -1), residual)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,10 +177,10 @@ class Source(ABC):
 
 def terms_at(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
     """Return the terms of the problems at ``rows``, as far as a candidate's columns need them."""
-    sized = terms.sized
+    problem = terms.problem
     if len(rows) == len(terms.roofline_us) and (rows[1:] > rows[:-1]).all():
         return terms
-    selected = type(sized)._make(v[rows] if isinstance(v, np.ndarray) else v for v in sized)
+    selected = type(problem)._make(v[rows] if isinstance(v, np.ndarray) else v for v in problem)
     return ProblemTerms((), terms.roofline_us[rows], selected)
 
 

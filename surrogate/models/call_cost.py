@@ -117,7 +117,7 @@ def _quantiles(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> 
     return pd.DataFrame({"cost": times.quantile(CALL_QUANTILE), "rows": times.size()})
 
 
-def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
+def fit_call_costs(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
     """Fit the call cost of each GPU and library with enough streaming rows, and the median cost of each library."""
     import pandas as pd
 
@@ -135,7 +135,7 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
     if not any(map(len, parts)):
         return {}
     table = pd.concat(parts, ignore_index=True)
-    launches: dict[CallKey, CallCost] = {}
+    fitted: dict[CallKey, CallCost] = {}
     by_library: dict[CallKey, list[list[float]]] = {}
     costs = call_costs(*(table[name].to_numpy() for name in ("gpu", "library", "time_us")))
     for (gpu, library), part in table.groupby(["gpu", "library"]):
@@ -147,11 +147,11 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
         columns = np.column_stack([in_window["roofline_us"], np.ones(len(in_window))])
         slope, constant = relative_fit(columns, in_window["time_us"].to_numpy())
         values = [call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0)]
-        launches[CallKey(str(gpu), str(library))] = CallCost(*values)
+        fitted[CallKey(str(gpu), str(library))] = CallCost(*values)
         by_library.setdefault(CallKey("", str(library)), []).append(values)
-    return launches | {key: CallCost(*np.median(values, axis=0).tolist()) for key, values in by_library.items()}
+    return fitted | {key: CallCost(*np.median(values, axis=0).tolist()) for key, values in by_library.items()}
 
 
-def launch_of(launches: Mapping[CallKey, CallCost], gpu: str, library: str) -> CallCost:
+def call_cost_of(costs: Mapping[CallKey, CallCost], gpu: str, library: str) -> CallCost:
     """Return the call cost of the GPU and library, or else of the library, or else a cost of 0."""
-    return launches.get(CallKey(gpu, library), launches.get(CallKey("", library), CallCost()))
+    return costs.get(CallKey(gpu, library), costs.get(CallKey("", library), CallCost()))
