@@ -35,7 +35,7 @@ from surrogate.prediction.calibrate import calibrate
 from surrogate.prediction.evaluate import trained_answers
 from surrogate.prediction.resolve import Resolver
 from surrogate.report.charts import Axis, curves
-from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
+from surrogate.uncertainty.intervals import AVERAGE_RANK, RANK_BY_MODEL
 
 COUNTS = (10, 50, 200)
 """Numbers of problems measured on the new GPU."""
@@ -55,7 +55,7 @@ WORSE = 1.03
 """A figure is worse if it exceeds this multiple of its value before the calibration."""
 FIGURES = ("median_error_pct", "p90_error_pct", "slowdown")
 ANSWERS, SHAPES_KNOWN, RANDOM = "as answered", "shapes known elsewhere", "random"
-SOURCE_NAMES = {MODEL: "model", AVERAGE_RANK: "average rank"}
+SOURCE_NAMES = {RANK_BY_MODEL: "model", AVERAGE_RANK: "average rank"}
 """Ranking source → its name in the table."""
 
 
@@ -64,8 +64,8 @@ class NewGpu:
     """A bundle fitted without the GPU and without the ``evaluated`` shapes. ``pool`` has the GPU's rows of other
     shapes.
 
-    ``average_rank`` are the candidates' costs in the training rows (`average_costs`). ``informed`` is a bundle fitted
-    also on the judged shapes of the other GPUs. It is None if none of them has the same architecture.
+    ``mean_log_slowdowns`` are the candidates' costs in the training rows (`average_costs`). ``informed`` is a bundle
+    fitted also on the judged shapes of the other GPUs. It is None if none of them has the same architecture.
     """
 
     data: str
@@ -73,7 +73,7 @@ class NewGpu:
     bundle: Bundle
     informed: Bundle | None
     candidates: str
-    average_rank: Mapping[str, float]
+    mean_log_slowdowns: Mapping[str, float]
     evaluated: Rows
     pool: Rows
 
@@ -125,7 +125,7 @@ def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
                 bundle=fit(without_both),
                 informed=fit(other_gpus) if gpu_by_name(gpu).architecture in architectures else None,
                 candidates=data.candidates,
-                average_rank=average_costs(rows_of(without_both.frame, family)),
+                mean_log_slowdowns=average_costs(rows_of(without_both.frame, family)),
                 evaluated=rows_of(frame[left & holdout].reset_index(drop=True), family),
                 pool=rows_of(frame[left & ~holdout].reset_index(drop=True), family),
             )
@@ -135,16 +135,22 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
     """Yield the figures of the answers, of each ranking source, and of calibrations."""
     family = new.pool.family
     cell = {"cell": f"{new.gpu} {new.data}", "data": new.data, "gpu": new.gpu}
-    part = new.bundle.parts[family.name]
+    part = new.bundle.family_models[family.name]
     among = np.isfinite(_answers(new.bundle, new.evaluated)[0])
     before = _verdict(new, new.bundle, among)
-    yield {**cell, "measured": 0, "chosen": ANSWERS, "chooser": SOURCE_NAMES[part.unseen_gpu.ranking_source], **before}
+    yield {
+        **cell,
+        "measured": 0,
+        "chosen": ANSWERS,
+        "chooser": SOURCE_NAMES[part.unmeasured_gpu.ranking_source],
+        **before,
+    }
     if new.informed:
         informed = _verdict(new, new.informed, among)
         yield {**cell, "measured": 0, "chosen": SHAPES_KNOWN, "chooser": "same architecture", **informed}
     for source, name in SOURCE_NAMES.items():
-        unseen = structs.replace(part.unseen_gpu, ranking_source=source, average_rank=new.average_rank)
-        other = replace(new.bundle, parts={family.name: replace(part, unseen_gpu=unseen)})
+        unseen = structs.replace(part.unmeasured_gpu, ranking_source=source, mean_log_slowdowns=new.mean_log_slowdowns)
+        other = replace(new.bundle, family_models={family.name: replace(part, unmeasured_gpu=unseen)})
         yield {**cell, "measured": 0, "chosen": name, "chooser": name, **_verdict(new, other, among)}
     pool = np.unique(new.pool.problem[new.pool.ok])
     mixed = [np.random.default_rng(effort.seed + draw).permutation(pool) for draw in range(DRAWS)]
@@ -164,7 +170,7 @@ def _records(new: NewGpu, effort: Effort) -> Iterator[dict[str, object]]:
 
 def _answers(bundle: Bundle, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Return times in µs (rows,) of the bundle, and True for candidates that are expected to run."""
-    names = [key.name for key in bundle.part(rows.family).candidates]
+    names = [key.name for key in bundle.family_model(rows.family).candidates]
     predicted = trained_answers(Resolver(bundle), rows, np.isin(rows.candidate.astype(str), names))
     return predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
 

@@ -53,7 +53,7 @@ class Measured:
     @classmethod
     def of(cls, data: Dataset) -> "Measured":
         """Return the times of a described kernel's table of one GPU."""
-        description = data.described
+        description = data.description
         assert description is not None, "the source is a described kernel's table"
         sizes, names = list(description.sizes), list(description.parameters)
         finite = data.frame.assign(time_us=np.where(data.frame["status"] == "ok", data.frame["time_us"], np.inf))

@@ -167,7 +167,7 @@ def neighbours(served: Predictor, convs: Sequence[Conv]) -> Figures:
 
 def finished(served: Predictor, frame: pd.DataFrame) -> tuple[BoostedTerms, np.ndarray]:
     """Return the shipped model of convolutions and its input (rows, columns) for a table."""
-    model = served.bundle.parts["conv"].model
+    model = served.bundle.family_models["conv"].model
     assert isinstance(model, BoostedTerms)
     return model, model.design(rows_of(frame, CONV))
 

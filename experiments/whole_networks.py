@@ -140,7 +140,7 @@ def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bu
     """Return the bundle fitted without the GPU's rows, and its times of that GPU's operators over `LONG_US`."""
     parts, errors = {}, []
     for name, rows in tables.items():
-        part, on_device = bundle.parts[name], device_names(rows.frame) == device.name
+        part, on_device = bundle.family_models[name], device_names(rows.frame) == device.name
         assert isinstance(part.fitted, StoredModel)
         model = model_class(part.fitted.name)(**part.fitted.params).fit(rows.take(~on_device))
         settings = frozenset(key for key in part.domain.settings if key.gpu != device.name)
@@ -154,7 +154,7 @@ def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bu
             facts = {"gpu": device.name, "training": LEFT_OUT, "set": f"{name} over 100 µs"}
             errors.append(pd.DataFrame(times).assign(**facts))
     costs = {key: cost for key, cost in bundle.call_costs.items() if key.gpu != device.name}
-    return replace(bundle, parts=parts, call_costs=costs), errors
+    return replace(bundle, family_models=parts, call_costs=costs), errors
 
 
 def _milliseconds(time: NetworkTime) -> dict[str, float]:

@@ -35,7 +35,7 @@ from surrogate.models.json_types import (
 )
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
-from surrogate.uncertainty.intervals import UnmeasuredGpu, Widths
+from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, Widths
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import KernelColumns
@@ -85,10 +85,10 @@ class StoredModel:
 
 
 class CandidateKey(NamedTuple):
-    """A candidate: ``values`` of `Family.candidate_key` without the algorithm; ``solver`` is None without solvers."""
+    """A candidate: the values of `Family.candidate_key` without the algorithm; ``solver`` is None without solvers."""
 
     library: str
-    values: tuple[str, ...]
+    candidate_values: tuple[str, ...]
     algorithm: str
     solver: str | None = None
 
@@ -127,7 +127,7 @@ class FamilyModel:
     support: Support
     widths: Widths
     domain: Domain
-    unseen_gpu: UnmeasuredGpu = field(default_factory=UnmeasuredGpu)
+    unmeasured_gpu: UnmeasuredGpuErrors = field(default_factory=UnmeasuredGpuErrors)
     """Errors on unmeasured GPUs, and the ranking source there."""
     candidates: frozenset[CandidateKey] = frozenset()
     """Candidates that ran in the training data."""
@@ -171,7 +171,7 @@ class Bundle:
 
     Attributes
     ----------
-    parts : mapping
+    family_models : mapping
         Family → its model.
     candidate : {"algorithm", "solver"}
         Whether algorithms or solvers are chosen.
@@ -183,51 +183,51 @@ class Bundle:
         The model card: data, GPUs, ranges, held-out errors, licence notices.
     """
 
-    parts: Mapping[str, FamilyModel]
+    family_models: Mapping[str, FamilyModel]
     candidate: str = "algorithm"
     call_costs: Mapping[CallKey, CallCost] = field(default_factory=dict)
     devices: Mapping[str, Gpu] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def described(self) -> DescribedFamily | None:
+    def described_family(self) -> DescribedFamily | None:
         """The described kernel of the bundle; None for a bundle of built-in families."""
-        if len(self.parts) != 1:
+        if len(self.family_models) != 1:
             return None
-        (family_model,) = self.parts.values()
+        (family_model,) = self.family_models.values()
         return family_model.family if isinstance(family_model.family, DescribedFamily) else None
 
     @property
     def kernel(self) -> "KernelColumns | None":
         """The columns of the described kernel's tables; None for a bundle of built-in families."""
-        if self.described is None:
+        if self.described_family is None:
             return None
         from surrogate.dataset.described import KernelColumns
 
-        return KernelColumns.of_description(self.described.description)
+        return KernelColumns.of_description(self.described_family.description)
 
     @cached_property
     def fitted_gpus(self) -> frozenset[str]:
         """Registry names of the GPUs in training or calibration data."""
-        return frozenset().union(*(family_model.domain.gpus for family_model in self.parts.values()))
+        return frozenset().union(*(family_model.domain.gpus for family_model in self.family_models.values()))
 
-    def part(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> FamilyModel:
+    def family_model(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> FamilyModel:
         """Return the model of a family, for problems of ``values`` (`Family.setting_names`) on a GPU (registry name).
 
         Raises `InputError` if the bundle lacks the family.
         """
-        if family.name not in self.parts:
-            fitted_on = f"it was fitted on {', '.join(self.parts)}"
+        if family.name not in self.family_models:
+            fitted_on = f"it was fitted on {', '.join(self.family_models)}"
             raise InputError(f"the bundle has no {family.name}; {fitted_on}: give another bundle or another library")
-        return self._part_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
+        return self._family_model_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
 
-    def _part_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
+    def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         """Return the model of a family in the bundle. A subclass may hold several models of one family."""
-        return self.parts[name]
+        return self.family_models[name]
 
     def __repr__(self) -> str:
         data = self.card.get("data", {})
-        models = ", ".join(f"{name}: {family_model.fitted.name}" for name, family_model in self.parts.items())
+        models = ", ".join(f"{name}: {family_model.fitted.name}" for name, family_model in self.family_models.items())
         return f"Bundle({models}; {data.get('rows', '?')} rows, {len(data.get('gpus', []))} GPUs)"
 
     def to_dict(self) -> dict[str, object]:
@@ -252,23 +252,22 @@ class Bundle:
             raise InputError(f"{path}: exists and is not a bundle; choose another name, or remove it first")
         files: dict[str, bytes] = {}
         parts = {}
-        for name, family_model in self.parts.items():
+        for name, family_model in self.family_models.items():
+            family = family_model.family
             files |= {f"{name}/model/{file}": content for file, content in family_model.model.to_files().items()}
             tables = {"support": family_model.support, "widths": family_model.widths, "domain": family_model.domain}
             files |= {f"{name}/{table}.json": content.to_json() for table, content in tables.items()}
             # A calibrated model stores the parameters of its base in its own files.
             params = {k: v for k, v in family_model.model.get_params(deep=False).items() if isinstance(v, Parameter)}
-            parts[name] = StoredPart(
+            parts[name] = StoredFamilyModel(
                 model=family_model.model.name,
                 params=params,
-                features=family_model.family.version,
-                unseen_gpu=family_model.unseen_gpu,
+                features=family.version,
+                unseen_gpu=family_model.unmeasured_gpu,
                 candidates=tuple(sorted(map(key_text, family_model.candidates))),
                 row_counts={key_text(key): count for key, count in family_model.row_counts.items()},
                 least_us=family_model.min_us,
-                kernel=family_model.family.description.to_dict()
-                if isinstance(family_model.family, DescribedFamily)
-                else None,
+                kernel=family.description.to_dict() if isinstance(family, DescribedFamily) else None,
                 floors=family_model.floors,
             )
         hashes = {name: _sha256(content) for name, content in files.items()}
@@ -294,13 +293,13 @@ class Card(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class StoredPart:
+class StoredFamilyModel:
     """A `FamilyModel` in ``bundle.json``; ``features`` is the version of the family's columns."""
 
     model: str
     params: Mapping[str, Parameter]
     features: int
-    unseen_gpu: UnmeasuredGpu
+    unseen_gpu: UnmeasuredGpuErrors
     candidates: Annotated[tuple[str, ...], Meta(min_length=1)]
     row_counts: Mapping[str, Count]
     least_us: Keyed[CallKey, Microseconds]
@@ -314,7 +313,7 @@ class Index:
     """The content of ``bundle.json``; ``sha256``: file → its hash."""
 
     schema: int
-    parts: Mapping[str, StoredPart]
+    parts: Mapping[str, StoredFamilyModel]
     candidate: Annotated[str, Meta(pattern="^(algorithm|solver)$")]
     launches: Keyed[CallKey, CallCost]
     devices: Mapping[str, Gpu]
@@ -349,10 +348,8 @@ def load(path: str | Path) -> Bundle:
         files[name] = checked_file(path, name, digest, max_bytes=maximum, remedy=REMEDY)
         remaining -= len(files[name])
     with input_error_if_damaged(str(path)):
-        parts = {
-            name: _family_model(_stored_family(name, stored), stored, files) for name, stored in index.parts.items()
-        }
-    return Bundle(parts, index.candidate, call_costs=index.launches, devices=index.devices, card=index.card)
+        models = {name: _family_model(_stored_family(name, each), each, files) for name, each in index.parts.items()}
+    return Bundle(models, index.candidate, call_costs=index.launches, devices=index.devices, card=index.card)
 
 
 def read_index(path: Path) -> dict[str, Any]:
@@ -385,7 +382,7 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
         return index, stored
 
 
-def _stored_family(name: str, stored: StoredPart) -> Family:
+def _stored_family(name: str, stored: StoredFamilyModel) -> Family:
     """Return the family of a stored model: built-in or described. Raises `InputError` for an unknown family."""
     if stored.kernel is None:
         check_choice("family", name, FAMILIES)
@@ -404,7 +401,7 @@ def _check_device(gpu: Gpu) -> None:
         raise InputError(f"device {gpu.name!r} has a figure that is not positive")
 
 
-def _family_model(family: Family, stored: StoredPart, files: Mapping[str, bytes]) -> FamilyModel:
+def _family_model(family: Family, stored: StoredFamilyModel, files: Mapping[str, bytes]) -> FamilyModel:
     """Return a family's model. Raises `InputError` if its files contradict each other."""
     from surrogate.models.times import TREES_FILE
 
@@ -426,7 +423,7 @@ def _family_model(family: Family, stored: StoredPart, files: Mapping[str, bytes]
         support=support,
         widths=widths,
         domain=domain,
-        unseen_gpu=stored.unseen_gpu,
+        unmeasured_gpu=stored.unseen_gpu,
         candidates=frozenset(CandidateKey.from_text(text, family) for text in stored.candidates),
         row_counts={ReferenceKey.from_text(text, family): count for text, count in stored.row_counts.items()},
         min_us=stored.least_us,

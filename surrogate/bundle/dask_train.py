@@ -97,7 +97,7 @@ def train_on_dask(
         bundle = train(sample, **options)
         step(2, 3, "all rows")
         trained = {}
-        for name, family_model in bundle.parts.items():
+        for name, family_model in bundle.family_models.items():
             fitted = family_model.model
             assert isinstance(fitted, BoostedTerms)
             groups = [group for group, (_, names) in zip(row_groups, sampled, strict=True) if name in names]
@@ -106,7 +106,7 @@ def train_on_dask(
     step(3, 3, "done")
     # The card describes the sample; the trees learned from all rows.
     training = {**bundle.card["training"], "rows_on_workers": total}
-    return replace(bundle, parts=trained, card={**bundle.card, "training": training})
+    return replace(bundle, family_models=trained, card={**bundle.card, "training": training})
 
 
 def _grown_by_workers(

@@ -33,7 +33,7 @@ from surrogate.models.registry import TRAINED
 from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.fit import fit_widths
 from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, run_fits, shape_splits
-from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL, UnmeasuredGpu
+from surrogate.uncertainty.intervals import AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors
 from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unmeasured_gpu, gpu_splits, trained_settings
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
@@ -111,9 +111,9 @@ def train(data: Data, **options: Any) -> Bundle:
         If an option is unknown.
     """
     chosen = TrainOptions(**options)
-    data = as_dataset(data, chosen.described)
-    candidate = "solver" if data.described else chosen.candidate
-    by_family = rows_by_family(model_frame(data, candidate), data.devices, data.own)
+    data = as_dataset(data, chosen.description_or_columns)
+    candidate = "solver" if data.description else chosen.candidate
+    by_family = rows_by_family(model_frame(data, candidate), data.devices, data.described_family)
     tables = {family: rows for family, (_, rows) in by_family.items() if rows.ok.any()}
     if not tables:
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
@@ -125,18 +125,18 @@ def train(data: Data, **options: Any) -> Bundle:
     families = [_FamilyFits.of(rows, models[family], chosen) for family, rows in kept.items()]
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
-    parts: dict[str, FamilyModel] = {}
+    family_models: dict[str, FamilyModel] = {}
     cards: dict[str, dict[str, object]] = {}
     with limit_threads():
         for each in families:
             name = each.rows.family.name
             steps.family = f"{name}: " if len(families) > 1 else ""
-            parts[name], cards[name] = each.fit(data, chosen, steps)
+            family_models[name], cards[name] = each.fit(data, chosen, steps)
     steps.report("done")
     training = {"trials": chosen.trials, "seed": chosen.seed, "left_out": few}
     card = {"data": data_card(data, [each.rows for each in families]), "training": training, "held_out": cards}
-    card["licence_notices"] = listed(data, "licence_notices")
-    return Bundle(parts, candidate, call_costs=fit_call_costs(tables.values()), devices=data.devices, card=card)
+    card["licence_notices"] = distinct_metadata(data, "licence_notices")
+    return Bundle(family_models, candidate, call_costs=fit_call_costs(tables.values()), devices=data.devices, card=card)
 
 
 def default_model(family: Family) -> str:
@@ -256,12 +256,12 @@ class _FamilyFits(NamedTuple):
         answers = run_fits(rows, fits, steps.begin, options.keep)
         holdout_us, distance = combined_answers(rows, folds, answers[: len(folds)])
         held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 :])
-        if leaves_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):  # the folds themselves hold out GPUs
+        if folds_hold_out_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
         measured = np.where(rows.ok, rows.time_us, np.nan)
         evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
-        setting_was_trained = trained_settings(rows, folds if leaves_gpus else gpus)
+        setting_was_trained = trained_settings(rows, folds if folds_hold_out_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
         family_model = FamilyModel(
@@ -270,7 +270,7 @@ class _FamilyFits(NamedTuple):
             support=support,
             widths=fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated),
             domain=Domain.of(ok, distance[rows.ok]),
-            unseen_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated),
+            unmeasured_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
             min_us=min_times(ok),
@@ -293,16 +293,17 @@ class _FamilyFits(NamedTuple):
 
     def _unmeasured_gpu(
         self, held_out_gpu_us: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray
-    ) -> UnmeasuredGpu:
+    ) -> UnmeasuredGpuErrors:
         """Return the errors on unmeasured GPUs and the ranking source there; arrays (rows,)."""
         rows = self.rows
+        fit_inputs = rows, held_out_gpu_us, setting_was_trained, evaluated
         if rows.family.parameter_names:  # configurations have their own transfer between GPUs
             few = count_architectures(rows) < MIN_GPUS
-            return UnmeasuredGpu() if few else fit_unmeasured_gpu(rows, held_out_gpu_us, setting_was_trained, evaluated)
-        unmeasured = fit_unmeasured_gpu(rows, held_out_gpu_us, setting_was_trained, evaluated)
-        source = best_ranking_source(rows, self.gpus, held_out_gpu_us, evaluated)[0] if self.gpus else MODEL
+            return UnmeasuredGpuErrors() if few else fit_unmeasured_gpu(*fit_inputs)
+        unmeasured = fit_unmeasured_gpu(*fit_inputs)
+        source = best_ranking_source(rows, self.gpus, held_out_gpu_us, evaluated)[0] if self.gpus else RANK_BY_MODEL
         costs = average_costs(rows) if source == AVERAGE_RANK else {}
-        return structs.replace(unmeasured, ranking_source=source, average_rank=costs)
+        return structs.replace(unmeasured, ranking_source=source, mean_log_slowdowns=costs)
 
     def _split_words(self) -> str:
         """Return how rows were held out, as text for the card."""
@@ -402,12 +403,12 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
         "gpus": sorted(frame["gpu"].unique()),
         "libraries": sorted(releases.unique()),
         "origins": sorted(map(str, origins)),
-        "where": listed(data, "where"),
+        "where": distinct_metadata(data, "where"),
         "families": families,
     }
 
 
-def listed(data: Dataset, name: str) -> list[str]:
+def distinct_metadata(data: Dataset, name: str) -> list[str]:
     """Return the distinct values under ``name`` in the metadata of the table and of merged tables."""
     return list(dict.fromkeys(value for metadata in _all_metadata(data) for value in metadata.get(name, [])))
 
@@ -442,7 +443,7 @@ def best_ranking_source(
     Each of the ``splits`` holds out a GPU with its architecture (`surrogate.uncertainty.unmeasured_gpu.gpu_splits`).
     ``held_out_gpu_us`` (rows,) are the times of these fits. ``evaluated`` (rows,) marks problems whose choice counts.
     """
-    slowdowns: dict[str, list[float]] = {MODEL: [], AVERAGE_RANK: []}
+    slowdowns: dict[str, list[float]] = {RANK_BY_MODEL: [], AVERAGE_RANK: []}
     for train, holdout in splits:
         tested = holdout[evaluated[holdout] & rows.ok[holdout] & np.isfinite(held_out_gpu_us[holdout])]
         tested = tested[pd.Series(rows.problem[tested]).duplicated(keep=False).to_numpy()]
@@ -453,7 +454,7 @@ def best_ranking_source(
         average = label.map(average_costs(rows.take(train))).to_numpy(dtype=float)
         every = np.ones(len(test), dtype=bool)
         candidates = CandidateRows(pd.factorize(test.problem)[0], test.time_us, every, test.order)
-        for name, score in ((MODEL, held_out_gpu_us[tested]), (AVERAGE_RANK, average)):
+        for name, score in ((RANK_BY_MODEL, held_out_gpu_us[tested]), (AVERAGE_RANK, average)):
             # An unmeasured candidate comes last, as in answers.
             filled = np.nan_to_num(score, nan=np.finfo(float).max)
             slowdowns[name].append(float(np.log(pick_lowest_scores(candidates, filled, every).slowdown).mean()))

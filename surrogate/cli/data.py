@@ -182,16 +182,16 @@ def describe(
     _output_description(KernelColumns(tuned, size_columns, texts, name).of(frame, path), output)
 
 
-def _output_description(described: "Description", output: Path | None) -> None:
+def _output_description(description: "Description", output: Path | None) -> None:
     """Print the description, or write it and print a line."""
     from surrogate.dataset.files import write_text
 
     if output is None:
-        click.echo(described.to_toml(), nl=False)
+        click.echo(description.to_toml(), nl=False)
         return
-    write_text(output, described.to_toml())
-    columns = f"sizes {', '.join(described.sizes) or 'none'}; parameters {', '.join(described.parameters)}"
-    print_written(output, f"{output}: {described.name}: {columns}")
+    write_text(output, description.to_toml())
+    columns = f"sizes {', '.join(description.sizes) or 'none'}; parameters {', '.join(description.parameters)}"
+    print_written(output, f"{output}: {description.name}: {columns}")
 
 
 @click.command()

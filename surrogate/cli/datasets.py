@@ -36,7 +36,7 @@ def load_dataset(
 def print_warnings(path: Path, data: Dataset) -> None:
     """Print warnings of a dataset on standard error: times in a wrong unit, throttled times, merged repeats."""
     frame = data.frame
-    warnings = unit_warnings(frame, data.devices, data.own)
+    warnings = unit_warnings(frame, data.devices, data.described_family)
     if repeats := data.metadata.get("repeats"):
         warnings.append(f"{repeats:,} repeats of a configuration on a problem; the median of its times counts")
     ok = frame[frame["status"] == "ok"]

@@ -294,7 +294,7 @@ def kernel_options(function: Function) -> Function:
                 )
             from surrogate.dataset.described import KernelOptions
 
-            kernel = KernelOptions(*columns).described
+            kernel = KernelOptions(*columns).description_or_columns
         return function(*words, kernel=kernel, **options)
 
     return cast(Function, _kernel_columns(with_kernel))

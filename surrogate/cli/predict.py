@@ -83,7 +83,7 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
                 raise InputError(f"{data}: {error}") from None
             added = [
                 *ADDED,
-                *(["source"] if predictor.bundle.described else []),
+                *(["source"] if predictor.bundle.described_family else []),
                 *(["algorithm"] if "algorithm" not in frame else []),
             ]
             columns = answers.to_frame()[sorted(added, key=lambda name: name != "algorithm")].set_axis(frame.index)

@@ -70,7 +70,7 @@ def _measured(
 ) -> "Selection":
     """Return the ranking with the first candidates timed on the device."""
     from surrogate.collect.open_device import open_device
-    from surrogate.prediction.autotune import TuningCache, autotune, with_attempts
+    from surrogate.prediction.autotune import MeasurementCache, autotune, with_attempts
 
     opened = open_device(device, recording=options["recording"]) if device == "replay" else device
     tuned = autotune(
@@ -80,7 +80,7 @@ def _measured(
         predictor=predictor,
         workspace_limit=limits.workspace_bytes,
         deterministic=limits.deterministic,
-        cache=TuningCache() if options["no_cache"] else None,
+        cache=MeasurementCache() if options["no_cache"] else None,
     )
     version = options["library_version"] or tuned.library_version
     if version != tuned.library_version:

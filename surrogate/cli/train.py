@@ -109,19 +109,20 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
             words.append(f"the pick takes {figures['slowdown']:.3f} times as long as the fastest")
         if figures["coverage"] is not None:
             words.append(f"90 % intervals hold {figures['coverage']:.1%} of the times")
-        fitted = bundle.parts[family].fitted.name
+        fitted = bundle.family_models[family].fitted.name
         learned = bundle.card["training"].get("rows_on_workers")
         sample = f"trees learned from {learned:,} rows, figures of " if learned else ""
         click.echo(
             f"{output}: {fitted}, {family}, {sample}{rows} rows; on held-out rows, in {held_out['split']}:"
             f" {'; '.join(words)}"
         )
-    if own := bundle.described:
-        click.echo(f"{output}: the kernel is called {own.name}; write a problem as {own.example}")
-        counts = bundle.card["data"]["families"][own.name]
+    if kernel := bundle.described_family:
+        click.echo(f"{output}: the kernel is called {kernel.name}; write a problem as {kernel.example}")
+        counts = bundle.card["data"]["families"][kernel.name]
         if failed := counts["rows"] - counts["ok_rows"]:
             used = "their configurations are not chosen there, and the model learned which ones may fail elsewhere"
-            status = used if bundle.parts[own.name].model.fits_failures else "the model learned nothing from them"
+            fits_failures = bundle.family_models[kernel.name].model.fits_failures
+            status = used if fits_failures else "the model learned nothing from them"
             click.echo(f"{output}: {failed:,} row{'s' * (failed != 1)} failed: {status}")
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} is left out: its rows have one shape, errors and intervals need two")

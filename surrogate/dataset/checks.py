@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -180,16 +179,17 @@ def _int_sizes(values: pd.Series, column: str, name: str) -> pd.Series:
     return pd.Series(checked_int(name, column, numbers, minimum=-MAX_EXACT), index=values.index)
 
 
-def find_violations(frame: pd.DataFrame, own: Family | None = None) -> list[Violation]:
-    """Return every violation in a normalised frame, in the order of rows; ``own`` as in `families_of`."""
-    broken = [(int(row), column, rule) for column, mask, rule in _rules(frame, own) for row in np.flatnonzero(mask)]
+def find_violations(frame: pd.DataFrame, described_family: Family | None = None) -> list[Violation]:
+    """Return every violation in a normalised frame, in the order of rows; ``described_family`` as in `families_of`."""
+    rules = _rules(frame, described_family)
+    broken = [(int(row), column, rule) for column, mask, rule in rules for row in np.flatnonzero(mask)]
     violations = [Violation(row, column, _python_value(frame[column].iloc[row]), rule) for row, column, rule in broken]
     return sorted(violations, key=lambda violation: violation.row)
 
 
-def _rules(frame: pd.DataFrame, own: Family | None) -> Iterator[tuple[str, np.ndarray, str]]:
+def _rules(frame: pd.DataFrame, described_family: Family | None) -> Iterator[tuple[str, np.ndarray, str]]:
     """Yield (column, mask of the rows that break the rule, the rule) for each rule."""
-    for family in families_of(frame, own):
+    for family in families_of(frame, described_family):
         yield from _family_rules(frame, family)
     for column in ("gpu", "library", "library_version", "algorithm"):
         empty = frame[column].isna().to_numpy()
@@ -309,15 +309,15 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
 
 
 def unit_warnings(
-    frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({}), own: DescribedFamily | None = None
+    frame: pd.DataFrame, devices: Mapping[str, Gpu] = {}, described_family: DescribedFamily | None = None
 ) -> list[str]:
     """Return a warning for each GPU of a checked frame with times that seem to have a wrong unit.
 
-    Unknown GPUs are skipped. For a described kernel ``own``, return its `described_warnings`.
+    Unknown GPUs are skipped. For a ``described_family``, return its `described_warnings`.
     """
     ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
-    if own is not None:
-        return described_warnings(ok, own, devices)
+    if described_family is not None:
+        return described_warnings(ok, described_family, devices)
     warnings = []
     for (name, family), part in ok.groupby(["gpu", columns.FAMILY_COLUMN], sort=False):
         sample = part.iloc[:: max(1, len(part) // UNIT_SAMPLE)].drop(columns="solver", errors="ignore")

@@ -48,10 +48,10 @@ class KernelColumns:
         of_file = re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") if Path(path).suffix else ""
         of_file = of_file or "kernel"
         name = self.name or (f"{of_file}_kernel" if FAMILIES.is_built_in(of_file) else of_file)
-        described = describe_table(
+        description = describe_table(
             frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
         )
-        return merge_descriptions(self.existing, described) if self.existing else described
+        return merge_descriptions(self.existing, description) if self.existing else description
 
 
 Kernel = Description | KernelColumns
@@ -69,7 +69,7 @@ class KernelOptions:
     name: str | None = None
 
     @property
-    def described(self) -> Kernel | None:
+    def description_or_columns(self) -> Kernel | None:
         """Return the kernel; None if no option is given.
 
         Raises `InputError` if a description and columns are given, or a name, sizes or settings without parameters.

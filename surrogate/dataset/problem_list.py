@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Cells = Any
 """The values of a column: a Series, an array or a list."""
-PLACE = ("gpu", "library", "library_version")
+GPU_AND_LIBRARY = ("gpu", "library", "library_version")
 FAMILY_COLUMNS = ("operator", "op", "family")
 """Columns with a family or an operator. In each row the first column that is not empty counts."""
 SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
@@ -96,12 +96,14 @@ def required(family: Family) -> tuple[str, ...]:
     return tuple(size.name for size in family.sizes if size.default is None)
 
 
-def problem_of(text: str, own: Family | None, stated: Mapping[str, str], settings: Mapping[str, str]) -> AnyProblem:
+def problem_of(
+    text: str, described_family: Family | None, stated: Mapping[str, str], settings: Mapping[str, str]
+) -> AnyProblem:
     """Return the problem of a text, with the ``stated`` settings, and with ``settings`` for the others."""
-    text = own.full_text(text) if own else text
-    problem = parse_problem(text, own, **stated)
+    text = described_family.full_text(text) if described_family else text
+    problem = parse_problem(text, described_family, **stated)
     further = unstated_settings(family_of(problem), stated, settings)
-    return parse_problem(text, own, **further, **stated) if further else problem
+    return parse_problem(text, described_family, **further, **stated) if further else problem
 
 
 def unstated_settings(family: Family, stated: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
@@ -133,25 +135,26 @@ class ListedProblem:
 
 @dataclass(frozen=True, slots=True)
 class ListDefaults:
-    """A caller's defaults for a list: ``own`` is the described kernel of rows without a family.
+    """A caller's defaults for a list: ``described_family`` is the described kernel of rows without a family.
 
     ``settings`` are the settings of rows that do not state them. With a ``gpu``, a problem without math gets PyTorch's
     default math on that GPU.
     """
 
-    own: Family[Any] | None = None
+    described_family: Family[Any] | None = None
     gpu: Gpu | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """Return the columns of sizes."""
-        return self.own.size_names if self.own else _SIZES
+        return self.described_family.size_names if self.described_family else _SIZES
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Return the columns of texts."""
-        return tuple(dict.fromkeys((*(self.own.setting_names if self.own else SETTINGS), *_TEXT_COLUMNS)))
+        names = self.described_family.setting_names if self.described_family else SETTINGS
+        return tuple(dict.fromkeys((*names, *_TEXT_COLUMNS)))
 
     def spelled(self, name: str) -> str:
         """Return a column of a CSV header in its declared spelling; capital letters do not matter."""
@@ -164,16 +167,16 @@ class ListDefaults:
         names = {str(name) for name in header}
         if names & {"problem", *FAMILY_COLUMNS}:
             return
-        if self.own is None:
+        if self.described_family is None:
             family_of_columns(names, where)
-        elif missing := [name for name in required(self.own) if name not in names]:
-            rule = f"a problem has {', '.join(self.own.size_names)}"
+        elif missing := [name for name in required(self.described_family) if name not in names]:
+            rule = f"a problem has {', '.join(self.described_family.size_names)}"
             raise InputError(f"{where}: column {', '.join(missing)} is missing; {rule}")
 
     def problem(self, row: Mapping[str, object], stated: Mapping[str, str], operator: str) -> AnyProblem | None:
         """Return the problem of a row; None for an operator that no family has."""
         if "problem" in row:
-            problem = problem_of(str(row["problem"]), self.own, stated, self.settings)
+            problem = problem_of(str(row["problem"]), self.described_family, stated, self.settings)
             family = family_of(problem)
         else:
             family = self._family(row, operator)
@@ -192,8 +195,8 @@ class ListDefaults:
 
         Raises `InputError` for missing sizes.
         """
-        if self.own is not None:
-            family = self.own
+        if self.described_family is not None:
+            family = self.described_family
         elif operator in FAMILIES.of_kind or operator in FAMILIES:
             family = family_by_name(operator)
         elif operator and not {*required(_DEFAULT)} <= row.keys():
@@ -206,7 +209,7 @@ class ListDefaults:
 
 
 def read_list(
-    path: str | Path, own: Family[Any] | None = None, gpu: Gpu | None = None, settings: Mapping[str, str] | None = None
+    path: str | Path, described_family: Family | None = None, gpu: Gpu | None = None, settings: Mapping[str, str] = {}
 ) -> list[ListedProblem]:
     """Return every line or row of a list in order, with its own settings.
 
@@ -214,7 +217,7 @@ def read_list(
     ----------
     path : str or Path
         The file.
-    own : Family, optional
+    described_family : Family, optional
         The described kernel of texts without a name and of rows without a family.
     gpu : Gpu, optional
         The GPU for the default math. Without a GPU, a convolution without math has fma.
@@ -231,7 +234,7 @@ def read_list(
         With the file, the line, the wrong value and the rule.
     """
     path = Path(path)
-    listed = list(_listed(path, ListDefaults(own, gpu, settings or {})))
+    listed = list(_listed(path, ListDefaults(described_family, gpu, settings)))
     if not listed:
         raise InputError(f"{path}: holds no problem; give one per line, as in {EXAMPLE}")
     return listed
@@ -328,7 +331,7 @@ def _from_rows(
         text = {name: str(given[name]) for name in texts if name in given}
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         try:
-            names = defaults.own.setting_names if defaults.own else SETTINGS
+            names = defaults.described_family.setting_names if defaults.described_family else SETTINGS
             stated = {name: stated_setting(name, text[name]) for name in names if name in text and name != "operator"}
             problem = defaults.problem(given, stated, operator)
         except InputError as error:
@@ -402,7 +405,7 @@ def square_conv(cells: Sequence[float], where: str) -> "Conv":
 
 
 def expand_problems(
-    columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
+    columns: Mapping[str, Cells], described_family: Family | None, where: str, settings: Mapping[str, str]
 ) -> Mapping[str, Cells]:
     """Return the columns of a table with ``family``, and with the sizes and settings in texts of problems.
 
@@ -410,7 +413,7 @@ def expand_problems(
     ----------
     columns : mapping
         Name → cells, as in a user's table.
-    own : Family or None
+    described_family : Family or None
         The described kernel of rows without a family.
     where : str
         The first words of an error.
@@ -432,20 +435,21 @@ def expand_problems(
     stated = [pd.Series(np.asarray(columns[name], dtype=object)) for name in FAMILY_COLUMNS if name in columns]
     if stated:
         number, values = pd.factorize(reduce(pd.Series.combine_first, stated), use_na_sentinel=False)
-        families = [_family_by_name(value, own) for value in values]
+        families = [_family_by_name(value, described_family) for value in values]
         expanded = {**columns, "family": np.array([family.name for family in families], dtype=object)[number]}
         if "operator" not in columns:
             pairs = zip(values, families, strict=True)
             operators = [value if value in family.kinds else None for value, family in pairs]
             expanded["operator"] = np.array(operators, dtype=object)[number]
         complete = all({*required(family)} <= columns.keys() for family in families)
-    elif own is not None:
-        expanded, complete = {**columns, "family": own.name}, {*required(own)} <= columns.keys()
+    elif described_family is not None:
+        expanded = {**columns, "family": described_family.name}
+        complete = {*required(described_family)} <= columns.keys()
     else:
         expanded, complete = columns, "problem" not in columns
     if "problem" in columns and not complete:
-        return _with_problems(columns, own, where, settings)
-    if not stated and own is None:
+        return _with_problems(columns, described_family, where, settings)
+    if not stated and described_family is None:
         expanded = {**columns, "family": family_of_columns(columns, where).name}
     return {
         name: [value] * len(next(iter(columns.values()))) if isinstance(value, str) else value
@@ -453,23 +457,22 @@ def expand_problems(
     }
 
 
-def _family_by_name(name: object, own: Family | None) -> Family:
-    """Return the family of an operator's or a family's name. Without a name it is ``own``, or the convolutions."""
+def _family_by_name(name: object, described_family: Family | None) -> Family:
+    """Return the family of an operator's or a family's name. Without a name it is the described one, or conv."""
     text = str(name) if name is not None and name == name else ""
-    if own is not None and text in ("", own.name):
-        return own
+    if described_family is not None and text in ("", described_family.name):
+        return described_family
     return family_by_name(text or DEFAULT_FAMILY)
 
 
 def _with_problems(
-    columns: Mapping[str, Cells], own: Family | None, where: str, settings: Mapping[str, str]
+    columns: Mapping[str, Cells], described_family: Family | None, where: str, settings: Mapping[str, str]
 ) -> Mapping[str, Cells]:
     """Return the columns with the sizes and settings of the texts in ``problem``; equal texts are read once."""
     import pandas as pd
 
-    names = [
-        name for name in (*SETTINGS, *(own.setting_names if own else ())) if name in columns and name != "operator"
-    ]
+    further = described_family.setting_names if described_family else ()
+    names = [name for name in (*SETTINGS, *further) if name in columns and name != "operator"]
     frame = pd.DataFrame({name: np.asarray(columns[name], dtype=object) for name in ("problem", *names)})
     number = frame.groupby(list(frame), sort=False, dropna=False).ngroup().to_numpy()
     first = np.unique(number, return_index=True)[1]
@@ -479,7 +482,7 @@ def _with_problems(
             name: stated_setting(name, frame[name].iloc[row]) for name in names if not pd.isna(frame[name].iloc[row])
         }
         try:
-            problems.append(problem_of(str(frame["problem"].iloc[row]), own, stated, settings))
+            problems.append(problem_of(str(frame["problem"].iloc[row]), described_family, stated, settings))
         except InputError as error:
             raise RowError(where, row, str(error)) from None
     out: dict[str, Cells] = {name: cells for name, cells in columns.items() if name not in FAMILY_COLUMNS}

@@ -14,13 +14,13 @@ from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, Family
 from surrogate.features.gpu import canonical
 
 
-def families_of(frame: pd.DataFrame, own: Family | None = None) -> tuple[Family, ...]:
+def families_of(frame: pd.DataFrame, described_family: Family | None = None) -> tuple[Family, ...]:
     """Return the families of a normalised table, in the registry's order.
 
-    ``own`` is the family of a described kernel: all rows belong to it, and it is not in the registry.
+    ``described_family`` is the family of a described kernel: all rows belong to it, and it is not in the registry.
     """
-    if own is not None:
-        return (own,)
+    if described_family is not None:
+        return (described_family,)
     names = set(frame[FAMILY_COLUMN].unique()) if FAMILY_COLUMN in frame else {DEFAULT_FAMILY}
     return tuple(family for name, family in FAMILIES.items() if name in names)
 
@@ -181,10 +181,10 @@ def evaluation_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.
     return evaluated
 
 
-def key_columns(frame: pd.DataFrame, own: Family | None = None) -> list[str]:
-    """Return the columns that form the key of a row, for a table of any families; ``own`` as in `families_of`."""
-    described = own.row_key if own else ()
-    names = dict.fromkeys((*SETTING_COLUMNS, *SIZE_COLUMNS, *described, "algorithm", "solver"))
+def key_columns(frame: pd.DataFrame, described_family: Family | None = None) -> list[str]:
+    """Return the columns that form the key of a row, for a table of any families; parameters as in `families_of`."""
+    row_key = described_family.row_key if described_family else ()
+    names = dict.fromkeys((*SETTING_COLUMNS, *SIZE_COLUMNS, *row_key, "algorithm", "solver"))
     return [name for name in names if name in frame]
 
 

@@ -172,11 +172,11 @@ def _computed(
 
 
 def rows_by_family(
-    frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({}), own: Family | None = None
+    frame: pd.DataFrame, devices: Mapping[str, Gpu] = {}, described_family: Family | None = None
 ) -> dict[Family, tuple[np.ndarray, Rows]]:
     """Return family → (positions in ``frame``, its `Rows`); ``own`` as in `problems.families_of`."""
     parts = {}
-    for family in problems.families_of(frame, own):
+    for family in problems.families_of(frame, described_family):
         positions = np.flatnonzero(problems.family_rows(frame, family))
         parts[family] = positions, rows_of(frame.iloc[positions], family, devices)
     return parts

@@ -37,7 +37,7 @@ class Dataset:
         Other metadata of the file: provenance, descriptions of devices.
     kernels : DataFrame, optional
         The kernel table in ``NAME.kernels.parquet``, if the file exists.
-    described : Description, optional
+    description : Description, optional
         The described kernel of all rows, if a user described one.
     """
 
@@ -46,12 +46,12 @@ class Dataset:
     name: str = "dataset"
     metadata: dict[str, Any] = field(default_factory=dict)
     kernels: pd.DataFrame | None = None
-    described: Description | None = None
+    description: Description | None = None
 
     @property
-    def own(self) -> DescribedFamily | None:
+    def described_family(self) -> DescribedFamily | None:
         """Return the family of the described kernel, or None."""
-        return FAMILIES.from_description(self.described) if self.described else None
+        return FAMILIES.from_description(self.description) if self.description else None
 
     @property
     def devices(self) -> dict[str, Gpu]:
@@ -108,23 +108,23 @@ def check_table(
     frame: pd.DataFrame, path: str | Path, metadata: dict[str, Any], kernel: Kernel | None = None
 ) -> tuple[Dataset, list[Violation]]:
     """Return the normalised dataset of a raw table, and the violations in its rows (`find_violations`)."""
-    described = None
+    description = None
     if kernel is not None:
-        described = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
+        description = kernel if isinstance(kernel, Description) else kernel.of(frame, path)
     elif "kernel" in metadata:
-        described = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
-    if described is None:
+        description = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
+    if description is None:
         frame = normalise(frame, str(path))
         violations = find_violations(frame)
     else:
-        family = FAMILIES.from_description(described)
-        frame = described_frame(frame, described, str(path))
+        family = FAMILIES.from_description(description)
+        frame = described_frame(frame, description, str(path))
         violations = find_violations(frame, family)
         check_formulas(frame, family, str(path))
-        frame, repeats = merge_repeats(frame, described, str(path))
-        metadata = {**metadata, "kernel": described.to_dict(), **({"repeats": repeats} if repeats else {})}
-    listing = "all" if described is None else "listed"
-    return Dataset(frame, listing, name=Path(path).name, metadata=metadata, described=described), violations
+        frame, repeats = merge_repeats(frame, description, str(path))
+        metadata = {**metadata, "kernel": description.to_dict(), **({"repeats": repeats} if repeats else {})}
+    listing = "all" if description is None else "listed"
+    return Dataset(frame, listing, name=Path(path).name, metadata=metadata, description=description), violations
 
 
 Data = Dataset | pd.DataFrame | str | Path | list[Any] | tuple[Any, ...]
@@ -207,20 +207,20 @@ def merge_datasets(parts: list[Dataset]) -> Dataset:
         listed = ", ".join(f"{name} is {candidates!r}" for candidates, name in lists.items())
         raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
-    described = common_kernel(parts)
+    description = common_kernel(parts)
     for column in SIZE_COLUMNS:
         if column in frame:  # a part without the family does not have the column
             frame[column] = frame[column].fillna(0).astype("int64")
-    key = problems.key_columns(frame, described and FAMILIES.from_description(described))
+    key = problems.key_columns(frame, description and FAMILIES.from_description(description))
     keyed = frame.assign(gpu=problems.device_names(frame))
     frame = frame[~keyed.duplicated(key, keep="last")].reset_index(drop=True)
     tables = [part.kernels for part in parts if part.kernels is not None]
     kernels = pd.concat(tables, ignore_index=True) if tables else None
     metadata: dict[str, Any] = {"parts": [{"name": part.name, **part.metadata} for part in parts]}
-    if described is not None:
-        metadata["kernel"] = described.to_dict()
+    if description is not None:
+        metadata["kernel"] = description.to_dict()
     name = "+".join(part.name for part in parts)
-    return Dataset(frame, parts[0].candidates, name, metadata, kernels, described=described)
+    return Dataset(frame, parts[0].candidates, name, metadata, kernels, description=description)
 
 
 def common_kernel(parts: Sequence[Dataset]) -> Description | None:
@@ -228,19 +228,19 @@ def common_kernel(parts: Sequence[Dataset]) -> Description | None:
 
     Raises `InputError` if the parts have several kernels.
     """
-    described = [part.described for part in parts if part.described is not None]
-    if not described:
+    kernels = [part.description for part in parts if part.description is not None]
+    if not kernels:
         return None
-    if len(described) < len(parts):
-        raise InputError(f"rows of the described kernel {described[0].name} and others do not merge; keep them apart")
-    return reduce(merge_descriptions, described)
+    if len(kernels) < len(parts):
+        raise InputError(f"rows of the described kernel {kernels[0].name} and others do not merge; keep them apart")
+    return reduce(merge_descriptions, kernels)
 
 
 def summarise_dataset(data: Dataset) -> list[dict[str, object]]:
     """Return a record per family, device and setting: counts of rows, ok rows, problems, shapes, evaluated."""
     records = []
-    table = data.frame if data.described else problems.fastest_solver(data.frame)
-    for family in problems.families_of(table, data.own):
+    table = data.frame if data.description else problems.fastest_solver(data.frame)
+    for family in problems.families_of(table, data.described_family):
         frame = table[problems.family_rows(table, family)].reset_index(drop=True)
         evaluated = problems.evaluation_rows(frame, family, data.candidates)
         problem = problems.problem_codes(frame, family)
@@ -273,7 +273,7 @@ def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
     Raises `InputError` for another ``candidate``, and if the table has no column of solvers.
     """
     check_choice("candidate", candidate, ("algorithm", "solver"))
-    if candidate == "algorithm" and data.described is None:  # a described kernel's candidates are its configurations
+    if candidate == "algorithm" and data.description is None:  # a described kernel's candidates are its configurations
         return problems.fastest_solver(data.frame)
     if "solver" not in data.frame:
         raise InputError("candidate solver needs a `solver` column, which this table lacks; use algorithm")

@@ -209,7 +209,7 @@ def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Comp
     """
     chosen = CompareOptions(**options)
     classes = chosen.classes
-    main, *others = (as_dataset(each, chosen.described) for each in (data, *also_train))
+    main, *others = (as_dataset(each, chosen.description_or_columns) for each in (data, *also_train))
     all_runs, refused = _family_runs(main, others, chosen)
     workers = (
         1 if chosen.device != "cpu" else workers_for(max(family_runs.fits for family_runs in all_runs))

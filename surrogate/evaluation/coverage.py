@@ -18,8 +18,8 @@ from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, pick_by_heuristic, pick_by_times
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths
-from surrogate.uncertainty.intervals import UnmeasuredGpu, probability_best
-from surrogate.uncertainty.unmeasured_gpu import held_out_gpu_errors, kinds_of
+from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, probability_best
+from surrogate.uncertainty.unmeasured_gpu import groups_of, held_out_gpu_errors
 
 DIGITS = 6
 """Significant digits of a model card."""
@@ -122,14 +122,14 @@ def held_out_gpu_coverage(
     """
     scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & setting_was_trained)
     rows, predicted_us = rows.take(scored), predicted_us[scored]
-    device, kinds = device_names(rows.frame), kinds_of(rows)
+    device, groups = device_names(rows.frame), groups_of(rows)
     half_width = np.full(len(rows), np.nan)
     for name in set(device) if len(set(device)) > 1 else ():
         own = device == name
-        others = UnmeasuredGpu(
+        others = UnmeasuredGpuErrors(
             held_out_gpu_errors(rows.take(~own), predicted_us[~own], setting_was_trained[scored][~own])
         )
-        half_width[own] = others.half_widths(kinds[own])
+        half_width[own] = others.half_widths(groups[own])
     return json_value(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 
 

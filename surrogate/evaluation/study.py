@@ -298,7 +298,7 @@ def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> 
     stored = stored_settings(cls)
     if not stored:
         raise InputError(f"{options.model} has no settings to tune; tune another model, such as {DEFAULT_MODEL}")
-    rows = rows_of(model_frame(data, options.candidate), data.own, data.devices)
+    rows = rows_of(model_frame(data, options.candidate), data.described_family, data.devices)
     folds = InnerFolds.of(rows, options.seed)
     folds.require(options.objective)
     if not folds.can_hold_out:

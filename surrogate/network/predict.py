@@ -199,8 +199,8 @@ class Predictors:
         """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""
         if floors := [problem for problem, answer in answers.items() if answer.source == FLOOR]:
             yield f"{floor_note(floors)}; `seer serving` takes other frameworks' kernels instead"
-        part = self.algorithm_predictor.bundle.parts.get(DEFAULT_FAMILY) if self.algorithm_predictor else None
-        measured = {key.values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
+        part = self.algorithm_predictor.bundle.family_models.get(DEFAULT_FAMILY) if self.algorithm_predictor else None
+        measured = {key.setting_values for key in part.domain.settings if key.gpu == self.gpu.name} if part else set()
         others = {_setting(run) for run in selections if run in answers and answers[run].source in FALLBACK_SOURCES}
         if measured and others:
             own, other = (", ".join(sorted(map(" ".join, settings))) for settings in (measured, others))
@@ -379,7 +379,7 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
     if library in FRAMEWORKS and library not in (frameworks := frameworks_on(device)):
         raise InputError(f"{library} does not run on {device.name}; give --library {' or '.join(frameworks)}")
     algorithms = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
-    part = algorithms.bundle.parts.get(DEFAULT_FAMILY)  # None if the GPU's convolutions were never measured
+    part = algorithms.bundle.family_models.get(DEFAULT_FAMILY)  # None if the GPU's convolutions were never measured
     paper = cast("SeerPaper", part.model) if part and part.fitted.name == "seer-paper" else None
     return Predictors(device, algorithms, load_operators(device.name, library), paper)
 

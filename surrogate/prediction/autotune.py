@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
-from surrogate.prediction.predictor import Predictor, limited
+from surrogate.prediction.predictor import Predictor, with_limits
 from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
-from surrogate.prediction.sources.source import CandidateSetting
+from surrogate.prediction.sources.source import LibraryCandidate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ _log = logging.getLogger("surrogate")
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class StoredMeasurement:
     """The result of one measurement; ``time_us`` is the median of the repeats, or None if the algorithm did not run."""
 
     status: str
@@ -61,7 +61,7 @@ class Tuning:
         return cls(measured.status, time_us, workspace_bytes, deterministic, reason=measured.reason)
 
 
-class TuningCache:
+class MeasurementCache:
     """Stored measurements by device, problem and algorithm; they are in memory if ``path`` is None.
 
     If the file cannot be used, one warning is logged and the measurements stay in memory.
@@ -89,7 +89,7 @@ class TuningCache:
         )
         self._open(":memory:")
 
-    def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, Tuning]:
+    def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, StoredMeasurement]:
         """Return algorithm → stored measurement on this device and problem; other processes may have written it."""
         key = canonical(device.gpu), device.library, device.library_version, setting_line(problem)
         try:
@@ -98,14 +98,14 @@ class TuningCache:
             self._give_up(error)
             return {}
         return {
-            algorithm: Tuning(status, time_us, workspace, None if bits is None else bool(bits), reason=reason)
+            algorithm: StoredMeasurement(status, time_us, workspace, None if bits is None else bool(bits), reason)
             for algorithm, status, time_us, workspace, bits, reason in rows
         }
 
-    def put(self, device: "DeviceInfo", problem: AnyProblem, algorithm: str, tuning: Tuning) -> None:
+    def put(self, device: "DeviceInfo", problem: AnyProblem, algorithm: str, measurement: StoredMeasurement) -> None:
         """Store one measurement. It replaces an older one of the same key."""
         key = canonical(device.gpu), device.library, device.library_version
-        row = (*key, setting_line(problem), algorithm, *astuple(tuning))
+        row = (*key, setting_line(problem), algorithm, *astuple(measurement))
         statement = f"INSERT OR REPLACE INTO tunings VALUES ({', '.join('?' * len(row))})"
         try:
             self._connection.execute(statement, row)
@@ -209,7 +209,7 @@ def autotune(
     predictor: Predictor | None = None,
     workspace_limit: int | str | None = None,
     deterministic: bool = False,
-    cache: TuningCache | str | Path | None = None,
+    cache: MeasurementCache | str | Path | None = None,
 ) -> AutotuneResult:
     """Measure the ``k`` candidates with the shortest predicted times and return the fastest.
 
@@ -252,13 +252,13 @@ def autotune(
     opened = open_device(device) if isinstance(device, str) else device
     try:
         info = opened.device_info()
-        tuning_cache = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
+        measurement_cache = cache if isinstance(cache, MeasurementCache) else MeasurementCache(cache or default_path())
         ranking = (predictor or _shipped(info)).select(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
         )
         _check_device(ranking, info)
-        tried, cost_ms = _search(
-            problem, opened, info, cache=tuning_cache, limits=limits, ranking=ranking.candidates, k=k
+        tried, cost_ms = _measure_candidates(
+            problem, opened, info, cache=measurement_cache, limits=limits, ranking=ranking.candidates, k=k
         )
     except DeviceLostError as error:
         raise InputError(
@@ -282,12 +282,12 @@ def autotune(
     )
 
 
-def _search(
+def _measure_candidates(
     problem: Any,
     device: "Device",
     info: "DeviceInfo",
     *,
-    cache: TuningCache,
+    cache: MeasurementCache,
     limits: Limits,
     ranking: Sequence[Ranked],
     k: int,
@@ -299,7 +299,7 @@ def _search(
     """
     from surrogate.collect.device import DeviceLostError, RepeatPolicy
 
-    tunings = cache.get(info, problem)
+    stored = cache.get(info, problem)
     offered = set(device.candidates(problem))
     tried: list[Attempt] = []
     cost_ms = 0.0
@@ -308,36 +308,36 @@ def _search(
     for name, predicted_us in predicted.items():
         if sum(attempt.measured_us is not None for attempt in tried) == k:
             break
-        if name in tunings:
-            tried.append(_attempt(name, predicted_us, tunings.pop(name), limits, cached=True))
+        if name in stored:
+            tried.append(_attempt(name, predicted_us, stored.pop(name), limits, cached=True))
         elif name not in offered:
             tried.append(Attempt(name, predicted_us, reason=f"{info.library} offers no such algorithm here"))
         else:
             began = time.perf_counter()
             try:
-                tuning = Tuning.of(device.measure(problem, name, RepeatPolicy()))
+                measurement = StoredMeasurement.of(device.measure(problem, name, RepeatPolicy()))
                 lost = False
             except DeviceLostError as error:
                 if lost:
                     raise
-                tuning = Tuning("failed", reason=f"the device was lost ({error})")
+                measurement = StoredMeasurement("failed", reason=f"the device was lost ({error})")
                 lost = True
             cost_ms += 1e3 * (time.perf_counter() - began)
-            if tuning.status != "failed":  # a failure may not happen again
-                cache.put(info, problem, name, tuning)
-            tried.append(_attempt(name, predicted_us, tuning, limits, cached=False))
-    cached = [_attempt(name, predicted.get(name), tuning, limits, cached=True) for name, tuning in tunings.items()]
+            if measurement.status != "failed":  # a failure may not happen again
+                cache.put(info, problem, name, measurement)
+            tried.append(_attempt(name, predicted_us, measurement, limits, cached=False))
+    cached = [_attempt(name, predicted.get(name), each, limits, cached=True) for name, each in stored.items()]
     return [*tried, *(attempt for attempt in cached if attempt.measured_us is not None)], cost_ms
 
 
-def _attempt(name: str, predicted_us: float | None, tuning: Tuning, limits: Limits, *, cached: bool) -> Attempt:
+def _attempt(name: str, predicted_us: float | None, stored: StoredMeasurement, limits: Limits, cached: bool) -> Attempt:
     """Return the attempt, with the reason if the algorithm did not run or the limits refuse it."""
-    if tuning.time_us is None:
-        reason = tuning.reason or tuning.status
+    if stored.time_us is None:
+        reason = stored.reason or stored.status
     else:
-        reason = limits.refusal(tuning.workspace_bytes, tuning.deterministic) or ""
-    time_us = None if reason else tuning.time_us
-    workspace_bytes, deterministic = tuning.workspace_bytes, tuning.deterministic
+        reason = limits.refusal(stored.workspace_bytes, stored.deterministic) or ""
+    time_us = None if reason else stored.time_us
+    workspace_bytes, deterministic = stored.workspace_bytes, stored.deterministic
     return Attempt(
         name, predicted_us, time_us, reason, cached=cached, workspace_bytes=workspace_bytes, deterministic=deterministic
     )
@@ -358,7 +358,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     ranked = {estimate.candidate.algorithm for estimate in remaining}
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     added = [
-        _measured_estimate(Estimate.around(CandidateSetting("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
+        _measured_estimate(Estimate.around(LibraryCandidate("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
         for name, attempt in ran.items()
         if name not in ranked and attempt.workspace_bytes is not None
     ]
@@ -373,7 +373,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     measured_first = measured_first and all(quickest_us <= e.upper_us for e in allowed)
     merged.sort(key=lambda estimate: (measured_first and estimate.source != MEASURED, estimate.time_us))
     excluded = tuple(Excluded(name, reason) for name, reason in reasons.items())
-    return limited(replace(selection, estimates=tuple(merged), excluded=excluded), limits)
+    return with_limits(replace(selection, estimates=tuple(merged), excluded=excluded), limits)
 
 
 def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estimate:

@@ -65,20 +65,20 @@ def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress |
     """
     bundle = as_bundle(bundle)
     data = as_dataset(data, bundle.kernel)
-    if bundle.described is not None and bundle.kernel is not None:
-        return _retrained(bundle, bundle.described, data, seed=seed, progress=progress)
+    if bundle.described_family is not None and bundle.kernel is not None:
+        return _retrained(bundle, bundle.described_family, data, seed=seed, progress=progress)
     step = progress or (lambda done, total, text: None)
     devices = {**bundle.devices, **data.devices}
-    parts = dict(bundle.parts)
+    family_models = dict(bundle.family_models)
     card = dict(bundle.card.get("calibration", {}))
     for family, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
-        check_libraries(bundle.part(family), rows, data.name)
+        check_libraries(bundle.family_model(family), rows, data.name)
         extended = replace(bundle, devices=devices)
-        parts[family.name], records = _calibrated_family(extended, rows, name=data.name, seed=seed, step=step)
+        family_models[family.name], records = _calibrated_family(extended, rows, name=data.name, seed=seed, step=step)
         for device, row in records.items():
-            card[device if family.name == next(iter(bundle.parts)) else f"{device} {family.name}"] = row
+            card[device if family.name == next(iter(bundle.family_models)) else f"{device} {family.name}"] = row
     card = {**bundle.card, "calibration": card}
-    return Bundle(parts, bundle.candidate, call_costs=bundle.call_costs, devices=devices, card=card)
+    return Bundle(family_models, bundle.candidate, call_costs=bundle.call_costs, devices=devices, card=card)
 
 
 def _retrained(
@@ -89,7 +89,7 @@ def _retrained(
     The errors before and after are measured on the new rows. Each half of them is predicted by a fit with the other
     half.
     """
-    model = bundle.parts[family.name].model
+    model = bundle.family_models[family.name].model
     if not isinstance(model, Configurations):
         raise InputError(
             f"a bundle of {family.name} by {model.name} cannot be calibrated; train a bundle with more rows"
@@ -98,14 +98,14 @@ def _retrained(
     both = merge_datasets([replace(trained, candidates=data.candidates), data])
     retrained = train(both, model=model.name, seed=seed, progress=progress)
     # The new rows, and their times by the old and the new model.
-    rows = rows_of(data.frame, both.own, data.devices)
-    old = rows_of(trained.frame, both.own)
+    rows = rows_of(data.frame, both.described_family, data.devices)
+    old = rows_of(trained.frame, both.described_family)
     new = np.flatnonzero(rows.ok & ~np.isin(_keys(rows), _keys(old)))
     half = np.random.default_rng(seed).permutation(len(new)) % 2
     holdout_us = np.full(len(rows), np.nan)
     for number in (0, 1) if len(new) > 1 else ():
         frame = pd.concat([old.frame, rows.frame.iloc[new[half != number]]], ignore_index=True)
-        inside = rows_of(frame, both.own, data.devices)
+        inside = rows_of(frame, both.described_family, data.devices)
         outside = new[half == number]
         holdout_us[outside] = Configurations(random_state=seed).fit(inside).predict(rows.take(outside))
     before_us = model.predict(rows)
@@ -134,7 +134,7 @@ def _calibrated_family(
 ) -> tuple[FamilyModel, dict[str, dict[str, object]]]:
     """Return the calibrated model of a family, and GPU → record of its measurements and errors."""
     # If a GPU was calibrated before, its old correction is replaced; the new one is fitted to the uncalibrated model.
-    family_model = bundle.part(rows.family)
+    family_model = bundle.family_model(rows.family)
     old_corrections = family_model.model.corrections if isinstance(family_model.model, Calibrated) else {}
     uncalibrated = _with_new_rows(family_model, rows)
     uncalibrated_us = _times_of(bundle, uncalibrated, rows)
@@ -192,7 +192,7 @@ def _with_new_rows(family_model: FamilyModel, rows: Rows) -> FamilyModel:
 
 def _times_of(bundle: Bundle, family_model: FamilyModel, rows: Rows) -> np.ndarray:
     """Return the times of ``rows`` in µs, (rows,), by the bundle with this model of their family."""
-    resolver = Resolver(replace(bundle, parts={**bundle.parts, rows.family.name: family_model}))
+    resolver = Resolver(replace(bundle, family_models={**bundle.family_models, rows.family.name: family_model}))
     return predict_table(resolver, rows.frame, Defaults()).predicted_us
 
 

@@ -47,8 +47,8 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
     frame = model_frame(data, bundle.candidate)
     resolver = Resolver(replace(bundle, devices={**bundle.devices, **data.devices}))
     records = []
-    for family, (_, rows) in rows_by_family(frame, resolver.bundle.devices, data.own).items():
-        family_model = bundle.part(family)
+    for family, (_, rows) in rows_by_family(frame, resolver.bundle.devices, data.described_family).items():
+        family_model = bundle.family_model(family)
         check_libraries(family_model, rows, data.name)
         names = sorted(key.name for key in family_model.candidates)
         predicted = trained_answers(resolver, rows, np.isin(rows.candidate.astype(str), names))

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.problem_list import ListedProblem
 from surrogate.features.algorithms import algorithm
-from surrogate.features.conv import Conv
+from surrogate.features.conv import SETTINGS, Conv
 from surrogate.features.description import Value
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
-from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
@@ -29,9 +29,8 @@ from surrogate.report.tables import template
 KIND = "seer-picks"
 SCHEMA = 1
 """Version of the JSON layout. History: 1, the first."""
-CHOICES = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
-"""Field of a C key → its values; the header's enumerators number them in this order."""
-FIELDS = (*SIZE_COLUMNS, *CHOICES)
+FIELDS = (*SIZE_COLUMNS, *SETTINGS)
+"""Fields of a C key. The header's enumerators number the values of a setting in the order of `SETTINGS`."""
 IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
 """Direction → its name inside algorithm names in MIOpen's find-db."""
 EMPTY = "no problem has a pick within the limits; the table would be empty"
@@ -168,7 +167,7 @@ def picks_for(
     return Picks(
         selections,
         limits,
-        bundle.parts[family].fitted.name,
+        bundle.family_models[family].fitted.name,
         data=data.get("name", "unnamed data"),
         candidate=bundle.candidate,
         bundle=name,
@@ -350,7 +349,7 @@ def c_header(picks: Picks) -> str:
             name=f"seer_{_identifier(picks.selections[0].gpu)}{family_suffix}",
             family="" if is_conv else family.name,
             comment=map(_comment_text, picks.provenance),
-            choices=CHOICES if is_conv else {},
+            choices=SETTINGS if is_conv else {},
             numbers=FIELDS if is_conv else [*map(_c_name, family.size_names)],
             texts=() if is_conv else [*map(_c_name, family.setting_names)],
             parameters={_c_name(name): _c_type(values) for name, values in parameters.items()},
@@ -378,7 +377,7 @@ def _names_and_parameters(selection: Selection, parameters: Mapping[str, Sequenc
 
 
 def _conv_key(conv: Conv) -> tuple[int, ...]:
-    return (*conv.sizes, *(values.index(getattr(conv, field)) for field, values in CHOICES.items()))
+    return (*conv.sizes, *(values.index(getattr(conv, field)) for field, values in SETTINGS.items()))
 
 
 def _c_row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) -> str:

@@ -118,8 +118,8 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     than 1, and if the form is ``triton`` and the family has no configurations.
     """
     family = picks.family
-    described = isinstance(family, DescribedFamily)
-    if form == "triton" and not described:
+    is_described = isinstance(family, DescribedFamily)
+    if form == "triton" and not is_described:
         raise InputError(f"triton holds configurations of a described kernel, and {family.name} has none; use python")
     if top < 1:
         raise InputError(f"top is {top}; give 1 or more configurations per leaf")
@@ -143,7 +143,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         notes=first.notes,
         folds=decision_tree.FOLDS,
         lists=lists,
-        where=first.gpu if described else f"{first.gpu}, {picks.releases}",
+        where=first.gpu if is_described else f"{first.gpu}, {picks.releases}",
         measured=sum(each.estimates[0].source == MEASURED for each in picks.feasible),
         problems=len(function.cost),
         left_out=len(picks.selections) - len(function.cost),
@@ -153,7 +153,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         bundle_slowdown=bundle_figures.get(family.primary, {}).get("slowdown_macro"),
         gpu=first.gpu,
         name="configs" if lists else "select",
-        doc=f"The {returns if described else '(library, algorithm) to run'}.",
+        doc=f"The {returns if is_described else '(library, algorithm) to run'}.",
         sizes=[argument(name) + default for name, default in absent.items()],
         texts=[f"{name}={values[0]}" for name, values in settings.items()],
         followers={argument(size.name): argument(size.follows) for size in sizes if size.follows},

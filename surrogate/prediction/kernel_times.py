@@ -168,14 +168,14 @@ class KernelTimes:
         evidence: list[tuple[FallbackRank, Question]] = []
         for index, fallback in enumerate(problem.fallbacks()):
             family = family_of(fallback)
-            if family.name not in self._resolver.bundle.parts:
+            if family.name not in self._resolver.bundle.family_models:
                 continue
             measured = self._resolver.in_measured_type(
                 Question(family, target.name, family.setting_of(fallback), self._library)
             )
-            family_model = self._resolver.bundle.part(family, target.name, measured.values)
+            family_model = self._resolver.bundle.family_model(family, target.name, measured.setting_values)
             for library in family_model.domain.libraries if self._library is None else [self._library]:
-                reference = family_model.domain.reference_key(library, measured.values)
+                reference = family_model.domain.reference_key(library, measured.setting_values)
                 rows = family_model.row_counts.get(reference, 0)
                 gpu_rows = family_model.row_counts.get(reference._replace(gpu=target.name), 0)
                 if rows:

@@ -25,7 +25,7 @@ MAX_ANSWERS = 100_000
 """Maximum number of answers that a predictor keeps. An answer takes about 2 KB."""
 
 
-class Place(NamedTuple):
+class LibraryRequest(NamedTuple):
     """The library and version of a question. None means every library, and each one's newest version."""
 
     library: str | None = None
@@ -91,11 +91,11 @@ class Predictor:
         If the settings do not hold the math type, it is PyTorch's default on the GPU. Raises `InputError` for a setting
         that the problem does not have.
         """
-        described = self.bundle.described
-        if described and isinstance(problem, DescribedProblem):
-            problem = described.as_own(problem)
+        family = self.bundle.described_family
+        if family and isinstance(problem, DescribedProblem):
+            problem = family.as_own(problem)
         if isinstance(problem, str):
-            parsed = parse_problem(described.full_text(problem) if described else problem, described, **settings)
+            parsed = parse_problem(family.full_text(problem) if family else problem, family, **settings)
         elif settings:
             if unknown := [name for name in settings if not hasattr(problem, name)]:
                 raise InputError(f"{', '.join(unknown)} is not a setting of {problem.kind}; leave it out")
@@ -156,8 +156,8 @@ class Predictor:
         if isinstance(problem, str) or is_problem(problem):
             key = (problem, algorithm, library_version, library, *settings.items())
             if (answer := self._answers.get(key)) is None:
-                place = Place(library or self._library, library_version)
-                answer = self._remember(key, self._predict_one(self.read(problem, **settings), algorithm, place))
+                request = LibraryRequest(library or self._library, library_version)
+                answer = self._remember(key, self._predict_one(self.read(problem, **settings), algorithm, request))
             return answer
         if _is_list(problem):
             return [
@@ -214,15 +214,15 @@ class Predictor:
             limits = Limits.of(workspace_limit, deterministic, top)
             if _is_list(problem):
                 listed = [self.read(each, **settings) for each in problem]
-                return self._select(listed, limits, Place(library or self._library, library_version))
+                return self._select(listed, limits, LibraryRequest(library or self._library, library_version))
             self._check_names(problem)
             selections = self._select_table(problem, limits, self._defaults(library, library_version, settings))
             return selections[0] if _is_one(problem) else selections
         key = (problem, workspace_limit, deterministic, top, library_version, library, *settings.items())
         if (answer := self._answers.get(key)) is None:
             limits = Limits.of(workspace_limit, deterministic, top)
-            place = Place(library or self._library, library_version)
-            answer = self._remember(key, self._select([self.read(problem, **settings)], limits, place)[0])
+            request = LibraryRequest(library or self._library, library_version)
+            answer = self._remember(key, self._select([self.read(problem, **settings)], limits, request)[0])
         return answer
 
     def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
@@ -231,7 +231,7 @@ class Predictor:
 
     def _check_names(self, table: object) -> None:
         """Raise `InputError` if a mapping of one problem has a name that the described kernel does not have."""
-        family = self.bundle.described
+        family = self.bundle.described_family
         if family is None or not _is_one(table):
             return
         names = (*family.size_names, *family.setting_names)
@@ -245,19 +245,19 @@ class Predictor:
         values = {name: setting(name, value) for name, value in settings.items()}
         return Defaults(self.gpu, library or self._library, library_version, values)
 
-    def _select(self, problems: Sequence[AnyProblem], limits: Limits, place: Place) -> list[Selection]:
+    def _select(self, problems: Sequence[AnyProblem], limits: Limits, request: LibraryRequest) -> list[Selection]:
         answers: dict[AnyProblem, Selection] = {}
         new: dict[Question, list[AnyProblem]] = {}
         for problem in dict.fromkeys(problems):
-            if (answer := self._answers.get((problem, limits, place))) is not None:
+            if (answer := self._answers.get((problem, limits, request))) is not None:
                 answers[problem] = answer
             else:
-                new.setdefault(self._question(problem, place), []).append(problem)
+                new.setdefault(self._question(problem, request), []).append(problem)
         for question, group in new.items():
             ranker = self._resolver.ranker(question)
             for problem, ranking in zip(group, ranker.rank_many(group), strict=True):
                 selection = _selection(ranker, problem, ranking, limits)
-                answers[problem] = self._remember((problem, limits, place), selection)
+                answers[problem] = self._remember((problem, limits, request), selection)
         return [answers[problem] for problem in problems]
 
     def _select_table(self, table: object, limits: Limits, defaults: "Defaults") -> list[Selection]:
@@ -270,7 +270,7 @@ class Predictor:
             gpu, library, version = (name or None for name in where)
             predictor = self if gpu in (None, self.gpu) else Predictor(self.bundle, gpu=gpu)
             problems = [problem for problem, other in listed if other == where]
-            selections = predictor._select(problems, limits, Place(library, version))
+            selections = predictor._select(problems, limits, LibraryRequest(library, version))
             answers.update(zip(((problem, where) for problem in problems), selections, strict=True))
         return [answers[key] for key in listed]
 
@@ -294,15 +294,15 @@ class Predictor:
         self._answers[key] = answer
         return answer
 
-    def _question(self, problem: AnyProblem, place: Place, requested: tuple[str, ...] = ()) -> Question:
+    def _question(self, problem: AnyProblem, request: LibraryRequest, requested: tuple[str, ...] = ()) -> Question:
         family = family_of(problem)
-        return Question(family, self.target.name, family.setting_of(problem), *place, requested)
+        return Question(family, self.target.name, family.setting_of(problem), *request, requested)
 
-    def _predict_one(self, problem: AnyProblem, algorithm: str | None, place: Place) -> Prediction:
-        ranker = self._resolver.ranker(self._question(problem, place, () if algorithm is None else (algorithm,)))
+    def _predict_one(self, problem: AnyProblem, algorithm: str | None, request: LibraryRequest) -> Prediction:
+        ranker = self._resolver.ranker(self._question(problem, request, () if algorithm is None else (algorithm,)))
         if algorithm is not None:
             return _algorithm_prediction(ranker, problem, algorithm)
-        return _fastest_prediction(ranker, self._select([problem], Limits(), place)[0])
+        return _fastest_prediction(ranker, self._select([problem], Limits(), request)[0])
 
 
 def _predictor(bundle: Bundle, gpu: str | None, library: str | None) -> Predictor:
@@ -321,7 +321,7 @@ def _is_one(table: object) -> TypeGuard[Mapping[object, object]]:
 
 def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
     """Return the selection of a ranking within the limits."""
-    estimates, refused = within(problem, ranking.estimates, limits)
+    estimates, refused = split_by_limits(problem, ranking.estimates, limits)
     pick = (estimates or ranking.estimates or [None])[0]
     reason = None
     if pick is None or not pick.in_domain:
@@ -341,7 +341,7 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
     )
 
 
-def within(
+def split_by_limits(
     problem: AnyProblem, estimates: Iterable[Estimate], limits: Limits
 ) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
     """Return the estimates that the limits allow, in order, and the others with the reason.
@@ -360,9 +360,9 @@ def within(
     return tuple(estimate for estimate, reason in pairs if reason is None), refused
 
 
-def limited(selection: Selection, limits: Limits) -> Selection:
+def with_limits(selection: Selection, limits: Limits) -> Selection:
     """Return a selection within ``limits``; the other candidates are excluded with the reason."""
-    allowed, refused = within(selection.problem, selection.estimates, limits)
+    allowed, refused = split_by_limits(selection.problem, selection.estimates, limits)
     return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
 
 
@@ -388,17 +388,17 @@ def _prediction(
     ranker: Ranker, problem: AnyProblem, estimate: Estimate, *, reason: str | None, refusal: str | None
 ) -> Prediction:
     candidate = estimate.candidate
-    described = isinstance(problem, DescribedProblem)
+    is_described = isinstance(problem, DescribedProblem)
     return Prediction(
         problem=problem,
         gpu=ranker.setting.gpu,
         library=candidate.library,
         library_version=dict(ranker.setting.versions)[candidate.library],
-        algorithm=candidate.name if described else candidate.algorithm,
+        algorithm=candidate.name if is_described else candidate.algorithm,
         time_us=estimate.time_us,
         lower_us=estimate.lower_us,
         upper_us=estimate.upper_us,
-        workspace_bytes=None if described else estimate.workspace_bytes,
+        workspace_bytes=None if is_described else estimate.workspace_bytes,
         source=estimate.source,
         in_domain=estimate.in_domain,
         reason=refusal or reason,

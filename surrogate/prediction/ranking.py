@@ -16,7 +16,7 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, ROOFLINE, Estimate, Excluded
-from surrogate.prediction.sources.source import CandidateSetting, Setting, Source, Times
+from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
 from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape_hash
 from surrogate.uncertainty.intervals import Widths
@@ -106,7 +106,7 @@ class Ranker:
 
     Attributes
     ----------
-    candidates : tuple of CandidateSetting
+    candidates : tuple of LibraryCandidate
         Candidates of all libraries of the setting.
     choosable : array of int
         Positions of the candidates that can be chosen.
@@ -122,8 +122,8 @@ class Ranker:
         Library → caveats of all its answers.
     """
 
-    setting: Setting
-    candidates: tuple[CandidateSetting, ...]
+    setting: QuerySetting
+    candidates: tuple[LibraryCandidate, ...]
     choosable: np.ndarray
     source: Source
     rules: SupportRules
@@ -139,10 +139,10 @@ class Ranker:
     def rank(self, problem: AnyProblem) -> Ranking:
         """Return the ranking of the candidates that the library is expected to run on a problem."""
         reasons = self.rules.of(problem)
-        index = self.accepted(reasons)
+        candidate_of_row = self.accepted(reasons)
         sizes = np.array([self.setting.family.sizes_of(problem)])
-        times = self.source.one(problem, index) if len(index) else Times(np.empty(0), np.empty(0))
-        rows = self.rows(sizes, np.zeros(len(index), dtype=np.int64), index, times)
+        times = self.source.one(problem, candidate_of_row) if len(candidate_of_row) else Times(np.empty(0), np.empty(0))
+        rows = self.rows(sizes, np.zeros(len(candidate_of_row), dtype=np.int64), candidate_of_row, times)
         return self._ranking(problem, reasons, rows, rows.ranked())
 
     def rank_many(self, problems: Sequence[AnyProblem]) -> list[Ranking]:
@@ -165,43 +165,48 @@ class Ranker:
         """Return the positions of the candidates that can be chosen and that no rule refuses."""
         return np.array([i for i in self.choosable.tolist() if reasons[i] is None], dtype=np.int64)
 
-    def answers(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> AnswerRows:
-        """Return the answers of candidate ``index[i]`` on problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
-        return self.rows(sizes, problem, index, self.source.times(sizes, problem, index))
+    def answers(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> AnswerRows:
+        """Return the answers in row i for a candidate and a problem, by position; ``sizes`` is (problems, sizes)."""
+        times = self.source.times(sizes, problem_of_row, candidate_of_row)
+        return self.rows(sizes, problem_of_row, candidate_of_row, times)
 
-    def rows(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, times: Times) -> AnswerRows:
+    def rows(
+        self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray, times: Times
+    ) -> AnswerRows:
         """Return the answers for the source's ``times``, with intervals, floors and rooflines."""
         time_us, evidence = times.time_us, self.evidence
-        source = evidence.source[index]
+        source = evidence.source[candidate_of_row]
         # 1. Half widths: base × factor for the distance × factor for the time + extrapolation width. All candidates of
         #    a library have the same distance.
         distance, inside, extrapolation = self._distances(sizes)
-        library = self.library_of[index]
-        factor = self.widths.distance.at(distance)[library, problem] * self.widths.time_us.at(time_us)
-        half = evidence.half_width[index] * np.where(evidence.is_fixed[index], 1.0, factor) + extrapolation[problem]
+        library = self.library_of[candidate_of_row]
+        factor = self.widths.distance.at(distance)[library, problem_of_row] * self.widths.time_us.at(time_us)
+        half = evidence.half_width[candidate_of_row] * np.where(evidence.is_fixed[candidate_of_row], 1.0, factor)
+        half += extrapolation[problem_of_row]
         if times.measured is not None:
             half[times.measured] = MEASURED_HALF_WIDTH
             source[times.measured] = MEASURED
         # 2. A candidate without a time from the source gets its roofline time.
         unknown = np.flatnonzero(~((time_us > 0.0) & (time_us < inf)))
         if len(unknown):
-            time_us = self._with_rooflines(time_us, unknown, sizes=sizes, problem=problem, index=index)
+            of_unknown = problem_of_row[unknown], candidate_of_row[unknown]
+            time_us = self._with_rooflines(time_us, unknown, sizes, *of_unknown)
             source[unknown] = ROOFLINE
             half[unknown] = ROOFLINE_HALF_WIDTH
         # 3. A time below the harness's floor is only an upper bound: the interval is widened up to the floor.
-        floor_us = evidence.floor_us[index]
+        floor_us = evidence.floor_us[candidate_of_row]
         at_floor = np.flatnonzero(time_us <= floor_us)
         if len(at_floor):
             source[at_floor] = FLOOR
             half[at_floor] = np.maximum(half[at_floor], np.log(floor_us[at_floor] / time_us[at_floor]))
         # 4. The interval; its lower end is no shorter than the GPU's peak allows.
         spread = np.exp(half)
-        lower_us = np.minimum(time_us, np.maximum(time_us / spread, self._min_us(sizes)[problem]))
-        in_domain = inside[library, problem] & evidence.is_inside[index]
+        lower_us = np.minimum(time_us, np.maximum(time_us / spread, self._min_us(sizes)[problem_of_row]))
+        in_domain = inside[library, problem_of_row] & evidence.is_inside[candidate_of_row]
         in_domain[at_floor] = False
         return AnswerRows(
-            problem=problem,
-            candidate=index,
+            problem=problem_of_row,
+            candidate=candidate_of_row,
             time_us=time_us,
             lower_us=lower_us,
             upper_us=time_us * spread,
@@ -209,7 +214,7 @@ class Ranker:
             workspace_bytes=times.workspace_bytes.astype(np.int64),
             source=source,
             in_domain=in_domain,
-            fails=np.zeros(len(index), dtype=bool) if times.fails is None else times.fails,
+            fails=np.zeros(len(candidate_of_row), dtype=bool) if times.fails is None else times.fails,
         )
 
     def estimate(self, problem: AnyProblem, index: Sequence[int]) -> tuple[Estimate, str | None]:
@@ -270,9 +275,9 @@ class Ranker:
         return distances, inside, extrapolation
 
     def _with_rooflines(
-        self, time_us: np.ndarray, unknown: np.ndarray, *, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+        self, time_us: np.ndarray, unknown: np.ndarray, sizes: np.ndarray, problems: np.ndarray, candidates: np.ndarray
     ) -> np.ndarray:
-        """Return the times with roofline times at the ``unknown`` positions.
+        """Return the times with roofline times at the ``unknown`` rows, of these ``problems`` and ``candidates``.
 
         Raises `InputError` if one of them is not NaN: an intact model gives no time that is zero, negative or infinite.
         """
@@ -280,7 +285,7 @@ class Ranker:
         if len(wrong):
             raise InputError(f"the bundle's model gives {wrong[0]} µs; it is damaged, train it again with `seer train`")
         filled = time_us.copy()
-        filled[unknown] = self.source.roofline_us(sizes, problem[unknown], index[unknown])
+        filled[unknown] = self.source.roofline_us(sizes, problems, candidates)
         return filled
 
     def _min_us(self, sizes: np.ndarray) -> np.ndarray:
@@ -317,7 +322,7 @@ class Ranker:
             f"algorithm {name!r} is not one of {where}; give one of: {', '.join(names)}{nearest(name, names)}"
         )
 
-    def reason(self, problem: AnyProblem, candidate: CandidateSetting, estimate: Estimate | None = None) -> str | None:
+    def reason(self, problem: AnyProblem, candidate: LibraryCandidate, estimate: Estimate | None = None) -> str | None:
         """Return why the question or the ``estimate`` is outside the training data; None if it is inside."""
         position = next(i for i, each in enumerate(self.candidates) if each is candidate)
         if reason := self.evidence.outside[position]:

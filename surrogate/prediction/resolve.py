@@ -33,7 +33,7 @@ from surrogate.prediction.sources.datasheet import (
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, SimilarGpus
-from surrogate.prediction.sources.source import CalibratedSource, CandidateSetting, Context, Mixed, Setting, Source
+from surrogate.prediction.sources.source import CalibratedSource, Context, LibraryCandidate, Mixed, QuerySetting, Source
 from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
@@ -68,7 +68,7 @@ class Question(NamedTuple):
 
     family: Family
     gpu: str
-    values: tuple[str, ...]
+    setting_values: tuple[str, ...]
     library: str | None = None
     library_version: str | None = None
     requested: tuple[str, ...] = ()
@@ -84,11 +84,11 @@ class SettingFacts(NamedTuple):
     are the analytical models that cover the setting.
     """
 
-    setting: Setting
+    setting: QuerySetting
     device: Gpu
     family_model: FamilyModel
     similar: SimilarGpus
-    choosable: Mapping[CandidateSetting, bool]
+    choosable: Mapping[LibraryCandidate, bool]
     is_measured: bool
     is_trained: bool
     unmeasured_libraries: frozenset[str]
@@ -97,14 +97,14 @@ class SettingFacts(NamedTuple):
     products: ProductModels | None = None
 
     @property
-    def supported_as(self) -> Setting:
+    def support_setting(self) -> QuerySetting:
         """The setting for support rules. An unknown version gets a name that no release has."""
         if self.is_measured_version:
             return self.setting
         return self.setting._replace(versions=tuple((name, f"{version}?") for name, version in self.setting.versions))
 
     @property
-    def is_half(self) -> bool:
+    def covers_whole_setting(self) -> bool:
         """Whether the analytical model is of half-precision convolutions; it covers the whole setting."""
         return self.convolutions is not None and self.setting.by_name["dtype"] in HALF
 
@@ -141,11 +141,11 @@ class Resolver:
         """
         key = canonical(name)
         stored = self.bundle.devices.get(name) or self.bundle.devices.get(key)
-        if stored is None and self.bundle.described:
+        if stored is None and self.bundle.described_family:
             try:
                 return replace(gpu(name), name=key)
             except InputError:
-                measured = {other for family_model in self.bundle.parts.values() for other in family_model.domain.gpus}
+                measured = self.bundle.fitted_gpus
                 others = [self.device(other) for other in measured if name not in measured]
                 return unlisted_gpu(name, [other for other in others if other.vendor])
         return replace(stored or gpu(name), name=key)
@@ -157,7 +157,7 @@ class Resolver:
         """
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
-            others = self.bundle.part(question.family, question.gpu, question.values).candidates
+            others = self.bundle.family_model(question.family, question.gpu, question.setting_values).candidates
             all_names = {key.solver or key.algorithm for key in others}
             if not any(name in all_names and not ranker.has(name) for name in question.requested):
                 return ranker
@@ -169,7 +169,7 @@ class Resolver:
         """Return the kept ranker of a question, or a new one."""
         ranker = self._rankers.get(question)
         if ranker is None:
-            ranker = self._rankers[question] = self._resolved(question)
+            ranker = self._rankers[question] = self._new_ranker(question)
             while len(self._rankers) > MAX_SETTINGS:
                 self._rankers.popitem(last=False)
         return ranker
@@ -180,7 +180,7 @@ class Resolver:
         Unmeasured versions share the ranker of the next older measured version, so that they need no memory of their
         own.
         """
-        family_model = self.bundle.part(question.family, question.gpu, question.values)
+        family_model = self.bundle.family_model(question.family, question.gpu, question.setting_values)
         libraries = family_model.domain.libraries if question.library is None else [question.library]
         measured = set().union(*map(family_model.domain.versions_of, libraries))
         if version in measured or not measured:
@@ -217,25 +217,23 @@ class Resolver:
 
         def is_measured(setting: tuple[str, ...]) -> bool:
             return any(
-                key.gpu == gpu_name and key.values == setting and library in (None, key.library)
-                for key in self.bundle.part(family, gpu_name, setting).domain.settings
+                key.gpu == gpu_name and key.setting_values == setting and library in (None, key.library)
+                for key in self.bundle.family_model(family, gpu_name, setting).domain.settings
             )
 
-        return question._replace(values=other) if is_measured(other) and not is_measured(values) else question
+        return question._replace(setting_values=other) if is_measured(other) and not is_measured(values) else question
 
     def check_library(self, name: str) -> None:
         """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
-        libraries = {
-            library for family_model in self.bundle.parts.values() for library in family_model.domain.libraries
-        }
+        libraries = set().union(*(each.domain.libraries for each in self.bundle.family_models.values()))
         check_choice("the bundle's library", name, sorted(libraries))
 
-    def _resolved(self, question: Question) -> Ranker:
+    def _new_ranker(self, question: Question) -> Ranker:
         if question.library is not None:
             self.check_library(question.library)
         if (measured := self.in_measured_type(question)) != question:
             dtype = question.family.setting_names.index("dtype")
-            note = FROM_OTHER_HALF.format(measured.values[dtype], question.values[dtype])
+            note = FROM_OTHER_HALF.format(measured.setting_values[dtype], question.setting_values[dtype])
             other = self.ranker(measured)
             return replace(other, notes={name: (*notes, note) for name, notes in other.notes.items()})
         facts = self._facts(question)
@@ -247,11 +245,11 @@ class Resolver:
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""
         family, gpu_name, values, library, _, requested, _ = question
-        family_model = self.bundle.part(family, gpu_name, values)
+        family_model = self.bundle.family_model(family, gpu_name, values)
         device = self.device(gpu_name)
         others = {name: self.device(name) for name in family_model.domain.gpus if name != gpu_name}
         similar = SimilarGpus.of(family_model, values, device, others)
-        choosable: dict[CandidateSetting, bool] = {}
+        choosable: dict[LibraryCandidate, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
         for name in _competing(family_model, values, similar, requested) if library is None else [library]:
@@ -264,10 +262,10 @@ class Resolver:
         if not choosable:
             raise failures[0]
         is_measured = any(gpu_name in family_model.domain.gpus_of(name, values) for name, _ in versions)
-        settings = {(key.library, key.values) for key in family_model.domain.settings}
+        settings = {(key.library, key.setting_values) for key in family_model.domain.settings}
         return _with_datasheet(
             SettingFacts(
-                setting=Setting(family, gpu_name, tuple(versions), values),
+                setting=QuerySetting(family, gpu_name, tuple(versions), values),
                 device=device,
                 family_model=family_model,
                 similar=similar,
@@ -301,11 +299,11 @@ class Resolver:
 
     def _unmeasured_notes(self, facts: SettingFacts, rank_note: str) -> Iterable[str]:
         """Yield the caveats of a setting that was not measured on the GPU."""
-        family_model, device = facts.family_model, facts.device
+        family_model, family, device = facts.family_model, facts.family_model.family, facts.device
         if not device.vendor:
             yield unlisted_note(device.name, family_model.domain.gpus)
-        yield family_model.unseen_gpu.note(_width_kind(facts), described=bool(family_model.family.parameter_names))
-        description = family_model.family.description if isinstance(family_model.family, DescribedFamily) else None
+        yield family_model.unmeasured_gpu.note(_width_group(facts), is_described=bool(family.parameter_names))
+        description = family.description if isinstance(family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
             yield SHARED_MEMORY_UNCHECKED
         if rank_note:
@@ -326,7 +324,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
         datasheet_models(device, setting.by_name["dtype"], setting.by_name.get("math", "")) if mechanism else None
     )
     facts = facts._replace(convolutions=convolutions)
-    if convolutions is not None and facts.is_half:
+    if convolutions is not None and facts.covers_whole_setting:
         described_first = sorted(facts.choosable, key=lambda candidate: candidate.mechanism != mechanism)
         facts = facts._replace(
             family_model=family_model if facts.is_measured else convolutions.instead_of(family_model),
@@ -352,7 +350,7 @@ def _context(facts: SettingFacts) -> Context:
     return Context(facts.setting, facts.device, candidates, formula, min_us=np.array(min_us))
 
 
-def _setting_keys(setting: Setting, candidates: Iterable[CandidateSetting]) -> list[SettingKey]:
+def _setting_keys(setting: QuerySetting, candidates: Iterable[LibraryCandidate]) -> list[SettingKey]:
     """Return each candidate's key in the training settings."""
     return [SettingKey(setting.gpu, each.library, setting.values, each.algorithm) for each in candidates]
 
@@ -363,7 +361,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     note = ""
     if facts.products is not None:
         source = AnalyticalSource.of_products(context, facts.products)
-    elif facts.convolutions is not None and facts.is_half:
+    elif facts.convolutions is not None and facts.covers_whole_setting:
         source = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
     else:
         source = model_source(context, family_model, facts.similar.donors)
@@ -371,11 +369,11 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
     if facts.unmeasured_libraries and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
-    if facts.convolutions is not None and not facts.is_half:
+    if facts.convolutions is not None and not facts.covers_whole_setting:
         analytical = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
         source = Mixed(context, analytical, source, covers=facts.covered)
     is_covered = facts.is_trained or facts.convolutions or facts.products or any(donors)
-    if not is_covered and family_model.unseen_gpu.ranking_source == intervals.AVERAGE_RANK:
+    if not is_covered and family_model.unmeasured_gpu.ranking_source == intervals.AVERAGE_RANK:
         source = _by_average_rank(facts, source)
         note = BY_AVERAGE_RANK.format(gpu=setting.gpu)
     if setting.gpu in family_model.corrections:
@@ -398,10 +396,10 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
     """Return the model's times in the order of the candidates' average rank on measured GPUs."""
     context = model.context
-    average_rank = facts.family_model.unseen_gpu.average_rank
+    mean_log_slowdowns = facts.family_model.unmeasured_gpu.mean_log_slowdowns
     keys = (key_text(Label(facts.setting.values, candidate.key)) for candidate in context.candidates)
-    costs = np.array([average_rank.get(key, np.nan) for key in keys])
-    rules = SupportRules(facts.supported_as, context.candidates, facts.family_model.support)
+    costs = np.array([mean_log_slowdowns.get(key, np.nan) for key in keys])
+    rules = SupportRules(facts.support_setting, context.candidates, facts.family_model.support)
     return AverageRankSource(context, model, costs, rules, np.array([*facts.choosable.values()]))
 
 
@@ -412,10 +410,9 @@ def _ranker(
     libraries = [name for name, _ in setting.versions]
     widths = family_model.widths
     if not facts.is_measured:
-        unseen = family_model.unseen_gpu
-        widths = Widths(
-            {ALL: unseen.by_kind[_width_kind(facts)].half_width}, independent_share=unseen.independent_share
-        )
+        errors = family_model.unmeasured_gpu
+        half_width = errors.by_group[_width_group(facts)].half_width
+        widths = Widths({ALL: half_width}, independent_share=errors.independent_share)
     evidence = _evidence(facts, context.candidates, widths, donors)
     fallback = SIMILAR_GPU if family_model.family.parameter_names or any(donors) else DATASHEET
     return Ranker(
@@ -423,7 +420,7 @@ def _ranker(
         candidates=context.candidates,
         choosable=np.flatnonzero([*facts.choosable.values()]),
         source=source,
-        rules=SupportRules(facts.supported_as, context.candidates, family_model.support),
+        rules=SupportRules(facts.support_setting, context.candidates, family_model.support),
         family_model=family_model,
         evidence=evidence,
         source_name=MODEL if facts.is_measured else fallback,
@@ -436,7 +433,7 @@ def _ranker(
 
 
 def _evidence(
-    facts: SettingFacts, candidates: tuple[CandidateSetting, ...], widths: Widths, donors: tuple[str, ...]
+    facts: SettingFacts, candidates: tuple[LibraryCandidate, ...], widths: Widths, donors: tuple[str, ...]
 ) -> CandidateEvidence:
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
     family_model, setting = facts.family_model, facts.setting
@@ -455,7 +452,7 @@ def _evidence(
 
 
 def _half_widths(
-    facts: SettingFacts, candidates: Iterable[CandidateSetting], widths: Widths, is_fixed: np.ndarray
+    facts: SettingFacts, candidates: Iterable[LibraryCandidate], widths: Widths, is_fixed: np.ndarray
 ) -> np.ndarray:
     """Return the base of each candidate's half width in log time, (candidates,).
 
@@ -464,10 +461,10 @@ def _half_widths(
     setting = facts.setting
     dtype = setting.by_name.get("dtype", "")
     bases = np.array([widths.base(setting.gpu, each.key, dtype) for each in candidates])
-    if facts.convolutions is not None and not facts.is_half and not facts.is_measured:
+    if facts.convolutions is not None and not facts.covers_whole_setting and not facts.is_measured:
         bases = np.where(facts.covered, facts.convolutions.by_kind[""].half_width, bases)
-    unmeasured_gpu = facts.family_model.unseen_gpu.by_kind[_width_kind(facts)].half_width
-    return np.where(is_fixed, np.maximum(bases, unmeasured_gpu), bases)
+    min_half_width = facts.family_model.unmeasured_gpu.by_group[_width_group(facts)].half_width
+    return np.where(is_fixed, np.maximum(bases, min_half_width), bases)
 
 
 def _source_names(facts: SettingFacts, is_measured: np.ndarray, donors: tuple[str, ...]) -> np.ndarray:
@@ -480,7 +477,7 @@ def _source_names(facts: SettingFacts, is_measured: np.ndarray, donors: tuple[st
     return np.array(names, dtype=object)
 
 
-def _unlisted(family_model: FamilyModel, candidates: Sequence[CandidateSetting]) -> dict[int, str]:
+def _unlisted(family_model: FamilyModel, candidates: Sequence[LibraryCandidate]) -> dict[int, str]:
     """Return position of a configuration → its parameter value that is not in the training data."""
     if not isinstance(family_model.family, DescribedFamily):
         return {}
@@ -493,16 +490,16 @@ def _unlisted(family_model: FamilyModel, candidates: Sequence[CandidateSetting])
     return out
 
 
-def _width_kind(facts: SettingFacts) -> str:
+def _width_group(facts: SettingFacts) -> str:
     """Return the key of the held-out GPUs' half width: the widest that applies to the setting."""
-    unseen = facts.family_model.unseen_gpu
-    fitting = {unseen.kind(facts.device.product_line, facts.setting.by_name.get("dtype", ""))}
+    errors = facts.family_model.unmeasured_gpu
+    fitting = {errors.group_key(facts.device.product_line, facts.setting.by_name.get("dtype", ""))}
     if facts.unmeasured_libraries:
-        fitting |= {intervals.NEVER} & {*unseen.by_kind}
-    return max(sorted(fitting), key=lambda name: unseen.by_kind[name].half_width)
+        fitting |= {intervals.NEVER} & {*errors.by_group}
+    return max(sorted(fitting), key=lambda name: errors.by_group[name].half_width)
 
 
-def _floors(family_model: FamilyModel, setting: Setting, candidates: Iterable[CandidateSetting]) -> np.ndarray:
+def _floors(family_model: FamilyModel, setting: QuerySetting, candidates: Iterable[LibraryCandidate]) -> np.ndarray:
     """Return the time in µs that the harness adds to each candidate, (candidates,); 0 without a floor."""
     limits = {
         (floor.library, floor.algorithm): floor.limit_us
@@ -547,15 +544,15 @@ def _competing(
 
 def _candidates(
     question: Question, family_model: FamilyModel, library: str, similar: SimilarGpus
-) -> dict[CandidateSetting, bool]:
+) -> dict[LibraryCandidate, bool]:
     """Return a library's candidate → whether it can be chosen.
 
     Choosable candidates are in the registry's order. They are followed by registered candidates without measurements
     and by requested ones. Raises `InputError` if there is no candidate.
     """
-    family, values, key_values = question.family, question.values, _key_values(question)
+    family, values, key_values = question.family, question.setting_values, _key_values(question)
     registered = {offered.algorithm: offered for offered in family.candidates(library, values)}
-    keys = [key for key in family_model.candidates if (key.library, key.values) == (library, key_values)]
+    keys = [key for key in family_model.candidates if (key.library, key.candidate_values) == (library, key_values)]
     requested_only: set[str] = set()
     if not registered:
         keys, requested_only = _measured_keys(question, family_model, library, similar, keys)
@@ -568,7 +565,7 @@ def _candidates(
     choosable = {key.algorithm for key in keys} - requested_only
     keys += [CandidateKey(library, key_values, name) for name in registered if name not in choosable]
     return {
-        CandidateSetting(
+        LibraryCandidate(
             key=key.name,
             library=library,
             algorithm=key.algorithm,
@@ -582,7 +579,7 @@ def _candidates(
 
 def _key_values(question: Question) -> tuple[str, ...]:
     """Return the question's settings that are part of a candidate's key."""
-    settings = dict(zip(question.family.setting_names, question.values, strict=True))
+    settings = dict(zip(question.family.setting_names, question.setting_values, strict=True))
     return tuple(settings[name] for name in question.family.candidate_key[:-1])
 
 
@@ -594,7 +591,7 @@ def _measured_keys(
     Keys of requested algorithms are kept if any GPU ran them; the second value has the names of these algorithms. If no
     GPU has measurements, all keys are returned.
     """
-    gpus_and_algorithms = family_model.support.algorithms(library, question.values)
+    gpus_and_algorithms = family_model.support.algorithms(library, question.setting_values)
     measured = similar.evidence(lambda group: {algorithm for name, algorithm in gpus_and_algorithms if name in group})
     if not measured:
         return keys, set()

@@ -13,7 +13,7 @@ import numpy as np
 from surrogate.features.description import Configuration
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of
-from surrogate.prediction.sources.source import CandidateSetting
+from surrogate.prediction.sources.source import LibraryCandidate
 from surrogate.report.tables import Table, TableResult, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
 
@@ -58,7 +58,7 @@ class Estimate(NamedTuple):
     ``half_width`` is the half width of the interval in log time, before the GPU's peak limited the lower end.
     """
 
-    candidate: CandidateSetting
+    candidate: LibraryCandidate
     time_us: float
     lower_us: float
     upper_us: float
@@ -69,7 +69,7 @@ class Estimate(NamedTuple):
 
     @classmethod
     def around(
-        cls, candidate: CandidateSetting, time_us: float, half_width: float, workspace_bytes: int, source: str
+        cls, candidate: LibraryCandidate, time_us: float, half_width: float, workspace_bytes: int, source: str
     ) -> Self:
         """Return an estimate with an interval that is symmetric in log time."""
         spread = exp(half_width)
@@ -257,13 +257,13 @@ class Selection(TableResult):
     def table(self) -> Table:
         """Return the table that is printed."""
         several_libraries = ", " in self.library
-        described = self.problem if isinstance(self.problem, DescribedProblem) else None
+        described_problem = self.problem if isinstance(self.problem, DescribedProblem) else None
         records = []
         for ranked in self.candidates:
             name = {"algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver)))}
             costs = {"workspace": ranked.workspace_bytes, "determ.": ranked.deterministic}
-            if described is not None:
-                name, costs = varying_parameters(described, ranked), {}
+            if described_problem is not None:
+                name, costs = varying_parameters(described_problem, ranked), {}
             records.append(
                 {
                     **name,
@@ -275,7 +275,7 @@ class Selection(TableResult):
                     "P(best)": ranked.probability_best,
                 }
             )
-        notes = excluded_notes(self.excluded, described is not None)
+        notes = excluded_notes(self.excluded, described_problem is not None)
         return Table(records, FORMATS, _title(self), notes=notes + self._caveats(), empty="nothing is feasible")
 
     def _caveats(self) -> list[str]:
@@ -295,9 +295,9 @@ def varying_parameters(problem: DescribedProblem, ranked: Ranked) -> Configurati
     return {name: values[name] for name, choices in listed.items() if len(choices) > 1}
 
 
-def excluded_notes(excluded: Sequence[Excluded], described: bool) -> list[str]:
+def excluded_notes(excluded: Sequence[Excluded], is_described: bool) -> list[str]:
     """Return a line for each excluded candidate; for a described kernel, a line for each reason with its count."""
-    if not described:
+    if not is_described:
         return [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in excluded]
     return [f"excluded {count:,} configurations: {reason}" for reason, count in by_reason(excluded).items()]
 

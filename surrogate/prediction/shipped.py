@@ -19,7 +19,7 @@ from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
 from surrogate.prediction.sources.datasheet import shipped_product_models
-from surrogate.uncertainty.intervals import UnmeasuredGpu
+from surrogate.uncertainty.intervals import UnmeasuredGpuErrors
 
 MIN_AMD_ROWS = 1000
 """Minimum rows of an AMD board. Fewer rows come from one benchmark, which predicts other products worse than
@@ -40,7 +40,7 @@ class Shipped:
     rows: int
     call_costs: Mapping[CallKey, CallCost]
     held_out: Mapping[str, Any]
-    unseen: Mapping[str, UnmeasuredGpu]
+    unseen: Mapping[str, UnmeasuredGpuErrors]
 
     def evidence(self, family: str, gpu_name: str) -> dict[str, object]:
         """Return the evidence for a family on a GPU: the measured rows there, and the expected errors of times.
@@ -53,12 +53,12 @@ class Shipped:
         holdout, unseen = self.held_out[family], self.unseen[family]
         # The analytical model of matrix products covers boards that are similar to those that it was fitted to.
         products = shipped_product_models() if self.gpus <= {*shipped_product_models().fitted_on} else None
-        unseen = products.by_kind[""] if products else unseen.by_kind[unseen.kind(gpu(gpu_name).product_line, "")]
+        unseen = products.by_kind[""] if products else unseen.by_group[unseen.group_key(gpu(gpu_name).product_line, "")]
         interval = next((row for row in holdout["intervals"] if row.get("gpu") == gpu_name), None)
         return {
             "bundle": self.path.name,
             "rows": interval["rows"] if interval else 0,
-            "dtypes": _cached_bundle(self.path).parts[family].domain.dtypes(gpu_name),
+            "dtypes": _cached_bundle(self.path).family_models[family].domain.dtypes(gpu_name),
             "source": MODEL if interval else DATASHEET,
             "median_ape": holdout["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else exp(unseen.half_width),
@@ -72,19 +72,18 @@ def shipped() -> tuple[Shipped, ...]:
     for file in sorted(bundled.FOLDER.glob(f"*/{INDEX}")):
         index = stored_index(file.parent)[1]
         data = index.card["data"]
+        listed = data.get("families", {})
         bundles.append(
             Shipped(
                 path=file.parent,
-                families={
-                    name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ())) for name in index.parts
-                },
+                families={name: frozenset(listed.get(name, {}).get("dtype", ())) for name in index.parts},
                 gpus=frozenset(canonical(name) for name in data["gpus"]),
                 vendors=frozenset(gpu(name).vendor for name in data["gpus"]),
                 libraries=frozenset(text.partition(" ")[0] for text in data["libraries"]),
                 rows=data.get("ok_rows", 0),
                 call_costs=index.launches,
                 held_out=index.card.get("held_out", {}),
-                unseen={name: family_model.unseen_gpu for name, family_model in index.parts.items()},
+                unseen={name: stored.unseen_gpu for name, stored in index.parts.items()},
             )
         )
     return tuple(bundles)
@@ -218,10 +217,10 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
     dtype, kind = settings.get("dtype", ""), settings.get("operator", "")
     is_tiled = kind in FAMILIES[family].tiled_kinds or not kind
     if amd_only and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
-        models = [_cached_bundle(bundle.path).parts[family] for bundle in bundles if gpu_name in bundle.gpus]
+        models = [_cached_bundle(bundle.path).family_models[family] for bundle in bundles if gpu_name in bundle.gpus]
         measured_keys = [key for model in models for key in model.domain.settings if key.gpu == gpu_name]
         rows = sum(count for model in models for key, count in model.row_counts.items() if key.gpu == gpu_name)
-        is_measured = not kind or any(key.values[:2] == (kind, dtype) for key in measured_keys)
+        is_measured = not kind or any(key.setting_values[:2] == (kind, dtype) for key in measured_keys)
         if rows < MIN_AMD_ROWS or not is_measured:
             return amd_only[-1]
     measured = [bundle for bundle in bundles if gpu_name in bundle.gpus]
@@ -229,25 +228,25 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
     return next(group for group in (*with_type, measured if not dtype else [], bundles) if group)[-1]
 
 
-class ShippedParts(Mapping[str, FamilyModel]):
+class ShippedFamilyModels(Mapping[str, FamilyModel]):
     """Family → its model: from the bundle of a GPU, and from other shipped bundles for the families that it lacks.
 
     A bundle is read when its model is first needed.
     """
 
-    def __init__(self, parts: Mapping[str, FamilyModel]) -> None:
-        self._parts = parts
+    def __init__(self, family_models: Mapping[str, FamilyModel]) -> None:
+        self._gpu_models = family_models
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
-        self._names = dict.fromkeys([*parts, *others])  # convolutions come from the GPU's own bundle only
+        self._names = dict.fromkeys([*family_models, *others])  # convolutions come from the GPU's own bundle only
 
-    def part(self, family: str, settings: Mapping[str, str], gpu_name: str) -> FamilyModel:
+    def family_model(self, family: str, settings: Mapping[str, str], gpu_name: str) -> FamilyModel:
         """Return the model for problems of these settings on a GPU. Raises `KeyError` if no bundle has the family."""
-        if family in self._parts or family not in self._names:
-            return self._parts[family]
-        return _cached_bundle(_covering(family, settings, gpu_name).path).parts[family]
+        if family in self._gpu_models or family not in self._names:
+            return self._gpu_models[family]
+        return _cached_bundle(_covering(family, settings, gpu_name).path).family_models[family]
 
     def __getitem__(self, family: str) -> FamilyModel:
-        return self.part(family, {}, "")
+        return self.family_model(family, {}, "")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -260,17 +259,17 @@ class ShippedParts(Mapping[str, FamilyModel]):
 class ShippedBundle(Bundle):
     """A bundle extended by the families of the other shipped bundles. Several bundles may have the same family."""
 
-    parts: ShippedParts
+    family_models: ShippedFamilyModels
 
-    def _part_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
-        return self.parts.part(name, settings, gpu)
+    def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
+        return self.family_models.family_model(name, settings, gpu)
 
 
 def _joined(bundle: Bundle) -> ShippedBundle:
     """Return the bundle extended by the families of the other shipped bundles."""
     costs = bundle.call_costs or {key: cost for other in shipped() for key, cost in other.call_costs.items()}
-    parts = ShippedParts(bundle.parts)
-    return ShippedBundle(parts, bundle.candidate, call_costs=costs, devices=bundle.devices, card=bundle.card)
+    family_models = ShippedFamilyModels(bundle.family_models)
+    return ShippedBundle(family_models, bundle.candidate, call_costs=costs, devices=bundle.devices, card=bundle.card)
 
 
 @lru_cache(maxsize=16)

@@ -7,7 +7,7 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
-from surrogate.prediction.sources.source import CandidateSetting, Setting
+from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting
 
 MAX_CODE = 2**30
 """Codes of combined columns above this limit are renumbered, so that they stay in the range of int64."""
@@ -19,8 +19,8 @@ Reasons = tuple[str | None, ...]
 class SupportRules:
     """The refusals of a setting's candidates, cached by the traits of a problem, which decide them."""
 
-    setting: Setting
-    candidates: tuple[CandidateSetting, ...]
+    setting: QuerySetting
+    candidates: tuple[LibraryCandidate, ...]
     support: Support
     _reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
-from surrogate.dataset.problem_list import PLACE, Cells, expand_problems
+from surrogate.dataset.problem_list import GPU_AND_LIBRARY, Cells, expand_problems
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features.elementwise import checked_int
@@ -28,8 +28,6 @@ NO_ANSWER: dict[str, object] = {
     **dict.fromkeys(("in_domain", "supported"), False),
 }
 """Column of an answer → its value if no candidate is feasible."""
-Column = tuple[list[str], np.ndarray]
-"""Distinct texts, and the position of each row's text among them, (rows,)."""
 Columns = dict[str, np.ndarray]
 
 
@@ -40,6 +38,13 @@ class Defaults(NamedTuple):
     library: str | None = None
     library_version: str | None = None
     settings: Mapping[str, str] = {}
+
+
+class CodedTexts(NamedTuple):
+    """Distinct texts, and the position of each row's text among them: ``codes`` (rows,)."""
+
+    texts: list[str]
+    codes: np.ndarray
 
 
 class Group(NamedTuple):
@@ -65,11 +70,11 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
     """
     columns = _columns(table)
     rows = _length(columns)
-    described = resolver.bundle.described
-    family: Family | None = described
-    requested: Column | None = None
-    if described is not None and described.description.parameters.keys() & columns.keys():
-        family, requested = _configurations(described, columns)
+    described_family = resolver.bundle.described_family
+    family: Family | None = described_family
+    requested: CodedTexts | None = None
+    if described_family is not None and described_family.description.parameters.keys() & columns.keys():
+        family, requested = _configurations(described_family, columns)
     else:
         column = "solver" if resolver.bundle.candidate == "solver" else "algorithm"
         if algorithm is not None or column in columns:
@@ -89,12 +94,12 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
             out[name][group.positions] = values
 
     in_parallel(answer, chunks, threads_for(rows))
-    if described is not None:
+    if described_family is not None:
         out["workspace_bytes"][:] = np.nan  # nothing states the workspace of a configuration
     return Predictions(**out)
 
 
-def _configurations(described: DescribedFamily, columns: Mapping[str, Cells]) -> tuple[DescribedFamily, Column]:
+def _configurations(family: DescribedFamily, columns: Mapping[str, Cells]) -> tuple[DescribedFamily, CodedTexts]:
     """Return the described kernel with the table's parameter values, and each row's configuration as text.
 
     A value without training data is accepted as out of domain. Raises `InputError` for a missing column,
@@ -103,11 +108,11 @@ def _configurations(described: DescribedFamily, columns: Mapping[str, Cells]) ->
     from surrogate.dataset.described import KernelColumns, configuration_texts
 
     frame = pd.DataFrame(dict(columns))
-    description = KernelColumns.of_description(described.description).of(frame, "the table")
+    description = KernelColumns.of_description(family.description).of(frame, "the table")
     texts = configuration_texts(frame, description, "the table")
     own = frame["algorithm"].fillna(description.name) if "algorithm" in frame else description.name
-    number, names = pd.factorize(np.where(texts == "", own, texts))  # a library's kernel has its own name
-    return DescribedFamily(description), ([str(name) for name in names], number)
+    codes, names = pd.factorize(np.where(texts == "", own, texts))  # a library's kernel has its own name
+    return DescribedFamily(description), CodedTexts([str(name) for name in names], codes)
 
 
 def distinct_problems(
@@ -118,20 +123,21 @@ def distinct_problems(
     Raises `InputError` as `predict_table` does.
     """
     problems: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
-    for family, setting, sizes, positions in _groups(resolver, _columns(table), defaults, resolver.bundle.described):
+    groups = _groups(resolver, _columns(table), defaults, resolver.bundle.described_family)
+    for family, setting, sizes, positions in groups:
         for row in np.unique(sizes, axis=0, return_index=True)[1]:
             problem = family.problem(dict(zip(family.size_names, sizes[row].tolist(), strict=True)), setting)
-            problems.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
+            problems.append((int(positions[row]), problem, tuple(setting[name] for name in GPU_AND_LIBRARY)))
     problems.sort(key=lambda entry: entry[0])
     return list(dict.fromkeys((problem, place) for _, problem, place in problems))
 
 
 def _groups(
-    resolver: Resolver, columns: Mapping[str, Cells], defaults: Defaults, own: Family | None
+    resolver: Resolver, columns: Mapping[str, Cells], defaults: Defaults, described_family: Family | None
 ) -> Iterator[Group]:
-    """Yield the rows of each family and setting; ``own`` is the described kernel of a bundle."""
-    columns = expand_problems(columns, own, "the table", defaults.settings)
-    families = _families(columns, own)
+    """Yield the rows of each family and setting; ``described_family`` is the described kernel of a bundle."""
+    columns = expand_problems(columns, described_family, "the table", defaults.settings)
+    families = _families(columns, described_family)
     setting_names = {name for family, _ in families for name in family.setting_names}
     if unknown := [name for name in defaults.settings if name not in setting_names]:
         kinds = ", ".join(family.name for family, _ in families)
@@ -144,12 +150,12 @@ def _groups(
         sizes, texts = _sizes_and_texts(family, family_columns, len(positions), defaults)
         # Rows of equal texts get one code (rows,).
         code = np.zeros(len(sizes), dtype=np.int64)
-        for values, number in texts.values():
-            if len(values) > 1:
-                code = code * len(values) + number
+        for distinct, codes in texts.values():
+            if len(distinct) > 1:
+                code = code * len(distinct) + codes
         for group in np.unique(code):
             members = np.flatnonzero(code == group)
-            setting = {name: values[int(number[members[0]])] for name, (values, number) in texts.items()}
+            setting = {name: distinct[int(codes[members[0]])] for name, (distinct, codes) in texts.items()}
             yield Group(family, _with_math(resolver, family, setting), sizes[members], positions[members])
 
 
@@ -164,52 +170,52 @@ def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> d
 
 def _sizes_and_texts(
     family: Family, columns: Mapping[str, Cells], rows: int, defaults: Defaults
-) -> tuple[np.ndarray, dict[str, Column]]:
+) -> tuple[np.ndarray, dict[str, CodedTexts]]:
     """Return the checked sizes (rows, sizes) and text columns of one family's rows."""
     sizes = _sizes(columns, family, rows)
-    texts = {name: _text_column(columns, name, getattr(defaults, name) or "", rows) for name in PLACE}
-    if others := [name for name in texts["gpu"][0] if defaults.gpu not in (None, canonical(name))]:
+    texts = {name: _text_column(columns, name, getattr(defaults, name) or "", rows) for name in GPU_AND_LIBRARY}
+    if others := [name for name in texts["gpu"].texts if defaults.gpu not in (None, canonical(name))]:
         raise InputError(
             f"the table has rows of {others[0]}, but the requested GPU is {defaults.gpu}; leave out one of the two"
         )
     for name, values in family.settings.items():
         default = defaults.settings.get(name) or ("" if name == "math" else family.setting_defaults[name])
         texts[name] = _text_column(columns, name, default, rows)
-        for value in filter(None, texts[name][0] if values else ()):
+        for value in filter(None, texts[name].texts if values else ()):
             check_choice(f"the table's {name}", value, values)
     _check_geometry(family, sizes, texts["library"])
     return sizes, texts
 
 
-def _rankers(resolver: Resolver, group: Group, requested: Column | None) -> Iterator[tuple[Ranker, Group]]:
+def _rankers(resolver: Resolver, group: Group, requested: CodedTexts | None) -> Iterator[tuple[Ranker, Group]]:
     """Yield the rankers of a group, each with its rows. A candidate that only other GPUs ran gets its own ranker.
 
     Rows get no answer if the bundle has their candidate only in other settings.
     """
     values = tuple(group.setting[name] for name in group.family.setting_names)
-    gpu, library, version = (group.setting[name] for name in PLACE)
+    gpu, library, version = (group.setting[name] for name in GPU_AND_LIBRARY)
     question = Question(group.family, resolver.device(gpu).name, values, library or None, version or None)
     ranker = resolver.ranker(question)
     if requested is None:
         yield ranker, group
         return
-    number = requested[1][group.positions]
+    code_of_row = requested.codes[group.positions]
     codes_of: dict[Ranker, list[int]] = {}
     ranked = {candidate.name for candidate in ranker.candidates}
-    further = [name for code in np.unique(number).tolist() if (name := requested[0][code]) not in ranked]
+    further = [name for code in np.unique(code_of_row).tolist() if (name := requested.texts[code]) not in ranked]
     if further and group.family.parameter_names:  # unlisted configurations share one ranker
         ranker = resolver.ranker(question._replace(requested=tuple(further)))
         ranked = {candidate.name for candidate in ranker.candidates}
-    for code in np.unique(number).tolist():
-        name = requested[0][code]
+    for code in np.unique(code_of_row).tolist():
+        name = requested.texts[code]
         named_ranker = ranker if name in ranked else resolver.ranker(question._replace(requested=(name,)))
         if named_ranker is ranker or named_ranker.has(name):
             codes_of.setdefault(named_ranker, []).append(code)
     for codes_ranker, codes in codes_of.items():
-        yield codes_ranker, group.take(np.flatnonzero(np.isin(number, codes)))
+        yield codes_ranker, group.take(np.flatnonzero(np.isin(code_of_row, codes)))
 
 
-def _predict_group(ranker: Ranker, group: Group, requested: Column | None) -> Columns:
+def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -> Columns:
     """Return the columns of a group's rows, for the ``requested`` candidate of the fastest library, or the fastest."""
     candidates = ranker.candidates
     # 1. Consecutive rows of the same problem are computed once: ``distinct`` (problems, sizes), ``problem`` (rows,).
@@ -220,9 +226,9 @@ def _predict_group(ranker: Ranker, group: Group, requested: Column | None) -> Co
     # 2. Triples of arrays: candidate ``index``, its position in ``problems``, and its row in the answer.
     if requested:
         positions = _positions(ranker, requested, group)
-        number = requested[1][group.positions]
-        rows = np.repeat(np.arange(len(number)), [len(positions[code]) for code in number.tolist()])
-        index = np.concatenate([positions[code] for code in number.tolist()])
+        code_of_row = requested.codes[group.positions]
+        rows = np.repeat(np.arange(len(code_of_row)), [len(positions[code]) for code in code_of_row.tolist()])
+        index = np.concatenate([positions[code] for code in code_of_row.tolist()])
         problems = problem[rows]
     else:
         problems, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), ranker.choosable))
@@ -252,16 +258,16 @@ def _predict_group(ranker: Ranker, group: Group, requested: Column | None) -> Co
     return out if requested else {name: column[problem] for name, column in out.items()}
 
 
-def _positions(ranker: Ranker, requested: Column, group: Group) -> dict[int, np.ndarray]:
+def _positions(ranker: Ranker, requested: CodedTexts, group: Group) -> dict[int, np.ndarray]:
     """Return code of each name in the group's rows → positions of its candidates."""
     by_name: dict[str, dict[str, int]] = {}
     for i, candidate in enumerate(ranker.candidates):
         by_name.setdefault(candidate.name, {}).setdefault(candidate.library, i)
-    codes = np.unique(requested[1][group.positions]).tolist()
-    unknown = [requested[0][code] for code in codes if requested[0][code] not in by_name]
+    codes = np.unique(requested.codes[group.positions]).tolist()
+    unknown = [requested.texts[code] for code in codes if requested.texts[code] not in by_name]
     if unknown:
         ranker.positions_of(unknown[0])
-    return {code: np.array(sorted(by_name[requested[0][code]].values())) for code in codes}
+    return {code: np.array(sorted(by_name[requested.texts[code]].values())) for code in codes}
 
 
 def _notes(ranker: Ranker) -> np.ndarray:
@@ -300,13 +306,14 @@ def _length(columns: Mapping[str, Cells]) -> int:
     return len(next(iter(columns.values()), ()))
 
 
-def _families(columns: Mapping[str, Cells], own: Family | None) -> list[tuple[Family, np.ndarray]]:
+def _families(columns: Mapping[str, Cells], described_family: Family | None) -> list[tuple[Family, np.ndarray]]:
     """Return each family of the table, from its column ``family``, with the positions of its rows.
 
-    ``own`` is the described kernel of a bundle.
+    ``described_family`` is the described kernel of a bundle.
     """
-    names, name_index = _text_column(columns, "family", own.name if own else DEFAULT_FAMILY, _length(columns))
-    families = [own if own and name == own.name else family_named(name) for name in names]
+    default = described_family.name if described_family else DEFAULT_FAMILY
+    names, name_index = _text_column(columns, "family", default, _length(columns))
+    families = [described_family if described_family and name == default else family_named(name) for name in names]
     code = np.array([families.index(family) for family in families], dtype=int)[name_index]
     return [(families[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
 
@@ -328,9 +335,9 @@ def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarra
     return np.column_stack(list(filled.values())) if rows else np.empty((0, len(family.sizes)), dtype=np.int64)
 
 
-def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
+def _check_geometry(family: Family, sizes: np.ndarray, library: CodedTexts) -> None:
     """Raise `InputError` for sizes that contradict each other."""
-    library_of_row = np.array(library[0], dtype=object)[library[1]]
+    library_of_row = np.array(library.texts, dtype=object)[library.codes]
     for column, wrong, rule in family.misfits(dict(zip(family.size_names, sizes.T, strict=True)), library_of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
@@ -338,12 +345,13 @@ def _check_geometry(family: Family, sizes: np.ndarray, library: Column) -> None:
             raise RowError("the table", row, f"{column} is {value}; {rule}")
 
 
-def _text_column(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> Column:
+def _text_column(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> CodedTexts:
     """Return a text column. A missing column or cell takes the default."""
     if name not in columns:
-        return [default], np.zeros(rows, dtype=np.int64)
+        return CodedTexts([default], np.zeros(rows, dtype=np.int64))
     cells = columns[name]
     if not isinstance(cells, pd.Series):
         cells = np.asarray(cells, dtype=object)
-    number, values = pd.factorize(cells, use_na_sentinel=False)
-    return [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values], number
+    codes, values = pd.factorize(cells, use_na_sentinel=False)
+    texts = [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values]
+    return CodedTexts(texts, codes)

@@ -238,7 +238,7 @@ def open_kernel_source(source: KernelSource) -> Bundle | Description:
     if not isinstance(source, Bundle) and Path(source).suffix == ".toml":
         return read_description(source)
     bundle = as_bundle(source)
-    if bundle.described is None:
+    if bundle.described_family is None:
         remedy = "train one with `seer train TABLE --parameters …`"
         raise InputError(f"{bundle!r} is not a bundle of a described kernel; {remedy}")
     return bundle
@@ -251,7 +251,7 @@ def build_space(
     family = described_family(source)
     model = None
     if isinstance(source, Bundle):
-        model = source.part(family).model
+        model = source.family_model(family).model
         if not isinstance(model, Configurations):
             raise InputError(
                 f"the bundle's model is {model.name}; train the bundle with {Configurations.name}, the default"
@@ -309,7 +309,7 @@ def find_gpu(source: Bundle | Description, name: str) -> Gpu:
 
 def described_family(source: Bundle | Description) -> DescribedFamily:
     """Return the family of a bundle's kernel, or of a description."""
-    family = source.described if isinstance(source, Bundle) else DescribedFamily(source)
+    family = source.described_family if isinstance(source, Bundle) else DescribedFamily(source)
     assert family is not None, "`open_kernel_source` refuses bundles of built-in kernels"
     return family
 

@@ -46,12 +46,12 @@ _CHUNK = 256  # products of this many problems stay in the cache
 class SettingKey(NamedTuple):
     """The setting in which a row is measured, with its algorithm.
 
-    ``values`` has one entry for each name in `Family.setting_names`. ``gpu`` is a registry name.
+    ``setting_values`` has one entry for each name in `Family.setting_names`. ``gpu`` is a registry name.
     """
 
     gpu: str
     library: str
-    values: tuple[str, ...]
+    setting_values: tuple[str, ...]
     algorithm: str
 
     @classmethod
@@ -62,18 +62,18 @@ class SettingKey(NamedTuple):
     @property
     def fields(self) -> tuple[str, ...]:
         """Return one value for each of `setting_columns`."""
-        return (self.gpu, self.library, *self.values, self.algorithm)
+        return (self.gpu, self.library, *self.setting_values, self.algorithm)
 
 
 class ReferenceKey(NamedTuple):
-    """A library, and the ``values`` of a setting that separate kinds of problems.
+    """A library, and the ``reference_values`` of a setting that separate kinds of problems.
 
     ``gpu`` is a registry name, or None for all GPUs.
     """
 
     gpu: str | None
     library: str
-    values: tuple[str, ...]
+    reference_values: tuple[str, ...]
 
     @classmethod
     def from_text(cls, text: str, family: Family) -> Self:
@@ -316,7 +316,7 @@ class Domain:
         """Return why these sizes are outside, or None. The ``distance`` is computed if it is not given."""
         references = self.references.get(key)
         if references is None:
-            return f"{' '.join((key.library, *key.values)).strip()} was never measured"
+            return f"{' '.join((key.library, *key.reference_values)).strip()} was never measured"
         extra_width = float(self.extrapolation_width(np.array([sizes]))[0])
         wider = f", so that intervals are wider, each end by a factor of {exp(extra_width):.3g}" if extra_width else ""
         outside = [
@@ -376,7 +376,7 @@ class Domain:
     def dtypes(self, gpu: str) -> list[str]:
         """Return the element types that were measured on a GPU (registry name)."""
         position = self.family.setting_names.index("dtype")
-        return sorted({key.values[position] for key in self.settings if key.gpu == gpu})
+        return sorted({key.setting_values[position] for key in self.settings if key.gpu == gpu})
 
     def to_json(self) -> bytes:
         """Return all parts as JSON."""

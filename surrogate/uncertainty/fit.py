@@ -62,7 +62,7 @@ class HeldOutScores:
         Name of the candidate.
     dtype
         Element type.
-    described
+    is_described
         True if the candidates are configurations of a described kernel.
     """
 
@@ -74,7 +74,7 @@ class HeldOutScores:
     gpu: np.ndarray
     candidate: np.ndarray
     dtype: np.ndarray
-    described: bool = False
+    is_described: bool = False
 
     @classmethod
     def of(cls, rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray) -> Self:
@@ -91,12 +91,12 @@ class HeldOutScores:
             gpu=device_names(rows.frame)[position],
             candidate=rows.candidate[position],
             dtype=dtypes_of(rows)[position],
-            described=bool(rows.family.parameter_names),
+            is_described=bool(rows.family.parameter_names),
         )
 
     def take(self, mask: np.ndarray) -> "HeldOutScores":
         """Return the rows where the mask is True."""
-        return HeldOutScores(*(getattr(self, f.name)[mask] for f in fields(self)[:-1]), described=self.described)
+        return HeldOutScores(*(getattr(self, f.name)[mask] for f in fields(self)[:-1]), is_described=self.is_described)
 
     def half_widths(self, widths: Widths) -> np.ndarray:
         """Return the half widths (rows,) of these rows by ``widths``."""
@@ -176,7 +176,7 @@ def _with_final_constant(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
     A described kernel has too many configurations, and too few shapes, for a width per configuration. It gets one
     width.
     """
-    if scores.described:
+    if scores.is_described:
         widths = Widths({ALL: max(_few_shapes_quantile(scores.error, scores.shape), MIN_WIDTH)})
         return widths, scores.half_widths(widths)
     widths = _fitted(scores)

@@ -50,12 +50,12 @@ class WidthKey(NamedTuple):
 
 ALL = WidthKey(None, "all")
 """Key of the base over all rows."""
-MODEL, AVERAGE_RANK = "model", "habit"
+RANK_BY_MODEL, AVERAGE_RANK = "model", "habit"
 """Sources of the candidates' order on an unmeasured GPU, as bundles spell them.
 
 Bundles of version 0.3.0 may also hold "nearest", which means the model.
 """
-RankingSource = Annotated[str, Meta(pattern=f"^({MODEL}|{AVERAGE_RANK}|nearest)$")]
+RankingSource = Annotated[str, Meta(pattern=f"^({RANK_BY_MODEL}|{AVERAGE_RANK}|nearest)$")]
 
 
 @dataclass(frozen=True)
@@ -184,59 +184,57 @@ EXPECTED_ERRORS = (
     " and nine in ten times are expected within a factor of {factor:.1f}"
 )
 RELIABLE_ORDER = "; the order of candidates is more reliable than P(best) states"
-STORED_NAMES = {"independent_share": "own_share", "ranking_source": "chooser", "average_rank": "habit"}
-"""Attribute of `UnmeasuredGpu` → its key in bundles."""
 
 
-class UnmeasuredGpu(Struct, frozen=True, rename=STORED_NAMES):
-    """Errors on unmeasured GPUs, and the ranking source there.
+class UnmeasuredGpuErrors(Struct, frozen=True):
+    """Errors on unmeasured GPUs, and the ranking source there. Bundles store some attributes under older names.
 
     Attributes
     ----------
-    by_kind
+    by_group
         Errors on held-out GPUs. Keys are a line of GPUs (`surrogate.features.gpu.Gpu.product_line`) with
         an element type ("nvidia|fp16"), a line, "" for all GPUs, and `NEVER` for settings in which no other GPU was
         measured.
     independent_share
         The same as in `Widths`.
     ranking_source
-        Source of the order of candidates that had the smaller slowdown on these GPUs: `MODEL` or `AVERAGE_RANK`.
-    average_rank
+        `RANK_BY_MODEL` or `AVERAGE_RANK`: the order of candidates that had the smaller slowdown on these GPUs.
+    mean_log_slowdowns
         Setting and candidate → mean log slowdown on the measured GPUs. Empty if the model ranks.
     """
 
-    by_kind: Mapping[str, HeldOutGpuErrors] = field(default_factory=lambda: {"": UNKNOWN})
-    independent_share: Factor = 1.0
-    ranking_source: RankingSource = MODEL
-    average_rank: Mapping[str, Annotated[float, Meta(ge=0, le=100)]] = field(default_factory=dict)
+    by_group: Mapping[str, HeldOutGpuErrors] = field(default_factory=lambda: {"": UNKNOWN}, name="by_kind")
+    independent_share: Factor = field(default=1.0, name="own_share")
+    ranking_source: RankingSource = field(default=RANK_BY_MODEL, name="chooser")
+    mean_log_slowdowns: Mapping[str, Annotated[float, Meta(ge=0, le=100)]] = field(default_factory=dict, name="habit")
 
     def __post_init__(self) -> None:
-        if "" not in self.by_kind:
+        if "" not in self.by_group:
             raise InputError('by_kind lacks the key ""')
 
-    def kind(self, line: str, dtype: str) -> str:
-        """Return the key of ``by_kind`` for a line and an element type, or else for the line, or else for all GPUs."""
-        return next(key for key in (f"{line}|{dtype}", line, "") if key in self.by_kind)
+    def group_key(self, line: str, dtype: str) -> str:
+        """Return the key of ``by_group`` for a line and an element type, or else for the line, or else for all GPUs."""
+        return next(key for key in (f"{line}|{dtype}", line, "") if key in self.by_group)
 
-    def half_widths(self, kinds: np.ndarray) -> np.ndarray:
-        """Return half widths in log time (rows,) for ``kinds`` (rows, 2): lines and element types."""
-        pairs = list(map(tuple, kinds.tolist()))
-        half_width_of = {pair: self.by_kind[self.kind(*pair)].half_width for pair in set(pairs)}
+    def half_widths(self, groups: np.ndarray) -> np.ndarray:
+        """Return half widths in log time (rows,) for ``groups`` (rows, 2): lines and element types."""
+        pairs = list(map(tuple, groups.tolist()))
+        half_width_of = {pair: self.by_group[self.group_key(*pair)].half_width for pair in set(pairs)}
         return np.array([half_width_of[pair] for pair in pairs])
 
-    def note(self, kind: str, described: bool) -> str:
+    def note(self, group_key: str, is_described: bool) -> str:
         """Return one line on the expected errors on such a GPU.
 
-        If the kernel is ``described``, its times come from other GPUs' measurements; otherwise they come from the
+        If the kernel ``is_described``, its times come from other GPUs' measurements; otherwise they come from the
         datasheet.
         """
-        basis = FROM_OTHER_GPUS if described else FROM_DATASHEET
-        errors = self.by_kind[kind]
+        basis = FROM_OTHER_GPUS if is_described else FROM_DATASHEET
+        errors = self.by_group[group_key]
         if errors.median_ape is None:
             note = UNKNOWN_ERRORS.format(basis=basis)
-            return note + EVEN_PROBABILITIES if described else note
-        line, _, dtype = kind.partition("|")
-        if kind == NEVER:
+            return note + EVEN_PROBABILITIES if is_described else note
+        line, _, dtype = group_key.partition("|")
+        if group_key == NEVER:
             times = "times in settings never measured"
         elif dtype:
             times = f"times in {dtype}"
@@ -249,13 +247,13 @@ class UnmeasuredGpu(Struct, frozen=True, rename=STORED_NAMES):
             percent=100 * errors.median_ape,
             factor=exp(errors.half_width),
         )
-        return note + RELIABLE_ORDER if described else note
+        return note + RELIABLE_ORDER if is_described else note
 
     def _counted_gpus(self, line: str, count: int) -> str:
         """Return the number of GPUs as text, with the vendor if the errors are from GPUs of this line."""
         if count == 1:
             return "one GPU"
-        if not any(key.startswith(f"{line}|") for key in self.by_kind):  # the errors come from other lines
+        if not any(key.startswith(f"{line}|") for key in self.by_group):  # the errors come from other lines
             return f"{count} GPUs"
         return f"{count} {line.upper()} GPUs" if line.isalpha() else f"{count} AMD {line} GPUs"
 

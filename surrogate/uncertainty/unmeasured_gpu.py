@@ -13,7 +13,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.fit import dtypes_of, fit_independent_share
 from surrogate.uncertainty.held_out_fits import Split
-from surrogate.uncertainty.intervals import COVERAGE, HeldOutGpuErrors, UnmeasuredGpu
+from surrogate.uncertainty.intervals import COVERAGE, HeldOutGpuErrors, UnmeasuredGpuErrors
 
 MIN_GPUS = 3
 """Minimum number of GPUs (or architectures) that show how GPUs differ."""
@@ -39,7 +39,7 @@ GPU_FOLDS = 3
 
 def fit_unmeasured_gpu(
     rows: Rows, predicted: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray
-) -> UnmeasuredGpu:
+) -> UnmeasuredGpuErrors:
     """Fit the errors of times on an unmeasured GPU.
 
     Only these errors count, because a model can be accurate for a candidate and still transfer it badly to another GPU.
@@ -57,17 +57,17 @@ def fit_unmeasured_gpu(
 
     Returns
     -------
-    UnmeasuredGpu
+    UnmeasuredGpuErrors
         The defaults if no GPU was held out.
     """
     scored = np.flatnonzero(rows.ok & np.isfinite(predicted))
     if not len(scored):
-        return UnmeasuredGpu()
+        return UnmeasuredGpuErrors()
     part, predicted = rows.take(scored), predicted[scored]
     setting_was_trained, evaluated = setting_was_trained[scored], evaluated[scored]
-    unmeasured = UnmeasuredGpu(held_out_gpu_errors(part, predicted, setting_was_trained))
+    unmeasured = UnmeasuredGpuErrors(held_out_gpu_errors(part, predicted, setting_was_trained))
     counted = evaluated & setting_was_trained
-    columns = (predicted, part.time_us, unmeasured.half_widths(kinds_of(part)), part.problem, part.shape)
+    columns = (predicted, part.time_us, unmeasured.half_widths(groups_of(part)), part.problem, part.shape)
     share = fit_independent_share(*(values[counted] for values in columns))
     return structs.replace(unmeasured, independent_share=float(f"{share:.4g}"))
 
@@ -87,7 +87,7 @@ def trained_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:
 def held_out_gpu_errors(
     rows: Rows, predicted: np.ndarray, setting_was_trained: np.ndarray
 ) -> dict[str, HeldOutGpuErrors]:
-    """Return `UnmeasuredGpu.by_kind` from ok rows and their times (rows,) by fits that hold out their GPU.
+    """Return `UnmeasuredGpuErrors.by_group` from ok rows and their times (rows,) by fits that hold out their GPU.
 
     ``setting_was_trained`` is the result of `trained_settings`. A line of GPUs gets its own errors if other GPUs of the
     line were trained. For a line with a single GPU, all these errors are used and count as one GPU, because one GPU
@@ -95,7 +95,7 @@ def held_out_gpu_errors(
     """
     ratio = predicted / rows.time_us
     device = device_names(rows.frame).astype(str)
-    frame = pd.DataFrame(kinds_of(rows), columns=["line", "dtype"])
+    frame = pd.DataFrame(groups_of(rows), columns=["line", "dtype"])
 
     def errors_at(positions: np.ndarray, counts: int | None = None) -> HeldOutGpuErrors:
         """Return the errors of the rows at ``positions``, counted as ``counts`` GPUs.
@@ -112,26 +112,26 @@ def held_out_gpu_errors(
 
     # 1. All GPUs together. If a GPU has trained settings, only those count.
     has_trained_settings = np.isin(device, np.unique(device[setting_was_trained]))
-    by_kind = {"": errors_at(np.flatnonzero(setting_was_trained | ~has_trained_settings))}
+    by_group = {"": errors_at(np.flatnonzero(setting_was_trained | ~has_trained_settings))}
     if len(never := np.flatnonzero(~setting_was_trained)):
-        by_kind[intervals.NEVER] = errors_at(never)
+        by_group[intervals.NEVER] = errors_at(never)
     # 2. Each line, and each element type of a line. On few GPUs a type is no narrower than all types together.
     gpus = frame.groupby("line")["dtype"].agg(lambda part: len(np.unique(device[part.index])))
     counted = np.flatnonzero(setting_was_trained & (frame["line"].map(gpus) > 1))
     for (line,), positions in row_groups(frame.iloc[counted], ("line",)):
         if line:
-            by_kind[line] = errors_at(counted[positions])
+            by_group[line] = errors_at(counted[positions])
     for (line, dtype), positions in row_groups(frame.iloc[counted], ("line", "dtype")):
         if line and dtype:
             kind = errors_at(counted[positions])
-            minimum = by_kind[line].half_width if kind.gpus < MIN_GPUS else 0.0
-            by_kind[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, minimum))
+            minimum = by_group[line].half_width if kind.gpus < MIN_GPUS else 0.0
+            by_group[f"{line}|{dtype}"] = replace(kind, half_width=max(kind.half_width, minimum))
     for line in filter(None, gpus.index[gpus == 1] if len(counted) else ()):
-        by_kind[line] = errors_at(counted, counts=1)
-    return by_kind
+        by_group[line] = errors_at(counted, counts=1)
+    return by_group
 
 
-def kinds_of(rows: Rows) -> np.ndarray:
+def groups_of(rows: Rows) -> np.ndarray:
     """Return the lines of the rows' GPUs (`Gpu.product_line`) and their element types, (rows, 2)."""
     names, position = np.unique(device_names(rows.frame).astype(str), return_inverse=True)
     line = np.array([rows.device(name).product_line for name in names.tolist()])[position]

@@ -104,7 +104,7 @@ def test_score_a_table_by_xgboost_alone(
     benchmark: BenchmarkFixture, served: Predictor, big_table: pd.DataFrame
 ) -> None:
     """The same trees score columns that were computed before."""
-    part = served.bundle.parts["conv"]
+    part = served.bundle.family_models["conv"]
     assert isinstance(part.model, BoostedTerms)
     design = part.model.design(rows_of(big_table, CONV))
     booster = part.model.boosted_arrays().trees.booster(design.shape[1])

@@ -68,8 +68,8 @@ def test_train_needs_only_gpu_sizes_algorithm_and_time(seer: Callable[..., Any],
 
 
 def test_one_bundle_holds_several_families(mixed: pd.DataFrame, bundle: Bundle) -> None:
-    assert list(bundle.parts) == ["conv", "gemm", "rowwise"]
-    assert set(bundle.card["held_out"]) == set(bundle.parts)
+    assert list(bundle.family_models) == ["conv", "gemm", "rowwise"]
+    assert set(bundle.card["held_out"]) == set(bundle.family_models)
     assert bundle.card["data"]["families"]["gemm"]["algorithms"] == ["default"]
     frame = normalise(mixed, "test")
     answers = predicted(bundle, frame)
@@ -98,7 +98,7 @@ def test_a_loaded_bundle_predicts_as_the_saved_one(mixed: pd.DataFrame, bundle: 
 )
 def test_shipped_files_are_rewritten_byte_for_byte(folder: Path) -> None:
     shipped, index = load(folder), json.loads((folder / INDEX).read_text())
-    for name, part in shipped.parts.items():
+    for name, part in shipped.family_models.items():
         for file, content in (("support", part.support), ("widths", part.widths), ("domain", part.domain)):
             assert content.to_json() == (folder / name / f"{file}.json").read_bytes()
         assert sorted(key.name for key in part.candidates) == index["parts"][name]["candidates"]
@@ -137,7 +137,7 @@ def test_unsuitable_training_data_is_refused(refused, table: Table, mixed: pd.Da
         train(table(2), model="linear-terms", params={"depth": 3})
     lone = mixed[(mixed["operator"] != "softmax") | (mixed["c"] == 64)].reset_index(drop=True)
     fitted = train(lone, model="linear-terms")
-    assert fitted.card["training"]["left_out"] == ["rowwise"] and "rowwise" not in fitted.parts
+    assert fitted.card["training"]["left_out"] == ["rowwise"] and "rowwise" not in fitted.family_models
     with refused("has no rowwise"):
         evaluate(fitted, mixed)
 

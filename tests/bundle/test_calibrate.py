@@ -35,7 +35,7 @@ def bundle(table: Table) -> Bundle:
 def on_new_gpu(table: Table, bundle: Bundle, shapes: int = 16, noise: float = 0.02) -> Dataset:
     """Return times on a third GPU: the bundle's predictions, times a factor per algorithm and one per size."""
     frame = normalise(table(shapes, gpus=(NEW,), seed=3), "test")
-    times_us = bundle.parts["conv"].model.predict(rows_of(frame))
+    times_us = bundle.family_models["conv"].model.predict(rows_of(frame))
     factor = frame["algorithm"].map({"IMPLICIT_GEMM": 0.5, "IMPLICIT_PRECOMP_GEMM": 0.7, "FFT": 0.6, "WINOGRAD": 0.4})
     trend = (frame["c"].to_numpy() / 32.0) ** 0.2
     random = np.random.default_rng(1).normal(size=len(frame))
@@ -194,11 +194,11 @@ def same(terms: np.ndarray) -> CorrectionInputs:
 def test_training_rows_do_not_change_the_interval_widths(table: Table, bundle: Bundle) -> None:
     """Their errors are not held-out errors."""
     again = calibrate(bundle, table(16, noise=0.02))
-    assert again.parts["conv"].widths == bundle.parts["conv"].widths
+    assert again.family_models["conv"].widths == bundle.family_models["conv"].widths
     for row in again.card["calibration"].values():
         assert row["rows_not_trained_on"] == 0 and row["median_ape_held_out"] is None
     more = calibrate(bundle, table(24, noise=0.02))
-    assert more.parts["conv"].widths != bundle.parts["conv"].widths
+    assert more.family_models["conv"].widths != bundle.family_models["conv"].widths
     for row in more.card["calibration"].values():
         assert 0 < row["rows_not_trained_on"] < row["rows"] and row["median_ape_held_out"] > 0.0
 
@@ -226,7 +226,11 @@ def test_calibration_keeps_candidates_and_adds_new_ones(table: Table, bundle: Bu
     data = on_new_gpu(table, bundle)
     sample = data.with_frame(data.frame[data.frame["algorithm"].isin(["IMPLICIT_GEMM", "WINOGRAD"])])
     calibrated = calibrate(trees, sample)
-    assert {key.algorithm for key in calibrated.parts["conv"].candidates} == {"IMPLICIT_GEMM", "FFT", "WINOGRAD"}
+    assert {key.algorithm for key in calibrated.family_models["conv"].candidates} == {
+        "IMPLICIT_GEMM",
+        "FFT",
+        "WINOGRAD",
+    }
     answers = predicted(calibrated, data.frame[data.frame["algorithm"] != "IMPLICIT_PRECOMP_GEMM"])
     assert np.isfinite(answers["predicted_us"]).all()
     evaluated = data.frame[(data.frame["algorithm"] == "WINOGRAD") & (data.frame["status"] == "ok")]

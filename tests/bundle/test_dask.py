@@ -25,7 +25,7 @@ def test_a_cluster_trains_the_same_model_as_one_machine(seer, table, tmp_path):
         done = seer("train", path, *words, "-o", tmp_path / ("cluster" if words else "alone")).succeeded()
     assert f"learned from {len(frame)} rows" in done.out
     rows = rows_of(frame)
-    alone, cluster = (load(tmp_path / name).parts["conv"].model.predict(rows) for name in ("alone", "cluster"))
+    alone, cluster = (load(tmp_path / name).family_models["conv"].model.predict(rows) for name in ("alone", "cluster"))
     # Quantile sketches of partitions move a few cuts; the trees are otherwise equal.
     assert np.median(np.abs(cluster / alone - 1)) < 0.02
 

@@ -206,7 +206,7 @@ def test_a_users_device_is_saved_and_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_inconsistent_trees_are_refused(refused, change: Callable[[Trees], Trees]) -> None:
-    trees = load(bundled.FOLDER / "language_quantise").parts["quantise"].boosted_arrays.trees  # pyright: ignore
+    trees = load(bundled.FOLDER / "language_quantise").family_models["quantise"].boosted_arrays.trees  # pyright: ignore
     Trees.from_bytes(trees.to_bytes())
     with refused("do not fit one another"):
         Trees.from_bytes(change(trees).to_bytes())

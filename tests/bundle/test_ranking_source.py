@@ -11,7 +11,7 @@ from msgspec import structs
 from surrogate.bundle.bundle import load, save
 from surrogate.bundle.train import average_costs, best_ranking_source
 from surrogate.dataset.rows import Rows
-from surrogate.uncertainty.intervals import AVERAGE_RANK, MODEL
+from surrogate.uncertainty.intervals import AVERAGE_RANK, RANK_BY_MODEL
 from tests.prediction.conftest import bundle_of
 from tests.tables import checked, every
 
@@ -45,18 +45,20 @@ def test_the_source_with_the_best_order_on_held_out_gpus_is_chosen() -> None:
     wrong = np.where(always_a.frame["algorithm"] == "a", 2.0, 1.0)
     name, means = chosen(always_a, wrong)
     assert name == AVERAGE_RANK
-    assert means == {AVERAGE_RANK: 0.0, MODEL: pytest.approx(np.log(1.5))}
-    assert chosen(always_a, always_a.time_us)[0] == MODEL  # on a tie the model answers
+    assert means == {AVERAGE_RANK: 0.0, RANK_BY_MODEL: pytest.approx(np.log(1.5))}
+    assert chosen(always_a, always_a.time_us)[0] == RANK_BY_MODEL  # on a tie the model answers
     by_size = rows(lambda gpu, m, name: 10.0 if (name == "a") == (m < 100) else 15.0)
     name, means = chosen(by_size, by_size.time_us)
-    assert name == MODEL and means[MODEL] == 0.0 < means[AVERAGE_RANK]
+    assert name == RANK_BY_MODEL and means[RANK_BY_MODEL] == 0.0 < means[AVERAGE_RANK]
 
 
-@pytest.mark.parametrize(("source", "costs"), [(MODEL, {}), (AVERAGE_RANK, {"gemm|bf16|default||vllm|a": 0.25})])
+@pytest.mark.parametrize(
+    ("source", "costs"), [(RANK_BY_MODEL, {}), (AVERAGE_RANK, {"gemm|bf16|default||vllm|a": 0.25})]
+)
 def test_a_bundle_keeps_its_ranking_source(source: str, costs: dict[str, float], tmp_path: Path) -> None:
     table = rows(lambda gpu, m, name: 10.0)
     bundle = bundle_of(table.frame)
-    part = bundle.parts["gemm"]
-    unseen = structs.replace(part.unseen_gpu, ranking_source=source, average_rank=costs)
-    save(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), tmp_path / "bundle")
-    assert load(tmp_path / "bundle").parts["gemm"].unseen_gpu == unseen
+    part = bundle.family_models["gemm"]
+    unseen = structs.replace(part.unmeasured_gpu, ranking_source=source, mean_log_slowdowns=costs)
+    save(replace(bundle, family_models={"gemm": replace(part, unmeasured_gpu=unseen)}), tmp_path / "bundle")
+    assert load(tmp_path / "bundle").family_models["gemm"].unmeasured_gpu == unseen

@@ -73,5 +73,5 @@ def test_shipped_bundles_are_fitted_from_their_tables(sources, effort, tmp_path,
     done = CliRunner().invoke(fit_bundles.main, words)
     assert done.exit_code == 0, done.output
     bundle = load(tmp_path / "operators")
-    assert set(bundle.parts) == {"gemm", "pointwise", "rowwise"}
+    assert set(bundle.family_models) == {"gemm", "pointwise", "rowwise"}
     assert bundle.card["licence_notices"] == plan.notices

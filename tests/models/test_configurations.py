@@ -13,7 +13,7 @@ from tests.tuning.made_up import COLUMNS, SHAPES, times
 
 def rows(frame: pd.DataFrame) -> Rows:
     data = as_dataset(frame, COLUMNS)
-    return rows_of(data.frame, data.own)
+    return rows_of(data.frame, data.described_family)
 
 
 def test_gpu_at_half_the_speed_gets_the_same_picks() -> None:

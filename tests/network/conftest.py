@@ -17,7 +17,7 @@ from surrogate.features.families import Operator
 from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
 from surrogate.prediction.results import Estimate, Selection
-from surrogate.prediction.sources.source import CandidateSetting
+from surrogate.prediction.sources.source import LibraryCandidate
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
 SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9, "ALGO_3": 0.7}
@@ -29,7 +29,7 @@ class FakeAlgorithms:
 
     query_count: int = 0
     min_workspace: int = 0
-    bundle = SimpleNamespace(parts={})
+    bundle = SimpleNamespace(family_models={})
 
     def select_many(
         self, problems: Sequence[Conv], *, workspace_limit: int | None = None, deterministic: bool = False
@@ -47,7 +47,7 @@ class FakeAlgorithms:
                 continue
             if (limit is not None and workspace > limit) or (deterministic and not algorithm.deterministic):
                 continue
-            candidate = CandidateSetting(name, "cudnn", name, mechanism=algorithm.mechanism)
+            candidate = LibraryCandidate(name, "cudnn", name, mechanism=algorithm.mechanism)
             time_us = 5.0 + SPEED.get(name, 1.2) * conv.flops / 1e6
             found.append(Estimate.around(candidate, time_us, log(2), workspace, "model"))
         found.sort(key=lambda estimate: estimate.time_us)

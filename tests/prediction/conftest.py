@@ -18,7 +18,7 @@ from surrogate.models.boosted import BoostedTerms
 from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnmeasuredGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
@@ -38,7 +38,7 @@ def bundle_of(
     """Return a bundle fitted without held-out folds; ``model`` fits every family, ``kernel`` describes the table."""
     parts = {}
     data = Dataset(normalise(frame, "table")) if kernel is None else as_dataset(frame, kernel)
-    for kind, (_, rows) in rows_by_family(data.frame, own=data.own).items():
+    for kind, (_, rows) in rows_by_family(data.frame, described_family=data.described_family).items():
         fitted = (type(model)(**model.get_params()) if model else BoostedTerms(rounds=40)).fit(rows)
         ok = rows.take(rows.ok)
         parts[kind.name] = FamilyModel(
@@ -47,7 +47,7 @@ def bundle_of(
             Support.fit(rows),
             WIDTHS,
             Domain.of(ok),
-            UnmeasuredGpu({"": HeldOutGpuErrors(3, 0.2, 0.9)}),
+            UnmeasuredGpuErrors({"": HeldOutGpuErrors(3, 0.2, 0.9)}),
             candidate_keys(ok),
             row_counts(ok),
         )

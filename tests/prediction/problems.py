@@ -16,7 +16,7 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import SettingKey, distances_to
 from surrogate.uncertainty.fit import dtypes_of
-from surrogate.uncertainty.unmeasured_gpu import kinds_of
+from surrogate.uncertainty.unmeasured_gpu import groups_of
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)
@@ -62,10 +62,10 @@ def by_models(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the answers of the fitted models for the rows of a table, computed without `Predictor`."""
     out = pd.DataFrame(index=range(len(frame)), columns=["predicted_us", "lower_us", "upper_us", "supported"])
     for kind, (positions, rows) in rows_by_family(frame, bundle.devices).items():
-        part, times = bundle.parts[kind.name], bundle.parts[kind.name].model.predict(rows)
+        part, times = bundle.family_models[kind.name], bundle.family_models[kind.name].model.predict(rows)
         device, distance = device_names(rows.frame), distances_to(part.domain.references, rows)
         half = part.widths.at(device, rows.candidate, dtypes_of(rows), distance, times)
-        unseen = part.unseen_gpu.half_widths(kinds_of(rows))
+        unseen = part.unmeasured_gpu.half_widths(groups_of(rows))
         settings = rows.frame[list(kind.setting_names)].astype(str).itertuples(index=False, name=None)
         names = zip(device, rows.frame["library"], settings, rows.frame["algorithm"], strict=True)
         measured = np.array([SettingKey(*key) in part.domain.settings for key in names])

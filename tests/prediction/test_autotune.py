@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
 from surrogate.features.conv import Conv
-from surrogate.prediction.autotune import TuningCache, autotune
+from surrogate.prediction.autotune import MeasurementCache, autotune
 
 CONV = Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)
 NAMES = ("WINOGRAD", "GEMM", "FFT", "IMPLICIT_GEMM")
@@ -73,7 +73,7 @@ class FakeDevice:
 
 
 def tune(device: FakeDevice, k: int = 2, **options: Any) -> Any:
-    options = {"predictor": FakePredictor(), "cache": TuningCache(), **options}
+    options = {"predictor": FakePredictor(), "cache": MeasurementCache(), **options}
     return autotune(CONV, device, k, **options)  # type: ignore[arg-type]
 
 
@@ -154,7 +154,7 @@ def test_one_lost_device_skips_an_algorithm_and_a_second_is_an_error(refused) ->
     lost = DeviceLostError("an illegal address")
     device = FakeDevice({"WINOGRAD": lost, "GEMM": 3.0, "FFT": 4.0, "IMPLICIT_GEMM": 2.0})
     assert tune(device, 2).algorithm == "GEMM"
-    cache = TuningCache()
+    cache = MeasurementCache()
     device = FakeDevice({"WINOGRAD": 2.0, "GEMM": lost, "FFT": lost, "IMPLICIT_GEMM": 2.0})
     with refused("an illegal address", "new process"):
         tune(device, 3, cache=cache)
@@ -165,7 +165,7 @@ def test_invalid_arguments_are_refused(refused) -> None:
     with refused("k is 0"):
         tune(FakeDevice({}), 0)
     with refused("unknown"):
-        autotune(CONV, "cuda", predictor=FakePredictor(), cache=TuningCache())
+        autotune(CONV, "cuda", predictor=FakePredictor(), cache=MeasurementCache())
 
 
 @given(st.permutations(NAMES), st.lists(st.none() | st.floats(0.1, 100), min_size=4, max_size=4), st.integers(1, 5))

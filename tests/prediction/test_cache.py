@@ -1,4 +1,4 @@
-"""Tests of the tuning cache: reads after writes, several processes at once, unusable files and the default path."""
+"""Tests of the measurement cache: reads after writes, several processes, unusable files and the default path."""
 
 import logging
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
-from surrogate.prediction.autotune import FILE_NAME, Tuning, TuningCache, default_path
+from surrogate.prediction.autotune import FILE_NAME, MeasurementCache, StoredMeasurement, default_path
 
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 CONV = Conv(n=1, c=8, h=8, k=8, r=3)
@@ -18,11 +18,12 @@ WRITER = """
 import sys
 from surrogate.collect.device import DeviceInfo
 from surrogate.features.conv import Conv
-from surrogate.prediction.autotune import Tuning, TuningCache
+from surrogate.prediction.autotune import MeasurementCache, StoredMeasurement
 
-cache, writer = TuningCache(sys.argv[1]), sys.argv[2]
+cache, writer = MeasurementCache(sys.argv[1]), sys.argv[2]
 for i in range(1, int(sys.argv[3]) + 1):
-    cache.put(DeviceInfo("Tesla T4", "cudnn", "9.1.0"), Conv(n=i, c=8, h=8, k=8, r=3), f"A{writer}", Tuning("ok", i))
+    device, conv = DeviceInfo("Tesla T4", "cudnn", "9.1.0"), Conv(n=i, c=8, h=8, k=8, r=3)
+    cache.put(device, conv, f"A{writer}", StoredMeasurement("ok", i))
 """
 
 
@@ -32,29 +33,29 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_second_cache_reads_the_first_ones_writes(path: Path) -> None:
-    """The latest tuning counts; other problems, versions and settings have none."""
-    first, second = TuningCache(path), TuningCache(path)
-    first.put(T4, CONV, "GEMM", Tuning("ok", 3.5, 64, True))
-    first.put(T4, CONV, "FFT", Tuning("not_supported", reason="filter"))
+    """The latest measurement counts; other problems, versions and settings have none."""
+    first, second = MeasurementCache(path), MeasurementCache(path)
+    first.put(T4, CONV, "GEMM", StoredMeasurement("ok", 3.5, 64, True))
+    first.put(T4, CONV, "FFT", StoredMeasurement("not_supported", reason="filter"))
     assert second.get(T4, CONV) == {
-        "GEMM": Tuning("ok", 3.5, 64, True),
-        "FFT": Tuning("not_supported", reason="filter"),
+        "GEMM": StoredMeasurement("ok", 3.5, 64, True),
+        "FFT": StoredMeasurement("not_supported", reason="filter"),
     }
-    second.put(T4, CONV, "GEMM", Tuning("ok", 2.5, None, False))
-    assert first.get(T4, CONV)["GEMM"] == Tuning("ok", 2.5, None, False)
+    second.put(T4, CONV, "GEMM", StoredMeasurement("ok", 2.5, None, False))
+    assert first.get(T4, CONV)["GEMM"] == StoredMeasurement("ok", 2.5, None, False)
     assert first.get(DeviceInfo("Tesla T4", "cudnn", "9.2.0"), CONV) == {}
     assert first.get(T4, CONV.with_batch(2)) == {}
     assert first.get(T4, Conv(n=1, c=8, h=8, k=8, r=3, math="tensor_op")) == {}
     assert first.get(T4, operator("softmax", n=8, c=8)) == {}
-    alias = TuningCache(path)
+    alias = MeasurementCache(path)
     assert set(alias.get(DeviceInfo("t4", "cudnn", "9.1.0"), CONV)) == {"GEMM", "FFT"}
-    assert TuningCache().get(T4, CONV) == {}  # in memory
+    assert MeasurementCache().get(T4, CONV) == {}  # in memory
 
 
-def test_a_tuning_holds_the_median_of_a_measurement() -> None:
+def test_a_stored_measurement_holds_the_median() -> None:
     measured = Measurement("ok", "", (9.0, 1.0, 2.0), (9.0, 1.0, 2.0), "events", 64, False)
-    assert Tuning.of(measured) == Tuning("ok", 2.0, 64, False)
-    assert Tuning.of(Measurement("failed", "fault")) == Tuning("failed", reason="fault")
+    assert StoredMeasurement.of(measured) == StoredMeasurement("ok", 2.0, 64, False)
+    assert StoredMeasurement.of(Measurement("failed", "fault")) == StoredMeasurement("failed", reason="fault")
 
 
 @pytest.mark.slow
@@ -65,10 +66,10 @@ def test_concurrent_writers_lose_nothing(path: Path) -> None:
         for number in range(writers)
     ]
     assert [process.wait(timeout=120) for process in running] == [0] * writers
-    cache = TuningCache(path)
+    cache = MeasurementCache(path)
     for i in range(1, count + 1):
-        tunings = cache.get(T4, Conv(n=i, c=8, h=8, k=8, r=3))
-        assert {name: tuning.time_us for name, tuning in tunings.items()} == {f"A{w}": i for w in range(writers)}
+        stored = cache.get(T4, Conv(n=i, c=8, h=8, k=8, r=3))
+        assert {name: each.time_us for name, each in stored.items()} == {f"A{w}": i for w in range(writers)}
 
 
 @pytest.mark.parametrize("damage", ["text", "folder"])
@@ -79,9 +80,9 @@ def test_an_unusable_file_gives_one_warning(path: Path, damage: str, caplog: pyt
     else:
         path.mkdir()
     with caplog.at_level(logging.WARNING):
-        cache = TuningCache(path)
+        cache = MeasurementCache(path)
     assert len(caplog.records) == 1 and "SEER_CACHE" in caplog.text
-    cache.put(T4, CONV, "GEMM", Tuning("ok", 1.0))
+    cache.put(T4, CONV, "GEMM", StoredMeasurement("ok", 1.0))
     assert cache.get(T4, CONV)["GEMM"].time_us == 1.0
 
 

@@ -56,7 +56,9 @@ def listed(kernel: Bundle) -> Picks:
     """Return picks for the measured shapes and for two others."""
     shapes = [*SHAPES, (64, 4096, 256), (4096, 64, 128)]
     texts = [f"function_kernel:m{m}n{n}in{k}" for m, n, k in shapes]
-    problems = [parse_problem(text, kernel.described, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")]
+    problems = [
+        parse_problem(text, kernel.described_family, dtype=dtype) for text in texts for dtype in ("fp16", "fp32")
+    ]
     return picks_for(Predictor(kernel), problems, name="mine")
 
 

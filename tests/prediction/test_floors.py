@@ -38,10 +38,10 @@ def test_no_time_is_below_the_minimum_kernel_time() -> None:
     for name in DEFAULT_GPUS:
         served = load_operators(name)
         assert min(answer.time_us for answer in served.kernel_times(smallest)) >= MIN_KERNEL_US
-        minimum = [part.min_us for part in (served.bundle.parts[name] for name in ("pointwise", "gemm"))]
+        minimum = [part.min_us for part in (served.bundle.family_models[name] for name in ("pointwise", "gemm"))]
         assert all(0 < value < 200 for floors in minimum for value in floors.values())
     for bundle in shipped():
         for name in sorted(bundle.gpus if "conv" in bundle.families else ()):
             if bundle_for(next(device for device in gpus() if device.name == name)) == bundle.path:
                 times = load(name).predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
-                assert np.nanmin(times.time_us) >= load(name).bundle.parts["conv"].min_us[CallKey("", "")]
+                assert np.nanmin(times.time_us) >= load(name).bundle.family_models["conv"].min_us[CallKey("", "")]

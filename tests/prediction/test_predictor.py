@@ -196,9 +196,11 @@ def test_rows_keep_their_order_across_chunks(bundle: Bundle, monkeypatch: pytest
 
 def test_a_measured_shape_is_in_domain_whatever_the_distances(bundle: Bundle, frame: pd.DataFrame) -> None:
     """A reach of -1 puts every other shape out of domain; the batch does not matter."""
-    part = bundle.parts["conv"]
+    part = bundle.family_models["conv"]
     nothing_near = {key: replace(near, reach=-1.0) for key, near in part.domain.references.items()}
-    narrow = replace(bundle, parts={"conv": replace(part, domain=replace(part.domain, references=nothing_near))})
+    narrow = replace(
+        bundle, family_models={"conv": replace(part, domain=replace(part.domain, references=nothing_near))}
+    )
     predictor = Predictor(narrow, gpu="v100")
     sizes = frame.loc[frame["algorithm"] == "IMPLICIT_GEMM", list(SIZE_COLUMNS)].drop_duplicates().sort_values("k")
     measured = [Conv(**row) for row in sizes.to_dict("records")]
@@ -280,11 +282,11 @@ def test_invalid_questions_are_refused_in_one_line(
 
 
 def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:
-    part = bundle.parts["conv"]
+    part = bundle.family_models["conv"]
     rows = rows_of(normalise(frame[(frame["gpu"] == GPUS[0]) & (frame["status"] == "ok")], "test"))
     correction, _ = fit_correction(rows, 1.3 * part.model.predict(rows))
     model = Calibrated(part.model, {"v100-sxm2-16gb": correction})
-    served = Predictor(replace(bundle, parts={"conv": replace(part, fitted=model)}))
+    served = Predictor(replace(bundle, family_models={"conv": replace(part, fitted=model)}))
     predicted = served.predict(rows.frame).predicted_us
     np.testing.assert_allclose(predicted, model.predict(rows), rtol=1e-9)
     assert not np.allclose(predicted, part.model.predict(rows), rtol=0.01)

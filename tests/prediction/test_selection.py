@@ -26,7 +26,7 @@ from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.json_types import key_text
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import Selection, parse_bytes
-from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpu
+from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
@@ -110,14 +110,14 @@ def test_a_selection_without_feasible_candidates_is_empty(refused, predictor: Pr
 
 def refusing(bundle: Bundle) -> Bundle:
     """Return the bundle with every candidate unsupported."""
-    support = bundle.parts["conv"].support
+    support = bundle.family_models["conv"].support
     unsupported = (dict.fromkeys(table, 0.0) for table in (support.exact, support.general))
     return _with(bundle, support=Support(*unsupported))
 
 
 def _with(bundle: Bundle, **changed: object) -> Bundle:
     """Return the bundle with changes in its model of convolutions."""
-    return replace(bundle, parts={"conv": replace(bundle.parts["conv"], **changed)})  # type: ignore[arg-type]
+    return replace(bundle, family_models={"conv": replace(bundle.family_models["conv"], **changed)})  # type: ignore[arg-type]
 
 
 @given(low=st.integers(0, 10**6), more=st.integers(0, 10**6), conv=CONVS)
@@ -151,7 +151,7 @@ def test_an_unmeasured_gpu_is_answered_from_its_datasheet(bundle: Bundle) -> Non
         "nvidia": HeldOutGpuErrors(3, 0.3, 2.0),
         "nvidia|fp32": HeldOutGpuErrors(3, 0.21, 0.7),
     }
-    unseen = _with(bundle, unseen_gpu=UnmeasuredGpu(errors_of_kind, 0.5))
+    unseen = _with(bundle, unmeasured_gpu=UnmeasuredGpuErrors(errors_of_kind, 0.5))
     found = Predictor(unseen, gpu="titan-xp").select(CONV)
     assert not found.in_domain and found.independent_share == 0.5
     assert {candidate.source for candidate in found.candidates} == {"datasheet"} == {found.source}
@@ -325,7 +325,7 @@ def test_a_kernel_below_its_harness_floor_does_not_win(tmp_path: Path) -> None:
     data = replace(as_dataset(frame), metadata={"floors": [{**record, "floor_us": 4.0, "limit_us": 8.0, "rows": 9}]})
     save(train(data, model="interpolated-terms", params={"rounds": 20, "max_leaves": 8}), tmp_path / "bundle")
     stored = load(tmp_path / "bundle")
-    assert stored.parts["gemm"].floors == (
+    assert stored.family_models["gemm"].floors == (
         HarnessFloor("h100-sxm", "vllm", "small", {"operator": "gemm", "dtype": "bf16"}, 8.0),
     )
     setting = {"dtype": "bf16", "math": "default"}
@@ -386,12 +386,14 @@ def test_the_average_rank_answers_if_training_chose_it(source: str, best: str) -
     frame = products({"a100-sxm4-80gb": ("small", "large", "newer"), "h100-sxm": ("large", "newer")})
     slow = frame["algorithm"].map({"small": 1.0, "large": 1.0, "newer": 1.2})
     bundle = bundle_of(frame.assign(time_us=frame["time_us"] * slow), InterpolatedTerms(rounds=20, max_leaves=8))
-    part = bundle.parts["gemm"]
+    part = bundle.family_models["gemm"]
     cost_of = {"large": 0.2, "newer": 0.1, "small": 0.3}
     labels = part.boosted_arrays.interpolation.measured_times.labels
     costs = {key_text(label): cost_of[label.candidate.rpartition("|")[2]] for label in labels}
-    unseen = structs.replace(part.unseen_gpu, ranking_source=source, average_rank=costs)
-    served = Predictor(replace(bundle, parts={"gemm": replace(part, unseen_gpu=unseen)}), gpu="rtx-pro-6000-server")
+    unseen = structs.replace(part.unmeasured_gpu, ranking_source=source, mean_log_slowdowns=costs)
+    served = Predictor(
+        replace(bundle, family_models={"gemm": replace(part, unmeasured_gpu=unseen)}), gpu="rtx-pro-6000-server"
+    )
     selection = served.select(served.read("gemm:m16n1024k2048", dtype="bf16", math="default"))
     assert selection.source == "datasheet"
     assert any("order" in note for note in selection.notes) == (source == "habit")

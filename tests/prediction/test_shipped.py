@@ -129,7 +129,7 @@ def test_the_family_model_is_chosen_by_type_and_gpu() -> None:
 
     def libraries(dtype: str, gpu_name: str) -> set[str]:
         values = tuple({"operator": "gemm", "dtype": dtype}.get(name, "") for name in GEMM.setting_names)
-        return set(bundle.part(GEMM, gpu_name, values).domain.libraries)
+        return set(bundle.family_model(GEMM, gpu_name, values).domain.libraries)
 
     assert "trtllm" in libraries("bf16", "h200-sxm") and "trtllm" not in libraries("fp32", "v100-sxm2-16gb")
     assert "torch" in libraries("fp32", "v100-sxm2-16gb")

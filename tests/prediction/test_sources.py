@@ -16,8 +16,8 @@ class FakeSource(Source):
 
     times_us: Any
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        return Times(self.times_us[sizes[problem, 0], index], np.zeros(len(index)))
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
+        return Times(self.times_us[sizes[problem_of_row, 0], candidate_of_row], np.zeros(len(candidate_of_row)))
 
 
 CONTEXT: Any = SimpleNamespace(candidates="abcd")

@@ -207,14 +207,14 @@ def test_a_file_named_like_a_family_gets_another_kernel_name(tmp_path: Path) -> 
     path = tmp_path / "gemm.parquet"
     times(SHAPES[:2]).to_parquet(path)
     data = read_dataset(path, kernel=KernelColumns(PARAMETERS, ("m", "n")))
-    assert data.described is not None
-    assert data.described.name == "gemm_kernel"
+    assert data.description is not None
+    assert data.description.name == "gemm_kernel"
     assert FAMILIES["gemm"].name == "gemm"
 
 
 def test_a_bundle_contains_its_kernel_description(bundle_path: Path) -> None:
     served = load(bundle_path, gpu="v100")
-    assert served.bundle.described is not None
+    assert served.bundle.described_family is not None
     assert served.predict("made_up:m256n2048").time_us > 0
     text = "m256n2048"  # the bundle has one kernel, so that its name may be omitted
     mapping, table = {"m": 256, "n": 2048}, pd.DataFrame({"m": [256], "n": [2048]})

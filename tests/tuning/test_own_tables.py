@@ -126,7 +126,7 @@ def test_suspicious_units_and_conditions_give_warnings(table: pd.DataFrame) -> N
     kernel = description_of({**DESCRIPTION, "formulas": FORMULAS, "conditions": ["warps < 8"]}, "here")
     for factor, words in ((1.0, []), (1e-6, ["are these s?"] * 2), (1e-3, ["are these ms?"] * 2)):
         data = as_dataset(table.assign(time_us=table["time_us"] * factor), kernel)
-        *units, condition = unit_warnings(data.frame, own=data.own)
+        *units, condition = unit_warnings(data.frame, described_family=data.described_family)
         assert [warning[-len(word) :] for warning, word in zip(units, words, strict=True)] == words
         assert f"'warps < 8' excludes {(table['warps'] == 8).sum():,} of" in condition
 

@@ -16,7 +16,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.models import TimeModel, model_class
 from surrogate.models.base import duplicate
 from surrogate.uncertainty import fit, held_out_fits, unmeasured_gpu
-from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnmeasuredGpu, WidthKey, Widths
+from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
 from tests.tables import checked, every
 
 GEMM = FAMILIES["gemm"]
@@ -233,8 +233,12 @@ def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -
     by_hand = HeldOutGpuErrors(
         3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / 3), rel=1e-3)
     )
-    assert found.by_kind[found.kind("nvidia", "fp32")] == by_hand and 0 < found.independent_share <= 2
-    assert found.kind("nvidia", "fp8") == "nvidia" and found.kind("amd", "fp32") == "" and found.by_kind[""] == by_hand
+    assert found.by_group[found.group_key("nvidia", "fp32")] == by_hand and 0 < found.independent_share <= 2
+    assert (
+        found.group_key("nvidia", "fp8") == "nvidia"
+        and found.group_key("amd", "fp32") == ""
+        and found.by_group[""] == by_hand
+    )
     two_gpus = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
     assert unmeasured_gpu.gpu_splits(two_gpus, 0) == []  # two GPUs do not suffice for a split
     no_prediction = np.full(len(two_gpus), np.nan)
@@ -242,7 +246,7 @@ def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -
         unmeasured_gpu.fit_unmeasured_gpu(
             two_gpus, no_prediction, setting_was_trained[: len(two_gpus)], evaluated[: len(two_gpus)]
         )
-        == UnmeasuredGpu()
+        == UnmeasuredGpuErrors()
     )
 
 
@@ -259,14 +263,14 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
     found = unmeasured_gpu.fit_unmeasured_gpu(
         rows, predicted, unmeasured_gpu.trained_settings(rows, splits), np.full(len(rows), False)
     )
-    half_widths = {kind: errors.half_width for kind, errors in found.by_kind.items()}
+    half_widths = {kind: errors.half_width for kind, errors in found.by_group.items()}
     largest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
     by_hand = {
         kind: np.log(factor) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / gpus) for kind, (factor, gpus) in largest.items()
     }
     assert half_widths == pytest.approx(by_hand, rel=1e-3)
-    assert "GFX9" not in found.note("gfx9", described=False) and "3 NVIDIA GPUs" in found.note(
-        "nvidia", described=False
+    assert "GFX9" not in found.note("gfx9", is_described=False) and "3 NVIDIA GPUs" in found.note(
+        "nvidia", is_described=False
     )
 
 

@@ -20,8 +20,8 @@ from surrogate.features.analytical import TensorCoreModel, TiledProductModel
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.json_types import from_json_types
-from surrogate.prediction.sources.source import Context, Setting, Source, Times
-from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpu
+from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
+from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
 
 FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
@@ -31,14 +31,14 @@ PRODUCTS = "tiled_products.json"
 
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
-    """The errors of an analytical model on held-out GPUs, in the form of `UnmeasuredGpu.by_kind`."""
+    """The errors of an analytical model on held-out GPUs, in the form of `UnmeasuredGpuErrors.by_group`."""
 
     by_kind: Mapping[str, HeldOutGpuErrors]
 
     def instead_of(self, family_model: FamilyModel) -> FamilyModel:
         """Return the family model with these errors for unmeasured GPUs, and without measured support."""
         support = replace(family_model.support, exact={}, general={})
-        return replace(family_model, support=support, unseen_gpu=UnmeasuredGpu(self.by_kind))
+        return replace(family_model, support=support, unmeasured_gpu=UnmeasuredGpuErrors(self.by_kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,11 @@ def shipped_product_models() -> ProductModels:
     return from_json_types(ProductModels, {**content, "boards": content["laws"]})
 
 
-def product_models(setting: Setting, gpu: Gpu, measured: Collection[str]) -> ProductModels | None:
+def product_models(setting: QuerySetting, gpu: Gpu, measured: Collection[str]) -> ProductModels | None:
     """Return the models for a setting on an AMD GPU if only their own boards were ``measured``, else None."""
     is_tiled = gpu.vendor == "amd" and {*setting.values[:1]} & {*setting.family.tiled_kinds}
-    return (
-        shipped_product_models()
-        if is_tiled and measured and {*measured} <= {*shipped_product_models().fitted_on}
-        else None
-    )
+    is_covered = is_tiled and measured and {*measured} <= {*shipped_product_models().fitted_on}
+    return shipped_product_models() if is_covered else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +122,9 @@ class AnalyticalSource(Source):
         model = products.model_of(device)
         return cls(context, lambda problems: model.product_us(problems, device))
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
-        return Times(self.model(self.context.setting.problem(sizes.T))[problem], np.zeros(len(index)))
+        return Times(self.model(self.context.setting.problem(sizes.T))[problem_of_row], np.zeros(len(candidate_of_row)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +141,9 @@ class Tf32Source(Source):
     has_both: np.ndarray
     unmeasured: np.ndarray
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
-        fma = self.fma.times(sizes, problem, index)
-        tensor_us = self.tensor.times(sizes, problem, index).time_us
-        faster_us = np.where(self.has_both[index], np.minimum(fma.time_us, tensor_us), fma.time_us)
-        return fma._replace(time_us=np.where(self.unmeasured[index], faster_us, tensor_us))
+        fma = self.fma.times(sizes, problem_of_row, candidate_of_row)
+        tensor_us = self.tensor.times(sizes, problem_of_row, candidate_of_row).time_us
+        faster_us = np.where(self.has_both[candidate_of_row], np.minimum(fma.time_us, tensor_us), fma.time_us)
+        return fma._replace(time_us=np.where(self.unmeasured[candidate_of_row], faster_us, tensor_us))

@@ -64,27 +64,27 @@ class ConfigurationSource(Source):
         setting = self.context.setting
         return "|".join(map(str, (setting.gpu, *setting.values, *values)))
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`; a configuration that the kernel's conditions rule out fails."""
         setting, _, _, formula, min_us = self.context
-        time_us = np.empty(len(index))
-        measured, fails = np.full((2, len(index)), False)
+        time_us = np.empty(len(candidate_of_row))
+        measured, fails = np.full((2, len(candidate_of_row)), False)
         constant = np.array(formula.constant, dtype=np.float32)
-        for number in np.unique(problem).tolist():
-            rows = np.flatnonzero(problem == number)
+        for number in np.unique(problem_of_row).tolist():
+            rows = np.flatnonzero(problem_of_row == number)
             query = setting.problem(sizes[number].tolist())
             key = self._key(query.values)
             terms = formula.problem(query)
-            parameters = self.parameters[index[rows]]
+            parameters = self.parameters[candidate_of_row[rows]]
             own = np.column_stack(
                 [np.broadcast_to(column, len(rows)) for column in formula.candidate(terms, parameters)[0]]
             ).astype(np.float32)
             columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
             launch = own[:, parameters.shape[1] :]
-            numbers = self.numbers[index[rows]]
+            numbers = self.numbers[candidate_of_row[rows]]
             answer, failure = self.model.answers(key, query, self.context.device, columns, parameters, launch, numbers)
-            refused = np.any([*self._refusals(query, index[rows]).values()], axis=0)
-            time_us[rows] = np.maximum(answer, min_us[index[rows]])
+            refused = np.any([*self._refusals(query, candidate_of_row[rows]).values()], axis=0)
+            time_us[rows] = np.maximum(answer, min_us[candidate_of_row[rows]])
             measured[rows] = self.model.measured(key, numbers)
             fails[rows] = (failure >= LIKELY) | refused
-        return Times(time_us, np.zeros(len(index)), measured, fails)
+        return Times(time_us, np.zeros(len(candidate_of_row)), measured, fails)

@@ -21,7 +21,7 @@ from surrogate.models.call_cost import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import ReadyTrees
-from surrogate.prediction.sources.source import Context, Setting, Source, Times
+from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
 
 if TYPE_CHECKING:
     from surrogate.models import TimeModel
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
     decided: Mapping[int, float]
 
     @classmethod
-    def of(cls, setting: Setting, formula: Formula, arrays: BoostedArrays) -> "Columns":
+    def of(cls, setting: QuerySetting, formula: Formula, arrays: BoostedArrays) -> "Columns":
         """Return the columns of the trees in a setting. The version is constant if only one library competes."""
         family = setting.family
         constant = dict(zip(family.constant_names, map(float, formula.constant), strict=True))
@@ -122,46 +122,38 @@ class TreeSource(Source):
             near=_setting_measurements(context, arrays, columns, codes, donors),
         )
 
-    def one(self, problem: AnyProblem, index: np.ndarray) -> Times:
+    def one(self, problem: AnyProblem, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.one` with Python numbers up to the trees' input."""
         terms = self.context.formula.problem(problem)
         shared = len(terms.values)
         # 1. The trees' input (rows, columns): the problem's columns in every row, then the candidates' own.
-        x = self.template[index]
+        x = self.template[candidate_of_row]
         x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
         values: list[Number] = []
         workspace: list[Number] = []
-        for candidate in index.tolist():
+        for candidate in candidate_of_row.tolist():
             columns, bytes_needed = self.candidate_columns(terms, candidate)
             values += columns
             workspace.append(bytes_needed)
-        x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(index), -1)
-        # 2. Log(time / base) from the terms, or from nearby measurements.
-        if self.near is None:
-            log_correction = self._log_terms(x, index)
-        else:
-            sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(index))
-            log_correction = self._log_nearby(self.near, sizes, x, index)
-        return Times(self._times(x, index, terms.roofline_us, log_correction), np.array(workspace, dtype=np.float64))
+        x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(candidate_of_row), -1)
+        # 2. The times, from the terms or from nearby measurements.
+        sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(candidate_of_row))
+        return Times(self._times(sizes, x, candidate_of_row, terms.roofline_us), np.array(workspace, dtype=np.float64))
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
-        if not len(index):
+        if not len(candidate_of_row):
             return Times(np.empty(0), np.empty(0))
-        x, roofline_us, workspace = self._inputs(sizes, problem, index)
-        if self.near is None:
-            log_correction = self._log_terms(x, index)
-        else:
-            log_correction = self._log_nearby(self.near, sizes[problem], x, index)
-        return Times(self._times(x, index, roofline_us, log_correction), workspace)
+        x, roofline_us, workspace = self._inputs(sizes, problem_of_row, candidate_of_row)
+        return Times(self._times(sizes[problem_of_row], x, candidate_of_row, roofline_us), workspace)
 
     def _inputs(
-        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+        self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the trees' input (rows, columns), rooflines in µs and workspaces (rows,), for `Source.times`."""
-        x, terms, workspace = self.inputs(sizes, problem, index, further=2)
-        x[:, -2:] = self.template[index, -2:]
-        return x, terms.roofline_us[problem], workspace
+        x, terms, workspace = self.inputs(sizes, problem_of_row, candidate_of_row, further=2)
+        x[:, -2:] = self.template[candidate_of_row, -2:]
+        return x, terms.roofline_us[problem_of_row], workspace
 
     def _log_terms(self, x: np.ndarray, candidate: np.ndarray) -> np.ndarray:
         """Return log(time / base) from the terms, (rows,), for the candidates at positions ``candidate`` (rows,)."""
@@ -172,11 +164,14 @@ class TreeSource(Source):
             )
         return log_correction
 
-    def _log_nearby(self, near: SettingMeasurements, sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _log_correction(self, sizes: np.ndarray, x: np.ndarray, candidate_of_row: np.ndarray) -> np.ndarray:
         """Return log(time / base) at ``sizes`` (rows, sizes), from measurements if possible, else from the terms."""
-        code = near.codes[index]
+        near = self.near
+        if near is None:
+            return self._log_terms(x, candidate_of_row)
+        code = near.codes[candidate_of_row]
         rows = np.flatnonzero(code >= 0)
-        candidates = index[rows]
+        candidates = candidate_of_row[rows]
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             """Implement `surrogate.models.neighbours.Terms`; positions count the rows with measurements."""
@@ -197,22 +192,23 @@ class TreeSource(Source):
             terms=terms,
             residual=near.residual.inplace_predict if near.residual else None,
         )
-        if len(rows) == len(index):
+        if len(rows) == len(candidate_of_row):
             return measured_log
-        log_correction = np.empty(len(index))
+        log_correction = np.empty(len(candidate_of_row))
         log_correction[rows] = measured_log
         rest = np.flatnonzero(code < 0)
-        log_correction[rest] = self._log_terms(x[rest], index[rest])
+        log_correction[rest] = self._log_terms(x[rest], candidate_of_row[rest])
         return log_correction
 
-    def _times(self, x: np.ndarray, index: np.ndarray, roofline_us: Number, log_correction: np.ndarray) -> np.ndarray:
-        """Return times in µs (rows,) from log(time / base) (rows,), for candidate ``index[i]`` in row i."""
+    def _times(self, sizes: np.ndarray, x: np.ndarray, candidate_of_row: np.ndarray, roofline_us: Number) -> np.ndarray:
+        """Return times in µs (rows,) at ``sizes`` (rows, sizes), for candidate ``candidate_of_row[i]`` in row i."""
         # The base: the weighted mean of the problem's and the candidate's log roofline, plus the call cost.
         base_us = roofline_us
         if self.boosted.algorithm_weight and self.own_column >= 0:
             base_us = base_us * np.exp2(self.boosted.algorithm_weight * x[:, self.own_column].astype(np.float64))
-        time_us = (base_us + self.call_us[index]) * np.exp(log_correction)
-        return np.maximum(time_us, self.context.min_us[index])
+        log_correction = self._log_correction(sizes, x, candidate_of_row)
+        time_us = (base_us + self.call_us[candidate_of_row]) * np.exp(log_correction)
+        return np.maximum(time_us, self.context.min_us[candidate_of_row])
 
 
 def _template(context: Context, arrays: BoostedArrays, width: int) -> np.ndarray:
@@ -260,23 +256,23 @@ class TableSource(Source):
 
     model: "TimeModel"
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
         import pandas as pd
 
         from surrogate.dataset.rows import rows_of
 
         setting, device, candidates, _, min_us = self.context
-        frame = pd.DataFrame(sizes[problem], columns=list(setting.family.size_names))
+        frame = pd.DataFrame(sizes[problem_of_row], columns=list(setting.family.size_names))
         frame = frame.assign(gpu=setting.gpu, **setting.by_name)
         for name in ("library", "algorithm", "solver"):
-            frame[name] = [getattr(candidates[i], name) for i in index]
+            frame[name] = [getattr(candidates[i], name) for i in candidate_of_row]
         frame["library_version"] = frame["library"].map(dict(setting.versions))
         if not any(candidate.solver for candidate in candidates):
             del frame["solver"]
         rows = rows_of(frame, setting.family, {setting.gpu: device})
         with one_line_errors(f"the model {self.model.name} cannot answer"):  # a bundle's model need not fit the rows
-            return Times(np.maximum(self.model.predict(rows), min_us[index]), rows.workspace_bytes)
+            return Times(np.maximum(self.model.predict(rows), min_us[candidate_of_row]), rows.workspace_bytes)
 
 
 def model_source(context: Context, family_model: FamilyModel, donors: Sequence[str] = ()) -> Source:

@@ -72,7 +72,7 @@ class AverageRankSource(Source):
     rules: SupportRules
     choosable: np.ndarray
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
         # 1. Times of all candidates; all arrays are (problems, candidates).
         shape = len(sizes), len(self.context.candidates)
@@ -86,7 +86,7 @@ class AverageRankSource(Source):
         rank = np.argsort(np.argsort(np.where(competes, costs, np.inf), axis=1, kind="stable"), axis=1)
         in_order_us = np.sort(np.where(competes, times_us, np.inf), axis=1) * (1 + 1e-9 * np.arange(shape[1]))
         assigned_us = np.where(competes, np.take_along_axis(in_order_us, rank, axis=1), times_us)
-        return Times(assigned_us[problem, index], workspace[problem, index])
+        return Times(assigned_us[problem_of_row, candidate_of_row], workspace[problem_of_row, candidate_of_row])
 
 
 def same_architecture_gpus(

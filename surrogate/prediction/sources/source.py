@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXPECTED_TO_FAIL = "expected to fail, as on problems that were measured"
 
 
-class Setting(NamedTuple):
+class QuerySetting(NamedTuple):
     """A query without its sizes.
 
     ``gpu`` is a registry name and ``values`` are the values of `Family.setting_names`. ``versions`` are the competing
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateSetting:
+class LibraryCandidate:
     """A candidate: an algorithm of a library, and its solver if solvers are chosen ("" otherwise).
 
     ``key`` is its name in a model. ``mechanism`` is how it works, which decides its columns.
@@ -69,9 +69,9 @@ class Context(NamedTuple):
     ``min_us`` (candidates,) are lower bounds of times: the launch and the tail of the shortest kernels.
     """
 
-    setting: Setting
+    setting: QuerySetting
     device: Gpu
-    candidates: tuple[CandidateSetting, ...]
+    candidates: tuple[LibraryCandidate, ...]
     formula: Formula
     min_us: np.ndarray
 
@@ -97,13 +97,13 @@ class Source(ABC):
     context: Context
 
     @abstractmethod
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
-        """Return the times of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
+        """Return the times in row i of a candidate and a problem, by position; ``sizes`` is (problems, sizes)."""
 
-    def one(self, problem: AnyProblem, index: np.ndarray) -> Times:
-        """Return the times of the candidates at ``index`` (rows,) for one problem."""
+    def one(self, problem: AnyProblem, candidate_of_row: np.ndarray) -> Times:
+        """Return the times of the candidates at ``candidate_of_row`` (rows,) for one problem."""
         sizes = np.array([self.context.setting.family.sizes_of(problem)])
-        return self.times(sizes, np.zeros(len(index), dtype=int), index)
+        return self.times(sizes, np.zeros(len(candidate_of_row), dtype=int), candidate_of_row)
 
     def min_us(self, problem: AnyProblem) -> float:
         """Return a lower bound in µs for all times on the problem and for the ends of their intervals; 0: none."""
@@ -121,13 +121,13 @@ class Source(ABC):
         return formula.candidate(terms, candidates[candidate].mechanism)
 
     def inputs(
-        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray, further: int = 0
+        self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray, further: int = 0
     ) -> tuple[np.ndarray, ProblemTerms, np.ndarray]:
         """Return the inputs of a model in arrays.
 
         Parameters
         ----------
-        sizes, problem, index
+        sizes, problem_of_row, candidate_of_row
             As in `times`.
         further
             Number of additional columns, which are not set.
@@ -148,31 +148,31 @@ class Source(ABC):
         for number, column in enumerate(terms.values):
             values[:, number] = column
         names = self.context.setting.family.candidate_names
-        x = np.empty((len(index), shared + len(names) + further), dtype=np.float32)
-        x[:, :shared] = values[problem]
+        x = np.empty((len(candidate_of_row), shared + len(names) + further), dtype=np.float32)
+        x[:, :shared] = values[problem_of_row]
         # 2. The candidates' own columns, candidate by candidate.
-        workspace = np.zeros(len(index))
-        for candidate in np.unique(index).tolist() if names else ():
-            rows = np.flatnonzero(index == candidate)
-            columns, bytes_needed = self.candidate_columns(terms_at(terms, problem[rows]), candidate)
+        workspace = np.zeros(len(candidate_of_row))
+        for candidate in np.unique(candidate_of_row).tolist() if names else ():
+            rows = np.flatnonzero(candidate_of_row == candidate)
+            columns, bytes_needed = self.candidate_columns(terms_at(terms, problem_of_row[rows]), candidate)
             for number, column in enumerate(columns, shared):
                 x[rows, number] = column
             workspace[rows] = bytes_needed
         return x, terms, workspace
 
-    def roofline_us(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def roofline_us(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> np.ndarray:
         """Return the candidates' own roofline times in µs, (rows,), for candidates that a source does not cover."""
         family = self.context.setting.family
-        terms = self.context.formula.problem(self.context.setting.problem(sizes[problem].T))
+        terms = self.context.formula.problem(self.context.setting.problem(sizes[problem_of_row].T))
         time_us = np.array(terms.roofline_us, dtype=np.float64)
         if family.own_roofline:
             # The column holds log2(candidate's roofline / problem's roofline).
             position = family.candidate_names.index(family.own_roofline)
-            for candidate in np.unique(index):
-                rows = np.flatnonzero(index == candidate)
+            for candidate in np.unique(candidate_of_row):
+                rows = np.flatnonzero(candidate_of_row == candidate)
                 columns, _ = self.candidate_columns(terms_at(terms, rows), candidate)
                 time_us[rows] *= np.exp2(columns[position])
-        return np.maximum(time_us, self.context.min_us[index])
+        return np.maximum(time_us, self.context.min_us[candidate_of_row])
 
 
 def terms_at(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
@@ -192,11 +192,11 @@ class Mixed(Source):
     second: Source
     covers: np.ndarray
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
-        rest = self.second.times(sizes, problem, index)
-        covered_us = self.first.times(sizes, problem, index).time_us
-        return rest._replace(time_us=np.where(self.covers[index], covered_us, rest.time_us))
+        rest = self.second.times(sizes, problem_of_row, candidate_of_row)
+        covered_us = self.first.times(sizes, problem_of_row, candidate_of_row).time_us
+        return rest._replace(time_us=np.where(self.covers[candidate_of_row], covered_us, rest.time_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +206,21 @@ class CalibratedSource(Source):
     source: Source
     correction: "Correction"
 
-    def times(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> Times:
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
         from surrogate.models.times import correction_columns
 
         setting, _, candidates, formula, min_us = self.context
         family = setting.family
-        times = self.source.times(sizes, problem, index)
+        times = self.source.times(sizes, problem_of_row, candidate_of_row)
         # The correction's columns (rows, inputs): of the setting, of the problems, and of the candidates.
         names = (*family.problem_names, *family.candidate_names)
-        columns = dict(zip(names, self.inputs(sizes, problem, index)[0].T, strict=True))
+        columns = dict(zip(names, self.inputs(sizes, problem_of_row, candidate_of_row)[0].T, strict=True))
         columns |= zip(family.constant_names, formula.constant, strict=True)
         needed = correction_columns(family)
-        x = np.empty((len(index), len(needed)), dtype=np.float32)
+        x = np.empty((len(candidate_of_row), len(needed)), dtype=np.float32)
         for position, name in enumerate(needed):
             x[:, position] = columns[name]
-        keys = np.array([candidate.key for candidate in candidates], dtype=object)[index]
+        keys = np.array([candidate.key for candidate in candidates], dtype=object)[candidate_of_row]
         factor = np.exp(self.correction.log_factor(x, keys, times.time_us))
-        return times._replace(time_us=np.maximum(times.time_us * factor, min_us[index]))
+        return times._replace(time_us=np.maximum(times.time_us * factor, min_us[candidate_of_row]))
