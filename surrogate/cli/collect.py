@@ -279,8 +279,7 @@ def _summary(output: str, outcome: "RunOutcome") -> str:
 
 def _exit_status(outcome: "RunOutcome") -> int:
     """Return 1 if the device was lost too often, nothing ran, or CUPTI did not take the times; 0 if time was up."""
-    lost = outcome.stopped and not outcome.time_up
-    return int(bool(lost or _nothing_ran(outcome) or outcome.timer_warning))
+    return int(bool(outcome.failed or _nothing_ran(outcome) or outcome.timer_warning))
 
 
 def _nothing_ran(outcome: "RunOutcome") -> bool:

@@ -18,7 +18,7 @@ from statistics import median
 
 from jinja2 import Template
 
-from surrogate.collect.counting import collect_counters
+from surrogate.collect.counting import CounterResult, collect_counters
 from surrogate.collect.device import Device, DeviceLostError, one_line
 from surrogate.collect.doctor import Check
 from surrogate.collect.log import RunLog
@@ -307,7 +307,7 @@ def _continue_slice(slice_: Slice, campaign: Campaign, device: Device, seconds: 
 
 def _add_outcome(report: SliceReport, outcome: RunOutcome) -> None:
     report.done, report.planned, report.stopped = outcome.problems_done, outcome.problems_total, outcome.stopped
-    report.failed = bool(outcome.stopped) and not outcome.time_up
+    report.failed = outcome.failed
     report.measured = dict(Counter(report.measured) + outcome.statuses)
 
 
@@ -315,13 +315,10 @@ def _take_counters(log: RunLog, seconds: float, seed: int, report: SliceReport) 
     """Take counters if this is allowed. Notes of earlier calls stay if those calls took counters."""
     try:
         counted = collect_counters(log, seconds, seed)
-        number = len(counted.kernels)
-        notes = counted.notes
     except InputError as error:
-        number = 0
-        notes = (f"no counters: {error}",)
-    report.notes = list(dict.fromkeys((*(report.notes if report.counted else ()), *notes)))
-    report.counted += number
+        counted = CounterResult(notes=(f"no counters: {error}",))
+    report.notes = list(dict.fromkeys((*(report.notes if report.counted else ()), *counted.notes)))
+    report.counted += len(counted.kernels)
 
 
 def _write_tables(out: Path, faults: list[str]) -> dict[str, Dataset]:

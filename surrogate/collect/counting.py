@@ -66,12 +66,8 @@ Stratum = tuple[str, int, int, bool, int]
 
 def measured_pairs(records: Iterable[LogRecord]) -> list[Pair]:
     """Return the pairs with an ok measurement in a run's records, each once, in order."""
-    pairs: dict[str, Pair] = {}
-    for record in records:
-        if record["kind"] == "measure" and record["result"]["status"] == "ok":
-            pair = Pair(conv_of(record["problem"]), record["algorithm"])
-            pairs.setdefault(pair.key, pair)
-    return list(pairs.values())
+    measured = (each for each in records if each["kind"] == "measure" and each["result"]["status"] == "ok")
+    return list(dict.fromkeys(Pair(conv_of(each["problem"]), each["algorithm"]) for each in measured))
 
 
 def stratified(pairs: Sequence[Pair], count: int, seed: int = 0) -> list[Pair]:

@@ -135,9 +135,8 @@ def _table(frame: pd.DataFrame, table: str) -> pd.DataFrame:
 def _measured(found: Records, metadata: dict[str, object]) -> Dataset:
     if not found["measure"]:
         return Dataset(pd.DataFrame(), metadata=metadata)
-    done: dict[tuple[str, ...], dict[str, Any]] = {}  # the first record of a run's log and its copies counts
-    for row in found["done"]:
-        done.setdefault((row["run"], row["visit"]), row)
+    # The first record of a run's log and its copies counts.
+    done = {(row["run"], row["visit"]): row for row in reversed(found["done"])}
     visits = _visits(found, done)
     metadata |= {"anchors": _anchors(visits), "duplicates_dropped": len(found["measure"]) - len(visits)}
     # The last record counts if a row has counters twice.

@@ -287,12 +287,12 @@ class GpuOperators(Instruments):
             with self.gpu.queue:
                 return self.stopwatch.time(self._prepare_call(operator), policy)
         except CudnnError as error:
-            synchronize_after_failure(self.gpu, error.code)
+            synchronize_after_failure(self.gpu, error)
             return Measurement(error.status, str(error))
         except DeviceLostError:
             raise
         except Exception as error:  # CuPy's errors: out of memory, a kernel that does not compile, cuBLAS, cuRAND
-            synchronize_after_failure(self.gpu)
+            synchronize_after_failure(self.gpu, error)
             return Measurement("failed", f"{type(error).__name__}: {one_line(error)}")
         finally:
             self._cupy.get_default_memory_pool().free_all_blocks()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY
-from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
+from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.open_device import WorkerOperators, open_ranking
 from surrogate.collect.operators import operator_key
@@ -68,9 +68,9 @@ class RunOutcome:
         return f"CUPTI's labels miss launches in {self.unlabelled_share:.0%} of the rows; cache flushes separate them"
 
     @property
-    def time_up(self) -> bool:
-        """Return True if the run stopped only because its time was up."""
-        return self.stopped == TIME_UP
+    def failed(self) -> bool:
+        """Return True if the run stopped early for another reason than the end of its time."""
+        return self.stopped not in ("", TIME_UP)
 
 
 @dataclass(slots=True)
@@ -109,7 +109,6 @@ class _MeasurementLoop:
     """The loop over a log's problems. It counts the log's records and the records that this call adds."""
 
     log: RunLog
-    policy: RepeatPolicy
     budget: Budget
     begun: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
@@ -176,7 +175,7 @@ class _MeasurementLoop:
                 continue
             if self.budget.spent():
                 return TIME_UP
-            result = self._measure(partial(device.measure, problem.conv, algorithm, self.policy))
+            result = self._measure(partial(device.measure, problem.conv, algorithm, POLICY))
             record_key = {"problem": key, "algorithm": algorithm, "at_s": round(time.time(), 3)}
             self.log.append({"kind": "measure", **record_key, "result": result})
             if self._lost_too_often:
@@ -196,7 +195,7 @@ class _MeasurementLoop:
 
     def measure_operator(self, device: "WorkerOperators | GpuOperators", key: str, problem: Operator) -> str:
         """Measure an operator. Return the reason to stop, or an empty text."""
-        result = self._measure(partial(device.measure, problem, self.policy))
+        result = self._measure(partial(device.measure, problem, POLICY))
         conditions = {} if result.lost else dict(self._guarded(device.conditions, {}))
         self.log.append({"kind": "operator", "problem": key, "result": result, "conditions": conditions})
         if not result.lost:
@@ -255,9 +254,9 @@ class _MeasurementLoop:
         return RunOutcome(done, total, self.statuses, stopped, self.last_reason, fallback_share, unlabelled_share)
 
 
-def header_for(plan: CollectionPlan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
+def header_for(plan: CollectionPlan, device: Device) -> Header:
     """Return the header of a run that measures ``plan`` on ``device``."""
-    protocol = {**asdict(policy), "max_workspace_bytes": plan.caps.max_workspace_bytes}
+    protocol = {**asdict(POLICY), "max_workspace_bytes": plan.caps.max_workspace_bytes}
     return _header(plan, device.device_info(), protocol)
 
 
@@ -271,7 +270,6 @@ def run(
     device: Device,
     log: RunLog,
     *,
-    policy: RepeatPolicy = POLICY,
     minutes: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -280,7 +278,7 @@ def run(
 
     After an interruption (Ctrl-C, SIGTERM, SIGKILL) the same call continues with the log.
     """
-    loop = _MeasurementLoop(log, policy, Budget(minutes, clock))
+    loop = _MeasurementLoop(log, Budget(minutes, clock))
     return loop.run_each(_by_key(plan), partial(loop.measure_convolution, device), progress)
 
 
@@ -302,7 +300,7 @@ def collect_heuristic(
         info = device.device_info()
         header = _header(plan, info, {"heuristic_only": True, "mode": info.properties["heuristic_mode"]})
         with RunLog(output, header) as log:
-            loop = _MeasurementLoop(log, POLICY, Budget(None, time.monotonic))
+            loop = _MeasurementLoop(log, Budget(None, time.monotonic))
             loop.done = loop.begun  # a problem is done once its ranking is in the log
             loop.run_each(_by_key(plan), partial(loop.log_ranking, device), progress)
     except DeviceLostError as error:
@@ -330,5 +328,5 @@ def collect_operators(
     digest = hashlib.sha256("\n".join(sorted(problems)).encode()).hexdigest()
     header = _header(CollectionPlan((), "operators", digest=digest), device.device_info(), asdict(POLICY))
     with RunLog(path, header) as log:
-        loop = _MeasurementLoop(log, POLICY, Budget(minutes, clock))
+        loop = _MeasurementLoop(log, Budget(minutes, clock))
         return loop.run_each(problems, partial(loop.measure_operator, device), progress)

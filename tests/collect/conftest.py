@@ -94,7 +94,7 @@ def ran(tmp_path: Path) -> Callable[..., RunOutcome]:
     """Return ``ran(plan, device, name)``, which runs or continues ``plan`` in a log and returns the outcome."""
 
     def make(plan: CollectionPlan, device: Any, name: str = "run", **options: Any) -> RunOutcome:
-        with RunLog(tmp_path / name, header_for(plan, device, RepeatPolicy())) as log:
+        with RunLog(tmp_path / name, header_for(plan, device)) as log:
             return run(plan, device, log, **options)
 
     return make

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect import operators
 from surrogate.collect.cudnn import library as abi
-from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, library_paths, may_be_sticky, status_of
+from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, library_paths, status_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -57,7 +57,7 @@ def test_status_of_maps_codes_to_statuses():
     assert status_of(0) == "ok"
     assert {status_of(code) for code in (3000, 3007, 3014, 9, 6)} == {"not_supported"}
     assert {status_of(code) for code in (1001, 2000, 4003, 5000, 1, 3, 4, 8)} == {"failed"}
-    assert [code for code in (0, 3000, 4004, 5000, 5003, 8, 9) if may_be_sticky(code)] == [5000, 5003, 8]
+    assert [code for code in (0, 3000, 4004, 5000, 5003, 8, 9) if CudnnError(code, "").may_be_sticky] == [5000, 5003, 8]
     assert CudnnError(3002, "shape").status == "not_supported"
 
 

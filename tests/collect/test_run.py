@@ -13,7 +13,7 @@ from surrogate.collect.log import ReplayDevice
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
-from surrogate.collect.run import MAX_LOST, Budget
+from surrogate.collect.run import MAX_LOST, TIME_UP, Budget
 from surrogate.features.conv import Conv
 
 
@@ -72,7 +72,7 @@ def test_the_budget_is_never_overrun(make_plan, ran, fake_device):
     device.alter = lambda result, _: clock.passed(7.0, result)
     outcome = ran(plan, device, minutes=1.0, clock=clock)
     assert 60.0 - 2 * 7.0 < clock.now_s <= 60.0
-    assert outcome.time_up and outcome.problems_done < outcome.problems_total == 20
+    assert outcome.stopped == TIME_UP and outcome.problems_done < outcome.problems_total == 20
     assert outcome.statuses.total() == len(device.calls) == 8
     outcome = ran(plan, fake_device())
     assert outcome.problems_done == outcome.problems_total and not outcome.stopped

@@ -87,8 +87,8 @@ class CudnnDevice(Instruments):
             self._warm_rest(current)
             timed = self._convolutions.find(current.pointers, (self.gpu.workspace, self.gpu.workspace_bytes))
             self.gpu.synchronize()
-        except (CudnnError, MemoryError, GpuFaultError):
-            synchronize_after_failure(self.gpu)
+        except (CudnnError, MemoryError, GpuFaultError) as error:
+            synchronize_after_failure(self.gpu, error)
             return ()
         return tuple(_heuristic_entry(conv, entry) for entry in timed)
 
@@ -122,8 +122,8 @@ class CudnnDevice(Instruments):
             try:
                 error = self.relative_error(conv, algorithm)
                 errors[algorithm] = error if isfinite(error) else None
-            except (CudnnError, MemoryError, GpuFaultError):
-                synchronize_after_failure(self.gpu)
+            except (CudnnError, MemoryError, GpuFaultError) as failure:
+                synchronize_after_failure(self.gpu, failure)
         return errors
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
@@ -140,12 +140,10 @@ class CudnnDevice(Instruments):
             call = self._call(current, algorithm, workspace_bytes)
             timed = self.stopwatch.time(call, policy)
             return replace(timed, workspace_bytes=workspace_bytes, deterministic=deterministic)
-        except CudnnError as error:
-            synchronize_after_failure(self.gpu, error.code)
-            return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
-        except (GpuFaultError, MemoryError) as error:
-            synchronize_after_failure(self.gpu)
-            return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
+        except (CudnnError, GpuFaultError, MemoryError) as error:
+            synchronize_after_failure(self.gpu, error)
+            status = error.status if isinstance(error, CudnnError) else "failed"
+            return Measurement(status, str(error), workspace_bytes=workspace_bytes)
 
     def _warm_rest(self, current: _Current) -> None:
         """Run once each algorithm that has not run on this problem in this process (for example after a restart)."""
@@ -157,10 +155,8 @@ class CudnnDevice(Instruments):
                 workspace_bytes = self._workspace_bytes(current, algorithm)
                 if workspace_bytes <= self.gpu.workspace_bytes:
                     self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
-            except CudnnError as error:
-                synchronize_after_failure(self.gpu, error.code)
-            except GpuFaultError:
-                synchronize_after_failure(self.gpu)
+            except (CudnnError, GpuFaultError) as error:
+                synchronize_after_failure(self.gpu, error)
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """Return a function that launches the algorithm once on the current problem."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.collect.cudnn.library import may_be_sticky
+from surrogate.collect.cudnn.library import CudnnError
 from surrogate.collect.device import DeviceLostError, one_line
 from surrogate.features.elementwise import round_up
 from surrogate.features.errors import InputError
@@ -199,18 +199,16 @@ class CudaDevice:
         return self._pools[dtype]
 
 
-def synchronize_after_failure(gpu: CudaDevice, code: int | None = None) -> None:
-    """Wait for ``gpu`` after a failed call. Raises `DeviceLostError` if the error is sticky.
+def synchronize_after_failure(gpu: CudaDevice, error: Exception) -> None:
+    """Wait for ``gpu`` after the ``error`` of a call. Raises `DeviceLostError` if the error is sticky.
 
-    ``code`` is the failed cuDNN status. If it shows that nothing was launched, there is no wait. A `GpuFaultError` is
-    ignored, because the caller has reported the failure.
+    If the error of cuDNN shows that nothing was launched, there is no wait. A `GpuFaultError` is ignored, because the
+    caller has reported the failure.
     """
-    if code is not None and not may_be_sticky(code):
+    if isinstance(error, CudnnError) and not error.may_be_sticky:
         return
-    try:
+    with suppress(GpuFaultError):
         gpu.synchronize()
-    except GpuFaultError:
-        return
 
 
 def _cuda_version(number: int) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from surrogate.collect.plan import tensor_shapes
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -73,6 +74,11 @@ class CudnnError(RuntimeError):
         """Return the status for a dataset."""
         return status_of(self.code)
 
+    @property
+    def may_be_sticky(self) -> bool:
+        """Return True for a failed execution, after which the CUDA context must be checked."""
+        return self.code // 1000 == 5 or self.code in V8_EXECUTION_FAILED
+
 
 def status_of(code: int) -> str:
     """Return ``ok``, ``not_supported`` or ``failed``. cuDNN 9 groups its codes by thousands; 3xxx is not supported."""
@@ -81,11 +87,6 @@ def status_of(code: int) -> str:
     if code // 1000 == 3 or code in V8_NOT_SUPPORTED:
         return "not_supported"
     return "failed"
-
-
-def may_be_sticky(code: int) -> bool:
-    """Return True for the codes of failed executions, after which the CUDA context must be checked."""
-    return code // 1000 == 5 or code in V8_EXECUTION_FAILED
 
 
 ENVIRONMENT = "SEER_CUDNN"
@@ -188,8 +189,6 @@ MATHS = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3
 """cudnnMathType_t."""
 DTYPES = {"fp32": 0, "fp64": 1, "fp16": 2, "bf16": 9}
 """cudnnDataType_t."""
-COMPUTE_DTYPES = {"fp32": "fp32", "fp64": "fp64", "fp16": "fp32", "bf16": "fp32"}
-"""Element type → type of the sums (the descriptor's computeType)."""
 LAYOUTS = {"NCHW": 0, "NHWC": 1}
 """cudnnTensorFormat_t."""
 CROSS_CORRELATION = 1
@@ -255,19 +254,16 @@ class Convolutions:
         d = self.descriptors
         dtype = data_type(conv.dtype)
         layout = LAYOUTS[conv.layout]
-        compute = data_type(COMPUTE_DTYPES[conv.dtype])
-        pads, strides = (conv.pad_h, conv.pad_w), (conv.stride_h, conv.stride_w)
-        dilations = conv.dilation_h, conv.dilation_w
-        filters = conv.k, conv.c // conv.groups, conv.r, conv.s
-        geometry = *pads, *strides, *dilations
-        check("cudnnSetTensor4dDescriptor", d["x"], layout, dtype, conv.n, conv.c, conv.h, conv.w)
-        check("cudnnSetFilter4dDescriptor", d["w"], dtype, layout, *filters)
-        check("cudnnSetConvolution2dDescriptor", d["conv"], *geometry, CROSS_CORRELATION, compute)
+        # Sums, alpha and beta are double for fp64, and float for all other types.
+        compute, number = ("fp64", ctypes.c_double) if conv.dtype == "fp64" else ("fp32", ctypes.c_float)
+        shapes = tensor_shapes(conv)
+        geometry = conv.pad_h, conv.pad_w, conv.stride_h, conv.stride_w, conv.dilation_h, conv.dilation_w
+        check("cudnnSetTensor4dDescriptor", d["x"], layout, dtype, *shapes["x"])
+        check("cudnnSetFilter4dDescriptor", d["w"], dtype, layout, *shapes["w"])
+        check("cudnnSetConvolution2dDescriptor", d["conv"], *geometry, CROSS_CORRELATION, DTYPES[compute])
         check("cudnnSetConvolutionGroupCount", d["conv"], conv.groups)
         check("cudnnSetConvolutionMathType", d["conv"], MATHS[conv.math])
-        check("cudnnSetTensor4dDescriptor", d["y"], layout, dtype, conv.n, conv.k, conv.out_h, conv.out_w)
-        # alpha = 1 and beta = 0: double for fp64, float for everything else
-        number = ctypes.c_double if conv.dtype == "fp64" else ctypes.c_float
+        check("cudnnSetTensor4dDescriptor", d["y"], layout, dtype, *shapes["y"])
         self._scales = ctypes.byref(number(1.0)), ctypes.byref(number(0.0))
         self._direction = DIRECTION_CALLS[conv.direction]
         return self._direction

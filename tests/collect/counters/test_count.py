@@ -101,7 +101,7 @@ def test_collect_counters_joins_counters_to_measured_kernels(ncu, make_plan, fak
 
     device.alter = launches_two
     path = record(plan, device)
-    with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
+    with RunLog(path, header_for(plan, device)) as log:
         assert len(counting.collect_counters(log, 60.0).kernels) > 0
         assert counting.collect_counters(log, 60.0).kernels.empty  # no pair is counted twice
     merged = merge_runs([path])
@@ -116,10 +116,7 @@ def test_collect_counters_joins_counters_to_measured_kernels(ncu, make_plan, fak
 
 
 def test_collect_counters_refuses_a_cpu(refused, make_plan, fake_device, tmp_path):
-    with (
-        RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device(), RepeatPolicy())) as log,
-        refused("has no counters"),
-    ):
+    with RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device())) as log, refused("has no counters"):
         counting.collect_counters(log)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.operators import KINDS, MIN_BYTES, operand_bytes, operator_key, parse_operator, sample_operators
-from surrogate.collect.run import MAX_LOST, collect_operators
+from surrogate.collect.run import MAX_LOST, TIME_UP, collect_operators
 from surrogate.features.families import FAMILY_OF_KIND, operator
 
 SMALL = 1 << 18
@@ -57,7 +57,7 @@ class FakeOperatorDevice:
 def test_collect_operators_stops_in_time_and_continues(tmp_path):
     operators, path, device = sample_operators(8, 0), tmp_path / "run.jsonl", FakeOperatorDevice()
     outcome = collect_operators(operators, device, path, minutes=0.75, clock=lambda: device.now_s)
-    assert outcome.time_up and outcome.problems_done == 4
+    assert outcome.stopped == TIME_UP and outcome.problems_done == 4
     again = FakeOperatorDevice()
     assert not collect_operators(operators, again, path).stopped and again.seen == operators[4:]
     assert merge_runs([path]).frame["time_us"].tolist() == [2.0] * 8
@@ -97,5 +97,5 @@ def test_a_lost_device_costs_one_problem(tmp_path):
     outcome = collect_operators(
         operators, FakeOperatorDevice(set(map(operator_key, operators))), tmp_path / "gone.jsonl"
     )
-    assert outcome.statuses == {"lost": MAX_LOST} and "lost" in outcome.stopped and not outcome.time_up
+    assert outcome.statuses == {"lost": MAX_LOST} and "lost" in outcome.stopped and outcome.failed
     assert not outcome.problems_done
