@@ -161,7 +161,7 @@ def served() -> pd.DataFrame:
             path.write_text(json.dumps(each.get("config", {})), encoding="utf-8")
             source = NETWORKS[each["network"]] if "network" in each else path
             spread = Deployment(dtype=each.get("dtype"), tensor_parallel=ranks)
-            step = read_language(source, decode=1, deployment=spread)
+            step = read_language(source, ReadOptions(decode=1), spread)
         holdout = memory(step, 0, gpu(each["gpu"]))
         left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(holdout.values()) + step.state_bytes
         logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)

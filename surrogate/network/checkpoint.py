@@ -412,14 +412,9 @@ def _fixed(rules: Mapping[str, str], quant: Json) -> QuantisationRules:
 
 READERS: Mapping[str | None, Callable[[Json], QuantisationRules]] = {
     "compressed-tensors": _compressed_tensors,
-    "modelopt": _model_optimizer,
-    "modelopt-fp4": _model_optimizer,
+    **dict.fromkeys(("modelopt", "modelopt-fp4"), _model_optimizer),
     "fp8": _fp8,
-    "awq": _integers,
-    "gptq": _integers,
-    "auto-round": _integers,
-    "intel/auto-round": _integers,
-    "auto-awq": _integers,
+    **dict.fromkeys(("awq", "gptq", "auto-round", "intel/auto-round", "auto-awq"), _integers),
     "bitsandbytes": _bits_and_bytes,
     "torchao": _torchao,
     "quark": _quark,

@@ -26,7 +26,7 @@ from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import Checkpoint
 from surrogate.network.language import Decoder, DeltaNetHeads, Deployment, LayerKind, arithmetic_of, read_decoder
 from surrogate.network.memory import with_chain_memory
-from surrogate.network.network import Layer, Network, NetworkBuilder
+from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.operators import streamed
 
 MAX_REQUESTS = 1 << 20
@@ -94,27 +94,21 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     )
 
 
-def read_language(
-    path: Path,
-    *,
-    prefill: int | None = None,
-    decode: int | None = None,
-    batch: int | None = None,
-    deployment: Deployment | None = None,
-) -> Network:
-    """Return the step of a ``config.json`` for ``batch`` equal requests (default: one).
+def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> Network:
+    """Return the step of a ``config.json`` for equal requests.
 
-    ``prefill`` is the length of a prompt, ``decode`` the context of a decoded token. Raises `InputError` if the file
-    is invalid, or unless exactly one of ``prefill`` and ``decode`` is given.
+    The options ``prefill``, ``decode`` and ``batch`` (default: one request) apply. Raises `InputError` if the file is
+    invalid, or unless exactly one of ``prefill`` and ``decode`` is given.
     """
+    prefill, decode, batch = options.prefill, options.decode, options.batch or 1
     decoder = read_decoder(path)
     if (prefill is None) == (decode is None):
         raise InputError(f"{path}: a step needs --prefill TOKENS or --decode CONTEXT; give one of them")
-    if (batch or 1) > MAX_REQUESTS:
+    if batch > MAX_REQUESTS:
         raise InputError(f"{path}: the batch is {batch}; give at most {MAX_REQUESTS} requests")
-    requests = Requests(batch or 1, prefill or 1, prefill or decode or 1)
+    requests = Requests(batch, prefill or 1, prefill or decode or 1)
     decoder.require_context(requests.context)
-    network = language_network(decoder, [requests], deployment or Deployment())
+    network = language_network(decoder, [requests], deployment)
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, STEPS_DIFFER))
 

@@ -6,7 +6,7 @@ as chains of Shape, Gather, Concat and Reshape, which ONNX's own inference follo
 nodes, in order, infers each node with the numbers that are known so far.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -63,7 +63,7 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     try:
         weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
         weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
-        batch = infer_shapes(model, path, options.batch, options.dims or {})
+        batch = infer_shapes(model, path, weights, options)
         tensors = _tensors(model.graph, weights, options.dtype)
         stored = list(tensors.values())
         calls = list(_nodes(model.graph, tensors, options.training))
@@ -161,19 +161,20 @@ def load_model(path: Path) -> "ModelProto":
     return model
 
 
-def infer_shapes(model: "ModelProto", path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
+def infer_shapes(model: "ModelProto", path: Path, weights: Collection[str], options: ReadOptions) -> int | None:
     """Give every tensor of ``model`` the shape that follows from its inputs, in place; return the batch.
 
-    ``batch`` replaces the first size of every input, ``dims`` the named sizes (``NAME`` of a symbolic size, or
-    ``INPUT.AXIS``). Raises `InputError` for an input without sizes, and if ONNX's shape inference refuses the graph.
+    ``weights`` are the names of all initializers. The option ``batch`` replaces the first size of every input, ``dims``
+    the named sizes (``NAME`` of a symbolic size, or ``INPUT.AXIS``). Raises `InputError` for an input without sizes,
+    and if ONNX's shape inference refuses the graph.
     """
     import onnx
 
     if model.functions:
         _expand_functions(model, path)
     _name_domains(model)
-    weights = _set_weights_aside(model.graph)
-    old, new = _size_inputs(model.graph, path, batch, dims, weights)
+    _set_weights_aside(model.graph)
+    old, new = _size_inputs(model.graph, path, options.batch, options.dims or {}, weights)
     if old is not None and new is not None and old != new:
         _rebatch_reshapes(model.graph, old, new)
     _drop_stale_shapes(model.graph, keep=old == new)
@@ -241,14 +242,10 @@ def _name_domains(model: "ModelProto") -> None:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
 
-def _set_weights_aside(graph: "GraphProto") -> set[str]:
-    """Replace large initializers by inputs of their shape, so that their bytes are not copied.
-
-    Return the names of all initializers.
-    """
+def _set_weights_aside(graph: "GraphProto") -> None:
+    """Replace large initializers by inputs of their shape, so that their bytes are not copied."""
     import onnx
 
-    names = {weight.name for weight in graph.initializer} | {weight.values.name for weight in graph.sparse_initializer}
     inputs = {info.name for info in graph.input}
     small_weights = []
     for weight in graph.initializer:
@@ -264,7 +261,6 @@ def _set_weights_aside(graph: "GraphProto") -> set[str]:
             graph.input.append(info)
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(copies)
-    return names
 
 
 def _is_too_long(element_type: int, sizes: Iterable[int]) -> bool:
@@ -273,7 +269,7 @@ def _is_too_long(element_type: int, sizes: Iterable[int]) -> bool:
 
 
 def _size_inputs(
-    graph: "GraphProto", path: Path, batch: int | None, dims: Mapping[str, int], weights: set[str]
+    graph: "GraphProto", path: Path, batch: int | None, dims: Mapping[str, int], weights: Collection[str]
 ) -> tuple[int | None, int | None]:
     """Replace every input's sizes by numbers; return the file's batch (None if symbolic) and the batch now."""
     values = dict(dims)

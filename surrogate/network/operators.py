@@ -17,7 +17,6 @@ from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator import CAST, Streamed
 from surrogate.features.families.pool import AvgPool, MaxPool
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, Pointwise, Softmax
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.terms import output_size
@@ -98,11 +97,6 @@ def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
     """Return one of `POINTWISE_CLASSES` over a whole tensor, such as a ``copy`` within device memory."""
     n, c, h, w = nchw_sizes(shape)
     return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
-
-
-def all_reduce(elements: int, ranks: int, dtype: str) -> AllReduce:
-    """Return the sum of every value over the participating GPUs."""
-    return AllReduce(elements=elements, ranks=ranks, dtype=dtype)
 
 
 class Window(NamedTuple):

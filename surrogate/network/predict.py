@@ -1,21 +1,22 @@
 """Predict a network's time: predict each distinct problem once, take the fastest feasible candidate, sum the layers."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
-from surrogate.network.operators import all_reduce, tf32_part, with_default_math
+from surrogate.network.operators import tf32_part, with_default_math
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime
 from surrogate.network.training import gradient_exchange
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
@@ -68,6 +69,7 @@ class ProblemTime(NamedTuple):
     estimate: Estimate | None = None
 
 
+AnyOperator = TypeVar("AnyOperator", bound=Operator)
 Selections = dict[NetworkProblem, Selection]
 Answers = dict[NetworkProblem, ProblemTime]
 
@@ -117,6 +119,12 @@ class Predictors:
             **{problem: _best_time(choice.estimates[0]) for problem, choice in selections.items() if choice.estimates},
             **{problem: self._kernel_time(problem, kernel) for problem, kernel in zip(single, kernels, strict=True)},
         }
+
+    def default_math_answers(self, problems: Iterable[AnyOperator]) -> dict[AnyOperator, ProblemTime]:
+        """Return the times of kernels in the math type that PyTorch uses by default on the GPU."""
+        runs = {problem: with_default_math(problem, self.gpu) for problem in problems}
+        answers = self.answers(dict.fromkeys(runs.values()), {})
+        return {problem: answers[run] for problem, run in runs.items() if run in answers}
 
     def _kernel_time(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
         """Return the kernel's time; without measurements at least the time at the peak's sustained share."""
@@ -192,7 +200,7 @@ class Predictors:
             notes=(*network.notes, *self._notes(selections, answers), *self._link_notes(network.gpus)),
             headline_notes=(*network.headline_notes, fp32) if fp32 else network.headline_notes,
             host_time=network.host,
-            exchange=gradient_exchange(network, kernels_us, self._messages_us) if network.gpus > 1 else None,
+            exchange=gradient_exchange(network, kernels_us, self.default_math_answers) if network.gpus > 1 else None,
         )
 
     def _notes(self, selections: Selections, answers: Answers) -> Iterator[str]:
@@ -213,17 +221,11 @@ class Predictors:
         """Yield a note on the link over which the GPUs exchange gradients."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            run = with_default_math(all_reduce(2**22, gpus, "fp32"), self.gpu)
-            source = self.kernel_predictor.kernel_times([run])[0].source
+            message = AllReduce(elements=2**22, ranks=gpus, dtype="fp32")
+            source = self.default_math_answers([message])[message].source
             evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
             link = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {link}, {gbs:g} GB/s in each direction; their times come from {evidence}"
-
-    def _messages_us(self, problems: Sequence[NetworkProblem]) -> list[tuple[float, float, float]]:
-        """Return each problem's time and the two ends of its interval, in µs."""
-        runs = [with_default_math(problem, self.gpu) for problem in problems]
-        answers = self.answers(dict.fromkeys(runs), {})
-        return [(answers[run].time_us, answers[run].lower_us, answers[run].upper_us) for run in runs]
 
     def _missing_units(
         self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem], answers: Answers
@@ -297,10 +299,12 @@ class Predictors:
 
 def _layer_time(layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
     """Return a layer's time; its lower end is at least ``min_us``, unless the time itself is shorter."""
-    interval_factor = INTERVAL_FACTOR_3D if layer.is_3d else 1.0
-    time = time.scaled(layer.time_factor, interval_factor)
-    lower_us = max(time.lower_us, min_us) if min_us < time.time_us else time.lower_us
-    return replace(time, name=layer.name, operator=layer.operator, lower_us=lower_us)
+    factor, interval_factor = layer.time_factor, INTERVAL_FACTOR_3D if layer.is_3d else 1.0
+    time_us = factor * time.time_us
+    lower_us, upper_us = factor / interval_factor * time.lower_us, factor * interval_factor * time.upper_us
+    lower_us = max(lower_us, min_us) if min_us < time_us else lower_us
+    ends = {"lower_us": lower_us, "upper_us": upper_us}
+    return replace(time, name=layer.name, operator=layer.operator, time_us=time_us, **ends)
 
 
 def _setting(problem: NetworkProblem) -> tuple[str, ...]:

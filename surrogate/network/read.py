@@ -102,10 +102,7 @@ def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
     if option := next((name.removesuffix("s") for name in NON_LANGUAGE_OPTIONS if getattr(options, name)), None):
         raise InputError(f"{source}: --{option} does not apply to a language model's step; leave it out")
     fields = {name: value for name in ("dtype", *PARALLEL_OPTIONS) if (value := getattr(options, name)) is not None}
-    deployment = Deployment(**fields)
-    return read_language(
-        path, prefill=options.prefill, decode=options.decode, batch=options.batch, deployment=deployment
-    )
+    return read_language(path, options, Deployment(**fields))
 
 
 def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:

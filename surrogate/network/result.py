@@ -1,7 +1,7 @@
 """The predicted time of a whole network: its layers, their sums, and comparisons of batches and GPUs."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
@@ -87,13 +87,6 @@ class LayerTime:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
-
-    def scaled(self, factor: float, interval_factor: float) -> "LayerTime":
-        """Return the layer ``factor`` times as long, with an interval wider by ``interval_factor``."""
-        if factor == interval_factor == 1.0:
-            return self
-        lower_us, upper_us = factor / interval_factor * self.lower_us, factor * interval_factor * self.upper_us
-        return replace(self, time_us=factor * self.time_us, lower_us=lower_us, upper_us=upper_us)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

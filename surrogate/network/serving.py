@@ -45,7 +45,6 @@ from surrogate.network.language_step import (
     part_of,
 )
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
-from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, ProblemTime, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA
 from surrogate.prediction.results import FLOOR, ROOFLINE
@@ -242,9 +241,7 @@ class ServerKernels:
 
         if name not in self._predictors:
             self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
-        runs = {problem: with_default_math(problem, self.device) for problem in problems}
-        answers = self._predictors[name].answers(dict.fromkeys(runs.values()), {})
-        return {problem: answers[run] for problem, run in runs.items() if run in answers}
+        return self._predictors[name].default_math_answers(problems)
 
 
 def server_steps(

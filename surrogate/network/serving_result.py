@@ -371,12 +371,9 @@ def serving_page(serving: Serving) -> str:
             f"{sentence_of(best)}: {best.ttft_ms:.0f} ms to the first token{further},"
             f" {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU. {serving.others} may be as good. {verdict}"
         )
+    figures = [Figure("pareto", figure_svg, FRONT_CAPTION)] if figure_svg else []
     sections = [
-        Section(
-            "Speed for a user against throughput",
-            [],
-            [Figure("pareto", figure_svg, FRONT_CAPTION)] if figure_svg else [],
-        ),
+        Section("Speed for a user against throughput", [], figures),
         Section("Configurations", [Table(table.records, table.formats, open_rows=MAX_OPEN_ROWS)]),
         Section("Notes", list(serving.notes)),
     ]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, one_line_errors
+from surrogate.features.errors import InputError, check_choice, one_line_errors
 from surrogate.features.problem import DTYPES, HALF
 from surrogate.features.user_code import imported_callable
 from surrogate.network.allocator import Allocator
@@ -234,6 +234,8 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     import torch
     from torch.utils._pytree import tree_leaves
 
+    optimizer = options.optimizer or OPTIMIZER
+    check_choice("optimizer", optimizer, OPTIMIZERS)
     dtype = element_type("dtype", options.dtype, TRAINING_DTYPES)
     options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or current_autocast())
     module, is_compiled = _original_module(module)
@@ -244,7 +246,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     builder, forward_layers = _layers(recorded, options.training)
     weights = [_tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = [_tensor_info(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
-    builder.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained)))
+    builder.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained), optimizer))
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
     leaves = tree_leaves(tuple(inputs))
@@ -257,7 +259,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         weights_bytes=sum(map(tensor_bytes, weights)),
         **recorded.allocator.peak_fields(recorded.persistent_bytes),
         tf32=tf32_operations(),
-        state_bytes=OPTIMIZERS[OPTIMIZER].states * sum(map(tensor_bytes, trained)),
+        state_bytes=OPTIMIZERS[optimizer].states * sum(map(tensor_bytes, trained)),
         forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
     )

@@ -8,25 +8,29 @@ Buckets fill in the order in which gradients are ready, and are sent one after a
 that end after the backward pass. Source: Li et al., "PyTorch Distributed" (VLDB 2020).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder
-from surrogate.network.operators import all_reduce
+
+if TYPE_CHECKING:
+    from surrogate.network.predict import ProblemTime
 
 LOSS_NOTE = (
     "the iteration ends with {optimizer} (fused: one pass over all weights) and computes the gradient of {loss}; a loss"
     " outside it, and clipping and scaling of gradients are not included; times of training steps were not evaluated"
 )
-Predict = Callable[[Sequence[NetworkProblem]], Sequence[tuple[float, float, float]]]
-"""A function of problems that returns the time in µs of each and the ends of its interval."""
+Predict = Callable[[Sequence[AllReduce]], "Mapping[AllReduce, ProblemTime]"]
+"""A function of problems that returns the time of each."""
 BUCKET_BYTES = 25 * 2**20
 """Bytes of gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
 MAX_MACHINE_GPUS = 8
@@ -44,19 +48,11 @@ def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) 
     if not training:
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"
-    network = training_iteration(network)
-    layers = tuple(
-        replace(layer, operator=optimizer, problem=_step(layer.parameters, optimizer))
-        if layer.operator == OPTIMIZER
-        else layer
-        for layer in network.layers
-    )
-    states = network.state_bytes * OPTIMIZERS[optimizer].states // OPTIMIZERS[OPTIMIZER].states
-    notes = (*network.notes, LOSS_NOTE.format(optimizer=optimizer, loss=loss))
-    return replace(network, layers=layers, state_bytes=states, notes=notes)
+    network = training_iteration(network, optimizer)
+    return replace(network, notes=(*network.notes, LOSS_NOTE.format(optimizer=optimizer, loss=loss)))
 
 
-def training_iteration(network: Network) -> Network:
+def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
     """Return the whole iteration of a forward network; an iteration is returned unchanged."""
     if network.training:
         return network
@@ -67,20 +63,19 @@ def training_iteration(network: Network) -> Network:
         builder.add(backward(layer))
     # The gradient of an embedding updates only the rows that it uses, so the optimizer's step does not cover the table.
     parameters = sum(layer.parameters for layer in forward if not layer.problem.UPDATES_WEIGHTS)
-    builder.add(optimizer_step(parameters))
-    state = OPTIMIZERS[OPTIMIZER].states * (network.weights_bytes or 0)
+    builder.add(optimizer_step(parameters, optimizer))
+    state = OPTIMIZERS[optimizer].states * (network.weights_bytes or 0)
     return replace(network, layers=tuple(builder.layers), training=True, state_bytes=state, forward_layers=len(forward))
 
 
-def optimizer_step(parameters: int) -> list[Layer]:
+def optimizer_step(parameters: int, optimizer: str) -> list[Layer]:
     """Return one fused step over all weights; empty without weights."""
-    return [Layer("optimizer", OPTIMIZER, _step(parameters, OPTIMIZER), parameters=parameters)] if parameters else []
-
-
-def _step(parameters: int, optimizer: str) -> Streamed:
+    if not parameters:
+        return []
     states, operations = OPTIMIZERS[optimizer]
     reads, writes = (2 + states) * parameters, (1 + states) * parameters
-    return Streamed(reads=reads, writes=writes, work=operations, variant=optimizer)
+    step = Streamed(reads=reads, writes=writes, work=operations, variant=optimizer)
+    return [Layer("optimizer", optimizer, step, parameters=parameters)]
 
 
 def backward(layer: Layer) -> Iterator[Layer]:
@@ -164,9 +159,10 @@ def gradient_exchange(network: Network, times_us: Sequence[float], predict: Pred
             if layer.parameters and not layer.problem.UPDATES_WEIGHTS
         ][::-1]
     filled_buckets = list(gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
-    sums = [all_reduce(elements, network.gpus, dtype) for _, elements in filled_buckets]
+    sums = [AllReduce(elements=elements, ranks=network.gpus, dtype=dtype) for _, elements in filled_buckets]
     ready_us = [ready for ready, _ in filled_buckets]
-    messages_us = list(zip(*predict(sums), strict=True)) or [(), (), ()]  # times of all buckets, lower ends, upper ends
+    answers = predict(sums)
+    messages_us = [[getattr(answers[each], end) for each in sums] for end in ("time_us", "lower_us", "upper_us")]
     expected, lower, upper = (_waits_us(ready_us, each_us, backward_us) for each_us in messages_us)
     return GradientExchange(network.gpus, sum(messages_us[0]), expected, lower, upper)
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from surrogate.features.errors import InputError
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import READERS, Checkpoint, ModuleNames, read_checkpoint
+from surrogate.network.language import Deployment
 from surrogate.network.language_step import read_language
+from surrogate.network.network import Network, ReadOptions
 from tests.known import cases, known_answers
 
 Json = dict[str, Any]
@@ -34,6 +36,11 @@ def _checkpoint(quant: object, kind: str = "llama", dtype: str = "bf16") -> Chec
 FORMS: list[tuple[Json, str]] = known_answers(__file__)[
     "test_a_quantization_config_applies_to_layers_and_not_to_the_head"
 ]["rows"]
+
+
+def _step(path: Path, context: int) -> Network:
+    """Return the step that decodes one token."""
+    return read_language(path, ReadOptions(decode=context), Deployment())
 
 
 @cases(__file__)
@@ -114,21 +121,21 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 
 def test_memory_follows_the_dtypes_of_weights_and_cache(folder: Callable[..., Path]) -> None:
     """The products of 4 layers have the quantised size; head, embedding and norms remain in bf16."""
-    plain = read_language(folder(), decode=1000)
+    plain = _step(folder(), 1000)
     for quant, dtype in FORMS:
-        network = read_language(folder(quant), decode=1000)
+        network = _step(folder(quant), 1000)
         inside = 4 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
         expected = (plain.weights_bytes or 0) + inside * (ELEMENTS[dtype].weight_bytes - 2)
         assert network.weights_bytes == pytest.approx(expected, rel=3e-3), quant
         assert network.state_bytes == plain.state_bytes
-    cached = read_language(folder(_compressed(FP8_GROUP, kv_cache_scheme=WEIGHTS_8)), decode=1000)
+    cached = _step(folder(_compressed(FP8_GROUP, kv_cache_scheme=WEIGHTS_8)), 1000)
     assert cached.state_bytes == plain.state_bytes / 2
 
 
 def test_smaller_groups_have_more_scales(folder: Callable[..., Path]) -> None:
     def stored(**group: Any) -> int:
         weights = {"num_bits": 4, "type": "int", **group}
-        return read_language(folder(_compressed({"weights": weights})), decode=1).weights_bytes or 0
+        return _step(folder(_compressed({"weights": weights})), 1).weights_bytes or 0
 
     inside = 4 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
     assert stored(group_size=32) - stored(group_size=128) == pytest.approx(inside * (2 / 32 - 2 / 128))
@@ -137,7 +144,7 @@ def test_smaller_groups_have_more_scales(folder: Callable[..., Path]) -> None:
 
 def test_the_separate_config_of_model_optimizer_is_read(folder: Callable[..., Path]) -> None:
     quant = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
-    kinds = {layer.operator: layer.problem.dtype for layer in read_language(folder(separate=quant), decode=9).layers}
+    kinds = {layer.operator: layer.problem.dtype for layer in _step(folder(separate=quant), 9).layers}
     assert (kinds["down_proj"], kinds["lm_head"], kinds["attention"]) == ("fp8", "bf16", "bf16")
 
 

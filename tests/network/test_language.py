@@ -17,7 +17,7 @@ from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import gpu
 from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
-from surrogate.network.network import Network
+from surrogate.network.network import Network, ReadOptions
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
 from tests.known import known_answers
 
@@ -33,8 +33,8 @@ def step(tmp_path: Path) -> Step:
     def read(config: dict[str, Any], **sizes: Any) -> Network:
         path = tmp_path / "config.json"
         path.write_text(json.dumps(config), encoding="utf-8")
-        names = [name for name in sizes if name not in ("prefill", "decode", "batch")]
-        return read_language(path, deployment=Deployment(**{name: sizes.pop(name) for name in names}), **sizes)
+        spread = {name: size for name, size in sizes.items() if name not in ("prefill", "decode", "batch")}
+        return read_language(path, ReadOptions(**sizes), Deployment(**spread))
 
     return read
 
