@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 CANDIDATE_WEIGHT = 10.0
 """Weight of the candidate's code when a split samples its columns. Another column has weight 1."""
+XGBOOST_NAMES = (
+    *("learning_rate", "max_depth", "max_leaves", "min_child_weight", "subsample"),
+    *("colsample_bynode", "reg_lambda", "max_bin", "device"),
+)
+"""The settings of a model that are parameters of XGBoost."""
 
 
 @dataclass(eq=False, repr=False)
@@ -109,10 +114,8 @@ class _Boosted(TimeModel):
 
     def settings(self) -> dict[str, Any]:
         """Return parameters for ``xgboost.train``. `stages` gives the numbers of trees."""
-        params = self.get_params(deep=False)
-        not_xgboost = ("rounds", "random_state", "best_weight", "median_rounds")
         fixed = {"tree_method": "hist", "grow_policy": "lossguide", "seed": self.random_state, "verbosity": 0}
-        return {name: params[name] for name in params if name not in not_xgboost} | fixed
+        return {name: getattr(self, name) for name in XGBOOST_NAMES} | fixed
 
     def stages(self) -> list[tuple[dict[str, Any], int]]:
         """Return parameters and numbers of trees for ``xgboost.train``. Each stage continues the previous one."""

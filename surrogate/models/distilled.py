@@ -7,7 +7,7 @@ from labels and measurements together. A bundle holds only these trees. Source: 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,8 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.features.gpu import gpus
-from surrogate.models.base import SearchRange, TimeModel
+from surrogate.models.base import SearchRange
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.registry import model_class
 
 MAX_UNIT = 16
 """Sizes are scaled in steps of at most this: kernels run multiples of a power of two faster than other sizes."""
@@ -73,11 +72,6 @@ class DistilledTerms(BoostedTerms):
     colsample_bynode: Annotated[float, SearchRange(0.1, 1.0)] = 0.4
     best_weight: Annotated[float, SearchRange(0.0, 1.0)] = 0.25
 
-    def settings(self) -> dict[str, Any]:
-        """Return parameters for ``xgboost.train``."""
-        not_xgboost = ("teacher", "copies", "elsewhere_copies", "octaves", "measured_weight")
-        return {name: value for name, value in super().settings().items() if name not in not_xgboost}
-
     def weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
         """Return weights (rows,) with mean 1, as in `BoostedTerms`, times ``measured_weight`` for measured rows."""
         weight = super().weights(rows, time_us) * np.where(self._is_measured, self.measured_weight, 1.0)
@@ -85,7 +79,7 @@ class DistilledTerms(BoostedTerms):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit the teacher, then the trees on its labels and on the measurements."""
-        teacher = self.fitted_parts.get(self.teacher) or self._teacher().fit(rows, time_us)
+        teacher = self.fitted_part(self.teacher, rows, time_us)
         copies = min(self.copies, max(1, MAX_LABELLED // len(rows)))
         frames = [nearby_rows(rows, copies, self.octaves, self.random_state).frame]
         if self.elsewhere_copies:
@@ -100,14 +94,6 @@ class DistilledTerms(BoostedTerms):
             super()._fit(rows_of(frame, rows.family, rows.devices), np.concatenate([time_us, label_us[usable]]))
         finally:
             del self._is_measured
-
-    def _teacher(self) -> TimeModel:
-        """Return the unfitted teacher with this model's seed and device."""
-        cls = model_class(self.teacher)
-        parameters = cls().get_params(deep=False)
-        teacher = cls(**{name: getattr(self, name) for name in ("random_state", "device") if name in parameters})
-        teacher.fitted_parts = self.fitted_parts
-        return teacher
 
 
 def nearby_rows(rows: Rows, copies: int, octaves: float, random_state: int) -> Rows:

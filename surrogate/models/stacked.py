@@ -76,11 +76,6 @@ class BoostedSeer(BoostedTerms):
         ratio = np.log(self._seer_us(rows) / super().base_us(rows)).astype(np.float32)
         return np.insert(super().design(rows), -1, ratio, axis=1)
 
-    def settings(self) -> dict[str, Any]:
-        """Return parameters for ``xgboost.train``."""
-        not_xgboost = ("cross_folds", "least_rows")
-        return {name: value for name, value in super().settings().items() if name not in not_xgboost}
-
     def column_weights(self, family: Family) -> np.ndarray:
         """Return weights (columns + 2,) as in `BoostedTerms`; SEER's ratio weighs as much as the candidate's code."""
         return np.insert(super().column_weights(family), -1, CANDIDATE_WEIGHT)
@@ -205,8 +200,8 @@ class StackedTerms(TimeModel):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit both models on all rows, and the weights on out-of-fold predictions."""
-        self.second_ = self._part(self.second, rows, time_us)  # fitted first, because it may refuse the rows
-        self.first_ = self._part(self.first, rows, time_us)
+        self.second_ = self.fitted_part(self.second, rows, time_us)  # fitted first, because it may refuse the rows
+        self.first_ = self.fitted_part(self.first, rows, time_us)
         log_us = np.log(time_us)
         # 1. Out-of-fold predictions of both models, in log time.
         label = fold_labels(shape_names(rows.frame, rows.family), self.inner_folds, self.random_state)
@@ -229,15 +224,6 @@ class StackedTerms(TimeModel):
             shapes = len(np.unique(shape[members]))
             share = shapes / (shapes + self.pooling)
             self.weights_[code] = share * stacking_weight(residual[members], step[members]) + (1 - share) * self.weight_
-
-    def _part(self, name: str, rows: Rows, time_us: np.ndarray) -> TimeModel:
-        """Return the fitted model with that name."""
-        if name in self.fitted_parts:
-            return self.fitted_parts[name]
-        cls = model_class(name)
-        settings = cls().get_params(deep=False)
-        shared = {key: getattr(self, key) for key in ("random_state", "device") if key in settings}
-        return cls(**shared).fit(rows, time_us)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         first, second = self.first_.predict(rows), self.second_.predict(rows)
