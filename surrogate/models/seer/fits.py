@@ -10,7 +10,7 @@ from msgspec import Struct
 from surrogate.models.json_types import Number
 from surrogate.models.least_squares import relative_fit
 from surrogate.models.seer import physics
-from surrogate.models.seer.kernels import GEMM_P, TilePredictor
+from surrogate.models.seer.kernels import GEMM_P, TilePredictor, tree_inputs
 from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix
 from surrogate.models.seer.trees import Tree, tuned_tree
 
@@ -35,10 +35,6 @@ class FormFit:
         """Return the form's values (rows,), all positive."""
         value = term_matrix(terms) @ np.array(self.coefficients)
         return np.where(value > 0, value, self.floor)
-
-
-MIN_OUTPUTS = 32
-"""Minimum K in the inputs of trees that clamp K."""
 
 
 class MeasuredKernels(NamedTuple):
@@ -152,23 +148,17 @@ def _instruction_terms(algorithm: str, s: Sizes) -> physics.Terms:
     return physics.gemm_instruction_terms(s.channels, s.filter_width)
 
 
-def _columns(s: Sizes, clamp: bool) -> list[np.ndarray]:
-    """Return C, W, K, O, k, stride."""
-    outputs = np.maximum(s.outputs, MIN_OUTPUTS) if clamp else s.outputs
-    return [s.channels, s.width, outputs, s.out_width, s.filter_width, s.stride]
-
-
 def _class_inputs(s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
-    return np.column_stack([*_columns(s, clamp), blocks])
+    return np.column_stack([tree_inputs(s, clamp), blocks])
 
 
 def _dram_inputs(algorithm: str, s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
     """Return the inputs of the DRAM trees. GEMM family: sizes, blocks, k²C, k²CK, O²k²C. Winograd: sizes."""
-    columns = _columns(s, clamp)
+    columns = tree_inputs(s, clamp)
     if _is_winograd(algorithm):
-        return np.column_stack(columns)
+        return columns
     depth = _depth(algorithm, s)
-    return np.column_stack([*columns, blocks, depth, depth * columns[2], depth * s.out_width**2])
+    return np.column_stack([columns, blocks, depth, depth * columns[:, 2], depth * s.out_width**2])
 
 
 COUNTED_ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "WINOGRAD", "WINOGRAD_NONFUSED")
@@ -201,8 +191,7 @@ class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
     ) -> "AlgorithmFit":
         """Fit on measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 if none."""
         predictor = TilePredictor.fit(algorithm, m.sizes, tiles, seed=seed, evaluations=evaluations)
-        widths = m.sizes.filter_width.tolist()
-        keys = np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, widths, strict=True)])
+        keys = _variant_keys(algorithm, tiles, m.sizes)
         variants = {}
         for key in np.unique(keys):
             members = np.flatnonzero(keys == key)
@@ -223,7 +212,7 @@ class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
         blocks.
         """
         time_us = np.full(len(sizes.batch), np.nan)
-        for variant, key, members in self._parts(sizes, None):
+        for variant, key, members in self._parts(self._keys(sizes)):
             part = sizes.take(members)
             main_us = variant.predict_us(part, variant.launched(part, published))
             time_us[members] = main_us + self._extra_us(key, part)
@@ -232,24 +221,20 @@ class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
     def main_kernel_us(self, sizes: Sizes, tiles: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Return times in µs (rows,) of main kernels with known ``tiles`` and ``blocks``, as in Test-set-I."""
         time_us = np.full(len(sizes.batch), np.nan)
-        for variant, _, members in self._parts(sizes, tiles):
+        for variant, _, members in self._parts(_variant_keys(self.algorithm, tiles, sizes)):
             time_us[members] = variant.predict_us(sizes.take(members), blocks[members])
         return time_us
 
     def bound(self, sizes: Sizes) -> np.ndarray:
         """Return classes (rows,) of the main kernels, 0 … 2 as in `physics.kernel_class`; −1 for an unknown variant."""
         bound = np.full(len(sizes.batch), -1)
-        for variant, _, members in self._parts(sizes, None):
+        for variant, _, members in self._parts(self._keys(sizes)):
             part = sizes.take(members)
             bound[members] = variant.bound(part, variant.launched(part))
         return bound
 
-    def _parts(self, sizes: Sizes, tiles: np.ndarray | None) -> Iterator[tuple[VariantFit, str, np.ndarray]]:
-        """Yield (variant, its key, positions) of the rows of each fitted variant."""
-        if tiles is None:
-            keys = self._keys(sizes)
-        else:
-            keys = np.array([_key(self.algorithm, *pair) for pair in zip(tiles, sizes.filter_width, strict=True)])
+    def _parts(self, keys: np.ndarray) -> Iterator[tuple[VariantFit, str, np.ndarray]]:
+        """Yield (variant, its key, positions) of each fitted variant among the ``keys`` (rows,)."""
         for key in np.unique(keys):
             if key in self.variants:
                 yield self.variants[key], str(key), np.flatnonzero(keys == key)
@@ -276,6 +261,11 @@ class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
 def _key(algorithm: str, tile: str, filter_width: int) -> str:
     """Return a variant's key: tile and filter width for non-fused Winograd, else the tile."""
     return f"{tile}/k{filter_width}" if algorithm == NONFUSED else str(tile)
+
+
+def _variant_keys(algorithm: str, tiles: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return the variants' keys (rows,) of kernels with known ``tiles``."""
+    return np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, sizes.filter_width.tolist(), strict=True)])
 
 
 def _extra_terms(algorithm: str, s: Sizes) -> physics.Terms:

@@ -16,6 +16,8 @@ from surrogate.models.seer.trees import Tree, tuned_tree
 
 GEMM_P = "IMPLICIT_PRECOMP_GEMM"
 GEMM_P_TILES = ("128x32", "128x64", "128x128")
+MIN_OUTPUTS = 32
+"""Minimum K in the inputs of trees that clamp K."""
 _WINOGRAD_TILE = re.compile(r"tile(\d)(\d)(\d)")
 
 
@@ -58,17 +60,19 @@ class TilePredictor:
         if algorithm == GEMM_P and set(names) <= set(GEMM_P_TILES):
             return cls(GEMM_P_TILES, None)
         code = np.array([names.index(name) for name in tiles])
-        return cls(names, tuned_tree(_inputs(sizes), code, classify=True, seed=seed, evaluations=evaluations))
+        return cls(names, tuned_tree(tree_inputs(sizes), code, classify=True, seed=seed, evaluations=evaluations))
 
     def choose(self, sizes: Sizes) -> np.ndarray:
         """Return positions in ``tiles`` (rows,)."""
         if self.tree is None:
             return np.asarray(gemm_p_tile(sizes.outputs))
-        return self.tree.predict(_inputs(sizes)).astype(np.int64)
+        return self.tree.predict(tree_inputs(sizes)).astype(np.int64)
 
 
-def _inputs(s: Sizes) -> np.ndarray:
-    return np.column_stack([s.channels, s.width, s.outputs, s.out_width, s.filter_width, s.stride])
+def tree_inputs(s: Sizes, clamp: bool = False) -> np.ndarray:
+    """Return the columns C, W, K, O, k and stride, (rows, 6)."""
+    outputs = np.maximum(s.outputs, MIN_OUTPUTS) if clamp else s.outputs
+    return np.column_stack([s.channels, s.width, outputs, s.out_width, s.filter_width, s.stride])
 
 
 COUNTERS = (

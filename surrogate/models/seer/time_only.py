@@ -107,11 +107,10 @@ def _forms(
     """Return the compute-bound, memory-bound and under-utilised form with one tile, with all kernels' terms."""
     tile_m, tile_n = TILES[mechanism][tile]
     sector = p.itemsize / SECTOR_BYTES
-    depth = p.channels_in if mechanism.startswith("winograd") else p.gemm_k
     if mechanism.startswith("winograd"):
-        instructions = 1.0 * ceil_div(p.channels_in, 8)
+        depth, instructions = p.channels_in, 1.0 * ceil_div(p.channels_in, 8)
     else:
-        instructions = 1.0 * depth * tile_m * tile_n / LANES
+        depth, instructions = p.gemm_k, 1.0 * p.gemm_k * tile_m * tile_n / LANES
     reads, writes = (tile_m + tile_n) * depth * sector, tile_m * tile_n * sector
     w = physics.waves(kernel.launches[tile].blocks, b_max)
     # The wave term n stays in µs. Each other term is divided by the rate of the unit that it uses.
@@ -252,11 +251,9 @@ class SeerTimeOnly(TimeModel):
 
     def fit_rows(self, features: "FeatureRows", index: np.ndarray, time_us: np.ndarray) -> Self:
         """Fit on the rows at ``index`` only. ``time_us`` (rows,) in µs is of all rows of ``features``."""
-        chosen = np.zeros(features.size, dtype=bool)
-        chosen[index] = True
         self.fits_: dict[str, TileFit] = {}
         for part in features.parts:
-            members = np.flatnonzero(chosen[part.rows])
+            members = np.flatnonzero(np.isin(part.rows, index))
             part_us = time_us[part.rows]
             fitted: dict[tuple[int, bytes], TileFit] = {}  # groups of two levels often have the same rows
             for key, group in fitted_groups(part.levels, self.least_rows, members):
@@ -270,10 +267,8 @@ class SeerTimeOnly(TimeModel):
     def predict_rows(self, features: "FeatureRows", index: np.ndarray) -> np.ndarray:
         """Return times in µs (rows at ``index``,); NaN for an algorithm without training rows."""
         time_us = np.full(features.size, np.nan)
-        chosen = np.zeros(features.size, dtype=bool)
-        chosen[index] = True
         for part in features.parts:
-            members = np.flatnonzero(chosen[part.rows])
+            members = np.flatnonzero(np.isin(part.rows, index))
             part_us = np.full(len(part.rows), np.nan)
             for level in part.levels:
                 for key, group in level.groups(members[np.isnan(part_us[members])]):
