@@ -9,7 +9,7 @@ their columns, and the shares of both parts, are learned on left-out problems.
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -53,6 +53,8 @@ MAX_SIMILAR = 50
 """Maximum problems in the weighted mean."""
 TINY = 1e-9
 ARRAYS_FILE, FACTS_FILE = "transfer.npz", "transfer.json"
+Ensembles = tuple[ReadyTrees, ReadyTrees | None]
+"""Trees of log(time / best), and trees of the failure probability (None if no configuration failed)."""
 ARRAY_NAMES = ("scores", "columns", "centre", "spread", "rates", "shares", "fold_of", "pairs")
 
 
@@ -188,14 +190,7 @@ class TransferState:
             transfer = replace(transfer, rates=_rates(standard, scores, fold_of, random))
         return replace(transfer, shares=transfer._learned_shares(parameters, terms, columns))
 
-    def prior(
-        self,
-        columns: np.ndarray,
-        parameters: np.ndarray,
-        terms: np.ndarray,
-        number: np.ndarray,
-        exclude: Sequence[int] = (),
-    ) -> Prior:
+    def prior(self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, number: np.ndarray) -> Prior:
         """Return the expectations for configurations of one problem.
 
         Parameters
@@ -206,16 +201,9 @@ class TransferState:
             (n, p) and (n, t), as in `fit`.
         number
             (n,) each configuration's number in training, −1 for a new one.
-        exclude
-            Training problems that count as unmeasured.
-
-        Raises
-        ------
-        InputError
-            If ``exclude`` covers several folds or all problems.
         """
-        trees = self._trees(columns, parameters, terms, exclude)
-        mean, coverage = self._mean(columns, number, exclude)
+        trees = self._trees(columns, parameters, terms, self._ready[0])
+        mean, coverage = self._mean(columns, number)
         # The share of the mean is scaled by the coverage of the configuration.
         score_share, failure_share = coverage * self.shares[:, None]
         ran = np.isfinite(mean.log_relative)
@@ -226,14 +214,16 @@ class TransferState:
             log_relative=log_share * np.where(ran, mean.log_relative, 0.0) + (1 - log_share) * trees.log_relative,
         )
 
-    def _mean(self, columns: np.ndarray, number: np.ndarray, exclude: Sequence[int]) -> tuple[Prior, np.ndarray]:
+    def _mean(self, columns: np.ndarray, number: np.ndarray, left_out: int = -1) -> tuple[Prior, np.ndarray]:
         """Return the similarity-weighted mean of measured problems (0 if none), and its coverage (n,).
+
+        The problems of the fold ``left_out`` count as unmeasured.
 
         Coverage is the share of the similar problems that measured the configuration. ``log_relative`` is NaN if it
         never ran.
         """
         distance = np.abs(self.columns - _standard(columns, self.centre, self.spread)) @ self.rates
-        distance[list(exclude)] = np.inf
+        distance[self.fold_of == left_out] = np.inf
         similar = np.argsort(distance, kind="stable")[:MAX_SIMILAR]
         weight = np.exp(distance[similar[0]] - distance[similar])
         weight = (weight / weight.sum()).astype(np.float32)
@@ -249,13 +239,10 @@ class TransferState:
         mean_log = np.where(ran > TINY, total_log / np.maximum(ran, TINY), np.nan)
         return Prior(weight @ score / divisor, weight @ failed / divisor, mean_log), coverage
 
-    def _trees(self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, exclude: Sequence[int]) -> Prior:
-        """Return the prediction of the trees that did not see the excluded problems."""
-        folds = set(self.fold_of[list(exclude)].tolist())
-        if len(folds) > 1 or (folds and len(self.relative) == 1):
-            raise InputError("the excluded problems are of several folds; exclude problems of one fold (`fold_of`)")
+    def _trees(self, columns: np.ndarray, parameters: np.ndarray, terms: np.ndarray, ready: Ensembles) -> Prior:
+        """Return the prediction of one of the `_ready` ensembles."""
+        relative, failing = ready
         design = _design(parameters, self.pairs, terms, np.broadcast_to(columns, (len(parameters), len(columns))))
-        relative, failing = self._ready[1 + folds.pop() if folds else 0]
         log_relative = np.maximum(relative.inplace_predict(design), 0.0)
         failure = np.clip(failing.inplace_predict(design), 0.0, 1.0) if failing else np.zeros(len(parameters))
         return Prior(1.0 - np.exp(-log_relative) * (1.0 - failure), failure, log_relative)
@@ -270,9 +257,9 @@ class TransferState:
         random = np.random.default_rng(0)
         for target in random.permutation(problems)[:MAX_TARGETS]:
             index = np.flatnonzero(~np.isnan(self.scores[target]))
-            left_out = problems[self.fold_of == self.fold_of[target]].tolist()
-            mean, coverage = self._mean(columns[target], index, left_out)
-            trees = self._trees(columns[target], parameters[index], terms[target, index], left_out)
+            fold = int(self.fold_of[target])
+            mean, coverage = self._mean(columns[target], index, left_out=fold)
+            trees = self._trees(columns[target], parameters[index], terms[target, index], self._ready[1 + fold])
             score = self.scores[target, index]
             weight = coverage * ((1 - score) ** 2 + MIN_WEIGHT)
             for part, (of_mean, of_trees, truth) in enumerate(
@@ -284,7 +271,7 @@ class TransferState:
         return np.clip((numerator + 0.5 * prior_weight) / (denominator + prior_weight), 0.0, 1.0)
 
     @cached_property
-    def _ready(self) -> list[tuple[ReadyTrees, ReadyTrees | None]]:
+    def _ready(self) -> list[Ensembles]:
         """Return `relative` and `failing` for all problems and without each fold, ready to predict."""
         failing = self.failing or (None,) * len(self.relative)
         columns = range(self.width)

@@ -275,16 +275,11 @@ class Domain:
         _, *columns = reference_columns(self.family)
         return ReferenceKey(None, library, tuple(settings[name] for name in columns))
 
-    def distance(self, key: ReferenceKey, sizes: Sequence[int]) -> float:
-        """Return the distance of one problem's sizes to the nearest training shapes of a `reference_key`.
-
-        It is infinite if no problem of this key was measured.
-        """
-        references = self.references.get(key)
-        return inf if references is None else references.distance(sizes)
-
     def distances(self, key: ReferenceKey, sizes: np.ndarray) -> np.ndarray:
-        """Return the `distance` (problems,) of each of ``sizes`` (problems, sizes)."""
+        """Return the distances (problems,) of ``sizes`` (problems, sizes) to the training shapes of a `reference_key`.
+
+        They are infinite if no problem of this key was measured.
+        """
         references = self.references.get(key)
         return np.full(len(sizes), inf) if references is None else references.distances(sizes)
 
@@ -297,8 +292,8 @@ class Domain:
             return np.zeros(len(sizes))
         return PER_DOUBLING * np.min([each.doublings_outside(sizes) for each in self.references.values()], axis=0)
 
-    def setting_reason(self, key: SettingKey, library_version: str | None = None) -> str | None:
-        """Return why this setting is outside, or None. If no version is given, any version is inside."""
+    def setting_reason(self, key: SettingKey, library_version: str) -> str | None:
+        """Return why this setting or the library's version is outside, or None."""
         if key not in self.settings:
             # Find the first field that was never measured together with the fields before it.
             fields = key.fields
@@ -307,13 +302,13 @@ class Domain:
             return f"{setting_columns(self.family)[length - 1]} {fields[length - 1]} was never measured" + (
                 f" with {together}" if together else f"; measured: {', '.join(self.gpus)}"
             )
-        if library_version is not None and LibraryVersion(key.library, library_version) not in self.versions:
+        if LibraryVersion(key.library, library_version) not in self.versions:
             measured = ", ".join(sorted(self.versions_of(key.library))).strip() or "a table without versions"
             return f"{key.library} {library_version} was never measured; measured: {measured}"
         return None
 
-    def size_reason(self, key: ReferenceKey, sizes: Sequence[int], distance: float | None = None) -> str | None:
-        """Return why these sizes are outside, or None. The ``distance`` is computed if it is not given."""
+    def size_reason(self, key: ReferenceKey, sizes: Sequence[int]) -> str | None:
+        """Return why these sizes are outside, or None."""
         references = self.references.get(key)
         if references is None:
             return f"{' '.join((key.library, *key.reference_values)).strip()} was never measured"
@@ -328,8 +323,7 @@ class Domain:
             return f"{', '.join(outside)}{wider}"
         if wider:
             return f"the product of the sizes lies outside the measured products{wider}"
-        if distance is None:
-            distance = references.distance(sizes)
+        distance = references.distance(sizes)
         if distance > references.reach and shape_hash(self.family, sizes) not in self.shapes:
             return (
                 f"the nearest measured shapes are {distance:.2f} away in scaled log2 sizes;"

@@ -122,13 +122,13 @@ def test_reason_names_the_new_value(domain: domains.Domain, rows: Rows, changes:
 
 def test_distance_of_a_problem_equals_distance_of_its_row(domain: domains.Domain, rows: Rows) -> None:
     frame = rows.frame.assign(c=rows.frame["c"] + 1, h=2 * rows.frame["h"])
-    single = [domain.distance(KEY, [row[name] for name in NAMES]) for row in frame.to_dict("records")]
+    single = [domain.references[KEY].distance([row[name] for name in NAMES]) for row in frame.to_dict("records")]
     np.testing.assert_allclose(domains.distances_to(domain.references, rows_of(frame)), single, atol=1e-6)
 
 
 def test_unmeasured_setting_is_infinitely_far(domain: domains.Domain, rows: Rows) -> None:
     unmeasured = domains.ReferenceKey(None, "miopen", ("fwd",))
-    assert domain.distance(unmeasured, BASE.sizes) == np.inf
+    assert domain.distances(unmeasured, np.array([BASE.sizes])) == np.inf
     assert domain.size_reason(unmeasured, BASE.sizes) == "miopen fwd was never measured"
     backward = rows_of(rows.frame.head(3).assign(direction="bwd_data"))
     assert np.isinf(domains.distances_to(domain.references, backward)).all()
