@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -122,7 +122,10 @@ def train(data: Data, **options: Any) -> Bundle:
         raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
     models = {family: chosen.model_for(family) for family in tables}
     kept = {family: rows for family, rows in tables.items() if family.name not in few}
-    families = [_FamilyFits.of(rows, models[family], chosen) for family, rows in kept.items()]
+    seed = chosen.seed
+    families = [
+        _FamilyFits(rows, models[family], _folds(rows, seed), gpu_splits(rows, seed)) for family, rows in kept.items()
+    ]
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     family_models: dict[str, FamilyModel] = {}
@@ -230,11 +233,6 @@ class _FamilyFits(NamedTuple):
     model: TimeModel
     folds: list[Split]
     gpus: list[Split]
-
-    @classmethod
-    def of(cls, rows: Rows, model: TimeModel, options: TrainOptions) -> Self:
-        """Return the rows with their splits."""
-        return cls(rows, model, _folds(rows, options.seed), gpu_splits(rows, options.seed))
 
     @property
     def fitted_rows(self) -> int:
