@@ -87,10 +87,10 @@ def _write(imported: Imported, output: Path) -> list[str]:
     from surrogate.dataset.tables import write_table
 
     kernels = imported.kernels
-    if imported.table == "launches":
+    if imported.rows.empty:
         if kernels is None or kernels.empty:
             raise InputError("the files hold neither a problem nor a launch; give other files")
-        write_table(kernels, output, {"schema": 1, "table": imported.table})
+        write_table(kernels, output, {"schema": 1, "table": "launches"})
         return [f"{output}: a kernel table of {plural(len(kernels), 'launch')} without problems, not a dataset"]
     write_dataset(imported.rows, output, candidates=imported.candidates, kernels=kernels, metadata=imported.metadata)
     lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]

@@ -51,7 +51,7 @@ from surrogate.features.families.moe import NONGATED
 from surrogate.features.gpu import gpu
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Allowance, unpacked
-from surrogate.formats.imported import Imported, plural
+from surrogate.formats.imported import Imported, plural, rows_within
 
 PACKAGE = "aiconfigurator_core"
 FOLDERS = ("systems/data", f"{PACKAGE}/systems/data", f"aic-core/src/{PACKAGE}/systems/data")
@@ -168,18 +168,13 @@ FORMAT = Format("aiconfigurator", _SUMMARY, read, extra_options={"family": _FAMI
 def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return the rows of a dataset, and their quality for the metadata. ``left_out`` counts removed rows by reason."""
     times = frame["time_us"].to_numpy()
-    usable = np.isfinite(times) & (times > 0)
-    left_out["time is not a number above 0"] += int((~usable).sum())
+    rules = {"time is not a number above 0": np.isfinite(times) & (times > 0)}
     for name in [name for name, values in family.settings.items() if values]:
         for value in set(frame[name].cat.categories) - set(family.settings[name]):
-            unknown = (frame[name] == value).to_numpy() & usable
-            left_out[f"{name} {value} unknown"] += int(unknown.sum())
-            usable &= ~unknown
+            rules[f"{name} {value} unknown"] = (frame[name] != value).to_numpy()
     for size in family.sizes:
-        within = frame[size.name].between(size.minimum, MAX_INT32).to_numpy()
-        left_out[f"{size.name} out of range"] += int((usable & ~within).sum())
-        usable &= within
-    frame, older = newest(frame[usable], family)
+        rules[f"{size.name} out of range"] = frame[size.name].between(size.minimum, MAX_INT32).to_numpy()
+    frame, older = newest(frame[rows_within(rules, left_out)], family)
     left_out["a newer version measured the problem"] += older
     frame, floors = without_floors(frame, family)
     left_out["at the floor of a harness"] += sum(record["rows"] for record in floors)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from types import SimpleNamespace
 from typing import Self, TypedDict, Unpack
 
 from surrogate.dataset.files import Progress
@@ -108,7 +109,8 @@ def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes
     pieces = chunks(path, max_bytes=max_bytes)
     try:
         allowance = Allowance(path, Path(path).stat().st_size, max_bytes)
-        with tarfile.open(fileobj=_Pieces(pieces), mode="r|", tarinfo=_TarInfo) as archive:  # pyright: ignore
+        stream = SimpleNamespace(read=lambda _: next(pieces, b""))  # tarfile accepts pieces of any size
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_TarInfo) as archive:  # pyright: ignore
             for number, member in enumerate(archive):
                 if number == MAX_MEMBERS:
                     raise InputError(f"{path}: the archive has more than {MAX_MEMBERS:,} members; unpack it first")
@@ -136,17 +138,6 @@ class _TarInfo(tarfile.TarInfo):
         if header.size > _PIECE_BYTES and header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             raise tarfile.ReadError(f"a header of {header.size:,} bytes")
         return header
-
-
-class _Pieces:
-    """A file object over an iterator of bytes, as `tarfile` needs for a stream."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-
-    def read(self, size: int) -> bytes:
-        """Return the next piece. ``size`` is ignored."""
-        return next(self._pieces, b"")
 
 
 def unpacked(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> bytes:

@@ -1,8 +1,11 @@
 """The result of a reader (`Imported`), and the columns that several readers fill."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from surrogate.features.algorithms import algorithms
@@ -39,11 +42,6 @@ class Imported:
     candidates: Literal["all", "listed"] = "all"
     notes: tuple[str, ...] = ()
     metadata: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def table(self) -> str:
-        """``problems`` if there are rows, otherwise ``launches``."""
-        return "problems" if len(self.rows) else "launches"
 
 
 def no_rows() -> pd.DataFrame:
@@ -98,6 +96,18 @@ def medians(repeats: pd.DataFrame, key: list[str], **rest: tuple[str, str]) -> p
     first = {name: (name, "first") for name in repeats if name not in (*key, *times)}
     grouped = repeats.groupby(key, sort=False, dropna=False)
     return grouped.agg(**{**times, **first, **rest}).reset_index()  # type: ignore[arg-type]  # pandas' stubs
+
+
+def rows_within(rules: Mapping[str, np.ndarray], left_out: Counter[str]) -> np.ndarray:
+    """Return (rows,) True where every rule holds. The others are counted by the first rule that they break.
+
+    ``rules`` is reason → (rows,) True for rows to keep.
+    """
+    kept = np.asarray(True)
+    for reason, holds in rules.items():
+        left_out[reason] += int((kept & ~holds).sum())
+        kept = kept & holds
+    return kept
 
 
 def plural(count: int, noun: str) -> str:

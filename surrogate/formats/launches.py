@@ -133,15 +133,8 @@ def rows_of_problems(launches: pd.DataFrame, options: LogOptions) -> tuple[pd.Da
         raise InputError("the launches name no GPU; give it with --gpu")
     version = options.get("library_version", imported.UNKNOWN_VERSION)
     keys = keys.assign(**imported.cudnn_settings(gpu, version))[list(imported.KEY_COLUMNS)]
-    times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))  # (runs, problems)
-    rows = keys.assign(
-        status="ok",
-        time_us=times.median().to_numpy(),
-        time_us_min=times.min().to_numpy(),
-        time_us_max=times.max().to_numpy(),
-        repeats=len(times),
-        origin="profiler",
-    )
+    times = imported.medians(main[["time_us"]].assign(problem=main.groupby("run").cumcount()), ["problem"])
+    rows = keys.assign(status="ok").join(times.drop(columns="problem")).assign(origin="profiler")
     first = main[main["run"] == main["run"].min()].reset_index(drop=True).assign(kernel_index=0)
     numbers = [name for name in names("kernels", required=False) if name in first]
     kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *numbers]]], axis=1)

@@ -34,7 +34,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.roofline import peak_tflops
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes, read_lines
-from surrogate.formats.imported import Imported, family_rows, plural
+from surrogate.formats.imported import Imported, family_rows, plural, rows_within
 from surrogate.formats.tuned import readable
 
 ENDINGS = (".yaml", ".yml", ".dat", ".yaml.gz", ".dat.gz")
@@ -237,20 +237,17 @@ def _measured(table: TensileTable, gpu: str | None, row_counts: Counter[str]) ->
     rows = pd.DataFrame({size: sizes.get(size, []) for size in _KIND[4:]})
     rows["solution"] = [solution for _, solution, _ in table.rows]
     speed = np.array([speed for _, _, speed in table.rows], dtype=np.float64)
-    rules = {"the speed is not a number above 0": np.isfinite(speed) & (speed > 0)}
+    rules = {"left out: the speed is not a number above 0": np.isfinite(speed) & (speed > 0)}
     values = rows[_KIND[4:]].to_numpy(dtype=np.float64)
-    rules["a size is out of range"] = np.asarray(((values >= 1) & (values <= MAX_INT32)).all(axis=1))
+    rules["left out: a size is out of range"] = np.asarray(((values >= 1) & (values <= MAX_INT32)).all(axis=1))
     # 2. Percents of the peak.
     if np.nanmax(speed, initial=0.0) <= MAX_PERCENT:
-        rules["percents below 0.05 are rounded too coarsely"] = ~(speed > 0) | (speed >= MIN_PERCENT)
+        rules["left out: percents below 0.05 are rounded too coarsely"] = ~(speed > 0) | (speed >= MIN_PERCENT)
         peak = peak_tflops(board, DTYPES[table.tensile_type[0]], _math(name, table.tensile_type) != "fma")
         speed = speed * 10 * peak * CLOCKS_MHZ.get(table.board, board.boost_mhz) / board.boost_mhz
         assumed = f"hold percents, read as percents of the datasheet peak of {board.name}"
         row_counts[assumed] += len(rows) * (table.board not in CLOCKS_MHZ)
-    usable = np.full(len(rows), True)
-    for why, kept in rules.items():
-        row_counts[f"left out: {why}"] += int((usable & ~kept).sum())
-        usable &= kept
+    usable = rows_within(rules, row_counts)
     # 3. Times.
     rows = rows[usable].astype(dict.fromkeys(_KIND[4:], np.int64))
     time_us = 2.0 * values[usable].prod(axis=1) / speed[usable] / 1e3

@@ -35,7 +35,7 @@ def read(folder: Path, *texts: str, **options: Any) -> Imported:
 
 
 def first(imported: Imported) -> pd.Series:
-    assert imported.table == "launches" and imported.kernels is not None
+    assert imported.rows.empty and imported.kernels is not None
     return imported.kernels.iloc[0]
 
 
@@ -73,7 +73,7 @@ def test_problems_make_dataset_rows_with_all_counters(refused, tmp_path: Path) -
     imported = read(tmp_path, details(*counted), problems=problems, kernel="sgemm", gpu="v100", library_version="9.1")
     columns = ["n", "algorithm", "time_us", "gpu", "library_version"]
     assert imported.rows[columns].to_numpy().tolist() == [[8, "IMPLICIT_PRECOMP_GEMM", 5.5, "v100", "9.1"]]
-    assert imported.table == "problems" and imported.kernels is not None
+    assert not imported.rows.empty and imported.kernels is not None
     counters = ["blocks", "l2_read_sectors", "tensor_pipe_instructions", "sm_cycles"]
     assert imported.kernels[counters].to_numpy().tolist() == [[1024, 1500.0, 42.0, 9000.0]]
     with refused("name no GPU"):

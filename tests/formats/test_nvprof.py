@@ -31,7 +31,7 @@ def read(folder: Path, *texts: str, **options: Any) -> Imported:
 
 def kernels(folder: Path, *texts: str, **options: Any) -> pd.DataFrame:
     imported = read(folder, *texts, **options)
-    assert imported.table == "launches" and imported.kernels is not None
+    assert imported.rows.empty and imported.kernels is not None
     return imported.kernels
 
 
@@ -95,7 +95,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
     imported = read(tmp_path, *texts, problems=problems, kernel="sgemm", library_version="7.6")
     expected = ANSWERS["test_problems_make_dataset_rows"]["expected"]
     assert imported.rows[list(expected)].to_dict("records") == [expected]
-    assert imported.table == "problems" and imported.kernels is not None
+    assert not imported.rows.empty and imported.kernels is not None
     counted = ["kernel_index", "blocks", "fp32_instructions"]
     assert imported.kernels[counted].to_numpy().tolist() == [[0, 1536, 4_000_000]]
     for text, kernel, message in (
