@@ -297,9 +297,8 @@ class _Process:
         self._rows = np.empty_like(self._kernel)
         for row, position in enumerate(self.positions):
             self._kernel[row] = self._matern_of(position)
-        covariance = self._scales.smooth**2 * self._kernel[:count] + (linear[self.positions] @ linear.T).astype(
-            np.float32
-        )
+        by_linear = (linear[self.positions] @ linear.T).astype(np.float32)
+        covariance = scales.smooth**2 * self._kernel[:count] + by_linear
         inner = covariance[:, self.positions] + (scales.noise**2 + TINY) * np.eye(count)
         factor = cholesky(inner, lower=True)
         self._rows[:count] = solve_triangular(factor.astype(np.float32), covariance, lower=True)

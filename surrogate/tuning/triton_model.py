@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.description import Value
 from surrogate.features.errors import InputError
 from surrogate.prediction.export_function import TRITON_ARGUMENTS
 from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, described_family, open_kernel_source
@@ -45,7 +44,7 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
     """
     opened = open_kernel_source(source)
     description = described_family(opened).description
-    spaces: dict[tuple[object, ...], ConfigurationScores] = {}
+    scores: dict[tuple[object, ...], dict[str, float]] = {}
     device: list[str] = [] if gpu is None else [gpu]
 
     def expected(**arguments: Any) -> float:
@@ -53,12 +52,10 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
             device.append(device_name())
         problem = problem_in(arguments, description.sizes, description.settings)
         key = tuple(problem.values())
-        if key not in spaces:
-            if len(spaces) >= MAX_PROBLEMS:
-                spaces.clear()
-            spaces[key] = ConfigurationScores(
-                lambda configurations: build_space(opened, device[0], problem, configurations)
-            )
+        if key not in scores:
+            if len(scores) >= MAX_PROBLEMS:
+                scores.clear()
+            scores[key] = scored(build_space(opened, device[0], problem, None))
         # Triton omits an unset limit of registers, and tables have 0 there. Tables may have short names for warps.
         values = {}
         for name in description.parameters:
@@ -66,34 +63,20 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
             if value is None and 0 not in description.parameters[name]:
                 raise InputError(f"the launch has no argument {name}, a parameter of {description.name}")
             values[name] = 0 if value is None else value
-        return spaces[key].of(values)
+        text = ",".join(f"{name}={value}" for name, value in values.items())
+        if text not in scores[key]:  # a configuration outside the bundle is scored when it is first needed
+            scores[key] |= scored(build_space(opened, device[0], problem, [values]))
+        return scores[key][text]
 
     return expected
 
 
-class ConfigurationScores:
-    """Scores log(time / best time) of one problem's configurations.
-
-    The configurations of ``build(None)`` are scored at once, any other one when it is first needed.
-    """
-
-    def __init__(self, build: Callable[[list[Mapping[str, Value]] | None], SearchSpace]) -> None:
-        self._build = build
-        self._scores = self._scored(None)
-
-    def of(self, configuration: Mapping[str, Any]) -> float:
-        """Return the score of a configuration."""
-        text = ",".join(f"{name}={value}" for name, value in configuration.items())
-        if text not in self._scores:
-            self._scores |= self._scored([configuration])
-        return self._scores[text]
-
-    def _scored(self, configurations: list[Mapping[str, Value]] | None) -> dict[str, float]:
-        space = self._build(configurations)
-        if space.prior is None:
-            raise InputError("source is a description, which has no measured times; give perf_model a bundle")
-        logs = -np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))
-        return dict(zip(space.texts, logs.tolist(), strict=True))
+def scored(space: SearchSpace) -> dict[str, float]:
+    """Return configuration → its score log(time / best time). Raises `InputError` if the space has no prior."""
+    if space.prior is None:
+        raise InputError("source is a description, which has no measured times; give perf_model a bundle")
+    logs = -np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))
+    return dict(zip(space.texts, logs.tolist(), strict=True))
 
 
 def problem_in(arguments: Mapping[str, Any], sizes: tuple[str, ...], settings: Mapping[str, Any]) -> dict[str, object]:

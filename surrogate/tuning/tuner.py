@@ -110,7 +110,7 @@ class Tuner:
             prior and prior.score,
             prior and prior.failure,
             self._space.others,
-            self._space.terms if self._space.terms.size else None,
+            self._space.terms,
             seed=seed,
         )
         self._log = None if log is None else Path(log)
