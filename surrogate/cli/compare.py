@@ -66,7 +66,7 @@ def command(
       seer compare all.parquet --where dtype=fp32 --where direction=fwd
     """
     from surrogate.bundled import DATASET, TRAINING_DATASET
-    from surrogate.cli.datasets import load_dataset, note_on_interrupt, progress_bar
+    from surrogate.cli.datasets import load_dataset, progress_bar
     from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
     from surrogate.report.comparison import FIGURE_FILES, write_report
@@ -80,7 +80,7 @@ def command(
     settings |= {"models": ",".join(models) or None, "keep": output / FITS}
     note = f"the same command resumes the comparison; the results in {output} are unchanged"
     # The folder comes first, so that an unwritable one is refused before the work.
-    with note_on_interrupt(note), staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
+    with staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit", note) as step:
         result = compare(table, more, progress=step, **settings)
         try:
             result.write(folder)

@@ -85,20 +85,10 @@ def _as_text(value: object) -> str:
 
 
 @contextmanager
-def note_on_interrupt(note: str) -> Iterator[None]:
-    """Add ``note`` to the message of an interrupted command."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        stop.add_note(note)
-        raise
-
-
-@contextmanager
-def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Callable[..., None]]:
+def progress_bar(label: str, unit: str = "step", note: str = "", **settings: Any) -> Iterator[Callable[..., None]]:
     """Yield a callback (done, total, text) for a progress bar on standard error, or for lines if it is no terminal.
 
-    ``settings`` are options of `tqdm`. The message of an interrupted command states the position.
+    ``settings`` are options of `tqdm`. The message of an interrupted command states the position and the ``note``.
     """
     from tqdm import tqdm
 
@@ -122,4 +112,6 @@ def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Ca
             yield step
         except KeyboardInterrupt as stop:  # only this function knows the position
             stop.add_note(position)
+            if note:
+                stop.add_note(note)
             raise

@@ -72,7 +72,7 @@ def command(
       seer train tuned.csv --sizes m,n --parameters block,warps -o bundle
     """
     from surrogate.bundle.train import train
-    from surrogate.cli.datasets import load_datasets, note_on_interrupt, progress_bar
+    from surrogate.cli.datasets import load_datasets, progress_bar
 
     name, params = _settings(model, params_file, trials)
     if (device := settings.pop("device")) != "cpu":
@@ -82,7 +82,7 @@ def command(
         raise InputError("--dask trains on all rows of built-in kernels; leave --tune, --where, --kernel out")
     fits_folder = output.with_name(f".{output.name}.fits")
     note = f"the same command resumes; finished fits are kept in {fits_folder}" if cluster is None else "begin again"
-    with note_on_interrupt(note), progress_bar("train") as step:
+    with progress_bar("train", note=note) as step:
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 

@@ -55,13 +55,13 @@ def command(
       seer tune run.parquet --trials 50 -o best.json
       seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
-    from surrogate.cli.datasets import load_datasets, note_on_interrupt, progress_bar
+    from surrogate.cli.datasets import load_datasets, progress_bar
     from surrogate.evaluation.study import TuneOptions, tune, without_password, write_settings
     from surrogate.models import model_class
 
     dataset = load_datasets(data, *rows)
     note = f"finished trials are kept in {without_password(storage)}; the same command resumes the search"
-    with note_on_interrupt(note), progress_bar("tune", "trial") as step:
+    with progress_bar("tune", "trial", note) as step:
         result = tune(dataset, TuneOptions(storage=storage, **settings), step)
     if output is not None:
         write_settings(result.settings(), output)
