@@ -288,11 +288,8 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
         ratio = part["time_us"].to_numpy() / np.maximum(family.min_us(problems, device), FASTEST_US)
         below = int((ratio < 1).sum())
         if below:
-            remedy = (
-                f"are these {'s' if np.median(ratio) < 1e-3 else 'ms'}?"
-                if below > len(ratio) / 2
-                else ("look at flops and bytes, too")
-            )
+            unit = "s" if np.median(ratio) < 1e-3 else "ms"
+            remedy = f"are these {unit}?" if below > len(ratio) / 2 else "look at flops and bytes, too"
             warnings.append(
                 f"{name}: {below:,} of {len(ratio):,} times are below {FASTEST_US:g} µs or the time at the GPU's peaks,"
                 f" down to {ratio.min():.1g} of this limit; time_us is in µs, {remedy}"

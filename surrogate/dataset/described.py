@@ -7,7 +7,7 @@ its solver.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -44,13 +44,21 @@ class KernelColumns:
         return cls((*existing.parameters,), existing.sizes, (*existing.settings,), existing.name, existing)
 
     def of(self, frame: pd.DataFrame, path: str | Path) -> Description:
-        """Return the description of a table, with its values. Raises errors as `describe_table` does."""
+        """Return the description of a table: the columns with their values.
+
+        Raises `InputError`, which begins with the path, for a missing column, or one that cannot be a parameter.
+        """
         of_file = re.sub(r"\W+", "_", Path(path).name.partition(".")[0]).strip("_") if Path(path).suffix else ""
         of_file = of_file or "kernel"
         name = self.name or (f"{of_file}_kernel" if FAMILIES.is_built_in(of_file) else of_file)
-        description = describe_table(
-            frame, name, sizes=self.sizes, parameters=self.parameters, settings=self.settings, where=str(path)
-        )
+        for column in (*self.sizes, *self.parameters, *self.settings):
+            if column not in frame:
+                names = [str(name) for name in frame.columns]
+                missing = f"column {column} is missing; it has {', '.join(names)}{nearest(column, names)}"
+                raise InputError(f"{path}: {missing}")
+        texts = {column: tuple(sorted(frame[column].dropna().astype(str).unique())) for column in self.settings}
+        values = {column: _values(frame[column], str(path), column) for column in self.parameters}
+        description = Description(name, self.sizes, values, texts)
         return merge_descriptions(self.existing, description) if self.existing else description
 
 
@@ -94,28 +102,6 @@ class KernelOptions:
                 f"a {type(kernel).__name__} is no kernel; give a description, or the path of its TOML file"
             )
         return kernel
-
-
-def describe_table(
-    frame: pd.DataFrame,
-    name: str,
-    *,
-    sizes: Sequence[str],
-    parameters: Sequence[str],
-    settings: Sequence[str] = (),
-    where: str = "the table",
-) -> Description:
-    """Return a first description: the given columns with their values.
-
-    Raises `InputError`, which begins with ``where``, for a missing column, or one that cannot be a parameter.
-    """
-    for column in (*sizes, *parameters, *settings):
-        if column not in frame:
-            names = [str(name) for name in frame.columns]
-            raise InputError(f"{where}: column {column} is missing; it has {', '.join(names)}{nearest(column, names)}")
-    texts = {column: tuple(sorted(frame[column].dropna().astype(str).unique())) for column in settings}
-    values = {column: _values(frame[column], where, column) for column in parameters}
-    return Description(name, tuple(sizes), values, texts)
 
 
 def guessed_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -229,15 +215,8 @@ def merge_descriptions(first: Description, second: Description) -> Description:
         raise InputError(f"the tables describe two kernels, {keys[0]} and {keys[1]}; train one bundle of each")
     joined = {name: tuple(dict.fromkeys((*own, *second.parameters[name]))) for name, own in first.parameters.items()}
     texts = {name: tuple(dict.fromkeys((*own, *second.settings[name]))) for name, own in first.settings.items()}
-    return Description(
-        first.name,
-        first.sizes,
-        joined,
-        texts,
-        first.conditions or second.conditions,
-        {**second.formulas, **first.formulas},
-        first.batch,
-    )
+    conditions, formulas = first.conditions or second.conditions, {**second.formulas, **first.formulas}
+    return replace(first, parameters=joined, settings=texts, conditions=conditions, formulas=formulas)
 
 
 def _values(cells: pd.Series, where: str, column: str) -> tuple[Value, ...]:
@@ -247,10 +226,7 @@ def _values(cells: pd.Series, where: str, column: str) -> tuple[Value, ...]:
         raise InputError(f"{where}: parameter {column} has no value in any row; leave it out")
     if len(distinct) > MAX_VALUES:
         raise InputError(f"{where}: {column} has {len(distinct)} values; a parameter has at most {MAX_VALUES}")
-    return _sorted({_python_value(value) for value in distinct})
-
-
-def _sorted(values: "set[Value]") -> tuple[Value, ...]:
+    values = {_python_value(value) for value in distinct}
     kinds = {isinstance(value, str) for value in values}
     return tuple(sorted(values, key=str if True in kinds else float)) if len(kinds) == 1 else tuple(values)
 

@@ -17,6 +17,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -79,10 +80,9 @@ def family_of_columns(names: Iterable[str], where: str) -> Family:
     family, *others = best
     if others or family.name not in family.kinds:
         families = ", ".join(each.name for each in best)
-        default = FAMILIES[DEFAULT_FAMILY]
         raise InputError(
             f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({families}); add a column operator,"
-            f" or the sizes of a {default.name}, {', '.join(required(default))}"
+            f" or the sizes of a {_DEFAULT.name}, {', '.join(required(_DEFAULT))}"
         )
     if missing := [name for name in required(family) if name not in present]:
         rule = f"a problem of {family.name} has {', '.join(required(family))}"
@@ -151,10 +151,14 @@ class ListDefaults:
         return self.described_family.size_names if self.described_family else _SIZES
 
     @property
+    def setting_names(self) -> tuple[str, ...]:
+        """Return the columns of settings."""
+        return self.described_family.setting_names if self.described_family else SETTINGS
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """Return the columns of texts."""
-        names = self.described_family.setting_names if self.described_family else SETTINGS
-        return tuple(dict.fromkeys((*names, *_TEXT_COLUMNS)))
+        return tuple(dict.fromkeys((*self.setting_names, *_TEXT_COLUMNS)))
 
     def spelled(self, name: str) -> str:
         """Return a column of a CSV header in its declared spelling; capital letters do not matter."""
@@ -270,13 +274,11 @@ def _listed(path: Path, defaults: ListDefaults) -> Iterator[ListedProblem]:
 def _is_parquet(path: Path) -> bool:
     """Return True if the content of the file is parquet; its name does not matter."""
     require_regular(path, streams=True)
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(4) == b"PAR1"
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a list of problems") from None
+    with suppress(OSError):  # `_text` raises it again, and states what to give
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(4) == b"PAR1"
+    return False
 
 
 def _text(path: Path) -> str:
@@ -331,8 +333,8 @@ def _from_rows(
         text = {name: str(given[name]) for name in texts if name in given}
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         try:
-            names = defaults.described_family.setting_names if defaults.described_family else SETTINGS
-            stated = {name: stated_setting(name, text[name]) for name in names if name in text and name != "operator"}
+            names = [name for name in defaults.setting_names if name in text and name != "operator"]
+            stated = {name: stated_setting(name, text[name]) for name in names}
             problem = defaults.problem(given, stated, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None

@@ -174,7 +174,7 @@ def _computed(
 def rows_by_family(
     frame: pd.DataFrame, devices: Mapping[str, Gpu] = {}, described_family: Family | None = None
 ) -> dict[Family, tuple[np.ndarray, Rows]]:
-    """Return family → (positions in ``frame``, its `Rows`); ``own`` as in `problems.families_of`."""
+    """Return family → (positions in ``frame``, its `Rows`); ``described_family`` as in `problems.families_of`."""
     parts = {}
     for family in problems.families_of(frame, described_family):
         positions = np.flatnonzero(problems.family_rows(frame, family))
