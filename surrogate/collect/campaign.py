@@ -291,9 +291,8 @@ def _continue_slice(slice_: Slice, campaign: Campaign, device: Device, seconds: 
             device.close()  # the operators need the GPU's memory
             operators = sample_operators(campaign.shapes or slice_.problems, campaign.seed)
             with closing(open_operators(campaign.device_name)) as operator_device:
-                _add_outcome(
-                    report, collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits)
-                )
+                outcome = collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits)
+                _add_outcome(report, outcome)
         else:
             plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
             with RunLog(path, header_for(plan, device)) as log:

@@ -211,9 +211,8 @@ def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Comp
     classes = chosen.classes
     main, *others = (as_dataset(each, chosen.description_or_columns) for each in (data, *also_train))
     all_runs, refused = _family_runs(main, others, chosen)
-    workers = (
-        1 if chosen.device != "cpu" else workers_for(max(family_runs.fits for family_runs in all_runs))
-    )  # a GPU runs one fit at a time
+    fits_of_model = max(family_runs.fits for family_runs in all_runs)
+    workers = workers_for(fits_of_model) if chosen.device == "cpu" else 1  # a GPU runs one fit at a time
     names = [cls.name for cls in classes]
     progress = FitProgress(chosen.progress, all_runs, names, workers)
     fits = FoldFits(classes, chosen.tune, chosen.device, workers, progress)

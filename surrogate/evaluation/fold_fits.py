@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -174,11 +175,7 @@ class FoldFits:
             for seed, folds in enumerate(runs.folds_by_seed)
             for number, fold in enumerate(folds)
         ]
-
-        def fit_all(seed_fold: _SeedFold, stopped: threading.Event) -> _Answers:
-            return self._fit_fold(runs.rows, seed_fold, folder, stopped)
-
-        answers = in_parallel(fit_all, seed_folds, self.workers)
+        answers = in_parallel(partial(self._fit_fold, runs.rows, folder), seed_folds, self.workers)
         for cls in self.models:
             runs.predicted[cls.name] = [np.full(runs.count, np.nan) for _ in runs.folds_by_seed]
         runs.supported.extend(np.zeros(runs.count, dtype=bool) for _ in runs.folds_by_seed)
@@ -198,7 +195,7 @@ class FoldFits:
         if len(runs.reasons) == len(self.models):
             raise InputError("; ".join(f"{name}: {reason}" for name, reason in runs.reasons.items()))
 
-    def _fit_fold(self, rows: Rows, seed_fold: _SeedFold, folder: Path | None, stopped: threading.Event) -> _Answers:
+    def _fit_fold(self, rows: Rows, folder: Path | None, seed_fold: _SeedFold, stopped: threading.Event) -> _Answers:
         """Fit every model on a fold's training rows and predict the held-out rows."""
         seed, number, fold, test = seed_fold
         train, holdout = rows.take(fold.train), rows.take(test)

@@ -189,7 +189,7 @@ def shape_interval(
 
 
 def median_difference(
-    errors: np.ndarray, others: np.ndarray, shape: np.ndarray, other_shape: np.ndarray, draws: int = MEDIAN_DRAWS
+    errors: np.ndarray, others: np.ndarray, shape: np.ndarray, other_shape: np.ndarray
 ) -> ConfidenceInterval:
     """Return the median of ``errors`` minus the median of ``others``, with a 95 % interval by bootstrap over shapes.
 
@@ -199,11 +199,9 @@ def median_difference(
         Values of two models on rows of the same shapes.
     shape, other_shape : (rows,), (other rows,)
         Names or codes of the rows' shapes. A draw takes both models' rows of a shape together.
-    draws
-        Number of bootstrap draws.
     """
     names = np.unique(np.concatenate([shape, other_shape]))
-    weights = resample_weights(len(names), draws, len(names))
+    weights = resample_weights(len(names), MEDIAN_DRAWS, len(names))
     medians = []
     for values, codes in ((errors, np.searchsorted(names, shape)), (others, np.searchsorted(names, other_shape))):
         order = np.argsort(values, kind="stable")

@@ -154,19 +154,12 @@ def tuned(
 
 
 def search(
-    cls: type[TimeModel],
-    rows: Rows,
-    trials: int,
-    seed: int,
-    *,
-    objective: str = DEFAULT_OBJECTIVE,
-    device: str = "cpu",
-    progress: Progress | None = None,
+    cls: type[TimeModel], rows: Rows, trials: int, seed: int, *, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, Any]:
     """Return the best of ``trials`` settings by their loss over inner folds (`InnerFolds`).
 
     The first trial has the stored settings. ``progress`` is called with the finished trials, all trials, and the best
-    value so far as text. Raises `InputError` if the rows are not enough for the model or the objective.
+    value so far as text. Raises `InputError` if the rows are not enough for the model.
     """
     import optuna
 
@@ -174,13 +167,13 @@ def search(
     if not stored:
         return {}
     folds = InnerFolds.of(rows, seed)
-    folds.require(objective)
     if not folds.can_hold_out:
         return stored
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(**search_method(seed))
     study.enqueue_trial(stored)
-    optimise(study, TrialObjective(cls, folds, objective, seed=seed, device=device), trials, progress=progress)
+    loss_of = TrialObjective(cls, folds, DEFAULT_OBJECTIVE, seed=seed, device=device)
+    optimise(study, loss_of, trials, progress=progress)
     return study.best_params
 
 
