@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 
 from .elementwise import ElementwiseFormula, Number
-from .errors import InputError, check_choice, nearest, read_package_toml
+from .errors import InputError, check_choice, nearest, read_toml
 from .gpu import gpu
 from .problem import DIRECTIONS, FLAGS, SIZE_COLUMNS, Problem
 
 Mechanism = str
 """A key of `mechanisms.toml`."""
-MECHANISM_ROWS: dict[str, dict[str, Any]] = read_package_toml("mechanisms.toml")
+MECHANISM_ROWS: dict[str, dict[str, Any]] = read_toml(__file__, "mechanisms.toml")
 """Mechanism → ``kernel``, an algorithm with the same kernels, and ``tiles``, three tiles as [rows, columns]."""
 MECHANISMS: tuple[Mechanism, ...] = tuple(MECHANISM_ROWS)
 MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANISMS)}
@@ -52,7 +52,7 @@ def _rows(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tupl
                 yield from ((library, direction, name, row) for name, row in rows.items())
 
 
-_ALGORITHMS = read_package_toml("algorithms.toml")
+_ALGORITHMS = read_toml(__file__)
 ALGORITHMS = tuple(Algorithm(*key, **row) for *key, row in _rows(_ALGORITHMS))
 """All registered algorithms, by library, direction and enum value."""
 
@@ -105,7 +105,7 @@ class SupportRule(NamedTuple):
         return self.condition.value({name: getattr(problem, name, compute_capability) for name in self.condition.names})
 
 
-_TABLE = read_package_toml("support.toml")
+_TABLE = read_toml(__file__, "support.toml")
 _NAMES = frozenset((*SIZE_COLUMNS, *FLAGS, "compute_capability"))
 _RULES = {
     name: SupportRule(reason, ElementwiseFormula.parse(condition, f"rule {name}", _NAMES))

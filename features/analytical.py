@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .elementwise import Number, round_up, where
-from .errors import read_package_toml
+from .errors import read_toml
 from .families import OPERATORS, Operator
 from .families.gemm import Gemm
 from .gpu import Gpu
@@ -140,7 +140,7 @@ class TensorCoreModel:
         return (compute**self.blend + memory**self.blend) ** (1.0 / self.blend)
 
 
-_TABLE = read_package_toml("analytical.toml")
+_TABLE = read_toml(__file__)
 TENSILE_TYPES: dict[str, str] = _TABLE["tensile_types"]
 """Element type → the tensile type of a product that names none: sums in fp32, or as wide as the inputs."""
 TRANSPOSES = ("NN", "NT", "TN", "TT")

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from .elementwise import ElementwiseFormula
-from .errors import InputError, nearest, read_bounded, read_package_toml
+from .errors import InputError, nearest, read_bounded, read_toml
 
 Value = bool | int | float | str
 """A parameter's value."""
 Configuration = dict[str, Value]
 """Parameter → value."""
-_TABLE = read_package_toml("description.toml")
+_TABLE = read_toml(__file__)
 COSTS: Mapping[str, str] = _TABLE["costs"]
 """Cost that a formula may give → its meaning."""
 UNSIZED = "size"

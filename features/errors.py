@@ -147,11 +147,16 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
     raise InputError(f"{path}: larger than {max_bytes:,} bytes, the maximum for such a file; check the path")
 
 
-def read_package_toml(name: str) -> dict[str, Any]:
-    """Return the content of a TOML table of this package; ``name`` is its path below the package."""
+def read_toml(module: str, name: str = "") -> dict[str, Any]:
+    """Return the content of a TOML table that ships beside a module.
+
+    ``module`` is the module's ``__file__``. ``name`` is the path of the table beside it; by default the table has the
+    name of the module.
+    """
     import tomllib  # imported late: `seer --help` reads no table
 
-    return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    path = Path(module).parent / name if name else Path(module).with_suffix(".toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager

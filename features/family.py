@@ -12,12 +12,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from .elementwise import Number
-from .errors import read_package_toml
+from .errors import read_toml
 from .gpu import Gpu
 from .problem import HALF, Size
 from .roofline import MACHINE_NAMES
 
-DECLARED = read_package_toml("families/families.toml")
+DECLARED = read_toml(__file__, "families/families.toml")
 """Family → its declarations besides formulas: names of columns, batch, strata and so on."""
 DEFAULT_ALGORITHM = "default"
 """The algorithm's name if a kernel has only one."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .elementwise import Number, ceil_div, maximum, minimum, round_up, where
-from .errors import InputError, read_package_toml
+from .errors import InputError, read_toml
 from .gpu import Gpu
 
 WARP_THREADS = 32
@@ -30,7 +30,7 @@ NO_LIMIT = -1
 MAX_REGISTERS_PER_THREAD = 255
 CONCURRENT_KERNELS = {5.2: 32, 6.1: 32}
 """Compute capability → grids that may be resident on the device, if not 128."""
-_TABLE = read_package_toml("occupancy.toml")
+_TABLE = read_toml(__file__, "occupancy.toml")
 BLOCK_LIMITS: dict[str, float] = _TABLE["block"]
 """Device attribute → its value on every NVIDIA GPU since compute capability 3.0."""
 
@@ -252,7 +252,7 @@ class _NamePatterns(NamedTuple):
 @lru_cache(maxsize=1)
 def _name_patterns() -> _NamePatterns:
     """Return the compiled content of `kernel_names.toml`."""
-    content = read_package_toml("kernel_names.toml")
+    content = read_toml(__file__, "kernel_names.toml")
     rules = []
     for pattern, algorithm, family in content["rules"]:
         for name, part in content["parts"].items():
@@ -262,7 +262,7 @@ def _name_patterns() -> _NamePatterns:
     return _NamePatterns(rules, content["generations"], **joined)
 
 
-_CONTENT = read_package_toml("kernels.toml")
+_CONTENT = read_toml(__file__)
 TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {
     algorithm: {(tile_m, tile_n): blocks for tile_m, tile_n, blocks in rows}
     for algorithm, rows in _CONTENT["titan_xp_blocks"].items()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast, ge
 
 import numpy as np
 
-from .errors import read_package_toml
+from .errors import read_toml
 
 FOLLOWS = cast(int, None)
 """The default of a size that follows another size."""
@@ -202,7 +202,7 @@ class InNetwork:
         return (self,)
 
 
-TABLE: dict[str, Any] = read_package_toml("problem.toml")
+TABLE: dict[str, Any] = read_toml(__file__)
 SIZE_COLUMNS: tuple[str, ...] = (*TABLE["sizes"],)
 """The size columns of a convolution, in order."""
 FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..elementwise import Number, ceil_div, maximum, where
-from ..errors import read_package_toml
+from ..errors import read_toml
 from ..gpu import Gpu
 from ..problem import STREAMED
 from .operator import ELEMENTS_PER_BLOCK, Image, image_classes, register_operator
@@ -38,7 +38,7 @@ class Pointwise(Image):
         return ceil_div(self.elements, ELEMENTS_PER_BLOCK)
 
 
-_POINTWISE = read_package_toml("families/pointwise.toml")
+_POINTWISE = read_toml(__file__, "pointwise.toml")
 POINTWISE_CLASSES: dict[str, type[Pointwise]] = image_classes(Pointwise, _POINTWISE)
 """Kind → class, one for every kind of the table."""
 POINTWISE = memory_family("pointwise")
@@ -114,7 +114,7 @@ class Quantise(Reduction):
         return (self.itemsize + 1) * self.elements
 
 
-_ROWWISE = read_package_toml("families/rowwise.toml")
+_ROWWISE = read_toml(__file__)
 _ROWS: dict[str, type[Reduction]] = image_classes(Reduction, _ROWWISE["rows"])
 _CHANNELS: dict[str, type[Reduction]] = image_classes(ChannelReduction, _ROWWISE["channels"])
 Softmax = _ROWS["softmax"]

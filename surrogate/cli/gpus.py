@@ -1,13 +1,12 @@
 """``seer gpus``: the GPUs of the registry, the measurements on each of them, and the expected errors."""
 
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from surrogate.cli.options import GPU, Form, output_options, show
+from surrogate.features.errors import read_toml
 from surrogate.report.tables import Table, percent
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def command(name: str | None, form: Form) -> None:
 
 def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> None:
     """Print every figure with its unit and meaning, and the evidence for each family of kernels."""
-    figures = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))["figures"]
+    figures = read_toml(__file__)["figures"]
     values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
     figure_rows = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
     families = [

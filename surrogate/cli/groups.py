@@ -1,20 +1,16 @@
 """Groups of commands. A command's module is imported only when the command runs or prints its help."""
 
 import importlib
-import tomllib
 from collections.abc import Callable
 from inspect import cleandoc
-from pathlib import Path
 from typing import Any
 
 import click
 
 from surrogate.cli.options import Function
-from surrogate.features.errors import nearest
+from surrogate.features.errors import nearest, read_toml
 
-TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
-    Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
-)
+TABLE: dict[str, dict[str, list[str]]] = read_toml(__file__, "commands.toml")
 """Group → command → its module or module:function, and its one-line help."""
 
 

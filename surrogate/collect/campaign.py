@@ -8,7 +8,6 @@ command continues an interrupted campaign.
 import json
 import re
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -31,7 +30,7 @@ from surrogate.collect.run import RunOutcome, collect_operators, header_for, run
 from surrogate.dataset.files import Progress, write_text
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.features.conv import parse
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 
 MIN_CUPTI_SHARE = 0.99
 """Minimum share of times that must come from CUPTI. CUDA events include launch gaps, so a table must not mix them."""
@@ -150,7 +149,7 @@ def _settings(text: str) -> PlanSettings:
     return PlanSettings(*(tuple(names.split(",")) for names in text.split()))
 
 
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLE = read_toml(__file__)
 SLICES: Mapping[int, Slice] = {
     number: Slice(number, **row | {"settings": tuple(map(_settings, row.get("settings", [FP32])))})
     for number, row in enumerate(_TABLE["slice"])

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from surrogate.collect.log import LogRecord, RunLog, conv_of, read_log
 from surrogate.collect.plan import problem_key
 from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import ncu
 from surrogate.formats.imported import Imported
@@ -138,7 +137,7 @@ def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]
     return joined.reset_index(), notes
 
 
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLE = read_toml(__file__)
 LAUNCH = tuple(_TABLE["launch"])
 """Nsight Compute's metrics of the launch's shape."""
 GROUPS = {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}

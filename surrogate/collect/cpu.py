@@ -9,7 +9,6 @@ measured in under two seconds, and describes the CPU as the registry describes G
 import os
 import platform
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +27,7 @@ from surrogate.dataset.threads import usable_cores
 from surrogate.features.algorithms import unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import check_choice
+from surrogate.features.errors import check_choice, read_toml
 
 LIBRARY = "reference"
 TILE = 32
@@ -191,7 +190,7 @@ WINOGRAD: Mapping[int, tuple[np.ndarray, ...]] = {
     int(m): tuple(
         (np.array(rows[name]) / (rows["over"] if name == "g" else 1)).astype(np.float32) for name in ("at", "g", "bt")
     )
-    for m, rows in tomllib.loads(Path(__file__).with_name("winograd.toml").read_text(encoding="utf-8")).items()
+    for m, rows in read_toml(__file__, "winograd.toml").items()
 }
 """m → (Aᵀ, G, Bᵀ) of F(m×m, 3×3)."""
 

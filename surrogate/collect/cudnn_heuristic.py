@@ -7,18 +7,16 @@ non-fused Winograd engines. The ranking of an fp32 problem under ``fma`` math ha
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library, data_type
 from surrogate.collect.device import DeviceInfo, HeuristicEntry, one_line
 from surrogate.collect.plan import tensor_shapes
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 
@@ -32,7 +30,7 @@ MAX_PLANS = 8
 settings of one engine."""
 DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}
 """Element type → its name in `cudnn.data_type`."""
-SHARED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SHARED = read_toml(__file__)
 """Properties with the same value for all described devices."""
 
 

@@ -6,7 +6,6 @@ in this process, so that the first missing part is reported.
 
 import ctypes
 import shutil
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import POLICY, Device, DeviceInfo, DeviceLostError, Measurement, demangled, throttled
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import gpu
 
 OK, NOTE, FAILED = "ok", "note", "failed"
@@ -37,7 +36,7 @@ LOW_CLOCK = 0.6
 """A clock under load below this share of the highest clock gets a note."""
 MIN_DISK_BYTES = 1 << 30
 COUNT_SECONDS = 60.0
-REMEDIES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+REMEDIES: dict[str, str] = read_toml(__file__)
 NO_GPU_ERROR = 100
 PARAMETERS, STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
 SYS_ADMIN = 1 << 21

@@ -14,7 +14,6 @@ every version of SciPy.
 
 import json
 import math
-import tomllib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from surrogate.collect.plan import (
     unique,
 )
 from surrogate.features.conv import Conv, parse
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError, check_choice, read_toml
 
 T = TypeVar("T")
 
@@ -142,8 +141,7 @@ def network_problems() -> list[PlannedProblem]:
 
 
 BATCH = 128
-_GRIDS_FILE = Path(__file__).with_name("grids.toml")
-GRIDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(_GRIDS_FILE.read_text(encoding="utf-8"))
+GRIDS: Mapping[str, Mapping[str, Any]] = read_toml(__file__, "grids.toml")
 """Name → ``channels``, ``sizes``, ``filters``, ``strides`` and ``pad``."""
 ALL = "seer"
 """The name of all grids together; a problem in several grids counts once."""

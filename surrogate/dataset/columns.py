@@ -1,14 +1,12 @@
 """All columns of all tables that this package writes (`columns.toml`), with name, type, unit and meaning."""
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError, RowError, check_choice
+from surrogate.features.errors import InputError, RowError, check_choice, read_toml
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ CANDIDATES = ("all", "listed")
 LAYOUT_ALIASES = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
 """MIOpen's spelling → layout, if input, filter and output have the same layout."""
 FAMILY_COLUMN = "family"
-_CONTENT = tomllib.loads(Path(__file__).with_name("columns.toml").read_text(encoding="utf-8"))
+_CONTENT = read_toml(__file__)
 TABLES: dict[str, str] = _CONTENT["tables"]
 """Table → a text with its file and rows."""
 

@@ -28,7 +28,6 @@ transfer (collective operations), quantise. One file holds one family.
 
 import io
 import struct
-import tomllib
 import zipfile
 import zlib
 from collections import Counter
@@ -44,7 +43,7 @@ import pandas as pd
 from surrogate.dataset.files import Progress
 from surrogate.features.algorithms import version_key
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest, read_toml
 from surrogate.features.families import Family
 from surrogate.features.families import family as family_by_name
 from surrogate.features.families.moe import NONGATED
@@ -62,7 +61,7 @@ COMMITS = {"0.12.0": "095f58a"}
 MAX_BYTES = 2 << 30
 """Maximum unpacked size of a wheel's tables, and of the values of one table."""
 REMEDY = "`seer import aiconfigurator --how` says how to get one"
-_CONTENT = tomllib.loads(Path(__file__).with_name("aiconfigurator.toml").read_text(encoding="utf-8"))
+_CONTENT = read_toml(__file__)
 GPUS: dict[str, str] = _CONTENT["gpus"]
 """Folder → name in the registry, if the registry does not have the folder's name."""
 COLUMNS: dict[str, str] = _CONTENT["columns"]

@@ -13,7 +13,6 @@ only the refusals become rows. A file lists kernels by name, so ``kernel_index``
 import json
 import math
 import re
-import tomllib
 from pathlib import Path
 from statistics import median
 from typing import Unpack
@@ -22,7 +21,7 @@ import pandas as pd
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
@@ -125,7 +124,7 @@ _NAME = re.compile(
     r"(?P<layer>[^<]*CUDNN_CONV_[^<]*)"
     r"<CUDNN_CONVOLUTION_(?P<direction>FWD|BWD_DATA|BWD_FILTER)_ALGO_(?P<algorithm>\w+)>(?P<arguments>/.*)?"
 )
-_CONTENT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_CONTENT = read_toml(__file__)
 _DTYPES, _SIZES = _CONTENT["dtypes"], _CONTENT["sizes"]
 _DTYPE = re.compile(rf"_(?:TENSORCORE)?({'|'.join(_DTYPES)})(?=_|$)")
 _DEFAULT_ONE = ("dilation_h", "dilation_w", "groups")

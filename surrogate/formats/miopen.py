@@ -12,7 +12,6 @@ solver per algorithm, version 2 every solver. Some entries are counted and skipp
 
 import math
 import re
-import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -21,7 +20,7 @@ import pandas as pd
 
 from surrogate.dataset.checks import find_violations, normalise
 from surrogate.features.algorithms import algorithms
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
@@ -201,7 +200,7 @@ def parse_key(text: str) -> Key | None:
 
 
 _GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)
-_GPUS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["gpus"]
+_GPUS: dict[str, str] = read_toml(__file__)["gpus"]
 
 
 def gpu_of_file(path: str | Path) -> tuple[str, int | None]:

@@ -15,7 +15,6 @@ that PROGRAM ran, the launches become dataset rows.
 import csv
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
@@ -38,7 +37,7 @@ _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _PREFIXED = re.compile(r"([kKMGT]?)(byte|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
 
 # Metric → label in the details page. Source: the nvprof table of the Nsight Compute CLI manual.
-_TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("ncu_metrics.toml").read_text(encoding="utf-8"))
+_TABLE: dict[str, Any] = read_toml(__file__, "ncu_metrics.toml")
 _NAMES: dict[str, list[str]] = _TABLE["columns"]
 _BYTES: dict[str, list[str]] = _TABLE["bytes"]
 _SECTOR_BYTES = 32

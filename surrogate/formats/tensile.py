@@ -17,7 +17,6 @@ sources. It was tried on a small file made by hand, not on an installed one.
 """
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ import pandas as pd
 
 from surrogate.features.analytical import TENSILE_TYPES
 from surrogate.features.elementwise import MAX_INT32
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.roofline import peak_tflops
@@ -38,7 +37,7 @@ from surrogate.formats.imported import Imported, family_rows, plural, rows_withi
 from surrogate.formats.tuned import readable
 
 ENDINGS = (".yaml", ".yml", ".dat", ".yaml.gz", ".dat.gz")
-_CONTENT: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_CONTENT: dict[str, Any] = read_toml(__file__)
 BOARDS, LETTERS, DTYPES, _SIZES = (_CONTENT[name] for name in ("boards", "letters", "dtypes", "sizes"))
 """Names in the files → names of this package. The TOML file of this module explains them."""
 CLOCKS_MHZ = {"navi21": 2164.45}

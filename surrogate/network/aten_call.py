@@ -6,13 +6,12 @@ knows shapes, element types and at best the values of scalar arguments by positi
 """
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
-from pathlib import Path
 
+from surrogate.features.errors import read_toml
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network.network import Layer
@@ -184,7 +183,7 @@ class Call:
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", problem, gradients, parameters)
 
 
-DISPATCH = tomllib.loads(Path(__file__).with_name("dispatch.toml").read_text(encoding="utf-8"))
+DISPATCH = read_toml(__file__, "dispatch.toml")
 """The table of operators; the file explains its sections."""
 LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in DISPATCH["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates the tables.

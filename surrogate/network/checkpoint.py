@@ -8,14 +8,13 @@ of NVIDIA Model Optimizer and AMD Quark; GPTQModel's ``dynamic``; torchao's ``qu
 import fnmatch
 import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from surrogate.features.errors import InputError, read_bounded
+from surrogate.features.errors import InputError, read_bounded, read_toml
 from surrogate.features.problem import QUANTISED
 
 Json = Mapping[str, object]
@@ -29,7 +28,7 @@ SCALE_GROUP = 128
 """Number of weights that share a scale in ``int4_wo`` (`surrogate.features.problem.QUANTISED`)."""
 HEAD = "lm_head"
 MIXED = "MIXED_PRECISION"
-TABLE = tomllib.loads(Path(__file__).with_name("checkpoint.toml").read_text(encoding="utf-8"))
+TABLE = read_toml(__file__)
 """Meanings of the words in checkpoints' files; comments in the file explain its sections."""
 
 

@@ -6,7 +6,6 @@ model, only the text decoder is read. Source: the fields of the configurations, 
 """
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, check_choice, nearest, read_bounded
+from surrogate.features.errors import InputError, check_choice, nearest, read_bounded, read_toml
 from surrogate.features.families.attention import KV_DTYPES, LATENT, ROPE
 from surrogate.features.problem import QUANTISED
 from surrogate.network.checkpoint import Checkpoint, ModuleNames, read_checkpoint
@@ -56,10 +55,7 @@ class DecoderFamily:
     defaults: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
-FAMILIES: Mapping[str, DecoderFamily] = {
-    name: DecoderFamily(**row)
-    for name, row in tomllib.loads(Path(__file__).with_name("language.toml").read_text(encoding="utf-8")).items()
-}
+FAMILIES: Mapping[str, DecoderFamily] = {name: DecoderFamily(**row) for name, row in read_toml(__file__).items()}
 """``model_type`` → family, for every supported decoder."""
 DENSE = DecoderFamily()
 

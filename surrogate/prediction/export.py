@@ -5,11 +5,9 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from surrogate.bundle.bundle import Bundle
@@ -17,7 +15,7 @@ from surrogate.dataset.problem_list import ListedProblem
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import SETTINGS, Conv
 from surrogate.features.description import Value
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
@@ -38,7 +36,7 @@ MAX_CONFIGURATIONS = 10
 """Maximum number of fallback configurations of a described kernel in JSON. There may be thousands."""
 C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char *"}
 """Type of a parameter's values → its type in C."""
-C_WORDS = frozenset(tomllib.loads(Path(__file__).with_name("c_words.toml").read_text(encoding="utf-8"))["words"])
+C_WORDS = frozenset(read_toml(__file__, "c_words.toml")["words"])
 """Reserved words of C and C++. A field with such a name gets a trailing underscore."""
 
 

@@ -2,14 +2,13 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from surrogate.evaluation.scorecard import ORACLE, is_heuristic
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, read_toml, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report.tables import to_csv
 
@@ -22,7 +21,7 @@ SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype"
 
 ResultRow = dict[str, Any]
 Results = dict[str, Any]
-TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
+TEXTS: dict[str, Any] = read_toml(__file__, "report.toml")
 """The fixed texts of a report, and the columns of its tables."""
 
 _SPANS = {"paired_vs_heuristic": "paired", "paired_pooled_vs_heuristic": "paired_pooled"}

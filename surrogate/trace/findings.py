@@ -5,17 +5,15 @@ like any what-if. A change that gains less than `MIN_GAIN` of a step is no findi
 the change to the program, under the function's name.
 """
 
-import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace import events, profiling
@@ -48,7 +46,7 @@ _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _MANY = 10
 """Minimum kernels of an optimizer's step that is not fused, and minimum launches per step for `small_kernels`."""
-TEXTS = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+TEXTS = read_toml(__file__)
 """Finder's name → the title of its finding, and the changes to the program by key."""
 
 

@@ -6,17 +6,15 @@ Prototypes, structs and enumerations are from cudnn_cnn.h, cudnn_ops.h and cudnn
 import ctypes
 import ctypes.util
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 from surrogate.collect.plan import tensor_shapes
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.problem import DIRECTIONS
 
 Handle = ctypes.c_void_p
@@ -42,7 +40,7 @@ class AlgoPerf(ctypes.Structure):
 
 _C_TYPES: Mapping[str, type] = {"h": Handle, "i": INT, "z": SIZE, "d": ctypes.c_double, "A": ctypes.POINTER(AlgoPerf)}
 """Letter → C type. A capital letter that is not listed is a pointer to the type of the small letter."""
-_FUNCTIONS = tomllib.loads(Path(__file__).with_name("prototypes.toml").read_text(encoding="utf-8"))
+_FUNCTIONS = read_toml(__file__, "prototypes.toml")
 
 
 def prototypes(group: str) -> dict[str, tuple[type, ...]]:
