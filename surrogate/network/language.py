@@ -351,13 +351,17 @@ class Deployment:
     node: int = NVLINK_GPUS
 
     @property
+    def ranks(self) -> int:
+        """The number of GPUs that share a layer."""
+        return self.tensor_parallel * self.data_parallel
+
+    @property
     def gpus(self) -> int:
         """The number of GPUs that hold the model once."""
-        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+        return self.ranks * self.pipeline_parallel
 
     def check(self, decoder: Decoder) -> None:
         """Raise `InputError` if the model cannot be divided in this way."""
-        ranks = self.tensor_parallel * self.data_parallel
         delta_net_heads = decoder.delta_net.value_heads if decoder.delta_net else 0
         for heads, kind in ((decoder.heads, "heads"), (delta_net_heads, "heads of linear attention")):
             if heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
@@ -371,9 +375,9 @@ class Deployment:
             raise InputError(
                 f"{decoder.name} has no experts; leave out --expert-parallel and --attention-parallel, or add replicas"
             )
-        if decoder.experts and (ranks % self.expert_parallel or decoder.experts % self.expert_parallel):
+        if decoder.experts and (self.ranks % self.expert_parallel or decoder.experts % self.expert_parallel):
             raise InputError(
-                f"{decoder.name}: {decoder.experts} experts on {ranks} GPUs cannot be divided into"
+                f"{decoder.name}: {decoder.experts} experts on {self.ranks} GPUs cannot be divided into"
                 f" {self.expert_parallel} parts; give --expert-parallel a divisor of both"
             )
         if self.pipeline_parallel > len(decoder.windows):
@@ -386,9 +390,8 @@ class Deployment:
 
     def notes(self) -> tuple[str, ...]:
         """Return the notes for answers with this deployment."""
-        ranks = self.tensor_parallel * self.data_parallel
-        crossing = f"{ranks} GPUs are more than the {self.node} that NVLink joins; sums over all of them use a network"
-        return (crossing,) if ranks > self.node else ()
+        gpus = f"{self.ranks} GPUs are more than the {self.node} that NVLink joins"
+        return (f"{gpus}; sums over all of them use a network",) if self.ranks > self.node else ()
 
 
 @lru_cache(maxsize=64)

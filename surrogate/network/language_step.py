@@ -146,11 +146,6 @@ class Step:
         """The element type of the cache; "" means the same as `dtype`."""
         return self.deployment.kv_dtype or self.checkpoint.kv_dtype
 
-    @property
-    def ranks(self) -> int:
-        """The number of GPUs that share a layer."""
-        return self.deployment.tensor_parallel * self.deployment.data_parallel
-
     @cached_property
     def by_kind(self) -> dict[LayerKind, list[StepKernel]]:
         """The kernels of each kind of layer."""
@@ -229,9 +224,9 @@ class Step:
         d = self.decoder
         mixing = self.delta_net(d.delta_net, kind) if kind.is_delta_net and d.delta_net else self.attention(kind)
         post = [self.norm()] * d.family.post_norms
-        yield from (self.norm(), *mixing, *self.all_reduced(self.deployment.tensor_parallel), *post, self.norm())
+        yield from (self.norm(), *mixing, *self.all_reduced(), *post, self.norm())
         if not kind.routes:
-            yield from (*self.dense("", d.inter, kind), *self.all_reduced(self.deployment.tensor_parallel), *post)
+            yield from (*self.dense("", d.inter, kind), *self.all_reduced(), *post)
         else:
             yield from self.expert_kernels(kind)
 
@@ -272,8 +267,7 @@ class Step:
             yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys))
         # The GPUs add up the sums of squares of queries and keys.
         if d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1:
-            ranks = min(self.deployment.tensor_parallel, self.deployment.node)
-            yield StepKernel("norm_sum", AllReduce(elements=2 * self.tokens, ranks=ranks, dtype=self.dtype))
+            yield self.collective("norm_sum", AllReduce, 2 * self.tokens, self.deployment.tensor_parallel)
         yield StepKernel("rope", self.streamed_kernel("rope", queries + 2 * keys, queries + 2 * keys))
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": kind.window}
         for group in self.groups:
@@ -376,15 +370,14 @@ class Step:
         yield from self.product("router", d.hidden, d.experts, layer=None)
         elements = self.tokens * deployment.data_parallel * d.hidden
         if deployment.data_parallel > 1:
-            gather = AllGather(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
-            yield StepKernel("gather", gather)
+            yield self.collective("gather", AllGather, elements, deployment.ranks)
         problem = Moe(
             tokens=self.tokens * deployment.data_parallel,
             hidden=d.hidden,
             inter=d.expert_inter,
             topk=d.topk,
             experts=d.experts,
-            tensor_parallel=self.ranks // deployment.expert_parallel,
+            tensor_parallel=deployment.ranks // deployment.expert_parallel,
             expert_parallel=deployment.expert_parallel,
             dtype=self.checkpoint.product_dtype("experts", kind.same_as),
             routing=deployment.routing,
@@ -394,19 +387,21 @@ class Step:
         if d.shared_inter:
             yield from self.dense("shared.", d.shared_inter, kind)
         if deployment.data_parallel > 1:
-            scatter = ReduceScatter(elements=elements, ranks=min(self.ranks, deployment.node), dtype=self.dtype)
-            yield StepKernel("scatter", scatter)
-            yield from self.network_transfer(self.ranks, elements)
+            yield self.collective("scatter", ReduceScatter, elements, deployment.ranks)
+            yield from self.network_transfer(deployment.ranks, elements)
         else:
-            yield from self.all_reduced(deployment.tensor_parallel)
+            yield from self.all_reduced()
 
-    def all_reduced(self, ranks: int) -> Iterator[StepKernel]:
-        """Yield the sum over GPUs: first within NVLink domains, then over the domains."""
-        elements = self.tokens * self.decoder.hidden
+    def all_reduced(self) -> Iterator[StepKernel]:
+        """Yield the sum over the GPUs of a group: first within NVLink domains, then over the domains."""
+        ranks, elements = self.deployment.tensor_parallel, self.tokens * self.decoder.hidden
         if ranks > 1:
-            problem = AllReduce(elements=elements, ranks=min(ranks, self.deployment.node), dtype=self.dtype)
-            yield StepKernel("all_reduce", problem)
+            yield self.collective("all_reduce", AllReduce, elements, ranks)
             yield from self.network_transfer(ranks, elements)
+
+    def collective(self, name: str, kind: type[AllReduce], elements: int, ranks: int) -> StepKernel:
+        """Return a collective of ``ranks`` GPUs within their NVLink domains."""
+        return StepKernel(name, kind(elements=elements, ranks=min(ranks, self.deployment.node), dtype=self.dtype))
 
     def network_transfer(self, ranks: int, elements: int) -> Iterator[StepKernel]:
         """Yield the transfer between NVLink domains: each GPU's share of a ring all-reduce, at the rate of PCIe."""

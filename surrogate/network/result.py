@@ -328,35 +328,22 @@ def _share(part: float, total: float) -> float:
     return part / total if total else 0.0
 
 
-def best_key(times: Mapping[Key, NetworkTime]) -> Key | None:
-    """Return the key with the highest throughput among those that fit, the first if equal; None if none fits."""
-    fitting = _fitting(times)
-    return min(fitting, key=lambda key: fitting[key].total_us / (fitting[key].batch or 1), default=None)
-
-
 def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict[str, Any]]:
     """Return a record for each batch or GPU; ``name`` is the key of the first field.
 
-    ``best`` marks the highest throughput among those that fit. Its ``rivals`` may be as fast, since their intervals
-    overlap it. A GPU's ``speedup`` is relative to the first GPU.
+    ``best`` marks the highest throughput among those that fit, the first if several are equal. Its ``rivals`` may be as
+    fast, since their intervals overlap it. A GPU's ``speedup`` is relative to the first GPU.
     """
-    best = best_key(times)
+    sample_us = {key: time.total_us / (time.batch or 1) for key, time in times.items()}
+    fitting = {key: time for key, time in times.items() if time.layers and time.fits is not False}
+    best_us = min((sample_us[key] for key in fitting), default=0.0)
+    best = next((key for key in fitting if sample_us[key] == best_us), None)
+    rivals = [key for key, time in fitting.items() if key != best and time.lower_us / (time.batch or 1) < best_us]
     records = []
     for key, time in times.items():
         record = {name: key, **{figure: getattr(time, figure) for figure in FIGURES}, "best": key == best}
         if name == "gpu":
-            first_us, own_us = (each.total_us / (each.batch or 1) for each in (next(iter(times.values())), time))
+            first_us, own_us = next(iter(sample_us.values())), sample_us[key]
             record |= {"batch": time.batch, "speedup": first_us / own_us if own_us else None}
-        records.append(record | {"rivals": _rivals(times, key) if key == best else []})
+        records.append(record | {"rivals": rivals if key == best else []})
     return records
-
-
-def _rivals(times: Mapping[Key, NetworkTime], best: Key) -> list[Key]:
-    """Return the other keys that may have a higher throughput than the best."""
-    best_us = times[best].total_us / (times[best].batch or 1)
-    return [k for k, time in _fitting(times).items() if k != best and time.lower_us / (time.batch or 1) < best_us]
-
-
-def _fitting(times: Mapping[Key, NetworkTime]) -> dict[Key, NetworkTime]:
-    """Return the times of networks that fit into the memory and have at least one predicted layer."""
-    return {key: time for key, time in times.items() if time.layers and time.fits is not False}

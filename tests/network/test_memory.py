@@ -15,7 +15,7 @@ from surrogate.network.network import HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
-from surrogate.network.result import best_key
+from surrogate.network.result import comparison_records
 
 GIB = 2**30
 
@@ -32,7 +32,8 @@ def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[...
     times = {batch: predictors_t4.time(_of_batch(batch)) for batch in (1, 27, 28, 64)}
     assert [time.fits for time in times.values()] == [True, True, False, False]
     assert times[64].samples_per_s > times[27].samples_per_s  # type: ignore[operator]
-    assert best_key(times) == largest_batch(_of_batch, predictors_t4) == 27
+    best = next(record["batch"] for record in comparison_records("batch", times) if record["best"])
+    assert best == largest_batch(_of_batch, predictors_t4) == 27
     context, library = 200 * 2**20 + 40 * 1024 * 1024, 2**23 + 2**17
     assert times[27].memory_bytes == GIB * 29 // 2 + context + library
     assert times[27].gpu_memory_bytes == pytest.approx(16 * GIB * 0.985 * 15 / 16)
