@@ -12,6 +12,7 @@ Source: PyTorch, ``c10/cuda/CUDACachingAllocator.cpp``, with its default setting
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Optional
 
 from surrogate.features.elementwise import round_up
@@ -57,7 +58,7 @@ class Allocator:
     def __init__(self) -> None:
         self.allocated = self.peak = self.reserved = self.peak_gradients = self._gradients = 0
         self._free: list[Block] = []  # sorted by `_order`
-        self._blocks = 0
+        self._numbers = count(1)
 
     def allocate(self, requested: int) -> Block:
         """Return a block for a tensor of ``requested`` bytes."""
@@ -67,12 +68,12 @@ class Allocator:
         if place < len(self._free) and self._free[place].small == small:
             block = self._free.pop(place)
         else:
-            block = self._block(small, segment_bytes(size))
+            block = Block(small, segment_bytes(size), next(self._numbers))
             self.reserved += block.size
         rest = block.size - size
         if rest >= UNIT if small else rest > SMALL:
             block.size = size
-            left = self._block(small, rest)
+            left = Block(small, rest, next(self._numbers))
             _link(left, block.next)
             _link(block, left)
             insort(self._free, left, key=_order)
@@ -114,10 +115,6 @@ class Allocator:
                 _link(first, first.next.next)
                 block = first
         insort(self._free, block, key=_order)
-
-    def _block(self, small: bool, size: int) -> Block:
-        self._blocks += 1
-        return Block(small, size, self._blocks)
 
 
 def _link(first: Block, second: Block | None) -> None:

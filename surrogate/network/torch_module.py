@@ -231,9 +231,6 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     Layers are in the order in which they run: forward, backward, optimizer. The exchange of gradients and the fusion of
     chains depend on this order; `surrogate.network.runtime.with_options` describes the next steps.
     """
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     optimizer = options.optimizer or OPTIMIZER
     check_choice("optimizer", optimizer, OPTIMIZERS)
     dtype = element_type("dtype", options.dtype, TRAINING_DTYPES)
@@ -249,8 +246,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     builder.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained), optimizer))
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
-    leaves = tree_leaves(tuple(inputs))
-    first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), None)
+    first = next((tensor for tensor in _tensors_in(tuple(inputs)) if tensor.dim()), None)
     network = builder.network(
         source.rpartition(":")[2],
         first.shape[0] if first is not None else options.batch,
@@ -335,7 +331,6 @@ def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "
     types.
     """
     import torch
-    from torch.utils._pytree import tree_leaves
 
     recording = Recording(module, options.dtype)
     recording.hold([*module.parameters(), *module.buffers()])
@@ -351,8 +346,7 @@ def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "
             result = module(*inputs.by_place, **inputs.by_name)
         if options.training:
             recording.calls = recording.backward
-            leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-            losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
+            losses = [tensor.float().sum() for tensor in _tensors_in(result) if tensor.requires_grad]
             if not losses:
                 raise InputError("the module's result needs no gradient; give trained weights, or leave out --training")
             with dispatched_as_on_gpu():  # checkpointed activations are computed again, as on a GPU
@@ -385,10 +379,7 @@ class Recording:
 
     def hold(self, tensors: object) -> None:
         """Take a block for every new storage of the tensors, until the storage is freed."""
-        import torch
-        from torch.utils._pytree import tree_leaves
-
-        for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
+        for tensor in _tensors_in(tensors):
             storage = tensor.untyped_storage()
             if storage not in self._storages:
                 elements = storage.nbytes() // tensor.element_size()
@@ -472,6 +463,14 @@ def _check_one_dtype(call: Call) -> None:
             f"{call.name}: operands in {' and '.join(sorted(types))}, which torch refuses; cast the inputs to the"
             " type of the weights (.half(), .to(dtype)), or keep the weights in fp32 and give amp (--amp)"
         )
+
+
+def _tensors_in(values: object) -> "list[torch.Tensor]":
+    """Return the tensors in nested lists, tuples and dicts."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _tensor_info(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
