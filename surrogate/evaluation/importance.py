@@ -4,11 +4,10 @@ Source: Breiman 2001, "Random forests", section 10. scikit-learn computes the pe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from surrogate.dataset.rows import Rows
 from surrogate.models import TimeModel
@@ -17,26 +16,6 @@ MAX_ROWS = 1000
 """Maximum number of permuted held-out rows of a fold. More rows hardly change the mean."""
 REPEATS = 2
 """Number of permutations of each column."""
-
-
-@dataclass
-class _OnColumns(BaseEstimator):
-    """A fitted model with scikit-learn's interface; ``predict`` takes values of ``names`` for the ``rows``."""
-
-    model: TimeModel
-    rows: Rows
-    names: tuple[str, ...]
-
-    def fit(self, X: np.ndarray, y: np.ndarray) -> "_OnColumns":  # noqa: N803  scikit-learn's name
-        """Return the estimator unchanged, because the model is fitted."""
-        del X, y
-        return self
-
-    def predict(self, X: np.ndarray) -> np.ndarray:  # noqa: N803
-        """Return the times in µs of the rows with these values of the columns, (rows,)."""
-        features = self.rows.features.copy()
-        features[:, [self.rows.column_names.index(name) for name in self.names]] = X
-        return self.model.predict(replace(self.rows, features=features))
 
 
 def column_importance(model: TimeModel, holdout: Rows, names: tuple[str, ...], seed: int) -> dict[str, float]:
@@ -60,13 +39,16 @@ def column_importance(model: TimeModel, holdout: Rows, names: tuple[str, ...], s
     if len(sample) < 2:
         return {}
     log_us = np.log(sample.time_us)
+    places = [sample.column_names.index(name) for name in names]
 
-    def accuracy(estimator: _OnColumns, X: np.ndarray, y: np.ndarray) -> float:  # noqa: N803
-        return -float(np.nanmean(np.abs(np.log(estimator.predict(X)) - y)))
+    def accuracy(estimator: TimeModel, permuted: np.ndarray, log_us: np.ndarray) -> float:
+        features = sample.features.copy()
+        features[:, places] = permuted
+        predicted_us = estimator.predict(replace(sample, features=features))
+        return -float(np.nanmean(np.abs(np.log(predicted_us) - log_us)))
 
-    estimator = _OnColumns(model, sample, names)
     settings: dict[str, Any] = {"scoring": accuracy, "n_repeats": REPEATS, "random_state": seed}
-    found = permutation_importance(estimator, sample.columns(names), log_us, **settings)
+    found = permutation_importance(model, sample.columns(names), log_us, **settings)
     return dict(zip(names, found["importances_mean"].tolist(), strict=True))
 
 

@@ -274,15 +274,11 @@ def _median_differences(
     for kind, other in others.items():
         both = np.flatnonzero(mask & np.isfinite([*runs, *other]).all(axis=0))
         if len(both):
-            mine, theirs = (np.concatenate([_errors(run, rows)[both] for run in side]) for side in (runs, other))
+            time_us = rows.time_us[both]
+            mine, theirs = (np.concatenate([np.abs(run[both] / time_us - 1) for run in side]) for side in (runs, other))
             shape, other_shape = (np.tile(rows.shape[both], len(side)) for side in (runs, other))
             out[f"median_vs_{kind}"] = [*judge.median_difference(mine, theirs, shape, other_shape)]
     return out
-
-
-def _errors(predicted_us: np.ndarray, rows: Rows) -> np.ndarray:
-    """Return the relative errors, (rows,)."""
-    return np.abs(predicted_us / rows.time_us - 1)
 
 
 def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> Record:
