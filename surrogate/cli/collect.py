@@ -244,13 +244,12 @@ def _source(options: dict[str, Any]) -> "PlanSource":
     from surrogate.collect.plan_source import PlanSource, parse_shard
 
     settings = PlanSettings(options["dtype"], options["math"], options["layout"], options["direction"])
-    sources = options["file"], options["grid"], options["networks"] or None, options["sample"]
-    no_source = all(source is None for source in sources)
-    recording = options["recording"] if no_source else None
-    sample = DEFAULT_SAMPLE if no_source and recording is None else options["sample"]
-    plan = {name: options[name] for name in ("file", "grid", "networks", "seed")}
-    plan |= {"sample": sample, "recording": recording, "shard": parse_shard(options["shard"])}
-    return PlanSource(**plan, settings=settings)
+    sources = {name: options[name] for name in ("file", "grid", "networks", "sample")}
+    if all(source in (None, False) for source in sources.values()):
+        recording = options["recording"]
+        sources |= {"recording": recording} if recording is not None else {"sample": DEFAULT_SAMPLE}
+    shard = parse_shard(options["shard"])
+    return PlanSource(**sources, settings=settings, seed=options["seed"], shard=shard)
 
 
 def _heuristic_only(plan: "CollectionPlan", options: dict[str, Any]) -> tuple[str, int]:

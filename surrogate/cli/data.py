@@ -174,9 +174,9 @@ def describe(
         return
     texts = named_columns(settings)
     guessed_sizes, guessed_parameters = guessed_columns(frame.drop(columns=list(texts), errors="ignore"))
-    size_columns = named_columns(sizes) if sizes is not None else tuple(guessed_sizes)
-    tuned = named_columns(parameters) if parameters is not None else tuple(guessed_parameters)
-    tuned = tuple(column for column in tuned if parameters is not None or column not in size_columns)
+    size_columns = tuple(guessed_sizes) if sizes is None else named_columns(sizes)
+    left = tuple(column for column in guessed_parameters if column not in size_columns)
+    tuned = left if parameters is None else named_columns(parameters)
     if not tuned:
         raise InputError(f"{path}: no column looks like a parameter; give them, --parameters block_m,num_warps")
     _output_description(KernelColumns(tuned, size_columns, texts, name).of(frame, path), output)
@@ -203,8 +203,6 @@ def columns(table: str | None, form: Form) -> None:
     Examples:
       seer data columns --table kernels
     """
-    from dataclasses import asdict
-
     from surrogate.dataset.columns import TABLES
     from surrogate.dataset.columns import columns as declared
 

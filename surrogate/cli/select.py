@@ -1,7 +1,6 @@
 """``seer select``: pick the algorithm for a problem."""
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from surrogate.cli.options import Form
     from surrogate.features.families import AnyProblem
     from surrogate.prediction.predictor import Predictor
-    from surrogate.prediction.results import Limits, Selection
+    from surrogate.prediction.results import Selection
 
 MEASURED_TOP = 2
 """Number of candidates that --measure times without --top."""
@@ -43,44 +42,36 @@ def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
       seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1
       seer select --gpu t4 -- -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1
     """
-    from surrogate.prediction.results import Limits
-
     if bool(options["device"]) != options["measure"]:
         raise InputError("--measure and --device need each other; give --measure --device cudnn, cpu or replay")
-    limits = Limits.of(options["workspace_limit"], options["deterministic"], options["top"])
     parsed, predictor = read_problem(problem, options)
     if options["device"]:
-        selection = _measured(parsed, predictor, limits, options, device=options["device"])
+        selection = _measured(parsed, predictor, options)
     else:
-        selection = predictor.select(
-            parsed,
-            workspace_limit=limits.workspace_bytes,
-            deterministic=limits.deterministic,
-            top=limits.top,
-            library_version=options["library_version"],
-        )
+        names = ("workspace_limit", "deterministic", "top", "library_version")
+        selection = predictor.select(parsed, **{name: options[name] for name in names})
     records = [candidate.to_dict() for candidate in selection.candidates]
     json_value = with_notes(selection.to_dict(), options["gpu"])
     show(records, form, json_value=json_value, table=selection.table())
     sys.exit(0 if selection.estimates else 1)
 
 
-def _measured(
-    problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: Options, *, device: str
-) -> "Selection":
+def _measured(problem: "AnyProblem", predictor: "Predictor", options: Options) -> "Selection":
     """Return the ranking with the first candidates timed on the device."""
     from surrogate.collect.open_device import open_device
     from surrogate.prediction.autotune import MeasurementCache, autotune, with_attempts
+    from surrogate.prediction.results import Limits
 
+    device = options["device"]
+    limits = {name: options[name] for name in ("workspace_limit", "deterministic")}
     opened = open_device(device, recording=options["recording"]) if device == "replay" else device
     tuned = autotune(
         problem,
         opened,
-        limits.top or MEASURED_TOP,
+        options["top"] or MEASURED_TOP,
         predictor=predictor,
-        workspace_limit=limits.workspace_bytes,
-        deterministic=limits.deterministic,
         cache=MeasurementCache() if options["no_cache"] else None,
+        **limits,
     )
     version = options["library_version"] or tuned.library_version
     if version != tuned.library_version:
@@ -88,4 +79,4 @@ def _measured(
             f"the device runs {tuned.library} {tuned.library_version}, not {version}; leave --library-version out"
         )
     ranked = predictor.select(problem, library_version=version)
-    return with_attempts(ranked, tuned.tried, replace(limits, top=None))
+    return with_attempts(ranked, tuned.tried, Limits.of(**limits))
