@@ -167,8 +167,7 @@ def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -
         support = [PlannedProblem(parse(text), "support") for text in _TABLE["support"]]
         sources = {"support": lambda: support, "grid": lambda: grid_problems(ALL), "networks": network_problems}
         admitted = unique(each for each in sources[slice_.source]() if not caps.reason(each.conv))
-        shapes = in_hash_order(admitted, seed)
-        shapes = shapes[:count] if count else shapes
+        shapes = in_hash_order(admitted, seed)[: count or None]
     description = f"slice {slice_.number}: {slice_.title}"
     return build_plan(shapes, description=description, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
 
@@ -289,7 +288,7 @@ def _continue_slice(slice_: Slice, campaign: Campaign, device: Device, seconds: 
         elif slice_.source == "operators":
             device.close()  # the operators need the GPU's memory
             operators = sample_operators(campaign.shapes or slice_.problems, campaign.seed)
-            with closing(open_operators(campaign.device_name)) as operator_device:
+            with closing(open_operators()) as operator_device:
                 outcome = collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits)
                 _add_outcome(report, outcome)
         else:

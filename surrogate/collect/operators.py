@@ -285,7 +285,8 @@ class GpuOperators(Instruments):
         """Place the operands, then time the call. Raises only `DeviceLostError`, after a sticky CUDA error."""
         try:
             with self.gpu.queue:
-                return self.stopwatch.time(self._prepare_call(operator), policy)
+                calls = self._cudnn if operator.kind in CUDNN_KINDS else self._cupy_calls
+                return self.stopwatch.time(calls.prepare(operator, self._random), policy)
         except CudnnError as error:
             synchronize_after_failure(self.gpu, error)
             return Measurement(error.status, str(error))
@@ -301,10 +302,6 @@ class GpuOperators(Instruments):
         """Destroy handle and descriptors, and close the instruments."""
         self._cudnn.close()
         super().close()
-
-    def _prepare_call(self, operator: Operator) -> Callable[[], None]:
-        calls = self._cudnn if operator.kind in CUDNN_KINDS else self._cupy_calls
-        return calls.prepare(operator, self._random)
 
     def _random(self, shape: tuple[int, ...]) -> Any:
         return self._cupy.random.standard_normal(shape, dtype=self._cupy.float32)

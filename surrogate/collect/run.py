@@ -169,7 +169,6 @@ class _MeasurementLoop:
             self.log.append(problem_record(problem, candidates, ranking))
             self.begun.add(key)
         measured = self.measured.setdefault(key, set())
-        lost = False
         for algorithm in candidates:
             if algorithm in measured:
                 continue
@@ -180,12 +179,10 @@ class _MeasurementLoop:
             self.log.append({"kind": "measure", **record_key, "result": result})
             if self._lost_too_often:
                 return self._lost_too_often
-            if result.lost:
-                lost = True
-            else:
+            if not result.lost:
                 measured.add(algorithm)
         # After a loss the problem stays open. A new process would first run every algorithm again, and fail again.
-        if lost:
+        if not measured.issuperset(candidates):
             return ""
         timed = self._guarded(partial(device.find, problem.conv), ())
         conditions = dict(self._guarded(device.conditions, {}))

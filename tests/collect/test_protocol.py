@@ -52,5 +52,5 @@ def test_clocks_omit_unreadable_values(chain):
     }
     assert clocks.under_load() == {"sm_clock_mhz": 1980, "throttle_reasons": 4}
     assert "ecc" not in clocks.facts() and clocks.facts()["other_processes"] == 0
-    assert clocks.driver_version() == "575.57.08"
+    assert clocks.versions() == {"driver": "575.57.08"}
     clocks.close()

@@ -67,12 +67,9 @@ class Instruments:
     def facts(self, library: str, **properties: object) -> DeviceInfo:
         """Return the driver's name of the GPU, cuDNN's version, and everything else that can change a time."""
         versions = {**self.gpu.versions(), "cudnn": self.library.version}
-        driver = self._clocks.driver_version() if self._clocks else ""
-        if driver:
-            versions["driver"] = driver
-        timer = {"timer": "cupti"}
-        if not self.activity:
-            timer = {"timer": "events", "cupti_missing": self._why_no_activity}
+        versions |= self._clocks.versions() if self._clocks else {}
+        without_cupti = {"timer": "events", "cupti_missing": self._why_no_activity}
+        timer = {"timer": "cupti"} if self.activity else without_cupti
         facts: dict[str, object] = {"library_path": self.library.path, "flush_bytes": FLUSH_BYTES}
         if unlabelled := self.stopwatch.unlabelled():
             facts["cupti_unlabelled"] = unlabelled
@@ -229,9 +226,9 @@ class GpuClocks:
         except pynvml.NVMLError:
             return None
 
-    def driver_version(self) -> str:
-        """Return the driver's version, for example ``570.86.15``; empty if NVML does not report it."""
-        return str(self._answers(version=lambda: self._nvml.nvmlSystemGetDriverVersion()).get("version", ""))
+    def versions(self) -> dict[str, str]:
+        """Return the ``driver``'s version, for example ``570.86.15``; empty if NVML does not report it."""
+        return self._answers(driver=lambda: str(self._nvml.nvmlSystemGetDriverVersion()))
 
     def sample(self) -> dict[str, float]:
         """Return NVML's present values. A value that this GPU does not report is left out.

@@ -31,7 +31,7 @@ def gpu(fake_device, make_plan, monkeypatch):
     operators = fake_device()
     operators.info = device.info
     operators.measure = lambda operator, policy: Measurement("ok", "", (2.0,), (2.0,), "cupti")
-    monkeypatch.setattr(campaign_module, "open_operators", lambda name: operators)
+    monkeypatch.setattr(campaign_module, "open_operators", lambda: operators)
     monkeypatch.setattr(
         campaign_module,
         "plan_of",
