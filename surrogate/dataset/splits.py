@@ -6,7 +6,7 @@ and by network are computed by a hash of the name and the seed, so they do not d
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,17 @@ def fold_labels(names: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Return (rows,) the fold of each row's name; see `fold_of_names`."""
     fold_of = fold_of_names(names, count, seed)
     return np.array([fold_of[name] for name in names])
+
+
+def label_folds(label: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the positions of the other rows and of the fold's rows for each fold of ``label`` (rows,).
+
+    If all rows have one label, nothing is yielded, because no rows would be left to train on.
+    """
+    for fold in np.unique(label):
+        is_held_out = label == fold
+        if not is_held_out.all():
+            yield np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]:

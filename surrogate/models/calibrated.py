@@ -17,7 +17,7 @@ import numpy as np
 
 from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.splits import fold_labels, label_folds
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.json_types import files_below, from_json_types, to_json_types
@@ -99,9 +99,8 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
 
     def cross_fitted(scales: Mapping[str, float]) -> np.ndarray:
         factor = np.empty(len(rows))
-        for fold in np.unique(label):
-            outside = np.flatnonzero(label == fold)
-            part = conditioned(scales, np.flatnonzero(label != fold))
+        for inside, outside in label_folds(label):
+            part = conditioned(scales, inside)
             factor[outside] = part.log_factor(x[outside], rows.candidate[outside], predicted_us[outside])
         return factor
 

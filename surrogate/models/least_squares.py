@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import joined, kernel_groups
+from surrogate.dataset.problems import joined, kernel_groups, rows_by_code
 from surrogate.dataset.rows import Rows
 
 
@@ -33,9 +33,7 @@ class GroupLevel(NamedTuple):
     def groups(self, members: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (key, positions) of every group among the rows at ``members``, in order."""
         codes = self.codes[members]
-        order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        for group in np.split(order, starts[1:]) if len(starts) else ():
+        for group in rows_by_code(codes):
             yield self.names[codes[group[0]]], members[group]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.splits import fold_labels, label_folds
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import SearchRange, TimeModel
@@ -85,11 +85,9 @@ class BoostedSeer(BoostedTerms):
         label = fold_labels(shape_names(rows.frame, rows.family), self.cross_folds, self.random_state)
         features = FeatureRows.of(rows)
         seer_us = np.full(len(rows), np.nan)
-        for fold in np.unique(label):
-            inside, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
-            if len(inside):
-                fitted = SeerTimeOnly(self.least_rows).fit_rows(features, inside, time_us)
-                seer_us[outside] = fitted.predict_rows(features, outside)
+        for inside, outside in label_folds(label):
+            fitted = SeerTimeOnly(self.least_rows).fit_rows(features, inside, time_us)
+            seer_us[outside] = fitted.predict_rows(features, outside)
         self.seer_ = SeerTimeOnly(self.least_rows).fit_rows(features, np.arange(len(rows)), time_us)
         self._last = rows, _or_roofline(seer_us, rows)
         try:
@@ -206,12 +204,10 @@ class StackedTerms(TimeModel):
         # 1. Out-of-fold predictions of both models, in log time.
         label = fold_labels(shape_names(rows.frame, rows.family), self.inner_folds, self.random_state)
         predicted = np.full((2, len(rows)), np.nan)
-        for fold in np.unique(label):
-            outside, inside = np.flatnonzero(label == fold), np.flatnonzero(label != fold)
-            if len(inside):
-                train, holdout = rows.take(inside), rows.take(outside)
-                for row, part in enumerate((self.first_, self.second_)):
-                    predicted[row, outside] = _quicker(part).fit(train, time_us[inside]).predict(holdout)
+        for inside, outside in label_folds(label):
+            train, holdout = rows.take(inside), rows.take(outside)
+            for row, part in enumerate((self.first_, self.second_)):
+                predicted[row, outside] = _quicker(part).fit(train, time_us[inside]).predict(holdout)
         # 2. The weight over all rows, then the weight of each mechanism.
         used = np.flatnonzero(np.isfinite(predicted).all(axis=0) & _is_primary(rows))
         residual, step = log_us[used] - np.log(predicted[0, used]), np.diff(np.log(predicted[:, used]), axis=0)[0]

@@ -15,7 +15,7 @@ import pandas as pd
 
 from surrogate.dataset.problems import device_names, row_groups, rows_by_code
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.splits import fold_labels, label_folds
 from surrogate.features.errors import InputError
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, WidthKey, Widths
@@ -94,9 +94,9 @@ class HeldOutScores:
             is_described=bool(rows.family.parameter_names),
         )
 
-    def take(self, mask: np.ndarray) -> "HeldOutScores":
-        """Return the rows where the mask is True."""
-        return HeldOutScores(*(getattr(self, f.name)[mask] for f in fields(self)[:-1]), is_described=self.is_described)
+    def take(self, index: np.ndarray) -> "HeldOutScores":
+        """Return the rows at these positions, or of a boolean mask."""
+        return HeldOutScores(*(getattr(self, f.name)[index] for f in fields(self)[:-1]), is_described=self.is_described)
 
     def half_widths(self, widths: Widths) -> np.ndarray:
         """Return the half widths (rows,) of these rows by ``widths``."""
@@ -164,9 +164,8 @@ def _cross_fitted(scores: HeldOutScores, fit: Callable[[HeldOutScores], Widths],
     """Return half widths (rows,) by ``fit`` on the other folds of the shapes; NaN if there is only one shape."""
     label = fold_labels(scores.shape.astype(str), FOLDS, seed)
     cross_fitted = np.full(len(label), np.nan)
-    for number in np.unique(label) if label.any() else ():
-        holdout = label == number
-        cross_fitted[holdout] = scores.take(holdout).half_widths(fit(scores.take(~holdout)))
+    for train, holdout in label_folds(label):
+        cross_fitted[holdout] = scores.take(holdout).half_widths(fit(scores.take(train)))
     return cross_fitted
 
 

@@ -1,6 +1,7 @@
 """Run fits that hold out a part of the rows, and return their predictions of these rows."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.splits import fold_labels, label_folds
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features.errors import InputError
 from surrogate.models.base import ProgressCallback, TimeModel, fit_with_progress, holdout_times
@@ -32,11 +33,10 @@ def shape_splits(
     """
     label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
     splits = []
-    for fold in range(count if fits is None else fits):
-        train = np.flatnonzero(label != fold)
+    for train, holdout in islice(label_folds(label), fits):
         if max_rows is not None and len(train) > max_rows:
             train = np.sort(np.random.default_rng(seed).permutation(train)[:max_rows])
-        splits.append((train, np.flatnonzero(label == fold)))
+        splits.append((train, holdout))
     if not any(rows.ok[train].any() and rows.ok[holdout].any() for train, holdout in splits):
         raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
     return splits

@@ -16,7 +16,6 @@ from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS, Mechanism
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.roofline import compute_us, mechanism_b_max, memory_us
 from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
@@ -77,8 +76,7 @@ def mechanism_terms(rows: Rows, mechanism_code: int) -> MechanismTerms:
     peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
     # (3, rows): blocks of the small, the middle and the large tile that each row's GPU holds.
-    devices = [rows.devices.get(name) or gpu(name) for name in map(str, names)]
-    slots = np.array([mechanism_b_max(device, mechanism) for device in devices])[index].T
+    slots = np.array([mechanism_b_max(rows.device(name), mechanism) for name in names.tolist()])[index].T
     kernel = MECHANISM_TERMS[mechanism](p, slots)
     span = np.searchsorted(OUTPUT_EDGES, p.channels_out)
     if mechanism in FFT_MECHANISMS:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
+from surrogate.dataset.splits import label_folds
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -135,8 +136,7 @@ def _grown(x: np.ndarray, y: np.ndarray, *, leaf: int, classify: bool, seed: int
 def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, grow: Callable[..., Grown], classify: bool) -> float:
     """Return the mean loss over held-out rows."""
     total = 0.0
-    for holdout in np.unique(fold):
-        test = fold == holdout
-        predicted = Tree.of(grow(x[~test], y[~test])).predict(x[test])
-        total += float((predicted != y[test]).sum() if classify else ((predicted - y[test]) ** 2).sum())
+    for train, holdout in label_folds(fold):
+        predicted = Tree.of(grow(x[train], y[train])).predict(x[holdout])
+        total += float((predicted != y[holdout]).sum() if classify else ((predicted - y[holdout]) ** 2).sum())
     return total / len(y)
