@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from . import terms as formulas
-from .algorithms import CUDNN_GRAPH, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
+from .algorithms import CUDNN_GRAPH, LIBRARIES, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
 from .elementwise import MAX_INT32, Number, ceil_div, checked_int, log2, log2_for, maximum, where
 from .errors import InputError, check_choice
 from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
@@ -274,16 +274,10 @@ def parse(text: str, **settings: str) -> Conv:
         return parse_flags(flags, **settings | driver_settings)
     if text.startswith("-"):
         return parse_flags(text.split(), **settings)
-    pairs: list[tuple[str, str]] = []
-    position = 0
-    for match in re.finditer(r"([a-z])(\d+)", text):
-        if match.start() != position:
-            break
-        position = match.end()
-        pairs.append((match[1], match[2]))
-    if position != len(text) or not text:
-        raise InputError(f"problem {text!r} is not readable at {text[position:]!r}; it looks like {EXAMPLE}")
-    return _build(pairs, text, LETTERS, settings)
+    rest = re.sub(r"\A([a-z]\d+)*", "", text)
+    if rest or not text:
+        raise InputError(f"problem {text!r} is not readable at {rest!r}; it looks like {EXAMPLE}")
+    return _build(re.findall(r"([a-z])(\d+)", text), text, LETTERS, settings)
 
 
 def parse_flags(words: list[str], **settings: str) -> Conv:
@@ -506,13 +500,9 @@ class ConvFamily(Family[Problem]):
     def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
         """Return the library's algorithms in the direction. Raises `InputError` for a library of engines without a
         model."""
-        if library == CUDNN_GRAPH:
-            algorithms(library)
-        try:
-            registered = algorithms(library, setting[0])
-        except InputError:
+        if library not in (*LIBRARIES, CUDNN_GRAPH):
             return ()
-        return tuple(Candidate(a.name, a.deterministic, a.implemented) for a in registered)
+        return tuple(Candidate(a.name, a.deterministic, a.implemented) for a in algorithms(library, setting[0]))
 
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
         """Return the algorithm's mechanism."""

@@ -43,13 +43,6 @@ class Size:
     default: int | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SettingField:
-    """The declaration of an operator's own text setting: ``phase: Annotated[str, SettingField(…)]``."""
-
-    meaning: str
-
-
 @lru_cache(maxsize=1024)
 def declared_sizes(cls: type) -> tuple[Size, ...]:
     """Return the sizes that a dataclass declares, in the order of its fields."""
@@ -82,12 +75,15 @@ def fill_followers(problem: object) -> None:
 
 @lru_cache(maxsize=1024)
 def declared_settings(cls: type) -> dict[str, str]:
-    """Return setting → meaning; the meaning of a setting that all operators have is empty."""
+    """Return setting → meaning; the meaning of a setting that all operators have is empty.
+
+    An operator declares the meaning of its own setting in the annotation: ``phase: Annotated[str, "context or …"]``.
+    """
     settings = {}
     for field in fields(cls):
-        declared = _declaration(field.type, SettingField)
+        declared = _declaration(field.type, str)
         if field.type is str or declared is not None:
-            settings[field.name] = declared.meaning if declared else ""
+            settings[field.name] = declared or ""
     return settings
 
 
@@ -120,13 +116,9 @@ def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:
             raise TypeError(
                 f"size {name} is declared with several meanings: {', '.join(s.meaning for s in declarations)}"
             )
-        minimum = min(size.minimum for size in declarations)
-        is_everywhere = len(declarations) == len(declared)
-        sizes[name] = (
-            replace(declarations[0], minimum=minimum)
-            if is_everywhere
-            else replace(declarations[0], minimum=0, default=0)
-        )
+        sizes[name] = replace(declarations[0], minimum=min(size.minimum for size in declarations))
+        if len(declarations) < len(declared):
+            sizes[name] = replace(declarations[0], minimum=0, default=0)
     return tuple(sizes.values())
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
-from ..problem import ELEMENTS, MATHS, SettingField, Size
+from ..problem import ELEMENTS, MATHS, Size
 from ..roofline import Machine, waves_of
 from .operator import Misfit, Operator, register_operator
 from .operator_family import FamilyDeclaration
@@ -59,8 +59,8 @@ class AttentionOperator(Operator):
 
     dtype: str = "bf16"
     math: str = "default"
-    phase: Annotated[str, SettingField("context (a prompt), generation (tokens after a cache) or encoder")] = ""
-    kv_dtype: Annotated[str, SettingField("element type of the cached keys and values: bf16, fp16, fp8 or fp32")] = ""
+    phase: Annotated[str, "context (a prompt), generation (tokens after a cache) or encoder"] = ""
+    kv_dtype: Annotated[str, "element type of the cached keys and values: bf16, fp16, fp8 or fp32"] = ""
     batch: Annotated[int, Size("samples")] = 1
     heads: Annotated[int, Size("query heads on the GPU")]
     query_length: Annotated[int, Size("new tokens of a sample", "tokens")]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
 from ..errors import InputError
-from ..problem import ELEMENTS, MATHS, SettingField, Size
+from ..problem import ELEMENTS, MATHS, Size
 from ..roofline import Machine, waves_of
 from .operator import Misfit, Operator, register_operator
 from .operator_family import FamilyDeclaration
@@ -99,7 +99,7 @@ class Moe(Operator):
 
     dtype: str = "bf16"
     math: str = "default"
-    routing: Annotated[str, SettingField("how tokens spread over experts: balanced, or power_law_1.2")] = BALANCED
+    routing: Annotated[str, "how tokens spread over experts: balanced, or power_law_1.2"] = BALANCED
     tokens: Annotated[int, Size("tokens of all ranks")]
     hidden: Annotated[int, Size("values of a token")]
     inter: Annotated[int, Size("width of an expert's inner layer, over all ranks")]
