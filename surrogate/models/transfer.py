@@ -355,14 +355,8 @@ def _design(parameters: np.ndarray, pairs: np.ndarray, terms: np.ndarray, column
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log2(parameters.astype(np.float32))
     first, second = pairs.T
-    n_parameters = len(parameters.T)
-    n_launch = n_parameters + 2 * len(pairs)
-    design = np.empty((len(parameters), n_launch + terms.shape[1] + columns.shape[1]), dtype=np.float32)
-    design[:, :n_parameters] = parameters
-    design[:, n_parameters : n_parameters + len(pairs)] = logs[:, first] + logs[:, second]
-    design[:, n_parameters + len(pairs) : n_launch] = logs[:, first] - logs[:, second]
-    design[:, n_launch : n_launch + terms.shape[1]] = terms
-    design[:, n_launch + terms.shape[1] :] = columns
+    products, ratios = logs[:, first] + logs[:, second], logs[:, first] - logs[:, second]
+    design = np.hstack([parameters, products, ratios, terms, columns], dtype=np.float32)
     return np.where(np.isfinite(design), design, np.float32(np.nan))
 
 
