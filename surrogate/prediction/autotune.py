@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
-from surrogate.prediction.predictor import Predictor, with_limits
+from surrogate.prediction.predictor import Predictor, split_by_limits
 from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
 from surrogate.prediction.sources.source import LibraryCandidate
 
@@ -373,7 +373,8 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     measured_first = measured_first and all(quickest_us <= e.upper_us for e in allowed)
     merged.sort(key=lambda estimate: (measured_first and estimate.source != MEASURED, estimate.time_us))
     excluded = tuple(Excluded(name, reason) for name, reason in reasons.items())
-    return with_limits(replace(selection, estimates=tuple(merged), excluded=excluded), limits)
+    feasible, refused_by_limits = split_by_limits(selection.problem, merged, limits)
+    return replace(selection, estimates=feasible, excluded=excluded + refused_by_limits, top=limits.top)
 
 
 def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estimate:
@@ -390,9 +391,8 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
 
 def _check_device(ranking: Selection, info: "DeviceInfo") -> None:
     """Raise `InputError` if the ranking is for another GPU or library than the device. CPUs may differ in name."""
-    gpu = getattr(ranking, "gpu", None)
-    library = getattr(ranking, "library", info.library)
-    if library != info.library or (gpu not in (None, canonical(info.gpu)) and library != "reference"):
+    gpu, library = ranking.gpu, ranking.library
+    if library != info.library or (gpu != canonical(info.gpu) and library != "reference"):
         cpu = "leave --gpu out and give the --bundle of a CPU run"
         raise InputError(
             f"the device is {info.gpu} with {info.library}, but the algorithms are ranked for {gpu} with {library};"

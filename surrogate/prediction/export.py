@@ -21,7 +21,7 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import Limits, Ranked, Selection, by_reason, configuration_of
+from surrogate.prediction.results import Limits, Ranked, Selection, by_reason, configuration_of, releases
 from surrogate.report.tables import template
 
 KIND = "seer-picks"
@@ -72,13 +72,6 @@ class Picks:
         return family_of(self.selections[0].problem)
 
     @property
-    def releases(self) -> str:
-        """The libraries with their versions."""
-        first = self.selections[0]
-        pairs = zip(first.library.split(", "), first.library_version.split(", "), strict=False)
-        return ", ".join(" ".join(pair).strip() for pair in pairs)
-
-    @property
     def feasible(self) -> list[Selection]:
         """Selections with at least one feasible candidate."""
         return [selection for selection in self.selections if selection.estimates]
@@ -100,7 +93,7 @@ class Picks:
         first = self.selections[0]
         limit = "none" if self.limits.workspace_bytes is None else f"{self.limits.workspace_bytes} bytes"
         return [
-            f"Predicted picks for {first.gpu}, {self.releases}, by SEER Surrogate.",
+            f"Predicted picks for {first.gpu}, {releases(first)}, by SEER Surrogate.",
             f"Model {self.model}, fitted on {self.data}. Times are predictions, not measurements.",
             f"Workspace limit: {limit}; deterministic algorithms only: {'yes' if self.limits.deterministic else 'no'}.",
             f"{len(self.feasible)} of {len(self.selections)} problems have a pick.",
@@ -202,20 +195,18 @@ def of_one_family(listed: Sequence[ListedProblem]) -> tuple[list[AnyProblem], li
 
     The family is convolutions if the list has any, else the family of the first problem.
     """
-    problems = [each.problem for each in listed if each.problem is not None]
-    names = [family_of(problem).name for problem in problems]
+    names = [family_of(each.problem).name for each in listed if each.problem is not None]
     family = DEFAULT_FAMILY if DEFAULT_FAMILY in names else next(iter(names), DEFAULT_FAMILY)
-    kept = [problem for problem, name in zip(problems, names, strict=True) if name == family]
-    left_out = [
-        SkippedProblem(
-            f"{each.where}: {each.operator if each.problem is None else each.problem}",
-            "the operator is not registered"
-            if each.problem is None
-            else f"its family is not {family}; a file holds one family, list it in another file",
-        )
-        for each in listed
-        if each.problem is None or family_of(each.problem).name != family
-    ]
+    kept: list[AnyProblem] = []
+    left_out: list[SkippedProblem] = []
+    for each in listed:
+        if each.problem is None:
+            left_out.append(SkippedProblem(f"{each.where}: {each.operator}", "the operator is not registered"))
+        elif family_of(each.problem).name == family:
+            kept.append(each.problem)
+        else:
+            reason = f"its family is not {family}; a file holds one family, list it in another file"
+            left_out.append(SkippedProblem(f"{each.where}: {each.problem}", reason))
     return kept, left_out
 
 

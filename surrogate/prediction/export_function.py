@@ -22,7 +22,7 @@ from surrogate.features.gpu import canonical
 from surrogate.prediction import decision_tree
 from surrogate.prediction.decision_tree import Leaf, Node, Slowdown
 from surrogate.prediction.export import EMPTY, Picks, sizes_and_settings
-from surrogate.prediction.results import MEASURED, Selection
+from surrogate.prediction.results import MEASURED, Selection, releases
 from surrogate.report.tables import template
 
 LEAVES = 32
@@ -143,7 +143,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         notes=first.notes,
         folds=decision_tree.FOLDS,
         lists=lists,
-        where=first.gpu if is_described else f"{first.gpu}, {picks.releases}",
+        where=first.gpu if is_described else f"{first.gpu}, {releases(first)}",
         measured=sum(each.estimates[0].source == MEASURED for each in picks.feasible),
         problems=len(function.cost),
         left_out=len(picks.selections) - len(function.cost),

@@ -31,7 +31,7 @@ ROOFLINE_UPPER = 4.3
 MIN_ROWS = 100
 """Minimum rows for a GPU's own measurements to be preferred over the larger table of a more distant fallback."""
 MAX_ANSWERS = 100_000
-"""Maximum number of answers that are kept."""
+"""Maximum number of answers that are kept. An answer of a predictor takes about 2 KB."""
 
 
 class FallbackChoice(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, overload
 
 import numpy as np
@@ -12,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import setting
-from surrogate.prediction.kernel_times import KernelTimes
+from surrogate.prediction.kernel_times import MAX_ANSWERS, KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from surrogate.prediction.table import Defaults
 
 Problems = list[AnyProblem | str] | tuple[AnyProblem | str, ...]
-MAX_ANSWERS = 100_000
-"""Maximum number of answers that a predictor keeps. An answer takes about 2 KB."""
 
 
 class LibraryRequest(NamedTuple):
@@ -63,7 +62,7 @@ class Predictor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the bundle, the GPU and the library, without the kept answers."""
-        return _predictor, (self.bundle, self.gpu, self._library)
+        return partial(Predictor, gpu=self.gpu, library=self._library), (self.bundle,)
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -305,10 +304,6 @@ class Predictor:
         return _fastest_prediction(ranker, self._select([problem], Limits(), request)[0])
 
 
-def _predictor(bundle: Bundle, gpu: str | None, library: str | None) -> Predictor:
-    return Predictor(bundle, gpu=gpu, library=library)
-
-
 def _is_list(problems: object) -> TypeGuard[Problems]:
     """Return whether ``problems`` is a list of problems. A list of mappings is a table, row by row."""
     return isinstance(problems, list | tuple) and not any(isinstance(item, Mapping) for item in problems)
@@ -360,12 +355,6 @@ def split_by_limits(
     return tuple(estimate for estimate, reason in pairs if reason is None), refused
 
 
-def with_limits(selection: Selection, limits: Limits) -> Selection:
-    """Return a selection within ``limits``; the other candidates are excluded with the reason."""
-    allowed, refused = split_by_limits(selection.problem, selection.estimates, limits)
-    return replace(selection, estimates=allowed, excluded=selection.excluded + refused, top=limits.top)
-
-
 def _fastest_prediction(ranker: Ranker, selection: Selection) -> Prediction:
     """Return the prediction of the fastest candidate. Raises `InputError` if no candidate is feasible."""
     problem = selection.problem
@@ -379,7 +368,7 @@ def _fastest_prediction(ranker: Ranker, selection: Selection) -> Prediction:
 
 def _algorithm_prediction(ranker: Ranker, problem: AnyProblem, algorithm: str) -> Prediction:
     """Return the prediction of the fastest candidate of a name. Raises `InputError` if no candidate has the name."""
-    estimate, refusal = ranker.estimate(problem, ranker.positions_of(algorithm))
+    estimate, refusal = ranker.estimate(problem, ranker.positions_of([algorithm])[algorithm])
     reason = None if estimate.in_domain else ranker.reason(problem, estimate.candidate, estimate)
     return _prediction(ranker, problem, estimate, reason=reason, refusal=refusal)
 

@@ -4,7 +4,7 @@ All computations are on arrays; a single problem is an array of length one. `sur
 ranker of a setting when a question first needs it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 from typing import NamedTuple, Self
@@ -139,10 +139,7 @@ class Ranker:
     def rank(self, problem: AnyProblem) -> Ranking:
         """Return the ranking of the candidates that the library is expected to run on a problem."""
         reasons = self.rules.of(problem)
-        candidate_of_row = self.accepted(reasons)
-        sizes = np.array([self.setting.family.sizes_of(problem)])
-        times = self.source.one(problem, candidate_of_row) if len(candidate_of_row) else Times(np.empty(0), np.empty(0))
-        rows = self.rows(sizes, np.zeros(len(candidate_of_row), dtype=np.int64), candidate_of_row, times)
+        rows = self._rows_of_one(problem, self.accepted(reasons))
         return self._ranking(problem, reasons, rows, rows.ranked())
 
     def rank_many(self, problems: Sequence[AnyProblem]) -> list[Ranking]:
@@ -217,17 +214,19 @@ class Ranker:
             fails=np.zeros(len(candidate_of_row), dtype=bool) if times.fails is None else times.fails,
         )
 
-    def estimate(self, problem: AnyProblem, index: Sequence[int]) -> tuple[Estimate, str | None]:
+    def estimate(self, problem: AnyProblem, index: np.ndarray) -> tuple[Estimate, str | None]:
         """Return the fastest of the candidates at ``index``, and why it does not run (None if it runs)."""
-        positions = np.array(index, dtype=np.int64)
-        sizes = np.array([self.setting.family.sizes_of(problem)])
-        rows = self.rows(
-            sizes, np.zeros(len(positions), dtype=np.int64), positions, self.source.one(problem, positions)
-        )
+        rows = self._rows_of_one(problem, index)
         first = rows.ranked()[:1]
         fastest = int(rows.candidate[first[0]])
         failure = self.source.failures(problem, [fastest])[0] if rows.fails[first[0]] else None
         return self._estimates(rows, first)[0], self.rules.of(problem)[fastest] or failure
+
+    def _rows_of_one(self, problem: AnyProblem, candidates: np.ndarray) -> AnswerRows:
+        """Return the answers for the ``candidates`` (rows,) on one problem."""
+        times = self.source.one(problem, candidates) if len(candidates) else Times(np.empty(0), np.empty(0))
+        sizes = np.array([self.setting.family.sizes_of(problem)])
+        return self.rows(sizes, np.zeros(len(candidates), dtype=np.int64), candidates, times)
 
     def _ranking(self, problem: AnyProblem, reasons: Reasons, rows: AnswerRows, ranked: np.ndarray) -> Ranking:
         """Return the ranking of a problem from its ``ranked`` rows."""
@@ -308,19 +307,21 @@ class Ranker:
         """Return whether a candidate has this name."""
         return any(candidate.name == name for candidate in self.candidates)
 
-    def positions_of(self, name: str) -> list[int]:
-        """Return the position of the first candidate of this name in each library.
+    def positions_of(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return name → the positions of the first candidate of this name in each library.
 
-        Raises `InputError`, with the nearest names, if no candidate has the name.
+        Raises `InputError`, with the nearest names, if no candidate has one of the names.
         """
-        names = [candidate.name for candidate in self.candidates]
-        if name in names:
-            positions = [i for i, other in enumerate(names) if other == name]
-            return sorted({self.candidates[i].library: i for i in reversed(positions)}.values())
-        where = " ".join(filter(None, (self.setting.versions[0][0], *self.setting.values[:1])))
-        raise InputError(
-            f"algorithm {name!r} is not one of {where}; give one of: {', '.join(names)}{nearest(name, names)}"
-        )
+        positions: dict[str, dict[str, int]] = {name: {} for name in names}
+        for i, candidate in enumerate(self.candidates):
+            if (found := positions.get(candidate.name)) is not None:
+                found.setdefault(candidate.library, i)
+        if unknown := [name for name, found in positions.items() if not found]:
+            known = [candidate.name for candidate in self.candidates]
+            where = " ".join(filter(None, (self.setting.versions[0][0], *self.setting.values[:1])))
+            one_of = f"give one of: {', '.join(known)}{nearest(unknown[0], known)}"
+            raise InputError(f"algorithm {unknown[0]!r} is not one of {where}; {one_of}")
+        return {name: np.array([*found.values()], dtype=np.int64) for name, found in positions.items()}
 
     def reason(self, problem: AnyProblem, candidate: LibraryCandidate, estimate: Estimate | None = None) -> str | None:
         """Return why the question or the ``estimate`` is outside the training data; None if it is inside."""

@@ -478,9 +478,13 @@ def _title(answer: Selection | Prediction) -> str:
     basis = TITLE_SUFFIXES.get(answer.source, "")
     if isinstance(answer.problem, DescribedProblem):
         return f"{place}{basis}"
-    releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
-    libraries = ", ".join(" ".join(filter(None, release)) for release in releases)
-    return f"{place}, {libraries}{basis}"
+    return f"{place}, {releases(answer)}{basis}"
+
+
+def releases(answer: Selection | Prediction) -> str:
+    """Return the libraries of an answer, each with its version."""
+    pairs = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
+    return ", ".join(" ".join(filter(None, pair)) for pair in pairs)
 
 
 def setting_line(problem: AnyProblem) -> str:

@@ -272,9 +272,7 @@ def _joined(bundle: Bundle) -> ShippedBundle:
     return ShippedBundle(family_models, bundle.candidate, call_costs=costs, devices=bundle.devices, card=bundle.card)
 
 
-@lru_cache(maxsize=16)
-def _cached_bundle(folder: Path) -> Bundle:
-    return load_bundle(folder)
+_cached_bundle = lru_cache(maxsize=16)(load_bundle)
 
 
 def load_operators(name: str, library: str | None = None) -> Predictor:

@@ -55,7 +55,7 @@ class Group(NamedTuple):
     sizes: np.ndarray
     positions: np.ndarray
 
-    def take(self, rows: np.ndarray) -> "Group":
+    def take(self, rows: np.ndarray | slice) -> "Group":
         """Return some of the group's rows, by their positions in the group."""
         return self._replace(sizes=self.sizes[rows], positions=self.positions[rows])
 
@@ -82,9 +82,8 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
     chunks: list[tuple[Ranker, Group]] = []
     for setting_group in _groups(resolver, columns, defaults, family):
         for ranker, group in _rankers(resolver, setting_group, requested):
-            for start in range(0, len(group.sizes), CHUNK_ROWS):
-                sizes, positions = (array[start : start + CHUNK_ROWS] for array in (group.sizes, group.positions))
-                chunks.append((ranker, group._replace(sizes=sizes, positions=positions)))
+            starts = range(0, len(group.sizes), CHUNK_ROWS)
+            chunks += [(ranker, group.take(slice(start, start + CHUNK_ROWS))) for start in starts]
     # Chunks share only a ranker's caches, so that each thread computes a chunk by itself.
     out = _empty_answers(rows)
 
@@ -260,14 +259,9 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
 
 def _positions(ranker: Ranker, requested: CodedTexts, group: Group) -> dict[int, np.ndarray]:
     """Return code of each name in the group's rows → positions of its candidates."""
-    by_name: dict[str, dict[str, int]] = {}
-    for i, candidate in enumerate(ranker.candidates):
-        by_name.setdefault(candidate.name, {}).setdefault(candidate.library, i)
     codes = np.unique(requested.codes[group.positions]).tolist()
-    unknown = [requested.texts[code] for code in codes if requested.texts[code] not in by_name]
-    if unknown:
-        ranker.positions_of(unknown[0])
-    return {code: np.array(sorted(by_name[requested.texts[code]].values())) for code in codes}
+    positions = ranker.positions_of(requested.texts[code] for code in codes)
+    return {code: positions[requested.texts[code]] for code in codes}
 
 
 def _notes(ranker: Ranker) -> np.ndarray:

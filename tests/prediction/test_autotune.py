@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
 from surrogate.features.conv import Conv
+from surrogate.features.gpu import canonical
 from surrogate.prediction.autotune import MeasurementCache, autotune
 
 CONV = Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)
@@ -30,6 +31,8 @@ class FakeCandidate:
 @dataclass(frozen=True)
 class FakeSelection:
     candidates: tuple[FakeCandidate, ...]
+    library: str
+    gpu: str = canonical(T4.gpu)
 
 
 @dataclass
@@ -38,10 +41,11 @@ class FakePredictor:
 
     names: Sequence[str] = NAMES
     queries: list[dict[str, Any]] = field(default_factory=list)
+    library: str = T4.library
 
     def select(self, conv: Conv, **limits: Any) -> FakeSelection:
         self.queries.append(limits)
-        return FakeSelection(tuple(FakeCandidate(name, 1.0 + i) for i, name in enumerate(self.names)))
+        return FakeSelection(tuple(FakeCandidate(name, 1.0 + i) for i, name in enumerate(self.names)), self.library)
 
 
 @dataclass
@@ -187,7 +191,7 @@ def test_the_reference_device_is_measured_once_and_then_cached(tmp_path: Path, m
 
     datasheet = {"name": "This CPU"}  # measuring it would take two seconds
     monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: CpuDevice(datasheet=datasheet))
-    ranker = FakePredictor(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
+    ranker = FakePredictor(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"), library="reference")
     conv = Conv(n=1, c=8, h=16, k=8, r=5, pad_h=2)  # no 5×5 Winograd
     first = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.sqlite")
     assert first.source == "measured" and first.cost_ms > 0
