@@ -357,7 +357,8 @@ def _design(parameters: np.ndarray, pairs: np.ndarray, terms: np.ndarray, column
     first, second = pairs.T
     products, ratios = logs[:, first] + logs[:, second], logs[:, first] - logs[:, second]
     design = np.hstack([parameters, products, ratios, terms, columns], dtype=np.float32)
-    return np.where(np.isfinite(design), design, np.float32(np.nan))
+    design[~np.isfinite(design)] = np.nan
+    return design
 
 
 def _boosted(design: np.ndarray, target: np.ndarray, weight: np.ndarray | None, rounds: int, seed: int) -> Trees:
