@@ -352,13 +352,11 @@ def load(path: str | Path) -> Bundle:
     return Bundle(models, index.candidate, call_costs=index.launches, devices=index.devices, card=index.card)
 
 
-def read_index(path: Path) -> dict[str, Any]:
-    """Return ``bundle.json`` of a folder. Raises `InputError` if it is missing or this release cannot read it."""
-    return stored_index(path)[0]
-
-
 def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
-    """Return ``bundle.json`` as JSON and as an `Index`. Raises `InputError` as `read_index` does."""
+    """Return ``bundle.json`` of a folder as JSON and as an `Index`.
+
+    Raises `InputError` if it is missing or this release cannot read it.
+    """
     try:
         content = read_bounded(path / INDEX, MAX_JSON_BYTES)
     except OSError:

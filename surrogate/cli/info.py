@@ -51,11 +51,11 @@ def command(bundle: str, form: Form) -> None:
     Examples:
       seer info bundle
     """
-    from surrogate.bundle.bundle import read_index
+    from surrogate.bundle.bundle import stored_index
     from surrogate.models.json_types import input_error_if_damaged
     from surrogate.prediction.shipped import bundle_path
 
-    index = read_index(bundle_path(bundle))
+    index, _ = stored_index(bundle_path(bundle))
     with input_error_if_damaged(f"{bundle}: the model card"):
         records = [record for family in index["parts"] for record in _family_records(index, family)]
         facts = _facts(index["card"])
