@@ -21,7 +21,7 @@ from surrogate.features.families import NetworkProblem
 from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, operator_name, recorded_call
 from surrogate.network.dispatch import flops_and_bytes, has_rule, problems
 from surrogate.trace.events.parts import Iteration, iteration_at
-from surrogate.trace.events.tables import Trace, enclosing
+from surrogate.trace.events.tables import Trace, enclosing, linked
 
 _CONV_BACKWARD = "aten::cudnn_convolution_backward"
 _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
@@ -52,11 +52,14 @@ _Read = TypeVar("_Read")
 
 
 class CallReader:
-    """A reader of the operator calls of one trace. Equal calls are read once."""
+    """A reader of the operator calls of one trace. Equal calls are read once.
+
+    ``owners`` are the innermost operators with a rule at or around each row of ``trace.ranges``, -1 for none.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._owner = enclosing(trace.ranges, trace.name_matches(trace.ranges, has_rule))
+        self.owners = enclosing(trace.ranges, trace.name_matches(trace.ranges, has_rule))
         self._gradients = _gradient_shapes(trace)
         self._lookups = _lookups(trace)
         self._results = _result_shapes(trace)
@@ -64,7 +67,7 @@ class CallReader:
 
     def owner(self, row: int) -> int:
         """Return the innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
-        return int(self._owner[row]) if row >= 0 else -1
+        return int(self.owners[row]) if row >= 0 else -1
 
     def flops_bytes_dtype(self, row: int) -> tuple[float, float, str] | None:
         """Return FLOPs, bytes and arithmetic dtype of a row's `owner`; None if they cannot be derived."""
@@ -287,12 +290,8 @@ def rebatched(problem: NetworkProblem, old: int, new: int, batched: Sequence[Col
 def kernels_by_owner(reader: CallReader, rows: list[int]) -> dict[int, list[int]]:
     """Return owner (row of ``trace.ranges``, -1: none) → the given activities that it launched."""
     owners: dict[int, list[int]] = defaultdict(list)
-    of_range: dict[int, int] = {}
-    for row in rows:
-        around = int(reader.trace.activities.range[row])
-        if around not in of_range:
-            of_range[around] = reader.owner(around)
-        owners[of_range[around]].append(row)
+    for row, owner in zip(rows, linked(reader.owners, reader.trace.activities.range[rows]).tolist(), strict=True):
+        owners[owner].append(row)
     return owners
 
 
@@ -307,9 +306,9 @@ class Parameter:
     ready_ns: int
 
     @property
-    def size_bytes(self) -> float:
+    def size_bytes(self) -> int:
         """Size in fp32, in bytes."""
-        return 4.0 * self.elements
+        return 4 * self.elements
 
 
 def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> list[list[Parameter]]:

@@ -96,6 +96,8 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     sizes = {name: int(getattr(activities, name)[longest]) for name in ("registers", "shared_bytes")}
     blocks, threads = (int(part.prod()) for part in launch.values())
     use = launch_use(profile.fact("compute_capability"), int(profile.fact("sms")), blocks, threads, **sizes)
+    counters = profile.counters
+    counted = {} if counters is None else counter_columns(counters, activities.time_us, members, profile.gpu)
     return {
         "time_pct": 100 * float(time.sum()) / total if total else 0.0,
         "total_us": float(time.sum()),
@@ -105,11 +107,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "max_us": float(time.max()),
         **_work(profile, members, use["waves"]),
         **({"bound": COMMUNICATION} if events.COLLECTIVE_NAME.search(label) else {}),
-        **(
-            {}
-            if profile.counters is None
-            else counter_columns(profile.counters, activities.time_us, members, profile.gpu)
-        ),
+        **counted,
         **{name: "x".join(map(str, part.tolist())) if part.all() else None for name, part in launch.items()},
         **{name: size if size >= 0 else None for name, size in sizes.items()},
         **use,

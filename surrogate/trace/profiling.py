@@ -197,7 +197,7 @@ def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
     activities = trace.activities
     reader = CallReader(trace)
     flops, dram_bytes = np.full(len(activities), np.nan), np.full(len(activities), np.nan)
-    dtype = [""] * len(activities)
+    dtype = np.full(len(activities), "", object)
     prepares = trace.name_matches(activities, _prepares)
     kernels = np.flatnonzero((activities.kind == events.KERNEL) & (activities.range >= 0) & ~prepares)
     time_us = np.maximum(activities.time_us, 1e-3)
@@ -206,8 +206,7 @@ def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
             time = time_us[rows]
             share = time / time.sum()
             flops[rows], dram_bytes[rows] = work[0] * share, work[1] * share
-            for row in rows:
-                dtype[row] = work[2]
+            dtype[rows] = work[2]
     return flops, dram_bytes, tuple(dtype)
 
 

@@ -109,9 +109,8 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     activity_layer, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
     host_us = (layers.end_ns - layers.start_ns) / 1e3
     # The backward pass has no range of its own, so sum its outermost ranges on all threads.
-    ranges, of_range = trace.ranges, layers.of_range
+    ranges, of_range, allocations = trace.ranges, layers.of_range, trace.allocations
     in_backward = (layers.phase_of_range == BACKWARD) & (linked(layers.phase_of_range, ranges.parent) != BACKWARD)
-    backward_us = sums(of_range[in_backward], time=ranges.time_us[in_backward])["time"]
     table = sums(
         activity_layer,
         total_us=time,
@@ -120,12 +119,14 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
         idle_us=profile.idle_us,
         kernels=activities.kind == events.KERNEL,
         gflop=np.nan_to_num(profile.flops) / 1e9,
-    ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))
+    ).join(
+        [
+            sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us),
+            sums(of_range[in_backward], backward_host_us=ranges.time_us[in_backward]),
+            sums(linked(of_range, allocations.range), allocated=np.maximum(allocations.bytes, 0)),
+        ]
+    )
     table["runs"] = [*table["runs"][:-1], int((activity_layer < 0).any())]
-    table["backward_host_us"] = backward_us
-    alloc_of = linked(layers.of_range, trace.allocations.range)
-    alloc_bytes = np.maximum(trace.allocations.bytes, 0)
-    allocated = sums(alloc_of, moved=alloc_bytes)["moved"].tolist()
     iteration_count = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
     total_us = profile.total_us
     parts = ("forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
@@ -138,11 +139,11 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
                 "share_pct": 100 * row["total_us"] / total_us if total_us else None,
                 "per_iteration_us": row["total_us"] / iteration_count,
                 **{name: row[name] for name in parts},
-                "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None,
+                "alloc_mb": row["allocated"] / row["runs"] / 1e6 if len(allocations) else None,
                 "gflop": row["gflop"] or None,
             },
         )
-        for label, row, moved in zip(labels, table.to_dict("records"), allocated, strict=True)
+        for label, row in zip(labels, table.to_dict("records"), strict=True)
         if row["runs"] and (row["total_us"] or not total_us)
     ]
 

@@ -163,15 +163,11 @@ def _parsed(text: str) -> "WhatIf":
     raise InputError(f"what-if {text!r} is unknown; use {suggestion}")
 
 
-def _cells(row: Mapping[str, object]) -> dict[str, str]:
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     """Return an answer's displayed cells: an interval, and the values before and after, in a cell each."""
 
     def ends(low: str, high: str) -> str:
-        low_us = row[low]
-        high_us = row[high]
-        if isinstance(low_us, float) and isinstance(high_us, float):
-            return interval_us((low_us, high_us))
-        return format_value(None)
+        return format_value(None) if row[low] is None else interval_us((row[low], row[high]))
 
     cells = {"name": str(row["name"]), **{name: format_value(row[name]) for name in ("baseline_us", "predicted_us")}}
     speedup = row["speedup"]

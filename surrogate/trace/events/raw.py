@@ -261,9 +261,10 @@ def build_trace(raw: RawTrace) -> Trace:
     frames, _ = _ranges(parts["frames"], names, tolerance)
     ranges, nesting = _ranges(parts["ranges"], names, tolerance)
     calls = _calls(parts["calls"], names, ranges, nesting)
-    device = _DeviceTables(raw, ranges, calls)
-    activities = device.activities(parts["activities"])
-    syncs = device.syncs(parts["syncs"])
+    streams: dict[tables.Stream, int] = {}
+    for part in (parts["activities"], parts["syncs"]):
+        _link(part, raw, calls, streams)
+    activities = _activities(parts["activities"], names, ranges, calls)
     if raw.ends_early:
         launches = np.flatnonzero(np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)))
         lost = np.setdiff1d(launches, activities.call)
@@ -279,9 +280,9 @@ def build_trace(raw: RawTrace) -> Trace:
         frames=frames,
         calls=calls,
         activities=activities,
-        syncs=syncs,
+        syncs=_syncs(parts["syncs"], names),
         allocations=_allocations(parts["allocations"], nesting),
-        streams=tuple(device.streams),
+        streams=tuple(streams),
         devices=tuple(raw.devices),
         notes=tuple(notes),
         ignored=dict(raw.ignored),
@@ -313,44 +314,38 @@ def _allocations(columns: Columns, nesting: Nesting) -> tables.Allocations:
     return tables.Allocations(time_ns, columns["size"], columns["device"], thread, around, columns["total"])
 
 
-class _DeviceTables:
-    """The tables of activities and synchronisations, joined to their launch calls; both share the ``streams``."""
+def _link(columns: Columns, raw: RawTrace, calls: tables.Calls, streams: dict[tables.Stream, int]) -> None:
+    """Replace device, stream and process by an index in ``streams``, and add ``call``, the launch call.
 
-    def __init__(self, raw: RawTrace, ranges: Ranges, calls: tables.Calls) -> None:
-        self.names = raw.names.distinct
-        self.ranges = ranges
-        self.calls = calls
-        self.streams: dict[tables.Stream, int] = {}
-        self.processes = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in raw.threads.distinct))}
-        of_thread = np.array([self.processes[name] for name, _ in raw.threads.distinct], dtype=np.int64)
-        self.process_of_call = linked(of_thread, calls.thread)
+    New streams are added to ``streams``.
+    """
+    values = (columns.pop("device"), columns["stream"], columns.pop("process"))
+    rows = zip(*(column.tolist() for column in values), strict=True)
+    keys = [(device, number, str(process) if process >= 0 else "") for device, number, process in rows]
+    index = {key: streams.setdefault(tables.Stream(*key), len(streams)) for key in dict.fromkeys(keys)}
+    columns["stream"] = np.array([index[key] for key in keys], np.int64)
+    processes = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in raw.threads.distinct))}
+    process = np.array([processes.get(name, -1) for _, _, name in keys], np.int64)
+    of_thread = np.array([processes[name] for name, _ in raw.threads.distinct], dtype=np.int64)
+    launches = calls.correlation, calls.start_ns
+    launched = columns["correlation"], columns["start_ns"]
+    columns["call"] = launched_by(*launched, *launches, process, linked(of_thread, calls.thread))
 
-    def activities(self, columns: Columns) -> tables.Activities:
-        self._link(columns)
-        directions = _lookup(self.names, columns["name"], events.copy_kind)
-        directions = np.where(columns["copy_kind"] >= 0, columns["copy_kind"], directions)
-        columns["copy_kind"] = np.where(columns["kind"] == events.COPY, directions, -1)
-        columns["graph_node"] = np.maximum(columns["graph_node"], 0)
-        by_id = _by_external_id(columns, self.ranges)
-        around = np.where(columns["call"] < 0, by_id, linked(self.calls.range, columns["call"]))
-        return tables.Activities(**columns, range=around)
 
-    def syncs(self, columns: Columns) -> tables.Syncs:
-        self._link(columns)
-        by_name = _lookup(self.names, columns["name"], events.sync_kind)
-        columns["kind"] = np.where(columns["kind"] >= 0, columns["kind"], by_name)
-        return tables.Syncs(**columns)
+def _activities(columns: Columns, names: Sequence[str], ranges: Ranges, calls: tables.Calls) -> tables.Activities:
+    directions = _lookup(names, columns["name"], events.copy_kind)
+    directions = np.where(columns["copy_kind"] >= 0, columns["copy_kind"], directions)
+    columns["copy_kind"] = np.where(columns["kind"] == events.COPY, directions, -1)
+    columns["graph_node"] = np.maximum(columns["graph_node"], 0)
+    by_id = _by_external_id(columns, ranges)
+    around = np.where(columns["call"] < 0, by_id, linked(calls.range, columns["call"]))
+    return tables.Activities(**columns, range=around)
 
-    def _link(self, columns: Columns) -> None:
-        """Replace device, stream and process by the index ``stream``, and add ``call``, the launch call."""
-        values = (columns.pop("device"), columns["stream"], columns.pop("process"))
-        rows = zip(*(column.tolist() for column in values), strict=True)
-        keys = [(device, number, str(process) if process >= 0 else "") for device, number, process in rows]
-        index = {key: self.streams.setdefault(tables.Stream(*key), len(self.streams)) for key in dict.fromkeys(keys)}
-        columns["stream"] = np.array([index[key] for key in keys], np.int64)
-        process = np.array([self.processes.get(name, -1) for _, _, name in keys], np.int64)
-        ids = columns["correlation"], columns["start_ns"]
-        columns["call"] = launched_by(*ids, self.calls.correlation, self.calls.start_ns, process, self.process_of_call)
+
+def _syncs(columns: Columns, names: Sequence[str]) -> tables.Syncs:
+    by_name = _lookup(names, columns["name"], events.sync_kind)
+    columns["kind"] = np.where(columns["kind"] >= 0, columns["kind"], by_name)
+    return tables.Syncs(**columns)
 
 
 def _lookup(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:
@@ -369,13 +364,11 @@ def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
     """
     external_id = table["external_id"]
     numbered = np.flatnonzero(ranges.external_id > 0)
-    if not len(numbered) or not len(external_id):
-        return np.full(len(external_id), -1, np.int64)
     # Find each id among the ranges' ids by binary search; a result is valid if the ids are equal.
-    order = numbered[np.argsort(ranges.external_id[numbered], kind="stable")]
-    nearest = np.minimum(np.searchsorted(ranges.external_id[order], external_id), len(order) - 1)
-    is_found = (ranges.external_id[order[nearest]] == external_id) & (external_id != table["correlation"])
-    return np.where(is_found, order[nearest], -1)
+    ids, first = np.unique(ranges.external_id[numbered], return_index=True)
+    nearest = np.searchsorted(ids, external_id)
+    is_found = (linked(ids, nearest) == external_id) & (external_id != table["correlation"])
+    return np.where(is_found, linked(numbered[first], nearest), -1)
 
 
 def launched_by(

@@ -492,14 +492,13 @@ def _target(trace: Trace, times: str | None, gpu: str | None, batch: int | None)
     trace_gpu = gpu_of(trace, _device_of(trace))
     target_gpu = gpu_by_name(gpu) if gpu else trace_gpu
     trace_batch = batch_size(trace)
-    is_other_gpu = (
-        gpu is not None and target_gpu is not None and (trace_gpu is None or target_gpu.name != trace_gpu.name)
-    )
-    is_rescaled = batch is not None and batch != trace_batch
-    is_changed = is_other_gpu or is_rescaled
+    target_batch = trace_batch if batch is None else batch
+    is_rescaled = target_batch != trace_batch
+    is_changed = target_gpu != trace_gpu or is_rescaled
     if is_changed and (reason := invalid_reason(trace)):
         raise InputError(reason)
-    check_choice("times", times or "measured", SOURCES)
+    times = times or ("surrogate" if is_changed else "measured")
+    check_choice("times", times, SOURCES)
     if times == "measured" and is_changed:
         raise InputError("measured times hold for the trace's own GPU and batch only; use the surrogate's")
     if is_rescaled and trace_batch is None:
@@ -507,15 +506,7 @@ def _target(trace: Trace, times: str | None, gpu: str | None, batch: int | None)
             f"{trace.source}: no convolution or linear operator has a shape, so the batch size is not known;"
             " record shapes, or leave --batch out"
         )
-    target_batch = trace_batch if batch is None else batch
-    return _Target(
-        trace_gpu,
-        target_gpu,
-        trace_batch,
-        target_batch,
-        is_changed,
-        times=times or ("surrogate" if is_changed else "measured"),
-    )
+    return _Target(trace_gpu, target_gpu, trace_batch, target_batch, is_changed, times)
 
 
 def _overheads(

@@ -227,7 +227,9 @@ def remove(graph: Graph, tasks: Mask) -> Graph:
         The changed graph.
     """
     lag = np.where(tasks[graph.dst], np.minimum(graph.lag_us, 0.0), graph.lag_us)
-    gap = np.where(tasks & ~_first(graph), np.minimum(graph.gap_us, 0.0), graph.gap_us)
+    # The gap of a resource's first task is the resource's start, not a delay of the task.
+    follows = graph_tasks.previous_on_resource(graph.resource) >= 0
+    gap = np.where(tasks & follows, np.minimum(graph.gap_us, 0.0), graph.gap_us)
     duration = np.where(tasks, 0.0, graph.duration_us)
     return replace(graph, removed=graph.removed | tasks, duration_us=duration, gap_us=gap, lag_us=lag)
 
@@ -339,13 +341,6 @@ def launches_of(graph: Graph, tasks: Mask) -> Mask:
     launches = np.zeros(len(graph), np.bool_)
     launches[graph.src[(graph.edge_kind == graph_tasks.LAUNCH) & tasks[graph.dst]]] = True
     return launches
-
-
-def _first(graph: Graph) -> Mask:
-    """Return a mask of each resource's first task; its gap is the resource's start, not a delay of the task."""
-    first = np.zeros(len(graph), np.bool_)
-    first[np.unique(graph.resource, return_index=True)[1]] = True
-    return first
 
 
 def _matches(expression: str, texts: Sequence[str]) -> Mask:

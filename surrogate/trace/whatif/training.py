@@ -124,7 +124,7 @@ def restructured_batch_norm(graph: Graph, setting: WhatIfSetting, value: float |
 
 PULL_CHANNEL = "network back"
 """The channel from the parameter servers to the workers."""
-SLICE_BYTES = 200e3
+SLICE_BYTES = 200_000
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
 _WORKERS = WhatIfValue("workers", lambda setting: setting.network.workers, "--workers", minimum=1)
 _SPEED = WhatIfValue("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
@@ -146,7 +146,7 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         update = _first_update(graph, iteration)
-        gradients = ((parameter.ready_ns, int(parameter.size_bytes)) for parameter in parameters)
+        gradients = ((parameter.ready_ns, parameter.size_bytes) for parameter in parameters)
         for number, (ready_ns, size) in enumerate(gradient_buckets(gradients, network.bucket_bytes)):
             ready = _last_launched(graph, setting, ready_ns)
             after, before = _dependencies(ready, update if ready >= 0 else -1)
@@ -192,7 +192,9 @@ def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, 
         for number, parameter in zip(reversed(range(len(parameters))), parameters, strict=True):
             ready = _last_launched(graph, setting, parameter.ready_ns)
             after, before = _dependencies(ready, uses[number] if uses else -1)
-            sizes = _slices(parameter.size_bytes) if prioritised else [parameter.size_bytes]
+            size_bytes = parameter.size_bytes
+            slice_bytes = SLICE_BYTES if prioritised else size_bytes
+            sizes = [min(slice_bytes, size_bytes - sent) for sent in range(0, size_bytes, slice_bytes)]
             for i, size in enumerate(sizes):
                 name = f"parameter {number}" + (f" slice {i}" if prioritised else "")
                 order: dict[str, Any] = {"kind": "collective", "priority": -float(number), "iteration": iteration}
@@ -221,11 +223,6 @@ def _iterations(graph: Graph, setting: WhatIfSetting) -> Iterator[tuple[int, lis
         raise InputError(NO_DEVICE)
     by_iteration = parameters_by_iteration(setting.profile.trace, graph.iterations)
     yield from ((i, parameters) for i, parameters in enumerate(by_iteration) if parameters)
-
-
-def _slices(size_bytes: float) -> list[float]:
-    count, rest = divmod(size_bytes, SLICE_BYTES)
-    return [SLICE_BYTES] * int(count) + ([rest] if rest else [])
 
 
 def _last_launched(graph: Graph, setting: WhatIfSetting, time_ns: float) -> int:
