@@ -8,7 +8,7 @@ import numpy as np
 
 from surrogate.features.errors import check_choice
 from surrogate.trace.events.parts import find_layers, iteration_at
-from surrogate.trace.events.tables import Ints, Trace, linked, nest, take_rows
+from surrogate.trace.events.tables import Ints, Trace, grouped, linked, nest, take_rows
 from surrogate.trace.result import ResultTable, Row, short_names
 
 if TYPE_CHECKING:
@@ -62,14 +62,12 @@ class Spans:
 
     def depth_first(self) -> Iterator[tuple[int, int]]:
         """Yield (row, depth) of every span, each before its children; children are in time order."""
-        below: dict[int, list[int]] = {}
-        for row, parent in enumerate(self.parent.tolist()):
-            below.setdefault(parent, []).append(row)
-        waiting = [(row, 0) for row in reversed(below.get(-1, []))]
+        below = {parent: rows[::-1].tolist() for parent, rows in grouped(self.parent, np.arange(len(self)))}
+        waiting = [(row, 0) for row in below.get(-1, [])]
         while waiting:
             row, depth = waiting.pop()
             yield row, depth
-            waiting += [(child, depth + 1) for child in reversed(below.get(row, []))]
+            waiting += [(child, depth + 1) for child in below.get(row, [])]
 
     def rows(self, deepest: str = "kernel") -> ResultTable:
         """Return a table with one row per span down to the level ``deepest``, indented by depth.

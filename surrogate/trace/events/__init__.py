@@ -34,6 +34,7 @@ the events that were left out, and ``trace.ignored`` counts them by category.
 """
 
 import re
+from functools import partial
 
 OPERATOR, ANNOTATION, STEP, NVTX, FRAME = range(5)
 """Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range, a Python frame."""
@@ -78,21 +79,14 @@ _COPIES = {
 _SYNCS = {r"wait": SYNC_STREAM_WAIT, r"event": SYNC_EVENT, r"stream": SYNC_STREAM, r"context|device": SYNC_CONTEXT}
 
 
-def call_kind(name: str) -> int:
-    """Return the kind of a runtime or driver call, from its name."""
-    return _first_match(_CALLS, name, OTHER_CALL)
-
-
-def copy_kind(name: str) -> int:
-    """Return the direction of a copy, from its name, such as ``Memcpy HtoD (Pageable -> Device)``."""
-    return _first_match(_COPIES, name, OTHER_COPY)
-
-
-def sync_kind(name: str) -> int:
-    """Return the kind of a synchronisation record, from its name, such as ``Stream Wait Event``."""
-    return _first_match(_SYNCS, name, SYNC_UNKNOWN)
-
-
-def _first_match(codes: dict[str, int], name: str, otherwise: int) -> int:
+def _first_match(codes: dict[str, int], otherwise: int, name: str) -> int:
     lower = name.lower()
     return next((kind for pattern, kind in codes.items() if re.search(pattern, lower)), otherwise)
+
+
+call_kind = partial(_first_match, _CALLS, OTHER_CALL)
+"""Return the kind of a runtime or driver call, from its name."""
+copy_kind = partial(_first_match, _COPIES, OTHER_COPY)
+"""Return the direction of a copy, from its name, such as ``Memcpy HtoD (Pageable -> Device)``."""
+sync_kind = partial(_first_match, _SYNCS, SYNC_UNKNOWN)
+"""Return the kind of a synchronisation record, from its name, such as ``Stream Wait Event``."""

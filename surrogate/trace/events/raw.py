@@ -43,6 +43,7 @@ _MAX_TIME_US = 3e15  # the year 2065 in µs since 1970; later times are damaged
 _MAX_START_NS = 3 * 10**18
 _MAX_LENGTH_NS = 10**18  # 31 years; the sum of two starts and a length fits in 64 bits
 _LIMIT = 2**63 - 1
+_INVALID_NS = _LIMIT // 2
 _DAMAGE = (ValueError, TypeError, OverflowError)
 """The exceptions of NumPy, `int` and `float` for a value that is not a number."""
 
@@ -117,14 +118,12 @@ class RawTable:
         ts = values.pop("ts")
         dur = values.pop("dur", (0,) * len(ts))
         if self.exact_ns:
-            start, length = integers(ts, _LIMIT // 2), integers(dur)
-            valid = np.ones(len(ts), np.bool_)
+            start, length = integers(ts, _INVALID_NS), integers(dur, _INVALID_NS)
         else:
-            start, valid, start_is_integer = nanoseconds(ts)
-            length, lasting, length_is_integer = nanoseconds(dur)
-            valid = valid & lasting
+            start, start_is_integer = nanoseconds(ts)
+            length, length_is_integer = nanoseconds(dur)
             self.integer_us = self.integer_us and start_is_integer and length_is_integer
-        valid = valid & (length >= 0) & (length <= _MAX_LENGTH_NS) & (np.abs(start) <= _MAX_START_NS)
+        valid = (length >= 0) & (length <= _MAX_LENGTH_NS) & (np.abs(start) <= _MAX_START_NS)
         packed = {name: _CONVERTED.get(name, integers)(column) for name, column in values.items()}
         packed |= {"start_ns": start, "length_ns": length}
         self._packed.append({name: column[valid] for name, column in packed.items()})
@@ -224,17 +223,18 @@ _CONVERTED: dict[str, Callable[[Sequence[object]], Ints]] = {
 """The conversions of columns that are not plain numbers, or that replace damaged values by another number than -1."""
 
 
-def nanoseconds(values: Sequence[object]) -> tuple[Ints, NDArray[np.bool_], bool]:
-    """Convert times in µs to ns. Return the times, which of them are valid, and whether all are whole µs.
+def nanoseconds(values: Sequence[object]) -> tuple[Ints, bool]:
+    """Convert times in µs to ns, `_INVALID_NS` for damaged values. Return the times, and whether all are whole µs.
 
     Rounding to whole µs may split nested ranges. A float of µs since 1970 resolves only 0.25 µs, so the integer and the
     fractional part are converted separately.
     """
     numbers = _column(values, float, np.float64, np.nan)
     valid = np.abs(numbers) <= _MAX_TIME_US
-    integer = np.floor(np.where(valid, numbers, 0.0))
-    part = np.rint((np.where(valid, numbers, 0.0) - integer) * 1000)
-    return integer.astype(np.int64) * 1000 + part.astype(np.int64), valid, not part.any()
+    numbers = np.where(valid, numbers, 0.0)
+    integer = np.floor(numbers)
+    part = np.rint((numbers - integer) * 1000)
+    return np.where(valid, integer.astype(np.int64) * 1000 + part.astype(np.int64), _INVALID_NS), not part.any()
 
 
 _ROUNDING_NS = 1000

@@ -22,7 +22,7 @@ from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families.transfer import Collective, CollectiveModel
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations
-from surrogate.trace.events.tables import Ints, Trace, enclosing, with_ancestors
+from surrogate.trace.events.tables import Ints, Trace, enclosing, grouped, with_ancestors
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
 """Matches ranges around many operators that older profilers write as operators themselves."""
@@ -167,12 +167,10 @@ def _owners(trace: Trace) -> Ints:
 def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
     """Return the actions by row of their call, and the activities without a call."""
     calls, activities = trace.calls, trace.activities
-    launched: dict[int, list[int]] = defaultdict(list)
-    for row, call in enumerate(activities.call.tolist()):
-        launched[call].append(row)
+    launched = {call: tuple(rows.tolist()) for call, rows in grouped(activities.call, np.arange(len(activities)))}
     rows = np.flatnonzero(np.isin(calls.kind, _ACTIONS) | np.isin(np.arange(len(calls)), list(launched)))
-    actions = {row: _action(trace, row, tuple(launched.get(row, ()))) for row in rows.tolist()}
-    return actions, tuple(launched.get(-1, ()))
+    actions = {row: _action(trace, row, launched.get(row, ())) for row in rows.tolist()}
+    return actions, launched.get(-1, ())
 
 
 def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:

@@ -275,26 +275,25 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         raise InputError(
             "batch: no shape in this trace shows its batch size (a server's rows are tokens); record shapes"
         )
-    new = value
-    if new % 1:
-        raise InputError(f"batch: {new:g} samples are no whole number; give one, as in batch={round(new) or 1}")
-    ratio = new / traced
+    if value % 1:
+        raise InputError(f"batch: {value:g} samples are no whole number; give one, as in batch={round(value) or 1}")
+    ratio = value / traced
     if ratio == 1:
         raise InputError(f"batch: the trace's batch is {traced}, so nothing changes; give another")
     if ratio > MAX_BATCHES:
         raise InputError(
-            f"batch: {new:g} is {ratio:,.0f} times the traced {traced}, too far to predict from its kernels; give"
+            f"batch: {value:g} is {ratio:,.0f} times the traced {traced}, too far to predict from its kernels; give"
             f" {MAX_BATCHES * traced:g} at most, or trace a larger batch"
         )
     predictors = setting.predictors(setting.own_gpu)
-    times = predicted_times(trace, predictors, traced, int(new), trace_predictors=predictors)
+    times = predicted_times(trace, predictors, traced, int(value), trace_predictors=predictors)
     # Work on weights does not change. Any other kernel has an unknown batch if its predicted time does not change.
     rows = _device_tasks(graph)
     rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
     activity = graph.row[rows]
     before = trace.activities.time_us[activity]
     is_unknown = np.isin(activity, [row for row, _ in times.reasons])
-    is_unknown |= (times.time_us[activity] == before) & (new != traced)
+    is_unknown |= times.time_us[activity] == before
     unknown_us = Counter[str]()
     for row, time_us in zip(activity[is_unknown].tolist(), before[is_unknown].tolist(), strict=True):
         operator = int(trace.activities.range[row])
@@ -303,7 +302,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     if share > MAX_UNKNOWN_BATCH_SHARE:
         raise InputError(
             f"batch: {share:.0%} of the device time is in operators that do not show the batch of {traced}, such as"
-            f" {unknown_us.most_common(1)[0][0]}; trace the program at batch {new:g}"
+            f" {unknown_us.most_common(1)[0][0]}; trace the program at batch {value:g}"
         )
     factor = _ratios(trace, times, activity)
     rows, factor = rows[factor != 1], factor[factor != 1]
