@@ -18,8 +18,6 @@ from surrogate.trace.graph.tasks import longest_wait
 from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady
 from surrogate.trace.result import ResultTable, Row, short_names
 
-_OVER_PCIE = (events.TO_DEVICE, events.TO_HOST)
-_MOVES = (events.COPY, events.MEMSET)
 STEP_PARTS = {
     "compute_us": "kernels compute",
     "communication_us": "only communication runs",
@@ -215,14 +213,14 @@ def copy_table(source: TraceSource) -> ResultTable:
     """
     profile = profiling.profile(source)
     activities = profile.trace.activities
-    moving = np.flatnonzero(np.isin(activities.kind, _MOVES))
+    moving = np.flatnonzero(np.isin(activities.kind, events.MOVES))
     rows: list[Row] = []
     for name, members in grouped(activities.name, moving):
         time_us = float(activities.time_us[members].sum())
         moved = int(np.maximum(activities.bytes[members], 0).sum())
         direction = int(activities.copy_kind[members[0]])
         gbs = moved / time_us / 1e3 if time_us and moved else None
-        link = profile.gpu.pcie_gbs if profile.gpu and direction in _OVER_PCIE else 0.0
+        link = profile.gpu.pcie_gbs if profile.gpu and direction in events.OVER_PCIE else 0.0
         rows.append(
             {
                 "copy": profile.trace.names[name],
@@ -269,7 +267,7 @@ def step_table(source: TraceSource) -> ResultTable:
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in iterations])
     on_device = np.flatnonzero(profile.device_of == profile.device)
     starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
-    moves = np.isin(activities.kind[on_device], _MOVES)
+    moves = np.isin(activities.kind[on_device], events.MOVES)
     computes = ~moves & ~trace.name_matches(activities, events.COLLECTIVE_NAME.search)[on_device]
 
     def inside(*intervals: tuple[Ints, Ints]) -> Floats:
@@ -286,7 +284,7 @@ def step_table(source: TraceSource) -> ResultTable:
     following = np.append(on_device[np.searchsorted(starts, busy_start)], -1)
     call = linked(activities.call, following)
     has_launch = (following < 0) | (call >= 0)
-    before_copy = np.isin(linked(activities.kind, following), _MOVES)
+    before_copy = np.isin(linked(activities.kind, following), events.MOVES)
     launch_ns = np.clip(np.where(following < 0, gap_end, linked(calls.start_ns, call)), gap_start, gap_end)
     # A gap is a late launch up to the launch of the activity that ends it. Without a recorded launch, its cause is
     # unknown.
@@ -426,7 +424,7 @@ def summary(source: TraceSource) -> Row:
         "kernels": int(np.sum(kind == events.KERNEL)),
         "activity_ms": total_us / 1e3,
         "kernel_ms": float(time[kind == events.KERNEL].sum()) / 1e3,
-        "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
+        "copy_ms": float(time[np.isin(kind, events.MOVES)].sum()) / 1e3,
         "busy_ms": (span_us - idle_us) / 1e3,
         "idle_ms": idle_us / 1e3,
         "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,

@@ -46,9 +46,13 @@ LAUNCH, GRAPH_LAUNCH, COPY_CALL, MEMSET_CALL, SYNC_CALL, RECORD_CALL, WAIT_CALL,
 """Kinds of a runtime call."""
 KERNEL, COPY, MEMSET, GRAPH = range(4)
 """Kinds of a device activity. `GRAPH` is a CUDA graph that was traced as one activity."""
+MOVES = (COPY, MEMSET)
+"""Kinds of activities that copy or fill memory."""
 
 TO_DEVICE, TO_HOST, ON_DEVICE, PEER, ON_HOST, OTHER_COPY = range(6)
 """Directions of a copy; -1 for an activity that is not a copy."""
+OVER_PCIE = (TO_DEVICE, TO_HOST)
+"""Directions of copies over the link between host and device."""
 COPY_KINDS = ("host to device", "device to host", "device to device", "peer to peer", "host to host", "other")
 
 SYNC_EVENT, SYNC_STREAM_WAIT, SYNC_STREAM, SYNC_CONTEXT, SYNC_UNKNOWN = range(5)

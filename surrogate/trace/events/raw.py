@@ -156,10 +156,8 @@ class RawTrace:
     shapes: Interner[tuple[object, ...]] = field(default_factory=lambda: Interner(clean_shapes))
     types: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
     inputs: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
-    threads: Interner[tuple[str, str]] = field(
-        default_factory=lambda: Interner(lambda key: (clean_name(str(key[0])), clean_name(str(key[1]))))
-    )
-    thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
+    threads: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
+    thread_names: dict[tuple[str, ...], str] = field(default_factory=dict)
     tables: dict[str, RawTable] = field(init=False)
     devices: list[TraceGpu] = field(default_factory=list)
     rank: int | None = None

@@ -22,7 +22,7 @@ from surrogate.features.errors import InputError, require_regular
 from surrogate.features.families.transfer import Collective, CollectiveModel
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations
-from surrogate.trace.events.tables import Ints, Trace, enclosing, grouped, with_ancestors
+from surrogate.trace.events.tables import Ints, Trace, enclosing, grouped, linked, with_ancestors
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
 """Matches ranges around many operators that older profilers write as operators themselves."""
@@ -122,9 +122,7 @@ def host_work(trace: Trace) -> HostWork:
     inside_ns: dict[int, list[int]] = defaultdict(list)
     steps: list[HostStep] = []
     calls, ranges = trace.calls, trace.ranges
-    for row in range(len(calls)):
-        around = int(calls.range[row])
-        step_row = int(owner[around]) if around >= 0 else -1
+    for row, step_row in enumerate(linked(owner, calls.range).tolist()):
         action = actions.get(row)
         if step_row >= 0:
             if action is not None:
@@ -132,8 +130,9 @@ def host_work(trace: Trace) -> HostWork:
             if action is None or not action.launches:
                 inside_ns[step_row].append(int(calls.start_ns[row]))
         elif action is not None:
-            place = int(calls.thread[row]), action.start_ns, action.end_ns, -1, around, int(of_call[row])
-            steps.append(HostStep(action.name, *place, False, False, (action,), ()))
+            times = int(calls.thread[row]), action.start_ns, action.end_ns
+            place = -1, int(calls.range[row]), int(of_call[row])
+            steps.append(HostStep(action.name, *times, *place, False, False, (action,), ()))
     for row in np.flatnonzero((owner >= 0) & (owner != np.arange(len(ranges)))).tolist():
         inside_ns[int(owner[row])].append(int(ranges.start_ns[row]))
     for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():

@@ -462,8 +462,9 @@ def replay_trace(
         "times": target.times,
         "overheads": shared_overheads,
     }
+    loading = target.batch / target.trace_batch if target.batch and target.trace_batch else 1.0
     return IterationReplay(
-        trace, work, device_times, overheads_of, not target.is_changed, result_fields, loading=target.loading
+        trace, work, device_times, overheads_of, not target.is_changed, result_fields, loading=loading
     )
 
 
@@ -476,11 +477,6 @@ class _Target(NamedTuple):
     batch: int | None
     is_changed: bool
     times: str
-
-    @property
-    def loading(self) -> float:
-        """The factor on the time of loading data."""
-        return self.batch / self.trace_batch if self.batch and self.trace_batch else 1.0
 
 
 def _device_of(trace: Trace) -> int:
@@ -593,26 +589,19 @@ class IterationReplay:
         if iteration is not None and not 0 <= iteration < count:
             raise InputError(f"iteration {iteration} is not in the trace; it has {count}, from 0 on")
         chosen = list(range(count)) if iteration is None else [iteration]
+        traced, unprofiled = (self.in_sequence(traced=traced)[0] for traced in (True, False))
+        launched = {row for step in self._steps(chosen) for row in step.activities}
         return IterationTimes(
             trace=self.trace.source,
-            iterations=self.rows(chosen),
+            iterations=tuple(self._row(i, traced[i], unprofiled[i]) for i in chosen),
             operators=self.operators(chosen),
-            unknown=kernel_times.unpredicted(self.trace, self.times, self.activities(chosen)),
+            unknown=kernel_times.unpredicted(self.trace, self.times, launched),
             notes=_notes(self),
             **self.result_fields,
         )
 
     def _steps(self, chosen: Sequence[int]) -> list[HostStep]:
         return [step for position in chosen for step in self.work.by_iteration[position]]
-
-    def activities(self, chosen: Sequence[int]) -> frozenset[int]:
-        """Return the rows of the device activities that the iterations in ``chosen`` launch."""
-        return frozenset(row for step in self._steps(chosen) for row in step.activities)
-
-    def rows(self, chosen: Sequence[int]) -> tuple[IterationTime, ...]:
-        """Return the times of the iterations in ``chosen`` (positions), each after the iterations before it."""
-        traced, unprofiled = self.in_sequence(traced=True)[0], self.in_sequence(traced=False)[0]
-        return tuple(self._row(i, traced[i], unprofiled[i]) for i in chosen)
 
     def in_sequence(self, *, traced: bool) -> tuple[list[float], StreamClocks]:
         """Return the host time of every iteration, and the clocks at the end.

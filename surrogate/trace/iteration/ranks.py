@@ -351,7 +351,7 @@ def _device_use(trace: Trace) -> Row:
     if not len(activities):
         raise InputError(f"{trace.source}: has no device activity; give a trace of each rank's GPU")
     is_communication = collectives(trace)
-    is_memory = np.isin(activities.kind, (events.COPY, events.MEMSET))
+    is_memory = np.isin(activities.kind, events.MOVES)
     kind = {"compute": ~is_communication & ~is_memory, "communication": is_communication, "memory": is_memory}
     span_us = float(ends.max() - starts[0]) / 1e3
     busy_us = union_us(starts, ends)

@@ -48,7 +48,6 @@ have no penalty for such rows. Evidence: 99 products of rocBLAS's published time
 at least 0.5 GFLOP. Each takes 1.00 times the time per FLOP of its nearest aligned neighbour (median; eight in ten 0.94
 to 1.06).
 """
-_OVER_PCIE = (events.TO_DEVICE, events.TO_HOST)
 Group = tuple[tuple[NetworkProblem, ...], tuple[NetworkProblem, ...], list[int]]
 """The problems of an operator, its problems at the new batch, and the activities that it launched."""
 
@@ -277,7 +276,7 @@ def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[i
     batch_sizes = sizes_of_batch(trace, old) if old != new else ()
     updates = trace.name_matches(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
     updates = enclosing(trace.ranges, updates) >= 0
-    over_pcie = np.isin(trace.activities.copy_kind, _OVER_PCIE)
+    over_pcie = np.isin(trace.activities.copy_kind, events.OVER_PCIE)
     owners = kernels_by_owner(reader, np.flatnonzero(~over_pcie).tolist())
     # Activities without a rule, and copies between host and device, are timed one by one from their bytes.
     single = [(-1, [row]) for row in (*np.flatnonzero(over_pcie).tolist(), *owners.pop(-1, []))]
@@ -303,7 +302,7 @@ def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
     """
     activities, row = trace.activities, int(trace.activities.range[activity])
     size, kind = int(activities.bytes[activity]), int(activities.kind[activity])
-    if kind not in (events.COPY, events.MEMSET):
+    if kind not in events.MOVES:
         raise UnsupportedError("a rule for this operator" if row >= 0 else "the operator of this launch")
     if size <= 0:
         raise UnsupportedError("bytes")
@@ -314,7 +313,7 @@ def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
             raise UnsupportedError("batch dimension")
         size = size // old * new
     elements = ceil(size / 4)
-    if activities.copy_kind[activity] in _OVER_PCIE:
+    if activities.copy_kind[activity] in events.OVER_PCIE:
         return operator("memcpy", elements=elements)
     return operator("copy" if kind == events.COPY else "fill", n=elements)
 

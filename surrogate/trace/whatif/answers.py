@@ -208,7 +208,7 @@ def evaluate(
         try:
             if invalid:
                 raise InputError(invalid)
-            answers.append(_answer(graph, baseline, [what_if], setting, what_if.evidence))
+            answers.append(_answer(graph, baseline, [what_if], setting))
             applied.append(what_if)
         except InputError as error:
             has_device = np.isin(graph.kind, DEVICE_KINDS).any()
@@ -226,19 +226,17 @@ def evaluate(
             refusals[label] = reason
             return answers
     if together and len(applied) > 1:
-        answers.append(_answer(graph, baseline, applied, setting, NO_PUBLISHED_ERROR))
+        answers.append(_answer(graph, baseline, applied, setting))
     return answers
 
 
-def _answer(
-    graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: WhatIfSetting, evidence: ErrorEvidence
-) -> WhatIfAnswer:
+def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: WhatIfSetting) -> WhatIfAnswer:
     """Return the answer to all ``parts`` at once: each part changes the graph that the part before it returned."""
     changes = [Change(graph)]
     for part in parts:
         changes.append(part(changes[-1].graph, setting))
     last = changes[-1]
-    evidence = evidence if len(parts) > 1 else last.evidence or evidence
+    evidence = NO_PUBLISHED_ERROR if len(parts) > 1 else last.evidence or parts[0].evidence
     label = " + ".join(part.label for part in parts)
     notes = [note for change in changes for note in change.notes]
     if _same_tasks(graph, last.graph):
