@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -145,6 +145,15 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
             if len(content) <= max_bytes:
                 return content
     raise InputError(f"{path}: larger than {max_bytes:,} bytes, the maximum for such a file; check the path")
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """Return the first bytes of a regular file; none if it cannot be read, which its reader reports."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(count)
+    return b""
 
 
 def read_toml(module: str, name: str = "") -> dict[str, Any]:

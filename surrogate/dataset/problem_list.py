@@ -17,7 +17,6 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -28,7 +27,7 @@ import numpy as np
 from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.features.conv import EXAMPLE
 from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, RowError, nearest, read_bounded, require_regular
+from surrogate.features.errors import InputError, RowError, first_bytes, nearest, read_bounded, require_regular
 from surrogate.features.families import (
     DEFAULT_FAMILY,
     FAMILIES,
@@ -274,11 +273,7 @@ def _listed(path: Path, defaults: ListDefaults) -> Iterator[ListedProblem]:
 def _is_parquet(path: Path) -> bool:
     """Return True if the content of the file is parquet; its name does not matter."""
     require_regular(path, streams=True)
-    with suppress(OSError):  # `_text` raises it again, and states what to give
-        if path.is_file():
-            with path.open("rb") as file:
-                return file.read(4) == b"PAR1"
-    return False
+    return first_bytes(path, 4) == b"PAR1"  # `_text` reports an unreadable file
 
 
 def _text(path: Path) -> str:

@@ -18,14 +18,13 @@ summary by kernel name without launches; `seer trace kernels LOG` shows it.
 import csv
 import math
 import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, first_bytes
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
@@ -58,9 +57,7 @@ FORMAT = Format("nvprof", "nvprof logs: launches and metrics, CSV or text", read
 
 def is_summary(path: Path) -> bool:
     """Return True if the first MiB of a log has a summary by kernel name."""
-    with suppress(OSError), path.open("rb") as file:
-        return b"Time(%)" in file.read(1 << 20)
-    return False
+    return b"Time(%)" in first_bytes(path, 1 << 20)
 
 
 def read_summary(path: Path) -> list[LaunchRow]:

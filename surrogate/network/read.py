@@ -7,7 +7,7 @@ from typing import Any
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, nearest, require_regular
+from surrogate.features.errors import InputError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, with_fields
@@ -27,6 +27,8 @@ NORM_NOTE = (
     " network has batch norms, their time in training is missing, so give module:callable"
 )
 NO_LAUNCHES_NOTE = "without launches"
+NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a]")
+"""Bytes that no text contains."""
 MODULE_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -143,7 +145,7 @@ def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
         from surrogate.network.torch_module import read_module
 
         return read_module(source, options)
-    if kind not in TABLE_SUFFIXES and path.is_file() and _is_binary(path):
+    if kind not in TABLE_SUFFIXES and NO_TEXT.search(first_bytes(path, 4096)):
         raise InputError(f"{source}: a binary file of unknown type; give it the ending .onnx, .pt2 or .parquet")
     if kind in TABLE_SUFFIXES or path.is_file():
         return read_problem_table(path, options)
@@ -215,12 +217,3 @@ def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool
     if options.training and not problem.is_gradient:
         gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
     return Layer(name, problem.kind, problem, gradients, weights)
-
-
-def _is_binary(path: Path) -> bool:
-    """Return whether the file begins with bytes that no text contains."""
-    try:
-        with path.open("rb") as file:
-            return re.search(rb"[\x00-\x08\x0e-\x1a]", file.read(4096)) is not None
-    except OSError:
-        return False  # the reader reports the reason
