@@ -41,9 +41,9 @@ def _records(runs: Sequence["Log"]) -> Records:
     """
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in log.KINDS}
     for path, header, records in runs:
-        device = dict(zip(DEVICE_COLUMNS, _device(header), strict=True))
+        device = {name: getattr(header.device, name) for name in DEVICE_COLUMNS}
         # Copies of a run's log, complete or cut, count as the same run.
-        run = f"{header.created_s} {header.plan_digest} {header.shard} {_device(header)}"
+        run = f"{header.created_s} {header.plan_digest} {header.shard} {tuple(device.values())}"
         with log.damage_as_input_error(path):
             for record in records:
                 kind, visit = record["kind"], record["problem"]
@@ -119,10 +119,6 @@ def _kind(header: Header, records: Sequence[LogRecord]) -> str:
 
 Log = tuple[Path, Header, Sequence[LogRecord]]
 """A log's path, header and records."""
-
-
-def _device(header: Header) -> tuple[str, str, str]:
-    return header.device.gpu, header.device.library, header.device.library_version
 
 
 def _table(frame: pd.DataFrame, table: str) -> pd.DataFrame:

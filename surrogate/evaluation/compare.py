@@ -298,10 +298,8 @@ def _family_results(family_runs: FamilyRuns, data: Dataset, by: str, models: Seq
         evaluated = EvaluationSet.of(family_runs.rows.take(positions), _noise(data))
         picks = _picks(evaluated, family_runs, positions)
         references |= scorecard.reference_models(evaluated, picks)
-        reasons = {
-            evaluated.heuristic: f"{data.name} names no heuristic_algorithm for these problems",
-            **family_runs.reasons,
-        }
+        no_picks = f"{data.name} names no heuristic_algorithm for these problems"
+        reasons = {evaluated.heuristic: no_picks, **family_runs.reasons}
         rows = scorecard.choice_rows(evaluated, picks, reasons, references)
         choices = choice_table(evaluated, picks)
     time_rows = [where | row for row in _time_rows(family_runs, tested, references)]
@@ -417,11 +415,8 @@ def _time_rows(family_runs: FamilyRuns, tested: np.ndarray, references: Mapping[
     measured = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
     rows = main.take(measured)
     best = pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy()
-    reasons = {
-        name: family_runs.reasons.get(name, "it ranks algorithms and predicts no time")
-        for name in family_runs.predicted
-        if name in family_runs.reasons or not model_class(name).predicts_time
-    }
+    rankers = [name for name in family_runs.predicted if not model_class(name).predicts_time]
+    reasons = dict.fromkeys(rankers, "it ranks algorithms and predicts no time") | family_runs.reasons
     times = {
         name: [] if name in reasons else [run[measured] for run in runs] for name, runs in family_runs.predicted.items()
     }
