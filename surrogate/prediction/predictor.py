@@ -299,9 +299,11 @@ class Predictor:
 
     def _predict_one(self, problem: AnyProblem, algorithm: str | None, request: LibraryRequest) -> Prediction:
         ranker = self._resolver.ranker(self._question(problem, request, () if algorithm is None else (algorithm,)))
-        if algorithm is not None:
-            return _algorithm_prediction(ranker, problem, algorithm)
-        return _fastest_prediction(ranker, self._select([problem], Limits(), request)[0])
+        if algorithm is None:
+            return _fastest_prediction(ranker, self._select([problem], Limits(), request)[0])
+        estimate, refusal = ranker.estimate(problem, ranker.positions_of([algorithm])[algorithm])
+        reason = ranker.reason(problem, estimate)
+        return _prediction(ranker, problem, estimate, reason=reason, refusal=refusal)
 
 
 def _is_list(problems: object) -> TypeGuard[Problems]:
@@ -318,9 +320,6 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
     """Return the selection of a ranking within the limits."""
     estimates, refused = split_by_limits(problem, ranking.estimates, limits)
     pick = (estimates or ranking.estimates or [None])[0]
-    reason = None
-    if pick is None or not pick.in_domain:
-        reason = ranker.reason(problem, pick.candidate if pick else ranker.candidates[0], pick)
     return Selection(
         problem=problem,
         gpu=ranker.setting.gpu,
@@ -328,7 +327,7 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
         library_version=", ".join(version for _, version in ranker.setting.versions),
         estimates=estimates,
         excluded=ranking.excluded + refused,
-        reason=reason,
+        reason=ranker.reason(problem, pick),
         independent_share=ranker.widths.independent_share,
         top=limits.top,
         source=ranker.source_name,
@@ -364,13 +363,6 @@ def _fastest_prediction(ranker: Ranker, selection: Selection) -> Prediction:
         setting = " ".join(filter(None, ranker.setting.values))
         raise InputError(f"no algorithm runs {problem} {setting}: {several if len(reasons) > 1 else ''.join(reasons)}")
     return _prediction(ranker, problem, selection.estimates[0], reason=selection.reason, refusal=None)
-
-
-def _algorithm_prediction(ranker: Ranker, problem: AnyProblem, algorithm: str) -> Prediction:
-    """Return the prediction of the fastest candidate of a name. Raises `InputError` if no candidate has the name."""
-    estimate, refusal = ranker.estimate(problem, ranker.positions_of([algorithm])[algorithm])
-    reason = None if estimate.in_domain else ranker.reason(problem, estimate.candidate, estimate)
-    return _prediction(ranker, problem, estimate, reason=reason, refusal=refusal)
 
 
 def _prediction(

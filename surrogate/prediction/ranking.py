@@ -323,8 +323,11 @@ class Ranker:
             raise InputError(f"algorithm {unknown[0]!r} is not one of {where}; {one_of}")
         return {name: np.array([*found.values()], dtype=np.int64) for name, found in positions.items()}
 
-    def reason(self, problem: AnyProblem, candidate: LibraryCandidate, estimate: Estimate | None = None) -> str | None:
-        """Return why the question or the ``estimate`` is outside the training data; None if it is inside."""
+    def reason(self, problem: AnyProblem, estimate: Estimate | None) -> str | None:
+        """Return why the ``estimate`` (None: the question) is outside the training data; None if it is inside."""
+        if estimate is not None and estimate.in_domain:
+            return None
+        candidate = estimate.candidate if estimate else self.candidates[0]
         position = next(i for i, each in enumerate(self.candidates) if each is candidate)
         if reason := self.evidence.outside[position]:
             return reason
