@@ -208,6 +208,12 @@ def identify(kernel_name: str) -> KernelName | None:
     return None
 
 
+def kernel_family(kernel_name: str) -> str:
+    """Return the family in a kernel's name, or "" if the kernel belongs to no convolution or GEMM."""
+    kernel = identify(kernel_name)
+    return kernel.family if kernel else ""
+
+
 @lru_cache(maxsize=4096)
 def uses_tensor_cores(kernel_name: str) -> bool:
     """Return True if the kernel's name implies tensor cores. With fp32 data they compute in TF32 (from Ampere on)."""

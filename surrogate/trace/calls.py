@@ -65,13 +65,9 @@ class CallReader:
         self._results = _result_shapes(trace)
         self._read: dict[Hashable, object] = {}
 
-    def owner(self, row: int) -> int:
-        """Return the innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
-        return int(self.owners[row]) if row >= 0 else -1
-
     def flops_bytes_dtype(self, row: int) -> tuple[float, float, str] | None:
-        """Return FLOPs, bytes and arithmetic dtype of a row's `owner`; None if they cannot be derived."""
-        row = self.owner(row)
+        """Return FLOPs, bytes and arithmetic dtype of the owner of ``row``; None if they cannot be derived."""
+        row = int(self.owners[row]) if row >= 0 else -1
         answer = self._cached(row, _flops_bytes_dtype) if row >= 0 else None
         return None if isinstance(answer, UnsupportedError) else answer
 

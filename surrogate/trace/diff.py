@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import InputError, check_choice
-from surrogate.features.kernels import identify
+from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
 from surrogate.trace.calls import is_shape
 from surrogate.trace.events.parts import iterations as find_iterations
@@ -243,8 +243,7 @@ def _shapes(trace: Trace, row: int) -> str:
 
 def _family(kernel: str) -> str:
     """Return the kernel's family if its name determines one, else the name without arguments."""
-    kind = identify(kernel)
-    return kind.family if kind else re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
+    return kernel_family(kernel) or re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
 
 
 def _totals(side: _Side) -> dict[str, float]:

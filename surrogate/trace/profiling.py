@@ -9,7 +9,7 @@ import pandas as pd
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.kernels import identify
+from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events.parts import Layers, find_layers, steady_run, trim
@@ -17,7 +17,7 @@ from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 
 NO_DEVICE = "holds no work of a device; record it with ProfilerActivity.CUDA among torch.profiler's activities"
-_PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
+PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
 """Families of kernels that prepare an operator's work and do no part of it."""
 
 
@@ -198,7 +198,7 @@ def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
     reader = CallReader(trace)
     flops, dram_bytes = np.full(len(activities), np.nan), np.full(len(activities), np.nan)
     dtype = np.full(len(activities), "", object)
-    prepares = trace.name_matches(activities, _prepares)
+    prepares = trace.name_matches(activities, lambda name: kernel_family(name) in PREPARING)
     kernels = np.flatnonzero((activities.kind == events.KERNEL) & (activities.range >= 0) & ~prepares)
     time_us = np.maximum(activities.time_us, 1e-3)
     for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
@@ -208,8 +208,3 @@ def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
             flops[rows], dram_bytes[rows] = work[0] * share, work[1] * share
             dtype[rows] = work[2]
     return flops, dram_bytes, tuple(dtype)
-
-
-def _prepares(name: str) -> bool:
-    kernel = identify(name)
-    return kernel is not None and kernel.family in _PREPARING

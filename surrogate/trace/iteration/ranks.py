@@ -177,9 +177,9 @@ def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
     """Return the collectives in ``rows``, None if the trace does not record the message."""
     reader = CallReader(trace)
     messages: list[Collective | None] = []
-    for row in rows:
+    for owner in linked(reader.owners, trace.activities.range[rows]).tolist():
         try:
-            problems = reader.problems(reader.owner(int(trace.activities.range[row])))
+            problems = reader.problems(owner)
         except UnsupportedError:
             problems = ()
         messages.append(next((problem for problem in problems if isinstance(problem, Collective)), None))

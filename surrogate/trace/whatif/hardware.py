@@ -12,7 +12,7 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, family_of
 from surrogate.features.gpu import Gpu
-from surrogate.features.kernels import identify, identify_call, uses_tensor_cores
+from surrogate.features.kernels import identify_call, kernel_family, uses_tensor_cores
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import FALLBACK_SOURCES
@@ -21,6 +21,7 @@ from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events.tables import Floats, Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
+from surrogate.trace.profiling import PREPARING
 from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
 from surrogate.trace.whatif.setting import (
     NO_PUBLISHED_ERROR,
@@ -47,7 +48,7 @@ _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
 _OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
 _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 """dtypes in kernel names. The first pattern decides, because many half-precision kernels accumulate in ``float``."""
-_AUXILIARY = {"offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col"}
+_AUXILIARY = {*PREPARING, "winograd_transform", "im2col"}
 _SHORT = (Op("aten::relu", "relu_kernel", 2),) * 5
 """A step of 52 µs in which the device waits for the host."""
 _ASSUMED_SPEEDUP = ErrorEvidence("the speedup is an assumption of the user, so no interval")
@@ -98,8 +99,7 @@ def _fp32_kernels(graph: Graph, setting: WhatIfSetting) -> Mask:
 
 def matrix_kernels(graph: Graph) -> Mask:
     """Return the kernels of matrix products and convolutions, without their layout, offset and transform kernels."""
-    kernels = [identify(name) for name in graph.names]
-    auxiliary = np.array([kernel is not None and kernel.family in _AUXILIARY for kernel in kernels])
+    auxiliary = np.array([kernel_family(name) in _AUXILIARY for name in graph.names])
     return select(graph, kind="kernel", name=_MATRIX_NAME) & ~auxiliary[graph.name]
 
 
