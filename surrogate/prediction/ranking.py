@@ -319,7 +319,7 @@ class Ranker:
         if unknown := [name for name, found in positions.items() if not found]:
             candidate_names = [candidate.name for candidate in self.candidates]
             where = " ".join(filter(None, (self.setting.versions[0][0], *self.setting.values[:1])))
-            one_of = f"give one of: {', '.join(candidate_names)}{nearest(uncandidate_names[0], candidate_names)}"
+            one_of = f"give one of: {', '.join(candidate_names)}{nearest(unknown[0], candidate_names)}"
             raise InputError(f"algorithm {unknown[0]!r} is not one of {where}; {one_of}")
         return {name: np.array([*found.values()], dtype=np.int64) for name, found in positions.items()}
 
