@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
-from surrogate.network.operators import tf32_part, with_default_math
+from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime
 from surrogate.network.training import gradient_exchange
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
@@ -221,7 +220,7 @@ class Predictors:
         """Yield a note on the link over which the GPUs exchange gradients."""
         gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
         if gpus > 1:
-            message = AllReduce(elements=2**22, ranks=gpus, dtype="fp32")
+            message = all_reduce(2**22, gpus, "fp32")
             source = self.default_math_answers([message])[message].source
             evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
             link = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"

@@ -17,10 +17,10 @@ from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder
+from surrogate.network.operators import all_reduce
 
 if TYPE_CHECKING:
     from surrogate.network.predict import ProblemTime
@@ -29,7 +29,7 @@ LOSS_NOTE = (
     "the iteration ends with {optimizer} (fused: one pass over all weights) and computes the gradient of {loss}; a loss"
     " outside it, and clipping and scaling of gradients are not included; times of training steps were not evaluated"
 )
-Predict = Callable[[Sequence[AllReduce]], "Mapping[AllReduce, ProblemTime]"]
+Predict = Callable[[Sequence[Operator]], "Mapping[Operator, ProblemTime]"]
 """A function of problems that returns the time of each."""
 BUCKET_BYTES = 25 * 2**20
 """Bytes of gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
@@ -159,7 +159,7 @@ def gradient_exchange(network: Network, times_us: Sequence[float], predict: Pred
             if layer.parameters and not layer.problem.UPDATES_WEIGHTS
         ][::-1]
     filled_buckets = list(gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]))
-    sums = [AllReduce(elements=elements, ranks=network.gpus, dtype=dtype) for _, elements in filled_buckets]
+    sums = [all_reduce(elements, network.gpus, dtype) for _, elements in filled_buckets]
     ready_us = [ready for ready, _ in filled_buckets]
     answers = predict(sums)
     messages_us = [[getattr(answers[each], end) for each in sums] for end in ("time_us", "lower_us", "upper_us")]
