@@ -104,7 +104,7 @@ READERS = (
     sample("import triton", importer_of("triton", gpu="h100"), "triton.autotune.json"),
     sample("import inductor", importer_of("inductor", gpu="h100"), "inductor.json"),
     Reader("import aiconfigurator", wheel, importer_of("aiconfigurator", family="gemm")),
-    sample("settings", reader_of("surrogate.evaluation.study", "read_settings"), "settings.json"),
+    sample("settings", reader_of("surrogate.evaluation.hyperparameter_study", "read_settings"), "settings.json"),
     sample("overheads", reader_of("surrogate.trace.iteration.overheads", "load_overheads"), "overheads.json"),
     sample("trace", read_profile, "kineto.json"),
     Reader(

@@ -190,7 +190,7 @@ class Attention(AttentionOperator):
 @register_operator("mla:b1h2q1k4", flops=2 * 2 * 4 * (576 + 512), dram_bytes=2 * (2 * (576 + 512) + 4 * 576), blocks=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mla(AttentionOperator):
-    """Multi-head latent attention of ``heads`` heads, those on one GPU (the model's heads / its tensor parallelism).
+    """Multi-head latent attention of one GPU's ``heads`` heads (the model's heads / its tensor parallelism).
 
     Generation has the absorbed form: queries of 576 values, and a latent cache of 576 values that all heads share. The
     first 512 of them are the values. Context has the expanded form: keys of 192 and values of 128 per head, expanded

@@ -179,7 +179,7 @@ class DescribedFamily(Family[DescribedProblem]):
         return problem.values
 
     def allowed(self, problem: DescribedProblem, parameters: np.ndarray) -> np.ndarray:
-        """Return (configurations,) True where the conditions allow ``parameters`` (configurations, parameters)."""
+        """Return a mask (configurations,) of the rows of ``parameters`` that the conditions allow."""
         values = {**problem.sizes, **dict(zip(self.parameter_names, parameters.T, strict=True))}
         keep = np.full(len(parameters), True)
         for condition in self.description.conditions or ():
@@ -210,7 +210,7 @@ class DescribedFamily(Family[DescribedProblem]):
         return {name: rates[name] for name in self._problem_formulas if name in rates}
 
     def refusals(self, problem: DescribedProblem, parameters: np.ndarray, gpu: Gpu) -> dict[str, np.ndarray]:
-        """Return reason → (configurations,) True where a configuration cannot run.
+        """Return reason → mask (configurations,) of the configurations that cannot run.
 
         A reason is a condition, or on NVIDIA's GPUs a launch above the limits of a block by the formulas.
         ``parameters`` are as in `allowed`.

@@ -41,12 +41,12 @@ class ExpertLoad(NamedTuple):
 @lru_cache(maxsize=65_536)
 def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> ExpertLoad:
     """Return `Moe.load` under a power law: the mean of random draws."""
-    # Draw loads with the density x^−exponent between low and high: invert the distribution at uniform draws.
+    # Draw loads with the density x^−exponent between 1 and e^log_range: invert the distribution at uniform draws.
     pairs = tokens * topk
     a = 1.0 - exponent
-    low, high = (1.0, max(0.8 * tokens, 1.01)) if pairs > experts else (0.01, 2.0)
+    log_range = np.log(max(0.8 * tokens, 1.01) if pairs > experts else 2.0 / 0.01)
     uniform = np.random.default_rng(0).random((DRAWS, experts))
-    share = (low**a + uniform * (high**a - low**a)) ** (1.0 / a)
+    share = np.exp(np.log1p(uniform * np.expm1(a * log_range)) / a if a else uniform * log_range)
     loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
     # Correct the sum after rounding: add 1 to each of the largest loads, or subtract the surplus from the largest load.
     order = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
@@ -162,7 +162,7 @@ class Moe(Operator):
     def _expected_load(self) -> ExpertLoad:
         pairs = 1.0 * self.tokens * self.topk
         share = 1.0 / self.expert_parallel
-        if not self.exponent:
+        if self.routing == BALANCED:
             routed = maximum(pairs * share, 1.0)
             used = maximum(minimum(pairs, self.experts) * share, 1.0)
             return ExpertLoad(routed, used, routed / used, used * ceil_div(routed / used, TILE))

@@ -19,8 +19,8 @@ from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limit_threads
 from surrogate.evaluation.coverage import held_out_card, held_out_gpu_coverage
+from surrogate.evaluation.hyperparameters import search
 from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores
-from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.features.families import DescribedFamily, Family
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel, model_class, model_frame

@@ -130,7 +130,7 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
 
 def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str | None, dict[str, object]]:
     """Return the model to train (None for the default of the data) and its settings."""
-    from surrogate.evaluation.study import read_settings
+    from surrogate.evaluation.hyperparameter_study import read_settings
 
     if params_file is None:
         return model, {}

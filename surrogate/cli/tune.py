@@ -18,7 +18,7 @@ from surrogate.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from surrogate.evaluation.study import TuningOutcome
+    from surrogate.evaluation.hyperparameter_study import TuningOutcome
 
 
 @click.command()
@@ -56,7 +56,7 @@ def command(
       seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
     from surrogate.cli.datasets import load_datasets, progress_bar
-    from surrogate.evaluation.study import TuneOptions, tune, without_password, write_settings
+    from surrogate.evaluation.hyperparameter_study import TuneOptions, tune, without_password, write_settings
     from surrogate.models import model_class
 
     dataset = load_datasets(data, *rows)

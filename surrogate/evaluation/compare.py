@@ -28,10 +28,10 @@ from surrogate.dataset.threads import workers_for
 from surrogate.evaluation import scorecard
 from surrogate.evaluation.coverage import coverage_rows
 from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits
+from surrogate.evaluation.hyperparameters import TUNE_TRIALS
 from surrogate.evaluation.importance import mean_importance
 from surrogate.evaluation.judge import EvaluatedPicks
 from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES_MODEL, EvaluationSet, Record, json_value
-from surrogate.evaluation.tune import TUNE_TRIALS
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, TimeModel, model_class, model_frame

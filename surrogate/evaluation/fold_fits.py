@@ -17,9 +17,9 @@ from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
 from surrogate.dataset.threads import in_parallel
+from surrogate.evaluation.hyperparameters import tuned
 from surrogate.evaluation.importance import column_importance
 from surrogate.evaluation.scorecard import TREES_MODEL, json_value
-from surrogate.evaluation.tune import tuned
 from surrogate.features.errors import InputError, one_line_errors
 from surrogate.models import Support, TimeModel, model_class
 from surrogate.models.base import term_columns
@@ -147,7 +147,7 @@ class _SeedFold(NamedTuple):
     test: np.ndarray
 
 
-_Answers = tuple[np.ndarray, np.ndarray, dict[str, HoldoutPrediction | str]]
+_FoldTimes = tuple[np.ndarray, np.ndarray, dict[str, HoldoutPrediction | str]]
 """Results on a fold's held-out rows: supported rows, distances, and each model's predictions or failure."""
 
 
@@ -155,7 +155,7 @@ _Answers = tuple[np.ndarray, np.ndarray, dict[str, HoldoutPrediction | str]]
 class FoldFits:
     """Fits all ``models`` on the folds of a family, ``workers`` folds at a time.
 
-    ``tune`` and ``device`` are parameters of `surrogate.evaluation.tune.tuned`.
+    ``tune`` and ``device`` are parameters of `surrogate.evaluation.hyperparameters.tuned`.
     """
 
     models: Sequence[type[TimeModel]]
@@ -195,7 +195,7 @@ class FoldFits:
         if len(runs.reasons) == len(self.models):
             raise InputError("; ".join(f"{name}: {reason}" for name, reason in runs.reasons.items()))
 
-    def _fit_fold(self, rows: Rows, folder: Path | None, seed_fold: _SeedFold, stopped: threading.Event) -> _Answers:
+    def _fit_fold(self, rows: Rows, folder: Path | None, seed_fold: _SeedFold, stopped: threading.Event) -> _FoldTimes:
         """Fit every model on a fold's training rows and predict the held-out rows."""
         seed, number, fold, test = seed_fold
         train, holdout = rows.take(fold.train), rows.take(test)

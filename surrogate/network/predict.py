@@ -70,7 +70,7 @@ class ProblemTime(NamedTuple):
 
 AnyOperator = TypeVar("AnyOperator", bound=Operator)
 Selections = dict[NetworkProblem, Selection]
-Answers = dict[NetworkProblem, ProblemTime]
+ProblemTimes = dict[NetworkProblem, ProblemTime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Predictors:
             return {}
         return dict(zip(with_algorithms, self.algorithm_predictor.select_many(with_algorithms, **limits), strict=True))
 
-    def answers(self, problems: Iterable[NetworkProblem], selections: Selections) -> Answers:
+    def answers(self, problems: Iterable[NetworkProblem], selections: Selections) -> ProblemTimes:
         """Return each problem's time: the best algorithm of its selection, or its own kernel's time.
 
         Problems that no candidate can run are left out.
@@ -202,7 +202,7 @@ class Predictors:
             exchange=gradient_exchange(network, kernels_us, self.default_math_answers) if network.gpus > 1 else None,
         )
 
-    def _notes(self, selections: Selections, answers: Answers) -> Iterator[str]:
+    def _notes(self, selections: Selections, answers: ProblemTimes) -> Iterator[str]:
         """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""
         if floors := [problem for problem, answer in answers.items() if answer.source == FLOOR]:
             yield f"{floor_note(floors)}; `seer serving` takes other frameworks' kernels instead"
@@ -227,7 +227,7 @@ class Predictors:
             yield f"gradients cross {link}, {gbs:g} GB/s in each direction; their times come from {evidence}"
 
     def _missing_units(
-        self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem], answers: Answers
+        self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem], answers: ProblemTimes
     ) -> dict[NetworkProblem, str]:
         """Return, for each unmeasured product, which units for its element type the GPU lacks.
 

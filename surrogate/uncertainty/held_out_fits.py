@@ -51,17 +51,17 @@ class Fit(NamedTuple):
     holdout: np.ndarray
 
 
-Answers = tuple[np.ndarray, np.ndarray] | None
+FitTimes = tuple[np.ndarray, np.ndarray] | None
 """Times in µs of the held-out rows and their distances to the training rows. None if the fit had no training rows."""
 
 
-def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = None) -> list[Answers]:
+def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = None) -> list[FitTimes]:
     """Run the fits in parallel, and return the answers of each. A fit without held-out rows leaves its model fitted.
 
     The number of concurrent fits depends on CPUs and memory. ``keep`` is a folder of finished fits (`holdout_times`).
     """
 
-    def run(fit: Fit, stopped: object) -> Answers:
+    def run(fit: Fit, stopped: object) -> FitTimes:
         on_progress = begin(fit.name, len(fit.train))
         train_rows = rows.take(fit.train)
         if not len(fit.holdout):
@@ -76,7 +76,7 @@ def run_fits(rows: Rows, fits: Sequence[Fit], begin: Begin, keep: Path | None = 
     return in_parallel(run, fits, workers_for(min(len(fits), max(1, MAX_CONCURRENT_ROWS // largest))))
 
 
-def combined_answers(rows: Rows, splits: Sequence[Split], answers: Sequence[Answers]) -> tuple[np.ndarray, np.ndarray]:
+def combined_answers(rows: Rows, splits: Sequence[Split], answers: Sequence[FitTimes]) -> tuple[np.ndarray, np.ndarray]:
     """Return times and distances (rows,) of all splits.
 
     Rows in no split, and rows of a fit without training rows, get NaN.

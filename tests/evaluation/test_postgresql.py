@@ -16,7 +16,7 @@ import sqlalchemy
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import write_dataset
-from surrogate.evaluation.study import opened
+from surrogate.evaluation.hyperparameter_study import opened
 from surrogate.models.linear import LinearTerms
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: the extra postgresql")
@@ -66,7 +66,7 @@ def test_repeated_command_continues_the_study(seer, table, storage, tmp_path, mo
             trial = optuna.load_study(study_name=first.json["study"], storage=storage_).ask()
         LinearTerms.space(trial)
         storage_.record_heartbeat(trial._trial_id)
-    monkeypatch.setattr("surrogate.evaluation.study.GRACE_S", 1)
+    monkeypatch.setattr("surrogate.evaluation.hyperparameter_study.GRACE_S", 1)
     time.sleep(1.5)
     second = seer(*words, "--trials", 5).succeeded()
     assert second.json["study"] == first.json["study"]

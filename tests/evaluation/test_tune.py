@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
-from surrogate.evaluation import tune as tuning
-from surrogate.evaluation.study import TuneOptions, TuningOutcome, open_storage, tune
+from surrogate.evaluation import hyperparameters as tuning
+from surrogate.evaluation.hyperparameter_study import TuneOptions, TuningOutcome, open_storage, tune
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
@@ -33,7 +33,7 @@ from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
 MODEL = "linear-terms"
-STORED = tuning.stored_settings(LinearTerms)
+STORED = tuning.default_hyperparameters(LinearTerms)
 
 
 class PrefersOneAlgorithm(TimeModel):
@@ -279,7 +279,7 @@ def test_trial_of_a_dead_worker_is_repeated_with_its_settings(data, tmp_path, mo
     options: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/study.db", "study": "s"}
     tuned(data, trials=1, **options)
     lost = lost_trial(options["storage"])
-    monkeypatch.setattr("surrogate.evaluation.study.GRACE_S", 1)
+    monkeypatch.setattr("surrogate.evaluation.hyperparameter_study.GRACE_S", 1)
     time.sleep(2.5)  # SQLite's clock counts whole seconds
     assert sum(tuned(data, trials=3, **options).trials.values()) == 3
     trials = optuna.load_study(study_name="s", storage=open_storage(options["storage"])).get_trials()

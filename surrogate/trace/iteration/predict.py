@@ -414,7 +414,7 @@ def replay_trace(
     gpu : str, optional
         The target GPU; by default the GPU of the trace. The host stays the recorded one.
     batch : int, optional
-        The target batch size; by default that of the trace.
+        The target batch size; by default the trace's batch size.
     overheads : Overheads, optional
         Host overheads and collective models; by default measured in the trace itself.
     leave_one_out : bool
@@ -568,7 +568,7 @@ def _notes(replay: "IterationReplay") -> tuple[str, ...]:
 class IterationReplay:
     """The iterations of a trace on both clocks.
 
-    ``comparable`` is True if the predicted iterations are those that were measured. ``result_fields`` are fields of
+    ``comparable`` is True if the predicted iterations equal the measured ones. ``result_fields`` are fields of
     the result; ``loading`` is the target batch divided by the recorded one. If the trace is one of several ranks,
     ``last_arrival_us`` are the times at which the last rank reaches each collective, with the profiler's cost (True)
     and without it (False).

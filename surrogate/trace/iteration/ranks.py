@@ -116,11 +116,12 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     )
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
     ranks = [index if replay.trace.rank is None else replay.trace.rank for index, replay in enumerate(replays)]
-    times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
+    waited_us = (traced_us - shortest_us).sum(axis=1)
+    rows_of_ranks = zip(ranks, results, starts.tolist(), waited_us, waits.sum(axis=1), strict=True)
     names = distinct_names([result.trace for result in results])
     table = tuple(
-        _rank(*rank_times) | {"trace": name, "slowest": rank_times[0] == ranks[last]}
-        for name, rank_times in zip(names, times, strict=True)
+        _rank(*row) | {"trace": name, "slowest": row[0] == ranks[last]}
+        for name, row in zip(names, rows_of_ranks, strict=True)
     )
     collective_table = tuple(
         {"index": index, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
@@ -133,12 +134,14 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     return RanksTime(*tables, results, overheads)
 
 
-def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, after_us: float) -> Row:
+def _rank(rank: int, result: IterationTimes, start_us: float, measured_wait_us: float, waiting_us: float) -> Row:
     """Return a rank's row from its iterations and its recorded and predicted waits."""
     count = len(result)
     names = ("measured_us", "predicted_us", "measured_device_us", "device_us")
-    measured, predicted, device, after = (float(sum(getattr(step, name) for step in result)) / count for name in names)
-    after += after_us / count
+    measured, predicted, measured_device, device = (
+        float(sum(getattr(step, name) for step in result)) / count for name in names
+    )
+    device += waiting_us / count
     comparable = result.iterations[0].error_pct is not None
     return {
         "rank": rank,
@@ -147,11 +150,11 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
         "measured_us": measured,
         "predicted_us": predicted,
         "error_pct": 100 * (predicted / measured - 1) if comparable else None,
-        "measured_waiting_us": float(before_us / count),
-        "waiting_us": float(after_us / count),
-        "measured_device_us": device,
-        "device_us": after,
-        "device_error_pct": 100 * (after / device - 1) if comparable else None,
+        "measured_waiting_us": float(measured_wait_us / count),
+        "waiting_us": float(waiting_us / count),
+        "measured_device_us": measured_device,
+        "device_us": device,
+        "device_error_pct": 100 * (device / measured_device - 1) if comparable else None,
         "coverage": result.coverage,
     }
 

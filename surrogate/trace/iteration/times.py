@@ -1,7 +1,6 @@
 """Return times of a trace's device activities: measured, predicted, or transferred to another GPU.
 
-Predictions come from the sizes of the operators that launched the activities. This is the only file of
-`surrogate.trace.iteration` that uses the predictors.
+Predictions come from the sizes of the operators that launched the activities.
 """
 
 import re
@@ -9,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, hypot, inf, log, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,9 +166,9 @@ def predicted_times(
             aligned = [own_answers[problem] for problem in problems[0]] if unaligned[rows].any() else []
             aligned_us = sum(answer.time_us if isinstance(answer, PredictedTime) else measured_us for answer in aligned)
             own_us = min(measured_us, aligned_us or measured_us)
-            parts.append(
-                _transferred(own_us, kernels, (trace_gpu, predictors.gpu), problems, (own_answers, target_answers))
-            )
+            own = _OperatorOnGpu.of(trace_gpu, problems[0], own_answers)
+            target = _OperatorOnGpu.of(predictors.gpu, problems[1], target_answers)
+            parts.append(_transferred(own_us, kernels, own, target))
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
         elif ROOFLINE in sources and not isinstance(minimum, str):
             predicted_us = max(predicted_us, len(rows) * minimum.time_us)
@@ -191,16 +190,65 @@ def _scaled_by_name(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tu
     return PredictedTime(float(time_us[lacking].sum()), RATES, half_width, "unknown")
 
 
-def _transferred(
-    measured_us: float,
-    kernels: int,
-    gpus: tuple[Gpu, Gpu],
-    problems: tuple[Sequence[NetworkProblem], Sequence[NetworkProblem]],
-    answers: tuple["dict[NetworkProblem, PredictedTime | str]", "dict[NetworkProblem, PredictedTime | str]"],
-) -> PredictedTime:
-    """Return an operator's time on the target GPU, transferred from its time on the GPU of the trace.
+@dataclass(frozen=True, slots=True)
+class _OperatorOnGpu:
+    """An operator on one GPU: its problems as PyTorch runs them there, and the predictions of those that have one."""
 
-    Every pair has the GPU of the trace first. ``problems`` are the operator's, as PyTorch runs them on each GPU.
+    gpu: Gpu
+    problems: Sequence[NetworkProblem]
+    predictions: Sequence[PredictedTime]
+
+    @classmethod
+    def of(
+        cls, gpu: Gpu, problems: Sequence[NetworkProblem], answers: "dict[NetworkProblem, PredictedTime | str]"
+    ) -> Self:
+        """Return the operator with the predictions among ``answers``; a text is a missing fact."""
+        found = [answers[problem] for problem in problems]
+        return cls(gpu, problems, [answer for answer in found if not isinstance(answer, str)])
+
+    @property
+    def is_predicted(self) -> bool:
+        """Return True if every problem has a prediction."""
+        return len(self.predictions) == len(self.problems)
+
+    @property
+    def is_measured(self) -> bool:
+        """Return True if every prediction comes from measurements on this GPU."""
+        return self.is_predicted and all(each.source in (MODEL, MEASURED) for each in self.predictions)
+
+    @property
+    def predicted_us(self) -> float:
+        """Return the sum of the predictions."""
+        return sum(each.time_us for each in self.predictions)
+
+    @property
+    def half_width(self) -> float:
+        """Return the largest half width of the predictions, in log time."""
+        return max((each.half_width for each in self.predictions), default=inf)
+
+    @property
+    def is_sure(self) -> bool:
+        """Return True if the prediction interval is at most `SURE_FACTOR` wide."""
+        return self.half_width <= log(SURE_FACTOR)
+
+    @property
+    def uses_matrix_units(self) -> bool:
+        """Return True if the operator runs on matrix units."""
+        return getattr(self.problems[0], "uses_tensor_cores", False)
+
+    def shortest_us(self, kernels: int) -> float:
+        """Return the shortest time of as many kernels."""
+        return kernels * SHORTEST_US.get(self.gpu.vendor, SHORTEST_US["amd"])
+
+    def at_rates_us(self, limited: bool) -> float:
+        """Return the time at the rates of long kernels; ``limited``: the board's power limit counts."""
+        gpu = self.gpu if limited else replace(self.gpu, tensor_pj_per_flop=0.0)
+        return sum(_at_rates_us(problem, gpu) for problem in self.problems)
+
+
+def _transferred(measured_us: float, kernels: int, own: _OperatorOnGpu, target: _OperatorOnGpu) -> PredictedTime:
+    """Return an operator's time on the target GPU, transferred from its time on ``own``, the GPU of the trace.
+
     The rules, in order:
 
     1. If both GPUs were measured and both predictions are within `SURE_FACTOR`, the measured time is multiplied by the
@@ -218,42 +266,31 @@ def _transferred(
     `SURE_FACTOR`, the ratio of the predictions replaces the ratio of the rates. Rates alone predict a ratio above 4
     between ResNet-50's training on a V100 and on an A100; the published ratio is 2.56.
     """
-    by_gpu = [[answer[problem] for problem in side] for answer, side in zip(answers, problems, strict=True)]
-    predictions = [[answer for answer in side if not isinstance(answer, str)] for side in by_gpu]
-    kind = problems[1][0].kind
-    half_widths = [max((answer.half_width for answer in side), default=inf) for side in predictions]
-    is_sure = [half_width <= log(SURE_FACTOR) for half_width in half_widths]
-    own_measured, target_measured = (
-        len(side) == len(problems[0]) and all(each.source in (MODEL, MEASURED) for each in side) for side in predictions
-    )
+    kind = target.problems[0].kind
     # The shortest kernel time on either GPU, scaled down if the operator took less.
-    minimum = [kernels * SHORTEST_US.get(gpu.vendor, SHORTEST_US["amd"]) for gpu in gpus]
-    share = min(measured_us / minimum[0], 1.0)
-    predicted = [sum(answer.time_us for answer in side) for side in predictions]
-    uses_matrix_units = [getattr(side[0], "uses_tensor_cores", False) for side in problems]
-    same_units = gpus[0].vendor == gpus[1].vendor and len(set(uses_matrix_units)) == 1
+    share = min(measured_us / own.shortest_us(kernels), 1.0)
+    minimum_us = share * target.shortest_us(kernels)
+    same_gpu = own.gpu == target.gpu
+    same_units = own.gpu.vendor == target.gpu.vendor and own.uses_matrix_units == target.uses_matrix_units
     rates_half_width = log(UNMEASURED_FACTOR[same_units])
-    same_gpu = gpus[0] == gpus[1]
-    if own_measured and target_measured and all(is_sure):
-        time_us = max(measured_us * predicted[1] / predicted[0], share * minimum[1])
-        half_width = hypot(*half_widths)
+    if own.is_measured and target.is_measured and own.is_sure and target.is_sure:
+        time_us = max(measured_us * target.predicted_us / own.predicted_us, minimum_us)
+        half_width = hypot(own.half_width, target.half_width)
         return PredictedTime(time_us, MODEL, min(half_width, rates_half_width) if same_gpu else half_width, kind)
-    leaves_matrix_units = uses_matrix_units == [True, False] and len(predictions[1]) == len(problems[1])
-    if leaves_matrix_units or (target_measured and is_sure[1]):
-        return PredictedTime(max(predicted[1], share * minimum[1]), MODEL, half_widths[1], kind)
-    if same_gpu and len(predictions[0]) == len(problems[0]):
-        return PredictedTime(measured_us * predicted[1] / predicted[0], RATES, rates_half_width, kind)
+    leaves_matrix_units = own.uses_matrix_units and not target.uses_matrix_units and target.is_predicted
+    if leaves_matrix_units or (target.is_measured and target.is_sure):
+        return PredictedTime(max(target.predicted_us, minimum_us), MODEL, target.half_width, kind)
+    if same_gpu and own.is_predicted:
+        return PredictedTime(measured_us * target.predicted_us / own.predicted_us, RATES, rates_half_width, kind)
     # If the power limit of only one board is known, it is not used: the other board would exceed its peaks.
-    limited = all(gpu.tensor_pj_per_flop for gpu in gpus)
-    boards = gpus if limited else [replace(gpu, tensor_pj_per_flop=0.0) for gpu in gpus]
-    rates = [sum(_at_rates_us(problem, gpu) for problem in side) for gpu, side in zip(boards, problems, strict=True)]
-    ratio = rates[1] / rates[0]
-    if own_measured and is_sure[1]:
-        ratio = predicted[1] / predicted[0]
-    time_us = share * minimum[1] + ratio * max(measured_us - minimum[0], 0.0)
-    if all(predicted):
+    limited = all(side.gpu.tensor_pj_per_flop for side in (own, target))
+    ratio = target.at_rates_us(limited) / own.at_rates_us(limited)
+    if own.is_measured and target.is_sure:
+        ratio = target.predicted_us / own.predicted_us
+    time_us = minimum_us + ratio * max(measured_us - own.shortest_us(kernels), 0.0)
+    if own.predicted_us and target.predicted_us:
         # The interval includes the ratio of the predictions, too.
-        rates_half_width = max(rates_half_width, abs(log(predicted[1] / predicted[0] / ratio)))
+        rates_half_width = max(rates_half_width, abs(log(target.predicted_us / own.predicted_us / ratio)))
     return PredictedTime(time_us, RATES, rates_half_width, kind)
 
 

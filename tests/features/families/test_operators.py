@@ -170,6 +170,16 @@ def test_power_law_load_of_the_busiest_rank_matches_random_draws(exponent: float
     assert touched == pytest.approx((loads > 0).sum(axis=1).mean() / ranks, rel=0.15)
 
 
+def test_power_laws_of_every_exponent_have_loads() -> None:
+    """Exponent 1 is the limit of its neighbours, exponent 0 draws loads evenly, and a steep law fills few experts."""
+    layer = {"tokens": 1024, "hidden": 8, "inter": 8, "topk": 8, "experts": 128, "expert_parallel": 4}
+    loads = [Moe(**layer, routing=f"power_law_{exponent}").load for exponent in ("0", "0.999999", "1", "1.000001")]
+    even, below, one, above = (load.pairs for load in loads)
+    assert below == pytest.approx(one, rel=1e-3) and above == pytest.approx(one, rel=1e-3)
+    assert 1024 * 8 / 4 < even < one
+    assert Moe(**layer, routing="power_law_400").load.max_pairs <= 1024 * 8
+
+
 def test_power_law_gives_remaining_pairs_to_the_first_experts() -> None:
     """Loads below half a pair round to zero. The lost pairs go to the first experts, one each."""
     layer = {"hidden": 8, "inter": 8, "topk": 8, "experts": 256, "routing": "power_law_1.01"}

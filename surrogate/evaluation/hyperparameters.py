@@ -1,8 +1,8 @@
 """Search hyperparameters with folds by shape inside the training rows; held-out rows are never used.
 
 The splits are nested. The outer folds of ``seer compare`` pass only training rows. Each trial is then evaluated on
-`INNER_FOLDS` folds of these rows by shape. `search` works in memory. `surrogate.evaluation.study` uses an Optuna
-storage that processes and machines share.
+`INNER_FOLDS` folds of these rows by shape. `search` works in memory. `hyperparameter_study` uses an Optuna storage that
+processes and machines share.
 """
 
 import signal
@@ -163,7 +163,7 @@ def search(
     """
     import optuna
 
-    stored = stored_settings(cls)
+    stored = default_hyperparameters(cls)
     if not stored:
         return {}
     folds = InnerFolds.of(rows, seed)
@@ -177,7 +177,7 @@ def search(
     return study.best_params
 
 
-def stored_settings(cls: type[TimeModel]) -> dict[str, Any]:
+def default_hyperparameters(cls: type[TimeModel]) -> dict[str, Any]:
     """Return the stored values of a model's tunable settings; empty if it has none."""
     import optuna
 

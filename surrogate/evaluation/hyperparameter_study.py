@@ -17,14 +17,14 @@ import numpy as np
 from surrogate.dataset.files import Progress, require_readable, write_text
 from surrogate.dataset.rows import fingerprint, rows_of
 from surrogate.dataset.store import Data, as_dataset
-from surrogate.evaluation.tune import (
+from surrogate.evaluation.hyperparameters import (
     DEFAULT_OBJECTIVE,
     INNER_FOLDS,
     InnerFolds,
     TrialObjective,
+    default_hyperparameters,
     optimise,
     search_method,
-    stored_settings,
 )
 from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.models import DEFAULT_MODEL, model_class, model_frame
@@ -295,7 +295,7 @@ def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> 
 
     cls = model_class(options.model)
     data = as_dataset(data)
-    stored = stored_settings(cls)
+    stored = default_hyperparameters(cls)
     if not stored:
         raise InputError(f"{options.model} has no settings to tune; tune another model, such as {DEFAULT_MODEL}")
     rows = rows_of(model_frame(data, options.candidate), data.described_family, data.devices)
