@@ -89,8 +89,8 @@ def in_parallel(work: Callable[[Item, threading.Event], Result], items: Sequence
                 wait(futures, return_when=FIRST_EXCEPTION)
                 return [future.result() for future in futures]
             except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # first, so that no stopped item makes room for another
                 stopped.set()
-                pool.shutdown(cancel_futures=True)
                 raise
 
 
