@@ -6,15 +6,13 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 from surrogate.features.errors import check_choice
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import LAYOUTS, MATHS, setting
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from surrogate.features.conv import Conv
 
 PART_3D = "3d"
@@ -92,7 +90,13 @@ class ReadOptions:
 DEFAULTS = ReadOptions()
 
 
-T = TypeVar("T", bound="DataclassInstance")
+class IsDataclass(Protocol):
+    """Any instance that `dataclasses.replace` takes."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+T = TypeVar("T", bound=IsDataclass)
 
 
 def with_fields(options: T, changes: Mapping[str, Any], *other_names: str, allowed: Collection[str] = ()) -> T:
