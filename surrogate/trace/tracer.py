@@ -33,9 +33,9 @@ _Record = tuple[int, str, int, int, int, str, Mapping[str, object], int]
 _DEVICE = -1
 _CALL = LEVELS.index("call")
 _OFF = nullcontext()
+"""The span of a level that is off."""
 CLOCK_READINGS = 10
 """Number of comparisons of the host's clock with CUPTI's."""
-"""The span of a level that is off."""
 
 
 class Tracer:
