@@ -17,7 +17,6 @@ from surrogate.dataset.files import atomic_path
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.registry import model_class
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -143,16 +142,6 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         It may cost less to fit than this model.
         """
         return duplicate(self)
-
-    def fitted_part(self, name: str, rows: Rows, time_us: np.ndarray) -> "TimeModel":
-        """Return the fitted model with that name. It shares this model's seed, device and `fitted_parts`."""
-        if name in self.fitted_parts:
-            return self.fitted_parts[name]
-        cls = model_class(name)
-        settings = cls().get_params(deep=False)
-        model = cls(**{key: getattr(self, key) for key in ("random_state", "device") if key in settings})
-        model.fitted_parts = self.fitted_parts
-        return model.fit(rows, time_us)
 
     def to_files(self) -> dict[str, bytes]:
         """Return the fitted model as files, name → content: JSON, UBJ or plain arrays, no executable content."""

@@ -19,6 +19,7 @@ from surrogate.features.families import Family
 from surrogate.features.gpu import gpus
 from surrogate.models.base import SearchRange
 from surrogate.models.boosted import BoostedTerms
+from surrogate.models.registry import fitted_part
 
 MAX_UNIT = 16
 """Sizes are scaled in steps of at most this: kernels run multiples of a power of two faster than other sizes."""
@@ -79,7 +80,7 @@ class DistilledTerms(BoostedTerms):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit the teacher, then the trees on its labels and on the measurements."""
-        teacher = self.fitted_part(self.teacher, rows, time_us)
+        teacher = fitted_part(self, self.teacher, rows, time_us)
         copies = min(self.copies, max(1, MAX_LABELLED // len(rows)))
         frames = [nearby_rows(rows, copies, self.octaves, self.random_state).frame]
         if self.elsewhere_copies:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from surrogate.features.errors import check_choice
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
+    from surrogate.dataset.rows import Rows
     from surrogate.dataset.store import Dataset
     from surrogate.models.base import TimeModel
 
@@ -132,3 +134,14 @@ def model_frame(data: "Dataset", candidate: str = "algorithm") -> "pd.DataFrame"
 
     frame = candidate_frame(data, candidate)
     return frame if data.kernels is None else with_kernel_metrics(frame, data.kernels)
+
+
+def fitted_part(combined: "TimeModel", name: str, rows: "Rows", time_us: "np.ndarray") -> "TimeModel":
+    """Return the fitted model ``name``, a part of the model ``combined``, with its seed, device and `fitted_parts`."""
+    if name in combined.fitted_parts:
+        return combined.fitted_parts[name]
+    cls = model_class(name)
+    settings = cls().get_params(deep=False)
+    part = cls(**{key: getattr(combined, key) for key in ("random_state", "device") if key in settings})
+    part.fitted_parts = combined.fitted_parts
+    return part.fit(rows, time_us)

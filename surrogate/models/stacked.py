@@ -24,7 +24,7 @@ from surrogate.features.families import Family
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
 from surrogate.models.json_types import Share, files_below, from_json_types
-from surrogate.models.registry import model_class
+from surrogate.models.registry import fitted_part, model_class
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.times import BoostedArrays
 
@@ -198,8 +198,8 @@ class StackedTerms(TimeModel):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit both models on all rows, and the weights on out-of-fold predictions."""
-        self.second_ = self.fitted_part(self.second, rows, time_us)  # fitted first, because it may refuse the rows
-        self.first_ = self.fitted_part(self.first, rows, time_us)
+        self.second_ = fitted_part(self, self.second, rows, time_us)  # fitted first, because it may refuse the rows
+        self.first_ = fitted_part(self, self.first, rows, time_us)
         log_us = np.log(time_us)
         # 1. Out-of-fold predictions of both models, in log time.
         label = fold_labels(shape_names(rows.frame, rows.family), self.inner_folds, self.random_state)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
@@ -16,7 +16,7 @@ from surrogate.features.roofline import compute_us, missing_units, peak_tflops, 
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
-from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime
+from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, ProblemTime
 from surrogate.network.training import gradient_exchange
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 
@@ -52,20 +52,6 @@ class AlgorithmLimits(TypedDict, total=False):
 
     workspace_limit: int | None
     deterministic: bool
-
-
-class ProblemTime(NamedTuple):
-    """A problem's time on the GPU in µs, its 90 % interval and the interval's half width in log time.
-
-    ``estimate`` is the estimate of the chosen algorithm; it is None for a problem that has no choice of algorithms.
-    """
-
-    time_us: float
-    lower_us: float
-    upper_us: float
-    half_width: float
-    source: str
-    estimate: Estimate | None = None
 
 
 AnyOperator = TypeVar("AnyOperator", bound=Operator)

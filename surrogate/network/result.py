@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
 from surrogate.network.network import HostTime
-from surrogate.network.training import GradientExchange
 from surrogate.report.tables import Table, TableResult
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from surrogate.prediction.results import Estimate
 
 Key = TypeVar("Key", int, str)
 """A batch or a GPU."""
@@ -43,6 +44,35 @@ TOTALS = (
 """First keys of `NetworkTime.to_dict`."""
 FIGURES = ("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage")
 """Figures that comparisons of batches and GPUs list."""
+
+
+class ProblemTime(NamedTuple):
+    """A problem's time on the GPU in µs, its 90 % interval and the interval's half width in log time.
+
+    ``estimate`` is the estimate of the chosen algorithm; it is None for a problem that has no choice of algorithms.
+    """
+
+    time_us: float
+    lower_us: float
+    upper_us: float
+    half_width: float
+    source: str
+    estimate: "Estimate | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class GradientExchange:
+    """The sum of gradients over ``gpus``.
+
+    ``all_reduce_us`` is the time of all buckets in µs. ``time_us`` is the part after the backward pass, for which the
+    optimizer waits; ``lower_us`` and ``upper_us`` are the ends of its interval.
+    """
+
+    gpus: int
+    all_reduce_us: float
+    time_us: float
+    lower_us: float
+    upper_us: float
 
 
 @dataclass(frozen=True, slots=True)

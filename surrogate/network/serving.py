@@ -45,8 +45,8 @@ from surrogate.network.language_step import (
     part_of,
 )
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
-from surrogate.network.predict import Predictors, ProblemTime, frameworks_on
-from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA
+from surrogate.network.predict import Predictors, frameworks_on
+from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"

@@ -9,9 +9,8 @@ that end after the backward pass. Source: Li et al., "PyTorch Distributed" (VLDB
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, check_choice
@@ -21,15 +20,13 @@ from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder
 from surrogate.network.operators import all_reduce
-
-if TYPE_CHECKING:
-    from surrogate.network.predict import ProblemTime
+from surrogate.network.result import GradientExchange, ProblemTime
 
 LOSS_NOTE = (
     "the iteration ends with {optimizer} (fused: one pass over all weights) and computes the gradient of {loss}; a loss"
     " outside it, and clipping and scaling of gradients are not included; times of training steps were not evaluated"
 )
-Predict = Callable[[Sequence[Operator]], "Mapping[Operator, ProblemTime]"]
+Predict = Callable[[Sequence[Operator]], Mapping[Operator, ProblemTime]]
 """A function of problems that returns the time of each."""
 BUCKET_BYTES = 25 * 2**20
 """Bytes of gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
@@ -95,21 +92,6 @@ def _gradient_layer(layer: Layer, name: str, problem: NetworkProblem) -> Layer:
 def _in_training(problem: NetworkProblem) -> NetworkProblem:
     """Return the problem in training; batch norm, for example, then computes the statistics of the batch."""
     return problem.of_kind(problem.IN_TRAINING) if isinstance(problem, Operator) and problem.IN_TRAINING else problem
-
-
-@dataclass(frozen=True, slots=True)
-class GradientExchange:
-    """The sum of gradients over ``gpus``.
-
-    ``all_reduce_us`` is the time of all buckets in µs. ``time_us`` is the part after the backward pass, for which the
-    optimizer waits; ``lower_us`` and ``upper_us`` are the ends of its interval.
-    """
-
-    gpus: int
-    all_reduce_us: float
-    time_us: float
-    lower_us: float
-    upper_us: float
 
 
 def require_data_parallel(source: str, gpus: int, *, training: bool) -> None:
