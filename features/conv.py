@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from . import terms as formulas
-from .algorithms import CUDNN_GRAPH, LIBRARIES, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
+from .algorithms import LIBRARIES, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
 from .elementwise import MAX_INT32, Number, ceil_div, checked_int, log2, log2_for, maximum, where
 from .errors import InputError, check_choice
 from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
@@ -498,9 +498,8 @@ class ConvFamily(Family[Problem]):
         return stratum != "grouped" if grouping == "ungrouped" else super().in_grouping(stratum, grouping)
 
     def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
-        """Return the library's algorithms in the direction. Raises `InputError` for a library of engines without a
-        model."""
-        if library not in (*LIBRARIES, CUDNN_GRAPH):
+        """Return the library's algorithms in the direction; empty if only measurements list them (cudnn-graph)."""
+        if library not in LIBRARIES:
             return ()
         return tuple(Candidate(a.name, a.deterministic, a.implemented) for a in algorithms(library, setting[0]))
 

@@ -199,12 +199,14 @@ def _mechanisms(part: pd.DataFrame, family: Family, setting: tuple[str, ...]) ->
 
 
 def _order(frame: pd.DataFrame, family: Family) -> np.ndarray:
-    """Return (rows,) the candidate's position in its library's list; an unlisted candidate comes last."""
+    """Return (rows,) the candidate's position in its library's list; others follow by their ``heuristic_rank``."""
     order = np.zeros(len(frame), dtype=np.int64)
+    ranks = frame["heuristic_rank"].fillna(0).to_numpy(dtype=np.int64) if "heuristic_rank" in frame else 0 * order
     names = ("library", *family.setting_names, "algorithm")
     for (library, *setting, algorithm), positions in problems.row_groups(frame, names):
         registered = [candidate.algorithm for candidate in family.candidates(library, tuple(setting))]
-        order[positions] = registered.index(algorithm) if algorithm in registered else len(registered)
+        is_registered = algorithm in registered
+        order[positions] = registered.index(algorithm) if is_registered else len(registered) + ranks[positions]
     return order
 
 

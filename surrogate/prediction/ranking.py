@@ -328,7 +328,7 @@ class Ranker:
         if estimate is not None and estimate.in_domain:
             return None
         candidate = estimate.candidate if estimate else self.candidates[0]
-        position = next(i for i, each in enumerate(self.candidates) if each is candidate)
+        position = next(i for i, each in enumerate(self.candidates) if each.key == candidate.key)
         if reason := self.evidence.outside[position]:
             return reason
         sizes = self.setting.family.sizes_of(problem)

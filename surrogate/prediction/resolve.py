@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
-from surrogate.features.algorithms import newest, version_number
+from surrogate.features.algorithms import CUDNN_GRAPH, newest, version_number
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
@@ -21,6 +21,7 @@ from surrogate.features.problem import HALF
 from surrogate.models.call_cost import call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
+from surrogate.prediction.engines import NOT_MEASURED
 from surrogate.prediction.ranking import CandidateEvidence, Ranker
 from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (
@@ -226,6 +227,8 @@ class Resolver:
     def check_library(self, name: str) -> None:
         """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
         libraries = set().union(*(each.domain.libraries for each in self.bundle.family_models.values()))
+        if name == CUDNN_GRAPH and name not in libraries:
+            raise InputError(NOT_MEASURED.format("any GPU of the bundle"))
         check_choice("the bundle's library", name, sorted(libraries))
 
     def _new_ranker(self, question: Question) -> Ranker:
@@ -320,8 +323,9 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
         return facts
     setting, device, family_model = facts.setting, facts.device, facts.family_model
     mechanism = setting.family.tensor_core_mechanism
+    is_described = mechanism in {candidate.mechanism for candidate in facts.choosable} - {""}
     convolutions = (
-        datasheet_models(device, setting.by_name["dtype"], setting.by_name.get("math", "")) if mechanism else None
+        datasheet_models(device, setting.by_name["dtype"], setting.by_name.get("math", "")) if is_described else None
     )
     facts = facts._replace(convolutions=convolutions)
     if convolutions is not None and facts.covers_whole_setting:

@@ -11,11 +11,12 @@ from typing import Any
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
-from surrogate.features.algorithms import VENDOR_LIBRARIES
+from surrogate.features.algorithms import CUDNN_GRAPH, VENDOR_LIBRARIES
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
 from surrogate.models.call_cost import CallCost, CallKey
+from surrogate.prediction.engines import NOT_MEASURED
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
 from surrogate.prediction.sources.datasheet import shipped_product_models
@@ -101,6 +102,8 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
     covering = own or [b for b in fitting if device.vendor in b.vendors and vendor_library in b.libraries]
     if covering:
         return max(covering, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
+    if library == CUDNN_GRAPH and device.vendor == "nvidia":
+        raise InputError(NOT_MEASURED.format(device.name))
     place = f"{device.name} with {library}" if library else device.name
     listed = sorted({name for b in with_family for name in b.gpus})
     raise InputError(

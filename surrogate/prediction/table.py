@@ -17,6 +17,7 @@ from surrogate.features.errors import InputError, RowError, check_choice
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import canonical
+from surrogate.prediction.engines import has_engines, is_listed
 from surrogate.prediction.ranking import Ranker
 from surrogate.prediction.resolve import Question, Resolver
 from surrogate.prediction.results import Predictions
@@ -230,7 +231,10 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
         index = np.concatenate([positions[code] for code in code_of_row.tolist()])
         problems = problem[rows]
     else:
-        problems, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), ranker.choosable))
+        choosable = allowed & np.isin(np.arange(len(candidates)), ranker.choosable)
+        if has_engines(ranker):
+            choosable &= is_listed(ranker, distinct)
+        problems, index = np.nonzero(choosable)
         rows = problems
     answers = ranker.answers(distinct, problems, index)
     # 3. The fastest candidate of each row. A candidate that fails is kept only if the row requests it.

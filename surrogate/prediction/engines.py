@@ -1,0 +1,79 @@
+"""cuDNN's engine configurations, the candidates of library cudnn-graph.
+
+Only the configurations that cuDNN's own heuristic lists for a problem and a GPU compete. The heuristic runs without a
+driver, in a child process.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surrogate.features.algorithms import CUDNN_GRAPH
+from surrogate.features.errors import InputError
+from surrogate.features.families import AnyProblem
+from surrogate.prediction.ranking import NEVER_MEASURED, Ranker, Ranking
+from surrogate.prediction.results import Estimate, Excluded
+
+if TYPE_CHECKING:
+    from surrogate.collect.device import HeuristicEntry
+
+NOT_MEASURED = (
+    f"no engine configuration of cuDNN ({CUDNN_GRAPH}) was measured on {{}}; `seer collect --device cudnn --engines`"
+    " measures them, and `seer train` fits them"
+)
+
+
+def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> list[Mapping[str, "HeuristicEntry"]]:
+    """Return, for each problem, name → entry of the configurations that cuDNN's heuristic lists on the ranker's GPU.
+
+    Raises `InputError` if cuDNN or its frontend is missing, or if it crashes.
+    """
+    from surrogate.collect.device import DeviceLostError
+    from surrogate.collect.open_device import open_ranking
+
+    with closing(open_ranking(ranker.setting.gpu)) as ranking:
+        try:
+            return [{entry.algorithm: entry for entry in ranking.heuristic(problem)} for problem in problems]
+        except DeviceLostError as error:
+            raise InputError(f"cuDNN's heuristic failed: {error}") from None
+
+
+def has_engines(ranker: Ranker) -> bool:
+    """Return whether engine configurations are candidates."""
+    return any(library == CUDNN_GRAPH for library, _ in ranker.setting.versions)
+
+
+def is_listed(ranker: Ranker, sizes: np.ndarray) -> np.ndarray:
+    """Return False (problems, candidates) for configurations that cuDNN's heuristic does not list."""
+    listed = listed_configurations(ranker, [ranker.setting.problem(row) for row in sizes.tolist()])
+    return np.array([[c.library != CUDNN_GRAPH or c.algorithm in names for c in ranker.candidates] for names in listed])
+
+
+def only_listed(ranker: Ranker, problems: Sequence[AnyProblem], rankings: Sequence[Ranking]) -> list[Ranking]:
+    """Return the rankings without unlisted configurations. Listed ones that were never measured are excluded.
+
+    A listed configuration has the workspace and the determinism that cuDNN states for the problem.
+    """
+    measured = {each.algorithm for each in ranker.candidates if each.library == CUDNN_GRAPH}
+    answers = []
+    for ranking, listed in zip(rankings, listed_configurations(ranker, problems), strict=True):
+        unlisted = measured - listed.keys()
+        estimates = [
+            _as_listed(estimate, listed) for estimate in ranking.estimates if estimate.candidate.name not in unlisted
+        ]
+        excluded = [each for each in ranking.excluded if each.algorithm not in unlisted]
+        excluded += [Excluded(name, NEVER_MEASURED) for name in listed if name not in measured]
+        answers.append(Ranking(tuple(estimates), tuple(excluded)))
+    return answers
+
+
+def _as_listed(estimate: Estimate, listed: Mapping[str, "HeuristicEntry"]) -> Estimate:
+    """Return the estimate with the workspace and the determinism of its entry, if it has one."""
+    entry = listed.get(estimate.candidate.name)
+    if entry is None:
+        return estimate
+    candidate = replace(estimate.candidate, deterministic=entry.deterministic is not False)
+    return estimate._replace(candidate=candidate, workspace_bytes=entry.workspace_bytes or 0)

@@ -1,0 +1,127 @@
+"""Engine configurations of cuDNN: a small table is trained on, and cuDNN's list is a replaced function."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.collect import open_device
+from surrogate.collect.device import DeviceLostError, HeuristicEntry
+from surrogate.dataset.store import write_dataset
+from surrogate.features.conv import CONV, Conv
+from surrogate.models.linear import LinearTerms
+from surrogate.prediction.predictor import Predictor
+from tests.prediction.conftest import bundle_of
+from tests.tables import every
+
+FACTORS = {"eng0": 4.0, "eng1_k2=1_k3=0": 3.0, "eng1_k2=3_k3=0": 1.0, "eng2_k2=2_k3=0": 2.0}
+"""Measured configuration → its time, in times of the fastest one."""
+LISTED = (
+    HeuristicEntry("eng9_k2=7", "ok", workspace_bytes=0, deterministic=True),
+    HeuristicEntry("eng2_k2=2_k3=0", "ok", workspace_bytes=4096, deterministic=False),
+    HeuristicEntry("eng0", "ok", workspace_bytes=64, deterministic=True),
+)
+NEVER = ("eng9_k2=7", "never measured in the bundle's training data")
+WORDS = ["n8c32h14k32r3p1", "--dtype", "fp16", "--layout", "NHWC"]
+PROBLEM = Conv(n=8, c=32, h=14, k=32, r=3, pad_h=1, dtype="fp16", math="tensor_op", layout="NHWC")
+
+
+class Ranking:
+    """The answers of `open_ranking`: the same list for every problem."""
+
+    def __init__(self, gpu: str) -> None:
+        self.gpu = gpu
+
+    def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
+        if self.gpu == "h200-sxm":
+            raise DeviceLostError("signal 11")
+        return LISTED
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture(scope="module")
+def engines() -> pd.DataFrame:
+    rows = every(c=(16, 32, 64, 128), r=(1, 3), h=(14, 28), n=(1, 8), algorithm=FACTORS)
+    work = rows["n"] * rows["c"] ** 2 * rows["r"] ** 2 * rows["h"] ** 2
+    rows["time_us"] = (5 + work / 1e6) * rows["algorithm"].map(FACTORS)
+    rows = rows.assign(gpu="h100-sxm", k=rows["c"], pad_h=rows["r"] // 2, status="ok", heuristic_algorithm="eng0")
+    rows["heuristic_rank"] = rows["algorithm"].map({name: rank for rank, name in enumerate(FACTORS, 1)})
+    setting = {"direction": "fwd", "dtype": "fp16", "math": "tensor_op", "layout": "NHWC"}
+    rows = rows.assign(w=rows["h"], s=rows["r"], pad_w=rows["pad_h"], library="cudnn-graph", **setting)
+    ones = dict.fromkeys(("stride_h", "stride_w", "dilation_h", "dilation_w", "groups"), 1)
+    return rows.assign(library_version="9.19.0", engine=1, knobs="k2=1", build_ms=2.5, **ones)
+
+
+@pytest.fixture(scope="module")
+def engine_bundle(engines: pd.DataFrame) -> Bundle:
+    return bundle_of(engines, LinearTerms())
+
+
+@pytest.fixture
+def ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_device, "open_ranking", Ranking)
+
+
+@pytest.mark.usefixtures("ranking")
+def test_only_listed_configurations_are_ranked(engine_bundle: Bundle) -> None:
+    predictor = Predictor(engine_bundle, library="cudnn-graph")
+    found = predictor.select(PROBLEM)
+    assert [each.algorithm for each in found.candidates] == ["eng2_k2=2_k3=0", "eng0"] and found.excluded == (NEVER,)
+    best = found.candidates[0]
+    assert (best.workspace_bytes, best.deterministic) == (4096, False)
+    limited = predictor.select(PROBLEM, workspace_limit=100)
+    assert limited.algorithm == predictor.select(PROBLEM, deterministic=True).algorithm == "eng0"
+    assert predictor.predict(PROBLEM).time_us == found.time_us
+    table = pd.DataFrame([PROBLEM.to_dict()] * 2)
+    assert predictor.predict(table).to_frame()["predicted_us"].tolist() == pytest.approx([found.time_us] * 2)
+
+
+@pytest.mark.usefixtures("ranking")
+def test_configurations_of_a_similar_gpu_compete_on_an_unmeasured_one(engine_bundle: Bundle, refused) -> None:
+    found = Predictor(engine_bundle, gpu="h800").select(PROBLEM)
+    assert {each.algorithm for each in found.candidates} == {"eng2_k2=2_k3=0", "eng0"} and not found.in_domain
+    with refused("cuDNN's heuristic failed: signal 11"):
+        Predictor(engine_bundle, gpu="h200").select(PROBLEM)
+
+
+def test_a_named_configuration_needs_no_list(engine_bundle: Bundle, engines: pd.DataFrame) -> None:
+    predictor = Predictor(engine_bundle)
+    assert predictor.predict(PROBLEM, "eng1_k2=3_k3=0").source == "model"
+    predicted = predictor.predict(engines).to_frame()
+    assert predicted["supported"].all() and np.isfinite(predicted["predicted_us"]).all()
+    assert CONV.candidates("cudnn-graph", CONV.setting_of(PROBLEM)) == ()
+
+
+@pytest.mark.usefixtures("ranking")
+def test_train_select_compare_and_evaluate(seer: Callable[..., Any], engines: pd.DataFrame, tmp_path: Path) -> None:
+    write_dataset(engines, tmp_path / "engines.parquet", candidates="listed")
+    data, folder = tmp_path / "engines.parquet", tmp_path / "bundle"
+    assert seer("train", data, "--model", "linear-terms", "-o", folder).code == 0
+    found = seer("select", "--bundle", folder, "--library", "cudnn-graph", *WORDS, "--json").succeeded().json
+    assert [each["algorithm"] for each in found["candidates"]] == ["eng2_k2=2_k3=0", "eng0"]
+    assert found["excluded"] == [dict(zip(("algorithm", "reason"), NEVER, strict=True))]
+    assert "paired_vs_heuristic" in seer("evaluate", folder, data).succeeded().out
+    compared = seer("compare", data, "--models", "linear-terms", "--seeds", "1", "-o", tmp_path / "report").succeeded()
+    assert "cudnn-graph-" in compared.out and "vs best of first ten" not in compared.out  # only four are listed
+
+
+def test_questions_without_measurements_are_refused_in_one_line(
+    seer: Callable[..., Any], folder: Path, engines: pd.DataFrame, tmp_path: Path
+) -> None:
+    (tmp_path / "list.txt").write_text("n8c32h14k32r3p1\n")
+    engines.to_csv(tmp_path / "engines.csv")
+    words, remedy = ("no engine configuration of cuDNN", "h100-sxm"), "`seer collect --device cudnn --engines`"
+    shipped = ["--gpu", "h100", "--library", "cudnn-graph"]
+    for command in ("select", "predict"):
+        assert seer(command, *WORDS, *shipped).is_refusal(*words, remedy)
+    listed = ["--problems", tmp_path / "list.txt", "--as", "json", "-o", tmp_path / "out"]
+    assert seer("export", "h100", "--library", "cudnn-graph", *listed).is_refusal(*words, remedy)
+    table = ["--data", tmp_path / "engines.csv", "-o", tmp_path / "out.csv"]
+    assert seer("predict", "--gpu", "h100", *table).is_refusal(words[0], remedy)
+    assert seer("select", *WORDS, "--bundle", folder, "--gpu", "t4", *shipped[2:]).is_refusal(words[0], remedy)
