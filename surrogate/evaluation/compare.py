@@ -404,7 +404,7 @@ def _picks(evaluated: EvaluationSet, family_runs: FamilyRuns, positions: np.ndar
     for name, runs in family_runs.predicted.items():
         seeds = zip(runs, family_runs.supported, strict=True)
         picks[name] = [scorecard.pick_by_times(evaluated, run[positions], able[positions]) for run, able in seeds]
-    picks[evaluated.heuristic] = [scorecard.pick_by_heuristic(evaluated)]
+    picks |= scorecard.library_picks(evaluated)
     picks[scorecard.ORACLE] = [scorecard.pick_oracle(evaluated)]
     return picks
 

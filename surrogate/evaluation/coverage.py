@@ -15,7 +15,7 @@ import pandas as pd
 from surrogate.dataset.problems import device_names, evaluation_rows, row_groups, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
-from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, pick_by_heuristic, pick_by_times
+from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, library_picks, pick_by_times
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths
 from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, probability_best
@@ -67,7 +67,7 @@ def choice_figures(
     evaluated = EvaluationSet.of(rows.take(positions))
     chosen = {
         "model": [pick_by_times(evaluated, predicted_us[positions], supported[positions])],
-        evaluated.heuristic: [pick_by_heuristic(evaluated)],
+        **library_picks(evaluated),
     }
     return {
         str(row["stratum"]): {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}

@@ -1,7 +1,7 @@
 """Make the rows of `results.json` from predictions: errors and slowdowns of each model on each part of the data."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,11 @@ WITHIN_FACTOR = {"all": np.inf, "within-2x": 2.0, "best": 1.0}
 """Population of time errors → maximum ratio of a row's time to its problem's best time."""
 HEURISTIC_SUFFIX = "-heuristic"
 TUNANET = "tunanet"
+FIRST_TEN = "best-of-first-ten"
+"""The best measured of the first `BENCHMARK_LIMIT` candidates in the list of the library's heuristic."""
+BENCHMARK_LIMIT = 10
+"""Number of cuDNN's plans that PyTorch times under ``torch.backends.cudnn.benchmark``, by default
+(``torch.backends.cudnn.benchmark_limit``)."""
 ORACLE = "oracle"
 ALL = "all"
 REPORTED_MODELS = ("stacked-terms", "configurations", "interpolated-terms", "boosted-terms")
@@ -93,6 +98,27 @@ def pick_by_heuristic(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     return judge.evaluate_picks(candidates, row, has_pick)
 
 
+def pick_best_of_first_ten(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
+    """Return the best measured candidate among the heuristic's first `BENCHMARK_LIMIT`, by column ``heuristic_rank``.
+
+    A problem has a pick only if each of these ranks has a row that is ok or failed.
+    """
+    candidates, frame = evaluated.candidates, evaluated.rows.frame
+    rank = frame["heuristic_rank"].to_numpy(dtype=float, na_value=np.nan)
+    is_first = (rank >= 1) & (rank <= BENCHMARK_LIMIT) & frame["status"].isin(("ok", "failed")).to_numpy()
+    problem_of_rank = np.unique([candidates.problem[is_first], rank[is_first].astype(int)], axis=1)[0]
+    is_complete = np.bincount(problem_of_rank, minlength=candidates.count) == BENCHMARK_LIMIT
+    return replace(judge.pick_lowest_scores(candidates, candidates.time_us, is_first), chosen=is_complete)
+
+
+def library_picks(evaluated: EvaluationSet) -> dict[str, list[judge.EvaluatedPicks]]:
+    """Return the picks of the library's heuristic and, if the table has its ranks, the best of its first ten."""
+    picks = {evaluated.heuristic: [pick_by_heuristic(evaluated)]}
+    if "heuristic_rank" in evaluated.rows.frame:
+        picks[FIRST_TEN] = [pick_best_of_first_ten(evaluated)]
+    return picks
+
+
 def pick_oracle(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     """Return the best candidate of each problem."""
     return judge.pick_lowest_scores(evaluated.candidates, evaluated.candidates.time_us, evaluated.candidates.ok)
@@ -103,7 +129,7 @@ def reference_models(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Ev
 
     ``heuristic`` is the library's own heuristic. ``seer`` and ``paper`` are the paper's fits to times and to counters.
     ``linear`` is the linear model with the smallest macro slowdown in the primary grouping. ``trees`` are the boosted
-    trees. A kind without picks is left out.
+    trees. ``first_ten`` is `FIRST_TEN`. A kind without picks is left out.
     """
     primary = evaluated.rows.family.in_grouping(
         evaluated.rows.stratum[evaluated.problem_row], evaluated.rows.family.primary
@@ -120,6 +146,7 @@ def reference_models(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Ev
         "paper": SEER_PAPER,
         "linear": linear[0][1] if linear else "",
         "trees": TREES_MODEL,
+        "first_ten": FIRST_TEN,
     }
     return {kind: name for kind, name in kinds.items() if name in found}
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from surrogate.evaluation.scorecard import ORACLE, is_heuristic
+from surrogate.evaluation.scorecard import FIRST_TEN, ORACLE, is_heuristic
 from surrogate.features.errors import InputError, read_toml, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report.tables import to_csv
@@ -157,7 +157,7 @@ def primary_time_rows(results: Results) -> list[ResultRow]:
 
 def is_reference(model: str) -> bool:
     """Return True for a model that predicts no times, such as a library's own picker. Tables list it last."""
-    return model in (ORACLE, "always-best-single") or is_heuristic(model)
+    return model in (ORACLE, FIRST_TEN, "always-best-single") or is_heuristic(model)
 
 
 def _ranked(rows: Iterable[ResultRow], key: str, strata: Sequence[str], **slice_labels: str) -> list[ResultRow]:

@@ -9,7 +9,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surrogate.evaluation.scorecard import is_heuristic
+from surrogate.evaluation.scorecard import FIRST_TEN, is_heuristic
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -49,6 +49,7 @@ class Look:
 
 _REFERENCE_LOOKS = {
     "heuristic": Look(INK, "x", (0, (1, 1))),
+    FIRST_TEN: Look(INK, "2", (0, (3, 1))),
     "always-best-single": Look("#8a8d93", "v", (0, (4, 1, 1, 1, 1, 1))),
     "oracle": Look("#8a8d93", "+", "-"),
 }

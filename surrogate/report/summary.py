@@ -97,7 +97,8 @@ def _answer(results: Results) -> list[str]:
     ]
     errors = [_median_statement(times, name, others) for name in dict.fromkeys((model, trees))]
     heuristic = choices.get(others.get("heuristic", ""), {})
-    picks = [_picks_statement(row, "heuristic", others), _slowdowns_statement(row, heuristic), _slowdown_statement(row)]
+    picks = [_picks_statement(row, kind, others) for kind in ("heuristic", "first_ten")]
+    picks += [_slowdowns_statement(row, heuristic), _slowdown_statement(row)]
     # Without a comparison with SEER or a linear model, the question has no answer. Then the picks come first.
     is_compared = any(own)
     order = [own, tree_picks, errors, picks] if is_compared else [picks, tree_picks, errors]

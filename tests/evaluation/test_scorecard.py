@@ -105,6 +105,47 @@ def test_heuristic_pick_without_a_time_is_infeasible(frame: pd.DataFrame) -> Non
     assert choice.slowdown == pytest.approx([4.0, 2.0, 2.0])
 
 
+def _ranked(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return twelve ranked configurations of each problem: rank r takes 20 − r, and rank 10 fails.
+
+    The second problem has no row of rank 7.
+    """
+    rows = frame[frame["algorithm"] == "GEMM"].merge(pd.DataFrame({"heuristic_rank": range(1, 13)}), how="cross")
+    rows["algorithm"] = "eng" + rows["heuristic_rank"].astype(str)
+    rows = rows.assign(library="cudnn-graph", heuristic_algorithm="eng1", time_us=20.0 - rows["heuristic_rank"])
+    failed = rows["heuristic_rank"] == 10
+    rows.loc[failed, ["status", "time_us"]] = ["failed", NAN]
+    return rows[(rows["heuristic_rank"] != 7) | (rows["n"] != 4)]
+
+
+def test_the_best_of_the_first_ten_picks_if_all_ten_were_measured(frame: pd.DataFrame) -> None:
+    evaluated = _evaluated(_ranked(frame))
+    picks = scorecard.library_picks(evaluated) | {scorecard.ORACLE: [scorecard.pick_oracle(evaluated)]}
+    assert list(picks) == ["cudnn-graph-heuristic", scorecard.FIRST_TEN, scorecard.ORACLE]
+    (best,) = picks[scorecard.FIRST_TEN]
+    assert best.chosen.tolist() == [True, False, True]
+    # Rank 9 takes 11, rank 12 takes 8 and is the fastest, rank 1 takes 19.
+    assert best.slowdown[best.chosen] == pytest.approx(11 / 8) and not best.infeasible.any()
+    assert scorecard.reference_models(evaluated, picks)["first_ten"] == scorecard.FIRST_TEN
+    rows = scorecard.choice_rows(evaluated, picks, {})
+    oracle = _row(rows, model=scorecard.ORACLE, gpu="all", stratum="all")
+    assert oracle["paired_vs_first_ten"] == pytest.approx([8 / 11 - 1] * 3)
+    assert (oracle["paired_problems_vs_first_ten"], oracle["paired_problems"]) == (2, 3)
+    heuristic = _row(rows, model="cudnn-graph-heuristic", gpu="all", stratum="all")
+    assert heuristic["paired_vs_first_ten"][1] == pytest.approx(19 / 11 - 1)
+    incomplete = _evaluated(_ranked(frame).query("heuristic_rank > 1"))
+    assert not scorecard.pick_best_of_first_ten(incomplete).chosen.any()
+    without = scorecard.choice_rows(_evaluated(frame), scorecard.library_picks(_evaluated(frame)), {})
+    assert not any("first_ten" in name for row in without for name in row)
+
+
+def test_equal_times_go_to_the_lower_rank(frame: pd.DataFrame) -> None:
+    ranked = _ranked(frame).iloc[::-1].assign(time_us=5.0, status="ok")
+    evaluated = _evaluated(ranked)
+    picked = evaluated.rows.frame["heuristic_rank"].iloc[scorecard.pick_oracle(evaluated).row]
+    assert picked.tolist() == [1, 1, 1]
+
+
 def test_heuristic_is_evaluated_only_where_it_picks(frame: pd.DataFrame) -> None:
     some = frame.assign(heuristic_algorithm=np.array(["GEMM"] * 6 + [None] * 3, dtype=object))
     evaluated = _evaluated(some)

@@ -123,6 +123,16 @@ def test_the_answer_compares_with_the_next_reference_if_one_is_missing(
     assert first.startswith(beginning)
 
 
+def test_the_best_of_the_first_ten_is_a_reference_with_a_sentence_and_a_column() -> None:
+    best = {**ROW, "model": "best-of-first-ten", "slowdown_macro": 1.0}
+    results = _results({**ROW, "paired_vs_first_ten": [0.01, 0.02, 0.03]}, best)
+    results["references"] = {"conv": {"first_ten": "best-of-first-ten"}}
+    words = "of m take 2.0 % more time than the best of the heuristic's first ten (best-of-first-ten; 95 % interval"
+    assert any(words in sentence for sentence in summary.answers(results)[0])
+    table = summary.choice_tables(results)[-1]
+    assert "vs best of first ten" in table.records[0] and table.references == 1
+
+
 def test_a_model_that_was_not_fixed_in_advance_gets_no_verdict() -> None:
     results = _results({**ROW, "paired_vs_seer": [-0.03, -0.02, -0.01]}, {**SEER, "slowdown_macro": 1.1}, reported=None)
     assert summary.answers(results)[0][0].startswith("On held-out shapes, the picks of m take 2.0 % less time")
