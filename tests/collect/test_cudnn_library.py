@@ -2,8 +2,10 @@
 
 import ctypes
 import re
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 
 from surrogate.collect import operators
 from surrogate.collect.cudnn import library as abi
+from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, library_paths, status_of
+from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -57,7 +61,8 @@ def test_status_of_maps_codes_to_statuses():
     assert status_of(0) == "ok"
     assert {status_of(code) for code in (3000, 3007, 3014, 9, 6)} == {"not_supported"}
     assert {status_of(code) for code in (1001, 2000, 4003, 5000, 1, 3, 4, 8)} == {"failed"}
-    assert [code for code in (0, 3000, 4004, 5000, 5003, 8, 9) if CudnnError(code, "").may_be_sticky] == [5000, 5003, 8]
+    codes = (0, 2000, 3000, 4000, 4004, 5000, 5003, 3, 4, 8, 9)
+    assert [code for code in codes if CudnnError(code, "").may_be_sticky] == [4000, 4004, 5000, 5003, 4, 8]
     assert CudnnError(3002, "shape").status == "not_supported"
 
 
@@ -73,11 +78,43 @@ def test_numbers_have_their_names(refused):
 
 def test_the_environment_variable_selects_the_library(refused, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "some/where/libcudnn.so")
-    assert library_paths() == ["some/where/libcudnn.so"]
+    assert library_paths() == (["some/where/libcudnn.so"], [])
     with refused("SEER_CUDNN"):
         Library.load()
     monkeypatch.delenv("SEER_CUDNN")
-    assert "libcudnn.so.9" in library_paths()
+    assert "libcudnn.so.9" in library_paths()[0]
+
+
+def test_the_wheel_is_searched_if_cuda_pathfinder_fails(refused, monkeypatch, tmp_path):
+    """The error has pathfinder's reason, and then the loader's for the file of the wheel."""
+
+    def fail(name):
+        raise RuntimeError(f"{name}:\n  no known folder")
+
+    monkeypatch.delenv("SEER_CUDNN", raising=False)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", SimpleNamespace(load_nvidia_dynamic_lib=fail))
+    monkeypatch.setattr(abi, "SONAMES", ())
+    monkeypatch.setattr(abi.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("__init__.py", "lib/libcudnn.so.9", "lib/libcudnn_ops.so.9"):
+        path = tmp_path / "nvidia" / "cudnn" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    paths, reasons = library_paths()
+    assert [Path(path).relative_to(tmp_path).as_posix() for path in paths] == ["nvidia/cudnn/lib/libcudnn.so.9"]
+    assert reasons == ["cuda-pathfinder: cudnn: no known folder"]
+    with refused("cudnn: no known folder", "libcudnn.so.9: file too short"):
+        Library.load()
+
+
+@pytest.mark.parametrize("version", ["91900", "8907"])
+def test_a_cuda_error_behind_an_internal_error_loses_the_device(chain, version):
+    """Otherwise the next algorithm would have the error."""
+    chain.setenv("FAKE_CUDNN_VERSION", version)
+    with closing(CudnnDevice(max_workspace_bytes=1 << 25, max_tensor_bytes=1 << 24)) as device:
+        chain.setenv("FAKE_FAULTS", "internal cudnnConvolutionForward 2 1")
+        with pytest.raises(DeviceLostError, match="illegal memory access"):
+            device.measure(Conv(n=1, c=16, h=8, k=8, r=3), "GEMM", RepeatPolicy())
 
 
 def c_type(declared):

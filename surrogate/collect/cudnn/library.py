@@ -5,12 +5,15 @@ Prototypes, structs and enumerations are from cudnn_cnn.h, cudnn_ops.h and cudnn
 
 import ctypes
 import ctypes.util
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
+from surrogate.collect.device import one_line
 from surrogate.collect.plan import tensor_shapes
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
@@ -56,8 +59,8 @@ PROTOTYPES = prototypes("convolution")
 SUCCESS = 0
 V8_NOT_SUPPORTED = {6, 9}
 """cuDNN 8: ARCH_MISMATCH and NOT_SUPPORTED."""
-V8_EXECUTION_FAILED = {7, 8}
-"""cuDNN 8: MAPPING_ERROR and EXECUTION_FAILED."""
+V8_MAY_BE_STICKY = {4, 7, 8}
+"""cuDNN 8: INTERNAL_ERROR, MAPPING_ERROR and EXECUTION_FAILED."""
 
 
 class CudnnError(RuntimeError):
@@ -74,8 +77,11 @@ class CudnnError(RuntimeError):
 
     @property
     def may_be_sticky(self) -> bool:
-        """Return True for a failed execution, after which the CUDA context must be checked."""
-        return self.code // 1000 == 5 or self.code in V8_EXECUTION_FAILED
+        """Return True if CUDA may have failed, so that the CUDA context must be checked.
+
+        In cuDNN 9, these are the internal errors (4xxx) and the failed executions (5xxx).
+        """
+        return self.code // 1000 in (4, 5) or self.code in V8_MAY_BE_STICKY
 
 
 def status_of(code: int) -> str:
@@ -90,22 +96,39 @@ def status_of(code: int) -> str:
 ENVIRONMENT = "SEER_CUDNN"
 """Environment variable with the path of the library's file."""
 SONAMES = ("libcudnn.so.9", "libcudnn.so.8", "cudnn64_9.dll", "cudnn64_8.dll")
+WHEEL_FILES = ("lib/libcudnn.so.*", "bin/cudnn64_*.dll")
+"""Patterns of the library's file in the folder of its wheel, on Linux and on Windows."""
 MESSAGE_BYTES = 2048
 HEURISTIC_REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26; without a driver others do not work)"
 """The remedy if cuDNN cannot rank for a described GPU."""
 
 
-def library_paths() -> list[str]:
-    """Return the paths and names to try: the environment's only, or NVIDIA's packages and then the loader's names."""
+def library_paths() -> tuple[list[str], list[str]]:
+    """Return the paths and names to try, and the reason if cuda-pathfinder names none.
+
+    They are the environment's only, or those of NVIDIA's packages and then the loader's names.
+    """
     given = os.environ.get(ENVIRONMENT)
     if given:
-        return [given]
-    path = None
-    with suppress(ImportError, RuntimeError):  # not found, or not loadable on this system
+        return [given], []
+    paths: list[str | None] = []
+    reasons: list[str] = []
+    try:
         from cuda.pathfinder import load_nvidia_dynamic_lib  # pyright: ignore[reportMissingImports]
 
-        path = load_nvidia_dynamic_lib("cudnn").abs_path
-    return [name for name in (path, ctypes.util.find_library("cudnn"), *SONAMES) if name]
+        paths.append(load_nvidia_dynamic_lib("cudnn").abs_path)
+    except Exception as error:  # no failure of this package hides the library
+        reasons.append(f"cuda-pathfinder: {one_line(error)}")
+        paths += _paths_in_wheel()
+    return [path for path in (*paths, ctypes.util.find_library("cudnn"), *SONAMES) if path], reasons
+
+
+def _paths_in_wheel() -> list[str]:
+    package = None
+    with suppress(ModuleNotFoundError):  # no package of NVIDIA
+        package = importlib.util.find_spec("nvidia.cudnn")
+    folders = (package and package.submodule_search_locations) or ()
+    return [str(path) for folder in folders for name in WHEEL_FILES for path in sorted(Path(folder).glob(name))]
 
 
 class Library:
@@ -122,8 +145,8 @@ class Library:
     @classmethod
     def load(cls) -> Self:
         """Return the first library that loads and has all functions. Raises `InputError` if there is none."""
-        reasons: list[str] = []
-        for path in library_paths():
+        paths, reasons = library_paths()
+        for path in paths:
             try:
                 library = cls(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL), path)
                 library.declare(PROTOTYPES)
@@ -131,7 +154,7 @@ class Library:
             except (OSError, AttributeError) as error:
                 reasons.append(str(error))
         remedy = f"install the wheel nvidia-cudnn-cu12 (or -cu13), or name the file by {ENVIRONMENT}"
-        raise InputError(f"libcudnn was not found ({reasons[0]}); {remedy}")
+        raise InputError(f"libcudnn was not found ({'; '.join(reasons[:2])}); {remedy}")
 
     @property
     def version(self) -> str:

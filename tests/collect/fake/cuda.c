@@ -92,7 +92,8 @@ static long matching_call(int fault) {
 /* What FAKE_FAULTS orders for this call: "KIND FUNCTION ALGORITHM CALL; ...", algorithm -1 is any, call 0 is every
  * one, -N every one from the N-th on, else only the matching call of that number. A segfault and a hang happen here. */
 int fake_fault(const char *function, int algorithm) {
-    static const char *KINDS_OF[] = {"", "segfault", "hang", "sticky", "soft", "memory", "nan", "error", "late", "drop"};
+    static const char *KINDS_OF[] = {"", "segfault", "hang", "sticky", "soft", "memory", "nan", "error", "late", "drop",
+                                     "internal"};
     const char *orders = getenv("FAKE_FAULTS");
     for (int fault = 0; orders && *orders; fault++) {
         char kind[32], name[96];
@@ -107,7 +108,7 @@ int fake_fault(const char *function, int algorithm) {
             if (strcmp(kind, KINDS_OF[number])) continue;
             if (number == FAULT_SEGFAULT) raise(SIGSEGV);
             while (number == FAULT_HANG) pause();
-            if (number == FAULT_STICKY) fake_stick(CUDA_ILLEGAL_ADDRESS);
+            if (number == FAULT_STICKY || number == FAULT_INTERNAL) fake_stick(CUDA_ILLEGAL_ADDRESS);
             return number;
         }
         abort();

@@ -404,6 +404,7 @@ static int run(const Problem *p, const char *function, int algorithm, const void
         return fail(BAD_PARAM, "workspace of %llu bytes, needed %llu", (unsigned long long)space_bytes, (unsigned long long)needed);
     if (fake_error()) return fail(EXECUTION_FAILED_CUDART, "CUDA error %d", fake_error());
     int fault = fake_fault(function, algorithm);
+    if (fault == FAULT_INTERNAL) return fail(fake_version() < 90000 ? 4 : INTERNAL_ERROR, "CUDA error %d", fake_error());
     if (fault == FAULT_SOFT) return fail(EXECUTION_FAILED_CUDART, "cudaErrorLaunchOutOfResources");
     if (fault == FAULT_MEMORY) return fail(DEVICE_ALLOCATION_FAILED, "cudaMalloc failed");
     uint32_t width_ = (uint32_t)width(p->x->type);
