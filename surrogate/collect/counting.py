@@ -1,9 +1,13 @@
 """Hardware counters of a few (problem, algorithm) pairs: runs under Nsight Compute, joined to the pairs.
 
-The counters form groups of one pass each, so no kernel is replayed and no memory is saved and restored. Names and
-numbers of passes of each chip are from CUPTI's host library (12.9). Never request ``sm__throughput``: it needs eight
-passes. Commands are argument lists and never pass through a shell. A launch belongs to the pair with the last marker
-before it.
+One run of the program takes all counters: Nsight Compute replays each kernel in three passes. A run for each group of
+counters takes as many passes or more, and starts the profiler and the program each time, about 15 s. A replay saves and
+restores the program's GPU memory, so the program allocates little. If the run counts nothing and time is left, each
+group has a run of its own. Such a run needs no replay, and a metric that fails costs only its group. Names and numbers
+of passes of each chip are from CUPTI's host library (12.9). Never request ``sm__throughput``: it needs eight passes.
+
+Commands are argument lists and never pass through a shell. A launch belongs to the pair with the last marker before it.
+The profiled program ends if this process ends, and the profiler ends with it.
 """
 
 import hashlib
@@ -15,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -25,7 +29,7 @@ from typing import Any
 
 import pandas as pd
 
-from surrogate.collect.device import demangled
+from surrogate.collect.device import demangled, one_line
 from surrogate.collect.log import LogRecord, RunLog, conv_of, read_log
 from surrogate.collect.plan import problem_key
 from surrogate.dataset.files import write_text
@@ -42,7 +46,7 @@ MARKER = "seer_marker"
 """An empty kernel, launched before each pair with grid x = the pair's number + 1."""
 SETTINGS = ("direction", "dtype", "math", "layout")
 KEY = (*SETTINGS, *SIZE_COLUMNS, "algorithm", "kernel_index")
-"""The key by which the passes of a kernel are joined."""
+"""The key by which the runs of a kernel are joined."""
 _IGNORED = ("gpu", "run", "kernel_index", "start_us", "stream", "cc", "device")
 
 
@@ -120,19 +124,19 @@ def assign_launches(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
     return pd.concat([keys, owned], axis=1)
 
 
-def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]]:
-    """Return a row per kernel with the counters of all passes, and notes. Values of earlier passes take precedence.
+def join_runs(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, list[str]]:
+    """Return a row per kernel with the counters of all runs, and notes. Values of earlier runs take precedence.
 
-    Rows join by `KEY` if their kernel names agree. If cuDNN ran other kernels in a pass, or if the pass was cut, it
+    Rows join by `KEY` if their kernel names agree. If cuDNN launched other kernels in a run, or if the run was cut, it
     adds nothing for some kernels; the notes state their number.
     """
-    joined = passes[0].set_index([*KEY, "kernel_name"])
+    first, *others = ((name, table.set_index([*KEY, "kernel_name"])) for name, table in tables.items())
+    joined = first[1]
     notes: list[str] = []
-    for number, table in enumerate(passes[1:], 2):
-        extra = table.set_index([*KEY, "kernel_name"])
+    for name, extra in others:
         missed = int((~joined.index.isin(extra.index)).sum())
         if missed:
-            notes.append(f"pass {number} counted nothing for {missed} of {len(joined)} kernels")
+            notes.append(f"{name} counted nothing for {missed} of {len(joined)} kernels")
         joined = joined.combine_first(extra.reindex(joined.index))
     return joined.reset_index(), notes
 
@@ -166,19 +170,19 @@ PERMISSION_REMEDY = (
     "counters need permission: load the driver with NVreg_RestrictProfilingToAdminUsers=0,"
     " or give the container CAP_SYS_ADMIN"
 )
-START_S = 15.0
-"""Seconds of a pass outside the child's loop: start of the profiler, loading of libraries, writing of the report."""
+REPORT_S = 5.0
+"""Seconds at the end of a run in which the profiler writes its report and exports it."""
 GRACE_S = 20.0
-"""Seconds by which all passes together may exceed their time before they are stopped."""
+"""Seconds by which a run may exceed its time before it is stopped."""
 EXPORT_S = 120.0
 MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One run of the program under the profiler: its command, its report, and the command that exports it as CSV."""
+class ProfiledRun:
+    """One run of the program under the profiler: the command before the program's, the report, and its CSV export."""
 
-    group: str
+    name: str
     command: tuple[str, ...]
     report: Path
     export: tuple[str, ...]
@@ -191,18 +195,20 @@ class NsightCompute:
     path: str
     compute_capability: float = 9.0
 
-    def passes(self, program: Sequence[str], folder: Path) -> tuple[Pass, ...]:
-        """Return the runs of ``program`` that take all counters, with their reports in ``folder``."""
-        passes = []
-        for group, metrics in metric_groups(self.compute_capability).items():
-            report = folder / f"group-{group}.ncu-rep"
+    def runs(self, folder: Path) -> tuple[ProfiledRun, ...]:
+        """Return the run with all metrics, then a run for each group, with their reports in ``folder``."""
+        groups = {f"group {name}": metrics for name, metrics in metric_groups(self.compute_capability).items()}
+        every_metric = tuple(name for metrics in groups.values() for name in metrics)
+        runs = []
+        for name, metrics in {"all metrics": every_metric, **groups}.items():
+            report = folder / f"{name.replace(' ', '-')}.ncu-rep"
             names = ",".join(dict.fromkeys((*metrics, *LAUNCH)))
             options = (*_TABLE["ncu_options"], "--metrics", names, "--export", str(report))
             # Base units would be rounded to two decimals. So the export keeps ncu's units, and the reader scales them.
             page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
             export = (self.path, "--import", str(report), *page)
-            passes.append(Pass(group, (self.path, *options, *program), report, export))
-        return tuple(passes)
+            runs.append(ProfiledRun(name, (self.path, *options), report, export))
+        return tuple(runs)
 
 
 def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> NsightCompute:
@@ -236,9 +242,9 @@ class CounterResult:
     permitted: bool = True
 
 
-def program_for(pairs_file: Path, seconds: float) -> list[str]:
-    """Return the command of the profiled child process."""
-    return [sys.executable, "-m", "surrogate.collect.cudnn.profiled_program", str(pairs_file), str(seconds)]
+def program_for(pairs_file: Path, end_s: float) -> list[str]:
+    """Return the command of the profiled program, which begins no pair after ``end_s`` (`time.monotonic`)."""
+    return [sys.executable, "-m", "surrogate.collect.cudnn.profiled_program", str(pairs_file), str(end_s)]
 
 
 def count_pairs(
@@ -251,84 +257,81 @@ def count_pairs(
 ) -> CounterResult:
     """Return counters of ``pairs`` within about ``seconds``. The profiler's files stay in ``folder``.
 
-    Without permission to count, the result is empty, and its notes state the remedy. Any other failure of a pass
-    becomes a note, and the other passes still count.
+    Without permission to count, the result is empty, and its notes state the remedy. Any other failure of a run
+    becomes a note, and the other runs still count.
     """
-    began_s = time.monotonic()
+    end_s = time.monotonic() + seconds
     pairs_file = folder / "pairs.jsonl"
     write_pairs(pairs, pairs_file)
-    share_s = seconds / len(tool.passes((), folder))
-    passes = tool.passes(program(pairs_file, max(share_s - START_S, share_s / 2)), folder)
+    runs = tool.runs(folder)
     notes: list[str] = []
-    tables: list[pd.DataFrame] = []
-    try:
-        for profiled in passes:
-            left_s = began_s + seconds + GRACE_S - time.monotonic()
-            problem = _run(profiled, min(share_s + GRACE_S, max(left_s, 1.0)))
-            notes += [f"pass {profiled.group}: {problem}"] if problem else []
-        for profiled in passes:
-            try:
-                tables.append(assign_launches(_read_report(profiled), pairs))
-            except InputError as error:
-                if permission_denied(str(error)):
-                    raise PermissionError from None
-                notes.append(f"pass {profiled.group}: {error}")
-    except PermissionError:
-        return CounterResult(notes=(PERMISSION_REMEDY,), permitted=False)
+    tables: dict[str, pd.DataFrame] = {}
+    for index, run in enumerate(runs):
+        left_s = end_s - time.monotonic()
+        if index and (runs[0].name in tables or left_s <= 0.0):
+            break
+        share_s = left_s / (len(runs) - index) if index else left_s
+        last_pair_s = time.monotonic() + max(share_s - REPORT_S, share_s / 2)
+        try:
+            tables[run.name] = _profile(run, program(pairs_file, last_pair_s), share_s + GRACE_S, pairs)
+        except PermissionError:
+            return CounterResult(notes=(PERMISSION_REMEDY,), permitted=False)
+        except InputError as error:
+            notes.append(f"{run.name}: {error}")
     if not tables:
         return CounterResult(notes=tuple(notes))
-    joined, joining_notes = join_passes(tables)
+    joined, joining_notes = join_runs(tables)
     joined["kernel_name"] = joined["kernel_name"].map(demangled)
     return CounterResult(joined, (*notes, *joining_notes))
 
 
-def _run(profiled: Pass, timeout_s: float) -> str:
-    """Run one pass and return its failure in one line, or "". The output of an earlier try is removed first.
+def _profile(run: ProfiledRun, program: Sequence[str], timeout_s: float, pairs: Sequence[Pair]) -> pd.DataFrame:
+    """Profile ``program``, and return a row per kernel of ``pairs``. The report's raw page has all digits.
 
-    Raises `PermissionError` if the profiler states that it is not permitted to count.
+    Raises `InputError` with the profiler's last output if the report has no such kernel, and `PermissionError` if the
+    profiler states that it is not permitted to count.
     """
-    profiled.report.unlink(missing_ok=True)
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    text = {"env": environment(), "text": True, "errors": "replace"}
+    run.report.unlink(missing_ok=True)  # of an earlier try
+    printed, exported = run.report.with_suffix(".txt"), run.report.with_suffix(".csv")
+    ended = _run((*run.command, *program), printed, timeout_s, subprocess.STDOUT)
     try:
-        # In its own process group the profiler can be stopped with its child, which holds the GPU.
-        child = subprocess.Popen(profiled.command, start_new_session=True, **streams, **text)
+        if not run.report.exists():
+            raise InputError(f"{run.report.name} was not written")
+        if failure := _run(run.export, exported, EXPORT_S, subprocess.DEVNULL):
+            raise InputError(f"{run.report.name} was not exported ({failure})")
+        kernels = assign_launches(ncu.read([exported]), pairs)
+        if kernels.empty:
+            raise InputError(f"{run.report.name} has no kernel of a pair")
+        return kernels
+    except InputError as error:
+        output = printed.read_text(encoding="utf-8", errors="replace")
+        if permission_denied(f"{output} {error}"):
+            raise PermissionError from None
+        last = " ".join(output.split())[-MESSAGE_CHARACTERS:]
+        raise InputError("; ".join(filter(None, (str(error), ended, last)))) from None
+
+
+def _run(command: Sequence[str], output: Path, timeout_s: float, errors: int) -> str:
+    """Run a command of the profiler with its output in a file; return its failure, or "".
+
+    The command's standard input is a pipe. If this process ends, the pipe closes, and so the profiled program ends.
+    """
+    try:
+        with output.open("wb") as file:
+            # In its own process group the profiler can be stopped with its child, which holds the GPU.
+            streams = {"stdin": subprocess.PIPE, "stdout": file, "stderr": errors}
+            child = subprocess.Popen(command, env=environment(), start_new_session=True, **streams)
     except OSError as error:
-        return f"{profiled.command[0]} did not start ({error.strerror})"
-    try:
-        output, _ = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        _stop(child)
-        return f"stopped after {timeout_s:.0f} s"
-    except BaseException:
-        _stop(child)
-        raise
-    if permission_denied(output):
-        raise PermissionError
-    if child.returncode and not profiled.report.exists():
-        return f"exit status {child.returncode}: {' '.join(output.split())[-MESSAGE_CHARACTERS:]}"
-    return ""
-
-
-def _stop(child: "subprocess.Popen[str]") -> None:
-    """Kill the profiler and its child processes."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.communicate()
-
-
-def _read_report(profiled: Pass) -> Imported:
-    """Return Nsight Compute's report, read from its CSV export: the raw page has all digits and mangled names."""
-    if not profiled.report.exists():
-        raise InputError(f"{profiled.report.name} was not written")
-    exported = profiled.report.with_suffix(".csv")
-    try:
-        with exported.open("wb") as file:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.DEVNULL}
-            subprocess.run(profiled.export, env=environment(), timeout=EXPORT_S, check=False, **streams)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"{profiled.report.name} could not be exported ({error})") from None
-    return ncu.read([exported])
+        raise InputError(f"{command[0]} did not start ({one_line(error)})") from None
+    with child:
+        try:
+            return f"exit status {status}" if (status := child.wait(timeout_s)) else ""
+        except BaseException as reason:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            if isinstance(reason, subprocess.TimeoutExpired):
+                return f"stopped after {timeout_s:.0f} s"
+            raise
 
 
 PAIRS_PER_SECOND = 4.0

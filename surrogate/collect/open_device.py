@@ -166,7 +166,7 @@ class WorkerOperators(Worker):
 
 def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) -> None:
     """Answer requests until they end, or until the device is lost."""
-    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(requests,), daemon=True).start()
     device: Served | None = None
     try:
         for line in requests:
@@ -188,7 +188,7 @@ def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) 
             device.close()
 
 
-def _end_with_parent(requests: TextIO) -> None:
+def end_with_parent(requests: TextIO) -> None:
     """End this process `ENDING_S` after the other end of the pipe closed, even if a call hangs.
 
     On systems without ``poll`` (Windows) the user must end such a child.

@@ -148,7 +148,7 @@ def test_an_untrustworthy_machine_measures_nothing(seer, tmp_path, variables, wo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["denied", "hang", "fails:group-B"])
+@pytest.mark.parametrize("order", ["denied", "hang", "fails:op_ffma"])
 def test_a_failing_profiler_keeps_the_times(measured, tmp_path, order):
     assert "; counters are incomplete: " in measured(minutes=4.0, profiler=order)
     rows, kernels = convolutions(tmp_path)

@@ -45,8 +45,8 @@ def pairs() -> list[Pair]:
 def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return ``profiler(…)``, which writes a fake ncu and the profiled program ``child`` and returns ncu's path.
 
-    ``denied`` refuses permission, ``failing`` names a group that fails, ``missing`` lists pairs that do not run, and
-    ``renamed`` maps a group to a suffix of its kernels' names.
+    ``denied`` refuses permission, ``failing`` is a word of the commands that fail, ``missing`` lists pairs that do not
+    run, and ``renamed`` maps a group to a suffix of its kernels' names.
     """
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -1,8 +1,11 @@
 """Hardware counters from end to end, with a fake of Nsight Compute."""
 
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +24,13 @@ from surrogate.collect.run import header_for
 from surrogate.features.conv import Conv
 
 
-def program(pairs_file, seconds):
+def program(pairs_file, end_s):
     """Return the command to profile; its last word is the file of pairs."""
     return ["child", str(pairs_file)]
+
+
+B_METRIC = "op_ffma"
+"""A metric of group B. If the fake refuses it, the run with all metrics fails, and so does group B's."""
 
 
 def counted(tool, pairs, tmp_path, **options):
@@ -44,6 +51,7 @@ def test_count_pairs_returns_counters_of_every_kernel(profiler, pairs, tmp_path)
     assert first["fp32_utilization_pct"] == 81.25
     assert (first["dram_read_transactions"], first["dram_write_transactions"]) == (4963, 4963)
     assert (first["b_max"], first["waves"], first["registers_per_thread"]) == (264, 1, 128)
+    assert len(list(tmp_path.glob("*.ncu-rep"))) == 1  # one start of the profiler
 
 
 def test_a_missing_pair_does_not_shift_the_others(profiler, pairs, tmp_path):
@@ -57,22 +65,30 @@ def test_a_missing_pair_does_not_shift_the_others(profiler, pairs, tmp_path):
     assert all(row.algorithm.lower() in row.kernel_name for row in result.kernels.itertuples())
 
 
-def test_a_pass_with_other_kernels_adds_no_counters(profiler, pairs, tmp_path):
-    result = counted(counting.NsightCompute(profiler(renamed={"B": "_other"})), pairs, tmp_path)
+def test_a_run_with_other_kernels_adds_no_counters(profiler, pairs, tmp_path):
+    profiler(failing="all-metrics", renamed={"B": "_other"})
+    result = counted(counting.NsightCompute("ncu"), pairs, tmp_path)
     assert result.kernels["fp32_utilization_pct"].notna().all()
     assert result.kernels["fp32_instructions"].isna().all()
-    assert "pass 2 counted nothing for 12 of 12 kernels" in result.notes
+    assert "group B counted nothing for 12 of 12 kernels" in result.notes
 
 
-def test_a_failed_pass_keeps_the_other_passes(profiler, pairs, tmp_path):
-    result = counted(counting.NsightCompute(profiler(failing="group-B")), pairs, tmp_path)
-    assert len(result.kernels) == 12 and any("internal error" in note for note in result.notes)
+def test_a_failing_metric_costs_only_its_group(profiler, pairs, tmp_path):
+    result = counted(counting.NsightCompute(profiler(failing=B_METRIC)), pairs, tmp_path)
+    assert len(result.kernels) == 12 and result.kernels["fp32_utilization_pct"].notna().all()
+    assert [note.partition(":")[0] for note in result.notes] == ["all metrics", "group B"]
+    assert all("was not written; exit status 1; ==ERROR== An internal error" in note for note in result.notes)
 
 
 def test_a_report_of_an_earlier_run_is_not_read(profiler, pairs, tmp_path):
     counted(counting.NsightCompute(profiler()), pairs, tmp_path)
-    result = counted(counting.NsightCompute(profiler(failing="group-")), pairs, tmp_path)
-    assert result.kernels.empty and any("was not written" in note for note in result.notes)
+    result = counted(counting.NsightCompute(profiler(failing=".ncu-rep")), pairs, tmp_path)
+    assert result.kernels.empty and len(result.notes) == 4
+
+
+def test_a_report_without_a_pair_counts_nothing(profiler, pairs, tmp_path):
+    result = counted(counting.NsightCompute(profiler(missing=[*range(6)])), pairs, tmp_path)
+    assert result.kernels.empty and all("has no kernel of a pair" in note for note in result.notes)
 
 
 def test_missing_permission_is_reported_with_the_remedy(profiler, pairs, tmp_path):
@@ -122,8 +138,9 @@ def test_collect_counters_refuses_a_cpu(refused, make_plan, fake_device, tmp_pat
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])
 def test_each_chip_gets_only_metrics_that_it_has(capability):
-    commands = [profiled.command for profiled in counting.NsightCompute("ncu", capability).passes((), Path())]
-    requested = [command[command.index("--metrics") + 1].split(",") for command in commands]
+    commands = [run.command for run in counting.NsightCompute("ncu", capability).runs(Path())]
+    every_metric, *requested = [command[command.index("--metrics") + 1].split(",") for command in commands]
+    assert len(every_metric) == len(set(every_metric)) and set(every_metric) == set().union(*requested)
     assert all(len(group) == len(set(group)) and set(counting.LAUNCH) <= set(group) for group in requested)
     names = [name for group in requested for name in group]
     assert not any(name.startswith("sm__throughput") for name in names)
@@ -155,7 +172,56 @@ def test_a_hanging_profiler_is_stopped_after_the_grace_period(pairs, tmp_path, m
     began_s = time.monotonic()
     result = counting.count_pairs(pairs, counting.NsightCompute(str(path)), tmp_path, seconds=0.3, program=program)
     assert result.kernels.empty and time.monotonic() - began_s < 5.0
-    assert sum("stopped after" in note for note in result.notes) == 3
+    assert len(result.notes) == 1 and "stopped after" in result.notes[0]  # no time is left for the groups
+
+
+def processes_with(word: str) -> list[str]:
+    """Return the command lines of running processes that contain ``word``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_text(errors="replace").replace("\0", " "))
+    return [line for line in found if word in line]
+
+
+def wait_until(condition, seconds: float) -> None:
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("stop", "hanging"),
+    [
+        (signal.SIGTERM, "ncu"),
+        pytest.param(signal.SIGTERM, "program", marks=pytest.mark.slow),
+        (signal.SIGKILL, "program"),
+    ],
+)
+def test_neither_profiler_nor_program_outlives_the_command(chain, tmp_path, stop, hanging):
+    """The program hangs in its first marker, or ncu before it. After SIGKILL, only the program itself can end both."""
+    chain.setenv(*{"ncu": ("FAKE_PROFILER", "hang"), "program": ("FAKE_FAULTS", "hang seer_marker -1 -1")}[hanging])
+    (tmp_path / "plan.txt").write_text("n1c16h28k32r3p1\n")
+    words = ("collect", "--device", "cudnn", "--plan", "plan.txt", "--counters", "-o", str(tmp_path / "run.jsonl"))
+    child = subprocess.Popen([sys.executable, "-m", "surrogate", *words], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    profiled = str(tmp_path / ".counters-")
+    try:
+        hang = tmp_path / "state" / "fault-0"
+        wait_until(hang.exists if hanging == "program" else lambda: processes_with(profiled), 60.0)
+        assert len(processes_with(profiled)) == (2 if hanging == "program" else 1)
+        child.send_signal(stop)
+        assert child.wait(10.0) == (143 if stop == signal.SIGTERM else -stop)
+        wait_until(lambda: not processes_with(profiled), 6.0)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_pipe_that_stays_open_keeps_the_program(chain, pairs, tmp_path):
+    """Nsight Compute passes its standard input on, so the program runs while its parent lives."""
+    result = counting.count_pairs(pairs[:2], counting.NsightCompute("ncu"), tmp_path, seconds=20.0)
+    assert result.notes == () and set(result.kernels["algorithm"]) == {"GEMM"}
 
 
 def many(count: int) -> list[counting.Pair]:
@@ -206,9 +272,9 @@ class RecordingDevice:
 
 def test_run_pairs_runs_each_pair_once_with_its_number():
     device, pairs = RecordingDevice(), many(2)
-    assert run_pairs(pairs, device, device, 60.0) == len(pairs)
+    assert run_pairs(pairs, device, device, time.monotonic() + 60.0) == len(pairs)
     assert device.calls == [(i, pair.key, pair.algorithm) for i, pair in enumerate(pairs)]
-    assert run_pairs(pairs, device, device, 0.0) == 0  # the time is up before the first
+    assert run_pairs(pairs, device, device, 0.0) == 1  # the time is up, and a start without a pair would be wasted
 
 
 def test_the_stopwatch_profiles_only_the_second_call():

@@ -48,10 +48,11 @@ def call():
 
 
 @pytest.mark.parametrize(("chip", "capability"), CHIPS.items())
-def test_cupti_accepts_every_group_in_one_pass(call, chip, capability):
+def test_cupti_accepts_every_group_in_one_pass_and_all_in_three(call, chip, capability):
     groups = metric_groups(capability)
     assert set(groups) >= {"A", "B", "C"}
-    for metrics in groups.values():
+    every_metric = tuple(dict.fromkeys(name for metrics in groups.values() for name in metrics))
+    for metrics in (*groups.values(), every_metric):
         names = [name.encode() for name in metrics if not name.startswith(("launch__", "device__"))]
         image, name = ("image", POINTER, None), ("chip", ctypes.c_char_p, chip.encode())
         initialized = call("Initialize", ("kind", ctypes.c_int, 0), name, image, ("host", POINTER, None))
@@ -62,4 +63,4 @@ def test_cupti_accepts_every_group_in_one_pass(call, chip, capability):
         config = ("config", POINTER, ctypes.addressof(buffer := ctypes.create_string_buffer(size)))
         call("GetConfigImage", host, ("bytes", SIZE, size), config)
         passes = call("GetNumOfPasses", ("bytes", SIZE, len(buffer)), config, ("passes", SIZE, 0)).passes
-        assert passes == (2 if metrics == (DRAM_SHARE,) else 1)
+        assert passes == (3 if metrics == every_metric else 2 if metrics == (DRAM_SHARE,) else 1)
