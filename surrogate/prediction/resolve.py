@@ -28,7 +28,6 @@ from surrogate.prediction.sources.datasheet import (
     AnalyticalSource,
     DatasheetModels,
     ProductModels,
-    Tf32Source,
     datasheet_models,
     product_models,
 )
@@ -81,8 +80,8 @@ class SettingFacts(NamedTuple):
 
     ``choosable``: candidate → whether it can be chosen. ``is_measured``: whether a library was measured in the setting
     on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration.
-    ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``convolutions`` and ``products``
-    are the analytical models that cover the setting.
+    ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``analytical`` are the models of
+    its kernels; they cover the whole setting or only some candidates.
     """
 
     setting: QuerySetting
@@ -94,8 +93,8 @@ class SettingFacts(NamedTuple):
     is_trained: bool
     unmeasured_libraries: frozenset[str]
     is_measured_version: bool = True
-    convolutions: DatasheetModels | None = None
-    products: ProductModels | None = None
+    analytical: DatasheetModels | ProductModels | None = None
+    covers_whole_setting: bool = False
 
     @property
     def support_setting(self) -> QuerySetting:
@@ -105,15 +104,9 @@ class SettingFacts(NamedTuple):
         return self.setting._replace(versions=tuple((name, f"{version}?") for name, version in self.setting.versions))
 
     @property
-    def covers_whole_setting(self) -> bool:
-        """Whether the analytical model is of half-precision convolutions; it covers the whole setting."""
-        return self.convolutions is not None and self.setting.by_name["dtype"] in HALF
-
-    @property
     def covered(self) -> np.ndarray:
         """(candidates,) True if the analytical model of convolutions describes the candidate's kernels."""
-        mechanism = self.setting.family.tensor_core_mechanism
-        return np.array([self.convolutions is not None and each.mechanism == mechanism for each in self.choosable])
+        return np.array([each.mechanism == self.setting.family.tensor_core_mechanism for each in self.choosable])
 
 
 def unlisted_note(gpu: str, measured: Iterable[str]) -> str:
@@ -322,29 +315,31 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     if facts.is_trained:
         return facts
     setting, device, family_model = facts.setting, facts.device, facts.family_model
+    choosable, dtype = facts.choosable, setting.by_name.get("dtype", "")
     mechanism = setting.family.tensor_core_mechanism
-    is_described = mechanism in {candidate.mechanism for candidate in facts.choosable} - {""}
-    convolutions = (
-        datasheet_models(device, setting.by_name["dtype"], setting.by_name.get("math", "")) if is_described else None
+    if mechanism in {candidate.mechanism for candidate in choosable} - {""}:
+        analytical = datasheet_models(device, dtype, setting.by_name.get("math", ""))
+        if dtype not in HALF:
+            return facts._replace(analytical=analytical)
+        described_first = sorted(choosable, key=lambda candidate: candidate.mechanism != mechanism)
+        choosable = {candidate: candidate.mechanism == mechanism for candidate in described_first}
+    else:
+        # The model of products covers a setting if only its own boards were measured, and none of this architecture.
+        gpus = {
+            name for library, _ in setting.versions for name in family_model.domain.gpus_of(library, setting.values)
+        }
+        gpus -= {setting.gpu}
+        is_new = not gpus & {*facts.similar.architecture}
+        analytical = product_models(setting, device, facts.similar.vendor | gpus) if is_new else None
+    if analytical is None:
+        return facts
+    return facts._replace(
+        analytical=analytical,
+        covers_whole_setting=True,
+        family_model=family_model if facts.is_measured else analytical.instead_of(family_model),
+        unmeasured_libraries=frozenset(),
+        choosable=choosable,
     )
-    facts = facts._replace(convolutions=convolutions)
-    if convolutions is not None and facts.covers_whole_setting:
-        described_first = sorted(facts.choosable, key=lambda candidate: candidate.mechanism != mechanism)
-        facts = facts._replace(
-            family_model=family_model if facts.is_measured else convolutions.instead_of(family_model),
-            unmeasured_libraries=frozenset(),
-            choosable={candidate: candidate.mechanism == mechanism for candidate in described_first},
-        )
-    # The model of matrix products covers a setting if only its own boards were measured, and none of this architecture.
-    gpus = {name for library, _ in setting.versions for name in family_model.domain.gpus_of(library, setting.values)}
-    gpus -= {setting.gpu}
-    if gpus & {*facts.similar.architecture}:
-        return facts
-    products = product_models(setting, device, facts.similar.vendor | gpus)
-    if products is None:
-        return facts
-    own_part = facts.family_model if facts.is_measured else products.instead_of(facts.family_model)
-    return facts._replace(products=products, family_model=own_part, unmeasured_libraries=frozenset())
 
 
 def _context(facts: SettingFacts) -> Context:
@@ -363,20 +358,18 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     """Return the source, each candidate's donor GPU ("" for none), and a note on the order of candidates."""
     family_model, setting = facts.family_model, facts.setting
     note = ""
-    if facts.products is not None:
-        source = AnalyticalSource.of_products(context, facts.products)
-    elif facts.convolutions is not None and facts.covers_whole_setting:
-        source = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
+    if facts.analytical is not None and facts.covers_whole_setting:
+        source = AnalyticalSource(context, facts.analytical)
     else:
         source = model_source(context, family_model, facts.similar.donors)
     donors = source.donors if isinstance(source, TreeSource) else ("",) * len(context.candidates)
     dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
     if facts.unmeasured_libraries and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
-    if facts.convolutions is not None and not facts.covers_whole_setting:
-        analytical = AnalyticalSource.of_convolutions(context, facts.convolutions.model)
-        source = Mixed(context, analytical, source, covers=facts.covered)
-    is_covered = facts.is_trained or facts.convolutions or facts.products or any(donors)
+    if facts.analytical is not None and not facts.covers_whole_setting:
+        sources = source, AnalyticalSource(context, facts.analytical)
+        source = Mixed(context, sources, covers=np.array([~facts.covered, facts.covered]))
+    is_covered = facts.is_trained or facts.analytical or any(donors)
     if not is_covered and family_model.unmeasured_gpu.ranking_source == intervals.AVERAGE_RANK:
         source = _by_average_rank(facts, source)
         note = BY_AVERAGE_RANK.format(gpu=setting.gpu)
@@ -386,7 +379,10 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
 
 
 def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
-    """Return the source for fp32 with TF32 allowed, for libraries without measurements in TF32."""
+    """Return the source for fp32 with TF32 allowed, for libraries without measurements in TF32.
+
+    A candidate with both kinds of kernels takes the shorter time: of multiply-adds, or at TF32's peak.
+    """
     setting, device, candidates, _, _ = tensor.context
     values = tuple({**setting.by_name, "math": "fma"}[name] for name in setting.family.setting_names)
     formula = setting.family.formula(values, device)
@@ -394,7 +390,7 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
     has_both = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
     unmeasured = np.array([candidate.library in facts.unmeasured_libraries for candidate in candidates])
     multiply_adds = model_source(fma_context, facts.family_model, facts.similar.donors)
-    return Tf32Source(tensor.context, multiply_adds, tensor, has_both=has_both, unmeasured=unmeasured)
+    return Mixed(tensor.context, (multiply_adds, tensor), covers=np.array([unmeasured, ~unmeasured | has_both]))
 
 
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
@@ -465,8 +461,8 @@ def _half_widths(
     setting = facts.setting
     dtype = setting.by_name.get("dtype", "")
     bases = np.array([widths.base(setting.gpu, each.key, dtype) for each in candidates])
-    if facts.convolutions is not None and not facts.covers_whole_setting and not facts.is_measured:
-        bases = np.where(facts.covered, facts.convolutions.by_kind[""].half_width, bases)
+    if facts.analytical is not None and not facts.covers_whole_setting and not facts.is_measured:
+        bases = np.where(facts.covered, facts.analytical.by_kind[""].half_width, bases)
     min_half_width = facts.family_model.unmeasured_gpu.by_group[_width_group(facts)].half_width
     return np.where(is_fixed, np.maximum(bases, min_half_width), bases)
 

@@ -39,7 +39,8 @@ def test_an_average_rank_assigns_the_models_times_by_rank() -> None:
     assert alone.time_us.tolist() == times_us[2:3].tolist()
 
 
-def test_a_mixed_source_uses_the_first_source_that_covers_a_candidate() -> None:
+def test_a_mixed_source_uses_the_fastest_source_that_covers_a_candidate() -> None:
     other = FakeSource(CONTEXT, -MODEL.times_us)
-    mixed = Mixed(CONTEXT, other, MODEL, covers=np.array([True, False, False, True]))
+    covers = np.array([[False, True, True, True], [True, False, False, True]])
+    mixed = Mixed(CONTEXT, (MODEL, other), covers)
     assert mixed.times(np.array([[0], [1]]), *BOTH).time_us.tolist() == [-4.0, 2.0, 3.0, -1.0, -5.0, 5.0, 5.0, -5.0]

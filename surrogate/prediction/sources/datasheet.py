@@ -7,10 +7,10 @@ output tiles replaces them.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class DatasheetModels(HeldOutErrors):
 
     model: TensorCoreModel
 
+    def times_us(self, context: Context, problems: Any) -> np.ndarray:
+        """Return the times of convolutions in the setting's element type in µs, (problems,)."""
+        sizes = context.formula.problem(problems).problem
+        return self.model.convolution_us(sizes, context.device, context.setting.by_name["dtype"])
+
 
 @dataclass(frozen=True, slots=True)
 class ProductModels(HeldOutErrors):
@@ -64,6 +69,10 @@ class ProductModels(HeldOutErrors):
         """Return the model for a GPU. If no prefix fits its architecture, it is the model of matrix cores."""
         own = (model for start, model in self.boards.items() if gpu.architecture.startswith(start))
         return self.matrix_cores if gpu.fp32_matrix_tflops else next(own, self.matrix_cores)
+
+    def times_us(self, context: Context, problems: Any) -> np.ndarray:
+        """Return the times of matrix products in µs, (problems,)."""
+        return self.model_of(context.device).product_us(problems, context.device)
 
 
 @cache
@@ -99,51 +108,11 @@ def product_models(setting: QuerySetting, gpu: Gpu, measured: Collection[str]) -
 
 @dataclass(frozen=True, slots=True)
 class AnalyticalSource(Source):
-    """Times of an analytical model, equal for all candidates, without workspaces.
+    """Times of analytical ``models``, equal for all candidates, without workspaces."""
 
-    ``model`` returns the times of problems in µs, (problems,).
-    """
-
-    model: Callable[[Any], np.ndarray]
-
-    @classmethod
-    def of_convolutions(cls, context: Context, model: TensorCoreModel) -> Self:
-        """Return the source of convolutions in the setting's element type."""
-        dtype = context.setting.by_name["dtype"]
-        return cls(
-            context,
-            lambda problems: model.convolution_us(context.formula.problem(problems).problem, context.device, dtype),
-        )
-
-    @classmethod
-    def of_products(cls, context: Context, products: ProductModels) -> Self:
-        """Return the source of matrix products on one of AMD's GPUs."""
-        device = context.device
-        model = products.model_of(device)
-        return cls(context, lambda problems: model.product_us(problems, device))
+    models: DatasheetModels | ProductModels
 
     def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
-        return Times(self.model(self.context.setting.problem(sizes.T))[problem_of_row], np.zeros(len(candidate_of_row)))
-
-
-@dataclass(frozen=True, slots=True)
-class Tf32Source(Source):
-    """Times of fp32 with TF32 allowed, without measurements.
-
-    A candidate with both kinds of kernels takes the shorter time. ``fma`` has the times of multiply-add kernels and
-    ``tensor`` the times at TF32's peak. ``has_both`` (candidates,) marks candidates with both kinds of kernels.
-    ``unmeasured`` (candidates,) marks candidates of libraries without measurements in TF32.
-    """
-
-    fma: Source
-    tensor: Source
-    has_both: np.ndarray
-    unmeasured: np.ndarray
-
-    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
-        """Implement `Source.times`."""
-        fma = self.fma.times(sizes, problem_of_row, candidate_of_row)
-        tensor_us = self.tensor.times(sizes, problem_of_row, candidate_of_row).time_us
-        faster_us = np.where(self.has_both[candidate_of_row], np.minimum(fma.time_us, tensor_us), fma.time_us)
-        return fma._replace(time_us=np.where(self.unmeasured[candidate_of_row], faster_us, tensor_us))
+        times_us = self.models.times_us(self.context, self.context.setting.problem(sizes.T))
+        return Times(times_us[problem_of_row], np.zeros(len(candidate_of_row)))

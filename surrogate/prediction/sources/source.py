@@ -186,17 +186,19 @@ def terms_at(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
 
 @dataclass(frozen=True, slots=True)
 class Mixed(Source):
-    """Times of ``first`` for the candidates marked in ``covers`` (candidates,), and of ``second`` for the others."""
+    """For each candidate, the shortest time of the ``sources`` that cover it.
 
-    first: Source
-    second: Source
+    ``covers`` (sources, candidates) marks the candidates of each source. Workspaces are those of the first source.
+    """
+
+    sources: tuple[Source, ...]
     covers: np.ndarray
 
     def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
-        rest = self.second.times(sizes, problem_of_row, candidate_of_row)
-        covered_us = self.first.times(sizes, problem_of_row, candidate_of_row).time_us
-        return rest._replace(time_us=np.where(self.covers[candidate_of_row], covered_us, rest.time_us))
+        answers = [source.times(sizes, problem_of_row, candidate_of_row) for source in self.sources]
+        covered_us = np.where(self.covers[:, candidate_of_row], [answer.time_us for answer in answers], np.inf)
+        return answers[0]._replace(time_us=covered_us.min(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
