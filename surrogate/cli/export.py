@@ -81,7 +81,7 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     origin, name = _origin(bundle, listed)
     limits = Limits.of(options["workspace_limit"], options["deterministic"])
     picks = picks_for(predictor, kept, limits, library_version=options["library_version"], origin=origin, name=name)
-    for problem, reason in [*left_out, *picks.left_out.items()]:
+    for problem, reason in [*left_out.items(), *picks.left_out.items()]:
         click.echo(f"seer export: left out {problem}: {reason}", err=True)
     if not picks.feasible:
         click.echo(f"seer export: none of {len(picks.left_out)} problems has a pick; nothing is written", err=True)

@@ -74,31 +74,33 @@ def _evaluate_part(
     rows: Rows, predicted: pd.DataFrame, member: np.ndarray, evaluated: np.ndarray, *, independent_share: float
 ) -> list[dict[str, object]]:
     times, supported = predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
+    half_width = np.log(predicted["upper_us"].to_numpy() / times)
     choices = choice_figures(rows, times, supported, evaluated)
     records = []
     for grouping in dict.fromkeys(("all", rows.family.primary)):
         counted = member & rows.ok & np.isfinite(times) & rows.family.in_grouping(rows.stratum, grouping)
         errors = asdict(time_errors(times[counted], rows.time_us[counted]))
         choice = choices.get(grouping, {"n": 0, "shapes": 0})
+        compared = evaluated & counted & supported
+        columns = (each[compared] for each in (times, rows.time_us, half_width, rows.problem))
+        stated, best = picks(*columns, independent_share=independent_share)
         record = {
             "stratum": grouping,
             "rows": errors.pop("n"),
             **errors,
             "in_domain": float(predicted["in_domain"].to_numpy()[counted].mean()) if counted.any() else None,
-            **_interval_figures(rows, predicted, counted),
+            **_interval_figures(rows.take(counted), times[counted], half_width[counted]),
             "problems": choice["n"],
             **{key: value for key, value in choice.items() if key != "n"},
-            **_pick_figures(rows, predicted, evaluated & counted & supported, independent_share),
+            **({"pick_probability": stated.mean(), "pick_was_best": best.mean()} if len(stated) else {}),
         }
         records.append(json_value(record, DIGITS))
     return records
 
 
-def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) -> dict[str, object]:
-    """Return coverage and widths of the intervals of the counted rows, over all and per GPU."""
-    times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
-    log_error = np.log(times / rows.time_us[counted])
-    records = coverage_rows(rows.take(counted), log_error, np.log(upper / times))
+def _interval_figures(rows: Rows, predicted_us: np.ndarray, half_width: np.ndarray) -> dict[str, object]:
+    """Return coverage and widths of the rows' intervals, over all and per GPU."""
+    records = coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width)
     if not records:
         return {"interval_coverage": None}
     overall, *per_gpu = records
@@ -108,12 +110,3 @@ def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) 
         "interval_factor": overall["interval_factor"],
         "intervals": per_gpu,
     }
-
-
-def _pick_figures(
-    rows: Rows, predicted: pd.DataFrame, counted: np.ndarray, independent_share: float
-) -> dict[str, object]:
-    """Return the mean stated probability that picks among supported ok candidates are best, and the share that was."""
-    times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
-    stated, best = picks(times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], independent_share)
-    return {"pick_probability": stated.mean(), "pick_was_best": best.mean()} if len(stated) else {}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.problem_list import ListedProblem
@@ -38,13 +38,6 @@ C_TYPES = {bool: "int64_t ", int: "int64_t ", float: "double ", str: "const char
 """Type of a parameter's values → its type in C."""
 C_WORDS = frozenset(read_toml(__file__, "c_words.toml")["words"])
 """Reserved words of C and C++. A field with such a name gets a trailing underscore."""
-
-
-class SkippedProblem(NamedTuple):
-    """A listed problem without a pick: its text and position in the list, and the reason."""
-
-    problem: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -190,23 +183,23 @@ def _selections(
         return tuple(selections), refused
 
 
-def of_one_family(listed: Sequence[ListedProblem]) -> tuple[list[AnyProblem], list[SkippedProblem]]:
-    """Return the problems of one family of a list, and the others.
+def of_one_family(listed: Sequence[ListedProblem]) -> tuple[list[AnyProblem], dict[str, str]]:
+    """Return the problems of one family of a list; and position and text of each other one → why it is left out.
 
     The family is convolutions if the list has any, else the family of the first problem.
     """
     names = [family_of(each.problem).name for each in listed if each.problem is not None]
     family = DEFAULT_FAMILY if DEFAULT_FAMILY in names else next(iter(names), DEFAULT_FAMILY)
     kept: list[AnyProblem] = []
-    left_out: list[SkippedProblem] = []
+    left_out: dict[str, str] = {}
     for each in listed:
         if each.problem is None:
-            left_out.append(SkippedProblem(f"{each.where}: {each.operator}", "the operator is not registered"))
+            left_out[f"{each.where}: {each.operator}"] = "the operator is not registered"
         elif family_of(each.problem).name == family:
             kept.append(each.problem)
         else:
             reason = f"its family is not {family}; a file holds one family, list it in another file"
-            left_out.append(SkippedProblem(f"{each.where}: {each.problem}", reason))
+            left_out[f"{each.where}: {each.problem}"] = reason
     return kept, left_out
 
 

@@ -16,7 +16,7 @@ from surrogate.features.problem import HALF
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
-from surrogate.prediction.results import DATASHEET, ROOFLINE, Estimate, KernelTime
+from surrogate.prediction.results import DATASHEET, MODEL, ROOFLINE, KernelTime
 from surrogate.prediction.sources.datasheet import datasheet_models
 
 WINDOW_RATE = 4.0
@@ -103,7 +103,7 @@ class KernelTimes:
             streaming = ranker.setting.family.is_streaming(ranker.setting.values)
             launch = call_cost_of(self._resolver.bundle.call_costs, gpu, best.candidate.library)
             own_us = launch.kernel_us(call_us, roofline_us, streaming)
-            if isinstance(problem, MemoryBound) and (not best.in_domain or ranker.is_unmeasured):
+            if isinstance(problem, MemoryBound) and (not best.in_domain or ranker.source_name != MODEL):
                 device = ranker.source.context.device
                 min_us, max_us = _possible_us(problem, device)
                 own_us = max(min(own_us, max_us), min_us)
@@ -113,7 +113,8 @@ class KernelTimes:
                 )
         in_domain = fallback.kind == problem.kind and best.in_domain
         ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
-        return _kernel_time(problem, gpu, own_us, ends, source=best.source, best=best, in_domain=in_domain)
+        names = best.candidate.library, best.candidate.name
+        return KernelTime(problem, gpu, *names, own_us, *ends, call_us, best.source, in_domain)
 
     def _from_datasheet(self, problem: AnyProblem, chosen: FallbackChoice | None, target: Gpu) -> KernelTime | None:
         """Return a memory-bound half-precision kernel's analytical time, if the GPU was not measured in the type."""
@@ -131,7 +132,7 @@ class KernelTimes:
         if isinstance(problem, MemoryBound):
             time_us = max(time_us, problem.serial_us(target))
         factor = exp(datasheet.by_kind[""].half_width)
-        return _kernel_time(problem, target.name, time_us, (time_us / factor, time_us * factor), source=DATASHEET)
+        return _without_measurements(problem, target, time_us, (time_us / factor, time_us * factor), DATASHEET)
 
     def _from_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """Return the roofline time with the launch slope of streaming operators, for a problem that no model covers."""
@@ -147,7 +148,7 @@ class KernelTimes:
         slope = min(own_slopes or [cost.slope for key, cost in costs if not key.gpu], default=1.0)
         ends = (max(min_us, MIN_KERNEL_US), ROOFLINE_UPPER * roofline_us + 2 * MIN_KERNEL_US)
         time_us = slope * roofline_us + MIN_KERNEL_US
-        return _kernel_time(problem, target.name, time_us, ends, source=ROOFLINE)
+        return _without_measurements(problem, target, time_us, ends, ROOFLINE)
 
     def _fallback_choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """Return the fallback with the most evidence in the bundle, or None if the bundle has no fallback."""
@@ -201,17 +202,8 @@ def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
     return float(problem.serial_us(device)), max_us
 
 
-def _kernel_time(
-    problem: AnyProblem,
-    gpu: str,
-    time_us: float,
-    ends: tuple[float, float],
-    *,
-    source: str,
-    best: Estimate | None = None,
-    in_domain: bool = False,
+def _without_measurements(
+    problem: AnyProblem, gpu: Gpu, time_us: float, ends: tuple[float, float], source: str
 ) -> KernelTime:
-    """Return a time and its interval for the ``best`` candidate's kernel (None: the roofline or the datasheet)."""
-    library, algorithm = (best.candidate.library, best.candidate.name) if best else ("", "")
-    call_us = best.time_us if best else time_us
-    return KernelTime(problem, gpu, library, algorithm, time_us, *ends, call_us, source, in_domain)
+    """Return a time from the roofline or the datasheet; no candidate is predicted."""
+    return KernelTime(problem, gpu.name, "", "", time_us, *ends, time_us, source, in_domain=False)

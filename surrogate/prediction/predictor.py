@@ -304,10 +304,27 @@ class Predictor:
     def _predict_one(self, problem: AnyProblem, algorithm: str | None, request: LibraryRequest) -> Prediction:
         ranker = self._resolver.ranker(self._question(problem, request, () if algorithm is None else (algorithm,)))
         if algorithm is None:
-            return _fastest_prediction(ranker, self._select([problem], Limits(), request)[0])
-        estimate, refusal = ranker.estimate(problem, ranker.positions_of([algorithm])[algorithm])
-        reason = ranker.reason(problem, estimate)
-        return _prediction(ranker, problem, estimate, reason=reason, refusal=refusal)
+            estimate, refusal = _fastest(ranker, self._select([problem], Limits(), request)[0]), None
+        else:
+            estimate, refusal = ranker.estimate(problem, ranker.positions_of([algorithm])[algorithm])
+        candidate = estimate.candidate
+        is_described = isinstance(problem, DescribedProblem)
+        return Prediction(
+            problem=problem,
+            gpu=ranker.setting.gpu,
+            library=candidate.library,
+            library_version=dict(ranker.setting.versions)[candidate.library],
+            algorithm=candidate.name if is_described else candidate.algorithm,
+            time_us=estimate.time_us,
+            lower_us=estimate.lower_us,
+            upper_us=estimate.upper_us,
+            workspace_bytes=None if is_described else estimate.workspace_bytes,
+            source=estimate.source,
+            in_domain=estimate.in_domain,
+            reason=refusal or ranker.reason(problem, estimate),
+            supported=refusal is None,
+            notes=ranker.notes[candidate.library],
+        )
 
 
 def _is_list(problems: object) -> TypeGuard[Problems]:
@@ -358,35 +375,12 @@ def split_by_limits(
     return tuple(estimate for estimate, reason in pairs if reason is None), refused
 
 
-def _fastest_prediction(ranker: Ranker, selection: Selection) -> Prediction:
-    """Return the prediction of the fastest candidate. Raises `InputError` if no candidate is feasible."""
-    problem = selection.problem
-    if not selection.estimates:
-        reasons = {reason for _, reason in selection.excluded}
-        several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
-        setting = " ".join(filter(None, ranker.setting.values))
-        raise InputError(f"no algorithm runs {problem} {setting}: {several if len(reasons) > 1 else ''.join(reasons)}")
-    return _prediction(ranker, problem, selection.estimates[0], reason=selection.reason, refusal=None)
-
-
-def _prediction(
-    ranker: Ranker, problem: AnyProblem, estimate: Estimate, *, reason: str | None, refusal: str | None
-) -> Prediction:
-    candidate = estimate.candidate
-    is_described = isinstance(problem, DescribedProblem)
-    return Prediction(
-        problem=problem,
-        gpu=ranker.setting.gpu,
-        library=candidate.library,
-        library_version=dict(ranker.setting.versions)[candidate.library],
-        algorithm=candidate.name if is_described else candidate.algorithm,
-        time_us=estimate.time_us,
-        lower_us=estimate.lower_us,
-        upper_us=estimate.upper_us,
-        workspace_bytes=None if is_described else estimate.workspace_bytes,
-        source=estimate.source,
-        in_domain=estimate.in_domain,
-        reason=refusal or reason,
-        supported=refusal is None,
-        notes=ranker.notes[candidate.library],
-    )
+def _fastest(ranker: Ranker, selection: Selection) -> Estimate:
+    """Return the fastest candidate. Raises `InputError` if no candidate is feasible."""
+    if selection.estimates:
+        return selection.estimates[0]
+    reasons = {reason for _, reason in selection.excluded}
+    several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
+    setting = " ".join(filter(None, ranker.setting.values))
+    why = several if len(reasons) > 1 else "".join(reasons)
+    raise InputError(f"no algorithm runs {selection.problem} {setting}: {why}")

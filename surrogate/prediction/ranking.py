@@ -15,7 +15,7 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
 from surrogate.features.roofline import compute_us, peak_tflops
-from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, ROOFLINE, Estimate, Excluded
+from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, MODEL, ROOFLINE, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
 from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape_hash
@@ -111,9 +111,7 @@ class Ranker:
     choosable : array of int
         Positions of the candidates that can be chosen.
     source_name : str
-        Kind of evidence for the whole setting.
-    is_unmeasured : bool
-        Whether no library of the setting was measured on the GPU.
+        Kind of evidence for the whole setting: `MODEL` if a library was measured in it on the GPU.
     references : mapping
         Library → the domain's key of the setting.
     library_of : array of int, (candidates,)
@@ -130,7 +128,6 @@ class Ranker:
     family_model: FamilyModel
     evidence: CandidateEvidence
     source_name: str
-    is_unmeasured: bool
     widths: Widths
     references: Mapping[str, ReferenceKey]
     library_of: np.ndarray
@@ -295,7 +292,7 @@ class Ranker:
         """
         if self.setting.family.parameter_names:
             return np.array([self.source.min_us(self.setting.problem(row)) for row in sizes.tolist()])
-        if not self.is_unmeasured:
+        if self.source_name == MODEL:
             return np.zeros(len(sizes))
         problem = self.setting.problem(sizes.T)
         if not getattr(problem, "MULTIPLIES", False):

@@ -424,7 +424,6 @@ def _ranker(
         family_model=family_model,
         evidence=evidence,
         source_name=MODEL if facts.is_measured else fallback,
-        is_unmeasured=not facts.is_measured,
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),

@@ -33,14 +33,12 @@ VERSION_COLUMN = "library_version"
 class Columns(NamedTuple):
     """The trees' columns in one setting.
 
-    ``constant``: column that the setting decides → its value. ``varying`` are the other columns, in the order of an
-    input row, where the candidate's code follows them. ``positions`` are the positions of these columns and of the code
-    among the columns that the trees were fitted on (−1 for a column that no tree uses). ``decided``: position of a
-    constant column → its value.
+    ``varying`` are the columns that the setting does not decide, in the order of an input row, where the candidate's
+    code follows them. ``positions`` are the positions of these columns and of the code among the columns that the trees
+    were fitted on (−1 for a column that no tree uses). ``decided``: position of any other column → its value.
     """
 
     varying: tuple[str, ...]
-    constant: Mapping[str, float]
     positions: list[int]
     decided: Mapping[int, float]
 
@@ -55,7 +53,7 @@ class Columns(NamedTuple):
         varying = (*family.problem_names, *family.candidate_names, VERSION_COLUMN)
         positions = [-1 if name in constant else fitted.get(name, -1) for name in varying]
         decided = {fitted[name]: value for name, value in constant.items() if name in fitted}
-        return cls(varying, constant, [*positions, len(arrays.columns)], decided)
+        return cls(varying, [*positions, len(arrays.columns)], decided)
 
 
 class SettingMeasurements(NamedTuple):
