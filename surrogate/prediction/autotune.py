@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -20,7 +20,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
 from surrogate.prediction.predictor import Predictor, split_by_limits
-from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Ranked, Selection, setting_line
+from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Selection, setting_line
 from surrogate.prediction.sources.source import LibraryCandidate
 
 if TYPE_CHECKING:
@@ -89,29 +89,27 @@ class MeasurementCache:
         )
         self._open(":memory:")
 
+    def _execute(self, statement: str, values: tuple[object, ...]) -> list[Any]:
+        """Return the rows of a statement, in memory if the file fails."""
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            self._give_up(error)
+            return self._connection.execute(statement, values).fetchall()
+
     def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, StoredMeasurement]:
         """Return algorithm → stored measurement on this device and problem; other processes may have written it."""
         key = canonical(device.gpu), device.library, device.library_version, setting_line(problem)
-        try:
-            rows = self._connection.execute(_SELECT, key).fetchall()
-        except sqlite3.Error as error:
-            self._give_up(error)
-            return {}
         return {
             algorithm: StoredMeasurement(status, time_us, workspace, None if bits is None else bool(bits), reason)
-            for algorithm, status, time_us, workspace, bits, reason in rows
+            for algorithm, status, time_us, workspace, bits, reason in self._execute(_SELECT, key)
         }
 
     def put(self, device: "DeviceInfo", problem: AnyProblem, algorithm: str, measurement: StoredMeasurement) -> None:
         """Store one measurement. It replaces an older one of the same key."""
         key = canonical(device.gpu), device.library, device.library_version
         row = (*key, setting_line(problem), algorithm, *astuple(measurement))
-        statement = f"INSERT OR REPLACE INTO tunings VALUES ({', '.join('?' * len(row))})"
-        try:
-            self._connection.execute(statement, row)
-        except sqlite3.Error as error:
-            self._give_up(error)
-            self._connection.execute(statement, row)
+        self._execute(f"INSERT OR REPLACE INTO tunings VALUES ({', '.join('?' * len(row))})", row)
 
 
 def default_path() -> Path:
@@ -248,7 +246,7 @@ def autotune(
     if k < 1:
         raise InputError(f"k is {k}; give 1 or more algorithms to measure")
     problem = parse_problem(problem) if isinstance(problem, str) else problem
-    limits = Limits.of(workspace_limit, deterministic)
+    limits = Limits.of(workspace_limit, deterministic, top=k)
     opened = open_device(device) if isinstance(device, str) else device
     try:
         info = opened.device_info()
@@ -258,7 +256,7 @@ def autotune(
         )
         _check_device(ranking, info)
         tried, cost_ms = _measure_candidates(
-            problem, opened, info, cache=measurement_cache, limits=limits, ranking=ranking.candidates, k=k
+            problem, opened, info, cache=measurement_cache, limits=limits, ranking=ranking
         )
     except DeviceLostError as error:
         raise InputError(
@@ -283,16 +281,9 @@ def autotune(
 
 
 def _measure_candidates(
-    problem: Any,
-    device: "Device",
-    info: "DeviceInfo",
-    *,
-    cache: MeasurementCache,
-    limits: Limits,
-    ranking: Sequence[Ranked],
-    k: int,
+    problem: Any, device: "Device", info: "DeviceInfo", *, cache: MeasurementCache, limits: Limits, ranking: Selection
 ) -> tuple[list[Attempt], float]:
-    """Return the attempts down the ranking until ``k`` algorithms ran, the cached ones, and the measuring time in ms.
+    """Return the attempts down the ranking until ``limits.top`` algorithms ran, the cached ones, and the time in ms.
 
     If the device is lost, the algorithm fails and a new worker process goes on. If it is lost twice in a row, the error
     is raised.
@@ -304,9 +295,9 @@ def _measure_candidates(
     tried: list[Attempt] = []
     cost_ms = 0.0
     lost = False
-    predicted = {candidate.algorithm: float(candidate.time_us) for candidate in ranking}
+    predicted = {candidate.algorithm: float(candidate.time_us) for candidate in ranking.candidates}
     for name, predicted_us in predicted.items():
-        if sum(attempt.measured_us is not None for attempt in tried) == k:
+        if sum(attempt.measured_us is not None for attempt in tried) == limits.top:
             break
         if name in stored:
             tried.append(_attempt(name, predicted_us, stored.pop(name), limits, cached=True))

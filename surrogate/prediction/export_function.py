@@ -134,7 +134,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     sizes.sort(key=lambda size: size.default is not None)
     absent = {size.name: "" if size.default is None else f"={None if size.follows else size.default}" for size in sizes}
     settings = {argument(name): [literal(value) for value in values] for name, values in function.settings.items()}
-    first = picks.selections[0]
+    first, slowdown = picks.selections[0], slowdown_text(function.slowdown)
     bundle_figures = picks.held_out if first.gpu in map(canonical, picks.gpus) else {}
     returns = "configurations to time, the most promising first" if lists else "configuration to run"
     text = template("function.py.j2", "surrogate.prediction").render(
@@ -148,7 +148,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         problems=len(function.cost),
         left_out=len(picks.selections) - len(function.cost),
         leaves=len(every_leaf),
-        slowdown=slowdown_text(function.slowdown),
+        slowdown=slowdown,
         held_out=function.held_out and slowdown_text(function.held_out),
         bundle_slowdown=bundle_figures.get(family.primary, {}).get("slowdown_macro"),
         gpu=first.gpu,
@@ -161,10 +161,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         body="\n".join(function.lines(function.tree, returned)),
     )
     printable = "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
-    summary = (
-        f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {slowdown_text(function.slowdown)}"
-    )
-    return f"{printable}\n", summary
+    return f"{printable}\n", f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {slowdown}"
 
 
 def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only: bool = False) -> DecisionFunction:

@@ -309,11 +309,10 @@ def _families(columns: Mapping[str, Cells], described_family: Family | None) -> 
 
     ``described_family`` is the described kernel of a bundle.
     """
-    default = described_family.name if described_family else DEFAULT_FAMILY
-    names, name_index = _text_column(columns, "family", default, _length(columns))
-    families = [described_family if described_family and name == default else family_named(name) for name in names]
-    code = np.array([families.index(family) for family in families], dtype=int)[name_index]
-    return [(families[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
+    described = {each.name: each for each in (described_family,) if each}
+    names, codes = _text_column(columns, "family", DEFAULT_FAMILY, _length(columns))
+    families = [described.get(name) or family_named(name) for name in names]
+    return [(family, np.flatnonzero(codes == code)) for code, family in enumerate(families)]
 
 
 def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarray:
