@@ -108,19 +108,13 @@ def _retrained(
         inside = rows_of(frame, both.described_family, data.devices)
         outside = new[half == number]
         holdout_us[outside] = Configurations(random_state=seed).fit(inside).predict(rows.take(outside))
-    before_us = model.predict(rows)
+    times_us = rows.time_us, model.predict(rows), holdout_us
+    how = "fitted again with the new rows"
     records = {}
     device = device_names(rows.frame).astype(str)
     for name in sorted(set(device)):
-        new_on_device = new[device[new] == name]
-        records[name] = _record(
-            rows.take(device == name),
-            data=data.name,
-            method="fitted again with the new rows",
-            measured_us=rows.time_us[new_on_device],
-            before_us=before_us[new_on_device],
-            holdout_us=holdout_us[new_on_device],
-        )
+        unseen_us = (each[new[device[new] == name]] for each in times_us)
+        records[name] = _record(rows.take(device == name), *unseen_us, data=data.name, method=how)
     return replace(retrained, card={**retrained.card, "calibration": {**bundle.card.get("calibration", {}), **records}})
 
 
@@ -164,14 +158,8 @@ def _calibrated_family(
     for gpu in gpus:
         fitted = np.flatnonzero((row_gpu == gpu) & np.isfinite(holdout_us))
         unseen = np.intersect1d(fitted, evaluated)
-        records[gpu] = _record(
-            rows.take(fitted),
-            data=name,
-            method=method(len(fitted)),
-            measured_us=rows.time_us[unseen],
-            before_us=uncalibrated_us[unseen],
-            holdout_us=holdout_us[unseen],
-        )
+        unseen_us = (each[unseen] for each in (rows.time_us, uncalibrated_us, holdout_us))
+        records[gpu] = _record(rows.take(fitted), *unseen_us, data=name, method=method(len(fitted)))
     return calibrated, records
 
 
@@ -205,7 +193,7 @@ def _usable_rows(family_model: FamilyModel, rows: Rows, predicted_us: np.ndarray
 
 
 def _record(
-    rows: Rows, *, data: str, method: str, measured_us: np.ndarray, before_us: np.ndarray, holdout_us: np.ndarray
+    rows: Rows, measured_us: np.ndarray, before_us: np.ndarray, holdout_us: np.ndarray, *, data: str, method: str
 ) -> dict[str, object]:
     """Return the record of a device's ``rows``, with errors before and after on rows without training data.
 

@@ -437,19 +437,10 @@ def find_db_key(conv: Conv) -> str:
     types = {name: text for text, name in KEY_DTYPES.items()}
     input_dims, output_dims = (conv.c, conv.h, conv.w), (conv.k, conv.out_h, conv.out_w)
     first, last = (input_dims, output_dims) if conv.direction == "fwd" else (output_dims, input_dims)
-    parts = [
-        *first,
-        f"{conv.r}x{conv.s}",
-        *last,
-        conv.n,
-        f"{conv.pad_h}x{conv.pad_w}",
-        f"{conv.stride_h}x{conv.stride_w}",
-        f"{conv.dilation_h}x{conv.dilation_w}",
-        0,
-        conv.layout,
-        types[conv.dtype],
-        letters[conv.direction],
-    ]
+    steps = (conv.pad_h, conv.pad_w), (conv.stride_h, conv.stride_w), (conv.dilation_h, conv.dilation_w)
+    filters, *windows = (f"{height}x{width}" for height, width in ((conv.r, conv.s), *steps))
+    names = conv.layout, types[conv.dtype], letters[conv.direction]
+    parts = [*first, filters, *last, conv.n, *windows, 0, *names]
     return "-".join(map(str, parts)) + (f"_g{conv.groups}" if conv.groups > 1 else "")
 
 

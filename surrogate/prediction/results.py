@@ -43,13 +43,8 @@ PRINTED_ROWS = 5
 """Number of rows of `Predictions` that are printed."""
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
 """Column of a printed prediction or selection → formatter of its values."""
-UNITS = {"": 1, "b": 1} | {
-    f"{prefix}{binary}{end}": (1024 if binary else 1000) ** power
-    for power, prefix in enumerate("kmgt", 1)
-    for binary in ("", "i")
-    for end in ("", "b")
-}
-"""Unit in lower case → bytes. Units with an i are binary, the others are decimal (SI)."""
+SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,9}))?\s*(?:([KMGTkmgt])([Ii]?))?[Bb]?\s*")
+"""A number with decimals, and a unit. Units with an i are binary, the others are decimal (SI)."""
 
 
 class Estimate(NamedTuple):
@@ -464,11 +459,11 @@ class KernelTime:
 
 def parse_bytes(text: str) -> int:
     """Return the bytes of ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for any other text."""
-    parts = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", text)
-    if not parts or parts[2].lower() not in UNITS:
+    parts = SIZE.fullmatch(text)
+    if not parts:
         raise InputError(f"size {text!r} is not readable; write bytes, or a unit, as in 1048576, 64MiB or 1GB")
-    units, _, decimals = parts[1].partition(".")
-    factor = UNITS[parts[2].lower()]
+    units, decimals, prefix, binary = parts.groups("")
+    factor = (1024 if binary else 1000) ** ("kmgt".index(prefix.lower()) + 1 if prefix else 0)
     return int(units) * factor + (int(decimals) * factor // 10 ** len(decimals) if decimals else 0)
 
 
