@@ -1,35 +1,22 @@
-"""cuDNN's own ranking for a GPU that is not installed: the graph API's heuristic for a described device.
+"""cuDNN's own list of engine configurations for a GPU that is not installed: its heuristic for a described device.
 
-NVIDIA's ``nvidia-cudnn-frontend`` gets the ranking from libcudnn 9.11 to 9.26 without a driver (the extra
-``heuristic``). It is the heuristic of the graph API, not ``cudnnGetConvolution…Algorithm_v7``, so it has no FFT and no
-non-fused Winograd engines. The ranking of an fp32 problem under ``fma`` math has no plans on tensor cores (TF32).
+NVIDIA's ``nvidia-cudnn-frontend`` gets the list from libcudnn 9.11 to 9.26 without a driver (the extra ``heuristic``).
 """
 
 import json
-import re
-from collections.abc import Iterable, Iterator
-from importlib import import_module
-from itertools import islice
 from typing import Any
 
-from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library, data_type
+from surrogate.collect.cudnn.graph import MODES, ListedConfigurations, load_frontend, refusals
+from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library
 from surrogate.collect.device import DeviceInfo, HeuristicEntry, one_line
-from surrogate.collect.plan import tensor_shapes
+from surrogate.features.algorithms import CUDNN_GRAPH
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 
-LIBRARY = "cudnn-graph"
-"""The library's name in a dataset. Its candidates differ from the algorithms of the legacy functions."""
 FIRST_VERSION = 90800
 """The first cuDNN version that accepts a described device."""
-MODE = "A"
-MAX_PLANS = 8
-"""Number of plans that are kept from a ranking. A ranking has up to about 40 plans; most of them differ only in the
-settings of one engine."""
-DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}
-"""Element type → its name in `cudnn.data_type`."""
 SHARED = read_toml(__file__)
 """Properties with the same value for all described devices."""
 
@@ -45,106 +32,33 @@ class HeuristicDevice:
         self.gpu = gpu
         description = properties_json(gpu)  # refuses an impossible GPU before cuDNN is loaded
         self._version = _library().version
+        self._cudnn: Any = load_frontend()
         try:
-            cudnn: Any = import_module("cudnn")
-        except ImportError as error:
-            raise InputError(f"the heuristic needs cuDNN's frontend: {one_line(error)}; {HEURISTIC_REMEDY}") from None
-        self._cudnn = cudnn
-        self._refusals = RuntimeError, cudnn.cudnnGraphNotSupportedError
-        try:
-            self._target = cudnn.create_device_properties(description)
-        except self._refusals as error:
+            self._target = self._cudnn.create_device_properties(description)
+        except refusals(self._cudnn) as error:
             cannot = f"cuDNN {self._version} cannot describe {gpu.name} ({one_line(error)})"
             raise InputError(f"{cannot}; {HEURISTIC_REMEDY}") from None
 
     def device_info(self) -> DeviceInfo:
-        """Return the GPU, cuDNN's version, and the mode of the ranking; no time is taken."""
-        facts = {"deviceless": True, "heuristic_mode": MODE}
-        return DeviceInfo(self.gpu.name, LIBRARY, self._version, {"cudnn": self._version}, facts)
+        """Return the GPU, cuDNN's version, and the modes of the heuristic; no time is taken."""
+        facts = {"deviceless": True, "heuristic_mode": "+".join(MODES)}
+        return DeviceInfo(self.gpu.name, CUDNN_GRAPH, self._version, {"cudnn": self._version}, facts)
 
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        """Return the first `MAX_PLANS` plans that the math of ``conv`` allows, best first; empty if cuDNN has none.
-
-        An engine's name has its number. A plan that cuDNN ranks but cannot finalise is left out.
-        """
-        notes = self._cudnn.numerical_note
+        """Return the engine configurations for ``conv``, best first; empty if cuDNN has none."""
         try:
-            graph = self._graph(conv)
-        except self._refusals:  # no engine of cuDNN supports the problem
+            listed = ListedConfigurations(self._cudnn, conv, device_property=self._target)
+        except refusals(self._cudnn):  # no engine of cuDNN supports the problem
             return ()
-        if (conv.dtype, conv.math) == ("fp32", "fma"):
-            graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
-        ranked = list(islice(self._buildable(graph, range(graph.get_execution_plan_count())), MAX_PLANS))
-        workspaces = [int(graph.get_workspace_size_plan_at_index(plan)) for plan in ranked]
-        # The frontend does not list the notes of a plan, but it refuses plans that have a deselected note.
-        graph.deselect_numeric_notes([notes.NONDETERMINISTIC])
-        deterministic = set(self._buildable(graph, ranked))
         return tuple(
-            HeuristicEntry(_engine(graph, plan), "ok", workspace_bytes=bytes_, deterministic=plan in deterministic)
-            for plan, bytes_ in zip(ranked, workspaces, strict=True)
+            HeuristicEntry(
+                name, "ok", workspace_bytes=built.workspace_bytes, deterministic=listed.is_deterministic(name)
+            )
+            for name, built in listed.built.items()
         )
-
-    def _buildable(self, graph: Any, plans: Iterable[int]) -> Iterator[int]:
-        """Yield each of ``plans`` that cuDNN can finalise and that has no deselected note."""
-        for plan in plans:
-            try:
-                graph.build_plan_at_index(plan)
-            except self._refusals:
-                continue
-            yield plan
 
     def close(self) -> None:
         """Do nothing: the frontend's objects free themselves."""
-
-    def _graph(self, conv: Conv) -> Any:
-        """Return the graph of ``conv`` with its plans ranked.
-
-        Raises one of `_refusals` if cuDNN refuses the problem, and `InputError` for an unsupported element type.
-        """
-        data_type(conv.dtype)  # refuses an unsupported element type
-        types = self._cudnn.data_type
-        dtype = getattr(types, DTYPES[conv.dtype])
-        compute = types.DOUBLE if conv.dtype == "fp64" else types.FLOAT
-        graph = self._cudnn.pygraph(
-            io_data_type=dtype, intermediate_data_type=compute, compute_data_type=compute, device_property=self._target
-        )
-        shapes = {role: (list(sizes), _strides(sizes, conv.layout)) for role, sizes in tensor_shapes(conv).items()}
-        method, operands, result = OPERATIONS[conv.direction]
-        tensors = {
-            argument: graph.tensor(name=role, dim=shapes[role][0], stride=shapes[role][1], data_type=dtype)
-            for argument, role in operands.items()
-        }
-        output = getattr(graph, method)(
-            **tensors,
-            padding=[conv.pad_h, conv.pad_w],
-            stride=[conv.stride_h, conv.stride_w],
-            dilation=[conv.dilation_h, conv.dilation_w],
-        )
-        dim, stride = shapes[result]
-        output.set_output(True).set_data_type(dtype).set_dim(dim).set_stride(stride)
-        graph.validate()
-        graph.build_operation_graph()
-        graph.create_execution_plans([getattr(self._cudnn.heur_mode, MODE)])
-        return graph
-
-
-OPERATIONS = {
-    "fwd": ("conv_fprop", {"image": "x", "weight": "w"}, "y"),
-    "bwd_data": ("conv_dgrad", {"loss": "y", "filter": "w"}, "x"),
-    "bwd_filter": ("conv_wgrad", {"image": "x", "loss": "y"}, "w"),
-}
-"""Direction → the frontend's method, its arguments with the tensors' roles, and the role of its result."""
-
-
-def _strides(sizes: tuple[int, ...], layout: str) -> list[int]:
-    """Return the strides of a packed tensor. cuDNN infers groups if the filter has fewer channels than the input."""
-    _, c, h, w = sizes
-    return [c * h * w, 1, c * w, c] if layout == "NHWC" else [c * h * w, h * w, w, 1]
-
-
-def _engine(graph: Any, plan: int) -> str:
-    """Return the engine of a plan: ``engine:25`` for ``eng25_k2=2_k3=0``."""
-    return "engine:" + re.findall(r"\d+", graph.get_plan_name_at_index(plan))[0]
 
 
 def properties_json(gpu: Gpu) -> str:

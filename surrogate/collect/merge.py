@@ -2,11 +2,13 @@
 
 Shards of a plan and runs of several devices can be merged. A problem that was measured several times (anchors, or two
 runs) becomes one row. Its time is the median of the visits' medians, and the metadata states the drift of the visits.
-Logs of ``--heuristic-only`` become a table of rankings, without status and time. Logs of operators become a table of
+Logs of engine configurations become a table of their own, whose candidates are ``listed``. Logs of
+``--heuristic-only`` become a table of such configurations, without status and time. Logs of operators become a table of
 their own.
 """
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +23,7 @@ from surrogate.collect.log import Header, LogRecord, conv_of, key_without_visit
 from surrogate.collect.operators import parse_operator
 from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
+from surrogate.features.algorithms import CUDNN_GRAPH
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND
 
@@ -56,7 +59,9 @@ def _records(runs: Sequence["Log"]) -> Records:
                     row["values"] = _measurement(result)
                 elif kind == "problem":
                     row["ranking"] = [entry for entry in record["heuristic"] if entry["status"] == "ok"]
-                    row["first"] = next((entry["algorithm"] for entry in row["ranking"]), None)
+                    names = dict.fromkeys(entry["algorithm"] for entry in row["ranking"])
+                    row["rank"] = {name: rank for rank, name in enumerate(names, 1)}
+                    row["first"] = next(iter(names), None)
                 elif kind == "done":
                     timed = (entry for entry in HeuristicEntry.all_from(record["find"]) if entry.time_us is not None)
                     row["found"] = [entry for entry in timed if entry.math in (None, math_type)]
@@ -77,6 +82,7 @@ def _measurement(result: Measurement) -> dict[str, Any]:
         "status": result.status,
         "reason": result.reason or None,
         "workspace_bytes": result.workspace_bytes,
+        "build_ms": result.build_ms,
         "deterministic": result.deterministic,
         **summarise(result.times_us),
         "span_us": statistics.median(result.spans_us) if result.spans_us else None,
@@ -90,8 +96,8 @@ def _measurement(result: Measurement) -> dict[str, Any]:
 def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     """Return the dataset of the logs at ``paths``: measured runs, rankings or operators.
 
-    Its kernel table is empty if no kernels were recorded. ``candidates`` is ``all`` for measured runs: every algorithm
-    of a problem is tried, so an algorithm without a row is unmeasured.
+    Its kernel table is empty if no kernels were recorded. ``candidates`` is ``all`` for runs that measured algorithms:
+    every algorithm of a problem is tried, so an algorithm without a row is unmeasured.
 
     Raises `InputError` for a file that is no log, for logs of several kinds, and if no log has a measurement.
     """
@@ -114,6 +120,8 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
 def _kind(header: Header, records: Sequence[LogRecord]) -> str:
     if header.protocol.get("heuristic_only"):
         return "rankings without times"
+    if header.device.library == CUDNN_GRAPH:
+        return "engine configurations"
     return "operators" if any(record["kind"] == "operator" for record in records) else "measurements"
 
 
@@ -125,6 +133,7 @@ def _table(frame: pd.DataFrame, table: str) -> pd.DataFrame:
     """Return ``frame`` with the declared columns of ``table`` in their order and types. Text cells are text or None."""
     kinds = {column.name: column.kind for column in columns(table) if column.name in frame}
     types: Any = {name: kind for name, kind in kinds.items() if kind != "text"}
+    types |= {name: "Int64" for name, kind in kinds.items() if kind == "int64" and frame[name].isna().any()}
     return frame[list(kinds)].astype(types)
 
 
@@ -141,8 +150,10 @@ def _measured(found: Records, metadata: dict[str, object]) -> Dataset:
     if counters:
         metadata["counted_kernels"] = sum(map(len, counters.values()))
         metadata["counted_kernels_joined"] = sum("counted_time_us" in launch for launch in launches)
-    frame = _table(_rows(visits, found, done), "dataset")
-    return Dataset(frame, metadata=metadata, kernels=_table(pd.DataFrame(launches), "kernels"))
+    rows = _rows(visits, found, done)
+    candidates = "listed" if CUDNN_GRAPH in set(rows["library"]) else "all"
+    frame = _table(rows if candidates == "listed" else rows.drop(columns="build_ms"), "dataset")
+    return Dataset(frame, candidates, metadata=metadata, kernels=_table(pd.DataFrame(launches), "kernels"))
 
 
 def _visits(found: Records, done: Mapping[tuple[str, ...], Mapping[str, Any]]) -> pd.DataFrame:
@@ -168,7 +179,7 @@ def _rows(visits: pd.DataFrame, found: Records, done: Mapping[tuple[str, ...], M
     ok = visits[visits["status"] == "ok"]
     order = pd.MultiIndex.from_frame(visits[row].drop_duplicates())
     first = pd.concat([ok, visits]).drop_duplicates(row).set_index(row)
-    first_values = first[["status", "reason", "workspace_bytes", "deterministic", "timer"]].reindex(order)
+    first_values = first[["status", "reason", "workspace_bytes", "build_ms", "deterministic", "timer"]].reindex(order)
     ok_visits: Any = ok.groupby(row)
     median = ok_visits[["time_us", "time_us_mad", "span_us"]].median()
     extremes = {"time_us_min": ok_visits["time_us_min"].min(), "time_us_max": ok_visits["time_us_max"].max()}
@@ -189,6 +200,7 @@ def _rows(visits: pd.DataFrame, found: Records, done: Mapping[tuple[str, ...], M
             **_first_columns(key),
             "find_time_us": statistics.median(times_us[key]) if key in times_us else None,
             **_origin(planned.get(key[:-1], ())),
+            **_configuration(key[-1], planned.get(key[:-1], ())),
         }
         for key in order
     ]
@@ -203,6 +215,15 @@ def _origin(planned: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
         "heuristic_algorithm": next((problem["first"] for problem in planned if problem["first"]), None),
         "networks": ",".join(networks) or None,
     }
+
+
+def _configuration(name: str, planned: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """Return the columns of an engine configuration, ``eng62_k2=9_k13=1``; none for a name of another form."""
+    parts = re.fullmatch(r"eng(\d+)(?:_(.+))?", name)
+    if not parts:
+        return {}
+    rank = next((problem["rank"][name] for problem in planned if name in problem["rank"]), None)
+    return {"engine": int(parts[1]), "knobs": (parts[2] or "").replace("_", " "), "heuristic_rank": rank}
 
 
 def _first_columns(row: tuple[str, ...]) -> dict[str, object]:
@@ -251,25 +272,24 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
 
 def _rankings(found: Records, metadata: dict[str, object]) -> Dataset:
     """Return the rankings of all logs. If a problem is ranked twice for a GPU and version, the later file counts."""
-    latest = {_values(row, (*DEVICE_COLUMNS, "visit")): row for row in found["problem"]}
+    latest = {_values(row, KEY[:-1]): row for row in found["problem"]}  # an anchor is listed at each of its visits
     rows = [row for problem in latest.values() for row in _ranked(problem)]
     metadata["unranked_problems"] = sum(not problem["ranking"] for problem in latest.values())
     return Dataset(_table(pd.DataFrame(rows), "dataset"), "listed", metadata=metadata)
 
 
 def _ranked(problem: Mapping[str, Any]) -> list[dict[str, object]]:
-    """Return a row per engine. The best rank of an engine counts; an engine that cuDNN cannot finalise has no row."""
+    """Return a row per engine configuration; one that cuDNN cannot build has no row."""
     first = {entry["algorithm"]: entry for entry in reversed(problem["ranking"])}
-    names = dict.fromkeys(entry["algorithm"] for entry in problem["ranking"])
     return [
         {
             **_first_columns((*_values(problem, KEY[:-1]), name)),
-            "heuristic_rank": rank,
+            **_configuration(name, [problem]),
             "workspace_bytes": first[name].get("workspace_bytes"),
             "deterministic": first[name].get("deterministic"),
             **_origin([problem]),
         }
-        for rank, name in enumerate(names, 1)
+        for name in problem["rank"]
     ]
 
 

@@ -1,13 +1,15 @@
 """cuDNN's ranking for a GPU that is not present, and its log: with the fake library and, if installed, the real one."""
 
 import json
+import re
 import sys
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from surrogate.collect.cudnn_heuristic import MAX_PLANS, OPERATIONS, HeuristicDevice, properties_json
+from surrogate.collect.cudnn.graph import OPERATIONS
+from surrogate.collect.cudnn_heuristic import HeuristicDevice, properties_json
 from surrogate.collect.device import DeviceLostError, HeuristicEntry
 from surrogate.collect.doctor import driver
 from surrogate.collect.open_device import open_ranking
@@ -17,6 +19,8 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.kernels import LIMITS
 
+PLAIN = ["eng1_k2=1_k3=0", "eng1_k2=3_k3=0", "eng0", "eng2_k2=2_k3=0", "eng3_k2=0", "eng4_k2=0"]
+"""The fake's configurations of mode A without tensor cores."""
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 
 
@@ -35,19 +39,14 @@ def test_the_graph_has_the_tensors_of_the_problem(device, direction, dtype, layo
 
 
 @pytest.mark.parametrize(
-    ("dtype", "math", "engines"),
-    [
-        ("fp32", "fma", [1, 1, 0, 2, 3, 4]),
-        ("fp32", "default", [67, 68, 1, 1, 0, 2, 3, 4]),
-        ("fp16", "tensor_op", [67, 68, 1, 1, 0, 2, 3, 4]),
-        ("fp16", "fma", [67, 68, 1, 1, 0, 2, 3, 4]),
-    ],
+    ("dtype", "math", "count"),
+    [("fp32", "fma", 12), ("fp32", "default", 14), ("fp16", "tensor_op", 14), ("fp16", "fma", 14)],
 )
-def test_only_fma_math_in_fp32_excludes_tensor_cores(device, dtype, math, engines):
-    """The fake ranks nine plans and refuses one."""
-    ranking = device.heuristic(replace(CONV, dtype=dtype, math=math))
-    assert [entry.algorithm for entry in ranking] == [f"engine:{number}" for number in engines]
-    assert len(ranking) <= MAX_PLANS
+def test_only_fma_math_in_fp32_excludes_tensor_cores(device, dtype, math, count):
+    """The fake lists 15 configurations, two on tensor cores, and refuses to build engine 5."""
+    names = [entry.algorithm for entry in device.heuristic(replace(CONV, dtype=dtype, math=math))]
+    assert names[-12:] == [*PLAIN, *(f"eng6_k2={knob}" for knob in range(5)), "eng7_k2=0"]
+    assert names[:-12] == ["eng67_k2=1", "eng68_k2=0"][: count - 12] and len(names) == count
 
 
 def test_a_problem_without_an_engine_has_an_empty_ranking(device, chain):
@@ -57,10 +56,10 @@ def test_a_problem_without_an_engine_has_an_empty_ranking(device, chain):
 
 def test_the_ranking_skips_refused_plans_and_marks_deterministic_ones(device):
     assert device.heuristic(CONV)[1:5] == (
-        HeuristicEntry("engine:1", "ok", workspace_bytes=1024, deterministic=True),
-        HeuristicEntry("engine:0", "ok", workspace_bytes=0, deterministic=True),
-        HeuristicEntry("engine:2", "ok", workspace_bytes=1024, deterministic=True),
-        HeuristicEntry("engine:3", "ok", workspace_bytes=1024, deterministic=False),
+        HeuristicEntry("eng1_k2=3_k3=0", "ok", workspace_bytes=1024, deterministic=True),
+        HeuristicEntry("eng0", "ok", workspace_bytes=0, deterministic=True),
+        HeuristicEntry("eng2_k2=2_k3=0", "ok", workspace_bytes=1024, deterministic=True),
+        HeuristicEntry("eng3_k2=0", "ok", workspace_bytes=1024, deterministic=False),
     )
 
 
@@ -113,7 +112,7 @@ def test_collect_heuristic_logs_a_ranking_per_problem(device, make_plan, tmp_pat
     assert [record["problem"] for record in rankings] == [problem.key for problem in plan.problems]
     assert header["device"]["gpu"] == "h200-sxm"
     assert header["device"]["properties"]["deviceless"] is True
-    assert rankings[0]["candidates"] == [f"engine:{number}" for number in (1, 0, 2, 3, 4)]
+    assert rankings[0]["candidates"][:6] == PLAIN
     assert progress[-1][:2] == (3, 3) and progress[-1][2].endswith(" rows/s, 0:00 left")
 
 
@@ -148,9 +147,22 @@ def test_the_real_library_ranks():
         device.close()
     if driver().status != "ok" and not any(choice.status == "ok" for choice in ranking):
         pytest.skip("this cuDNN ranks nothing without a driver")
-    assert ranking and ranking[0].status == "ok"
-    assert len(ranking) <= MAX_PLANS and not any(choice.status != "ok" for choice in ranking)
-    workspaces = {choice.algorithm: choice.workspace_bytes for choice in ranking}
-    expected = {"engine:0": 0, "engine:2": 32 * 256 * 3 * 3 * 14 * 14 * 4}  # engine 2 writes the im2col matrix
-    ranked = expected.keys() & workspaces.keys()  # not every version ranks both
-    assert ranked and {name: workspaces[name] for name in ranked} == {name: expected[name] for name in ranked}
+    assert ranking and not any(choice.status != "ok" for choice in ranking)
+    names = [choice.algorithm for choice in ranking]
+    assert len(set(names)) == len(names) and all(re.fullmatch(r"eng\d+(_k\d+=-?\d+)*", name) for name in names)
+    workspaces = {choice.algorithm.partition("_")[0]: choice.workspace_bytes for choice in ranking}
+    expected = {"eng0": 0, "eng2": 32 * 256 * 3 * 3 * 14 * 14 * 4}  # engine 2 writes the im2col matrix
+    listed = expected.keys() & workspaces.keys()  # not every version lists both
+    assert listed and {name: workspaces[name] for name in listed} == {name: expected[name] for name in listed}
+
+
+@pytest.mark.parametrize(("name", "fewest"), [("h100", 20), ("a100", 20), ("rtx-4090", 20)])
+def test_the_real_library_lists_configurations_for_gpus_of_today(name, fewest):
+    device, conv = open_ranking(name), Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1, dtype="fp16", layout="NHWC")
+    try:
+        listed = device.heuristic(replace(conv, math="tensor_op"))
+    except (InputError, DeviceLostError) as error:
+        pytest.skip(f"no libcudnn here that ranks without a driver: {error}")
+    finally:
+        device.close()
+    assert len({choice.algorithm for choice in listed}) == len(listed) >= fewest

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from surrogate.collect.device import DeviceInfo, HeuristicEntry
-from surrogate.collect.log import Header, RunLog
+from surrogate.collect.log import Header, RunLog, read_log
 from surrogate.collect.merge import merge_runs
 from surrogate.dataset.columns import KERNEL_NUMBERS, ROW_KEY, names
 from surrogate.features.problem import SIZE_COLUMNS
@@ -205,18 +205,14 @@ def ranked(path, *rankings, version="9.19.0", gpu="h200-sxm"):
     return path
 
 
-def test_an_engine_has_the_rank_of_its_first_supported_plan(tmp_path):
-    first = [
-        entry("engine:9", "not_supported"),
-        entry("engine:1", knobs=[[2, 5]]),
-        entry("engine:0"),
-        entry("engine:1"),
-    ]
-    merged = merge_runs([ranked(tmp_path / "a.jsonl", first, [], [entry("engine:0", deterministic=False)])])
+def test_a_configuration_has_the_rank_of_its_first_supported_entry(tmp_path):
+    first = [entry("eng9", "not_supported"), entry("eng1_k2=5_k13=-1"), entry("eng0"), entry("eng1_k2=5_k13=-1")]
+    merged = merge_runs([ranked(tmp_path / "a.jsonl", first, [], [entry("eng0", deterministic=False)])])
     rows = merged.frame
-    assert rows["algorithm"].tolist() == ["engine:1", "engine:0", "engine:0"]
+    assert rows["algorithm"].tolist() == ["eng1_k2=5_k13=-1", "eng0", "eng0"]
+    assert rows["engine"].tolist() == [1, 0, 0] and rows["knobs"].tolist() == ["k2=5 k13=-1", "", ""]
     assert rows["heuristic_rank"].tolist() == [1, 2, 1]
-    assert rows["heuristic_algorithm"].tolist() == ["engine:1", "engine:1", "engine:0"]
+    assert rows["heuristic_algorithm"].tolist() == ["eng1_k2=5_k13=-1", "eng1_k2=5_k13=-1", "eng0"]
     assert rows["deterministic"].tolist() == [True, True, False] and rows["networks"][0] == "Net,Other"
     assert rows["n"].tolist() == [1, 1, 3] and merged.metadata["unranked_problems"] == 1
     assert "time_us" not in rows and "status" not in rows and not rows.duplicated(list(ROW_KEY)).any()
@@ -224,8 +220,17 @@ def test_an_engine_has_the_rank_of_its_first_supported_plan(tmp_path):
 
 def test_rankings_are_separate_by_gpu_and_version_and_the_last_counts(tmp_path):
     options = ({}, {}, {"version": "9.20.0"}, {"gpu": "v100"})
-    logs = [ranked(tmp_path / f"{n}.jsonl", [entry(f"engine:{n}")], **option) for n, option in enumerate(options, 1)]
-    assert merge_runs(logs).frame["algorithm"].tolist() == ["engine:2", "engine:3", "engine:4"]
+    logs = [ranked(tmp_path / f"{n}.jsonl", [entry(f"eng{n}")], **option) for n, option in enumerate(options, 1)]
+    assert merge_runs(logs).frame["algorithm"].tolist() == ["eng2", "eng3", "eng4"]
+
+
+def test_an_anchor_that_is_listed_at_each_visit_has_its_rows_once(tmp_path):
+    path = ranked(tmp_path / "a.jsonl", [entry("eng1"), entry("eng0")])
+    header = read_log(path).header
+    assert header is not None
+    with RunLog(path, header) as log:
+        log.append({**log.records[0], "problem": log.records[0]["problem"].replace("#0", "#1")})
+    assert merge_runs([path]).frame["algorithm"].tolist() == ["eng1", "eng0"]
 
 
 def test_empty_rankings_and_mixed_logs_are_refused(refused, tmp_path, make_plan, record):

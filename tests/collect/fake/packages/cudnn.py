@@ -1,6 +1,8 @@
-"""A fake of NVIDIA's cudnn-frontend: it validates a convolution's graph and ranks the same nine plans for each.
+"""A fake of NVIDIA's cudnn-frontend: it validates a convolution's graph and ranks the same plans for each.
 
-FAKE_FRONTEND makes it fail: ``device`` (for every GPU), ``graph`` (for every problem), ``segfault`` (at the third one).
+On a handle of the fake GPU it also runs them, and each plan moves other bytes. FAKE_FRONTEND makes it fail: ``device``
+(for every GPU), ``graph`` (for every problem), ``segfault`` (at the third problem), ``other`` (its cuDNN is another
+one). FAKE_FAULTS names an execution ``execute`` with the plan's index.
 """
 
 import json
@@ -20,7 +22,12 @@ PLANS = (
     ("eng2_k2=2_k3=0", {"FFT"}, 1),
     ("eng3_k2=0", {"NONDETERMINISTIC"}, 1),
     ("eng4_k2=0", set(), 1),
+    # The fallback mode's plans.
+    ("eng6_k2=0", set(), 0),
+    *((f"eng6_k2={knob}", set(), 0) for knob in range(1, 5)),
+    ("eng7_k2=0", set(), 1 << 30),
 )
+__version__ = "1.18.0"
 data_type = Enum("data_type", ["FLOAT", "DOUBLE", "HALF", "BFLOAT16"])
 heur_mode = Enum("heur_mode", ["A", "FALLBACK"])
 numerical_note = Enum(
@@ -62,8 +69,8 @@ class Tensor:
 class pygraph:  # noqa: N801
     graphs = 0
 
-    def __init__(self, *, io_data_type, intermediate_data_type, compute_data_type, device_property):
-        assert device_property["deviceVer"] and io_data_type
+    def __init__(self, *, io_data_type, intermediate_data_type, compute_data_type, device_property=None, handle=None):
+        assert (handle in HANDLES if device_property is None else device_property["deviceVer"]) and io_data_type
         self.compute = compute_data_type, intermediate_data_type
         self.refused, self.geometry, self.roles, self.ranked = set(), {}, {}, False
 
@@ -109,9 +116,9 @@ class pygraph:  # noqa: N801
             raise cudnnGraphNotSupportedError("ordered")
 
     def create_execution_plans(self, modes):
-        assert modes == [heur_mode.A]
+        assert modes == [heur_mode.A, heur_mode.FALLBACK]
         pygraph.graphs += 1
-        if os.environ.get("FAKE_FRONTEND") == "segfault" and pygraph.graphs == 3:
+        if os.environ.get("FAKE_FRONTEND") == "segfault" and pygraph.graphs == 5:
             os.kill(os.getpid(), signal.SIGSEGV)
         self.ranked = True
 
@@ -134,3 +141,47 @@ class pygraph:  # noqa: N801
 
     def get_workspace_size_plan_at_index(self, index):
         return 1024 * PLANS[index][2]
+
+    def execute_plan_at_index(self, buffers, workspace, index, handle=None):
+        """Launch one kernel over the tensors of the problem, on the memory that they were given."""
+        from cuda_runtime import LIBRARY, Launch, Operand, fault
+
+        assert HANDLES[handle] and {id(tensor) for tensor in buffers} == {id(each) for each in self.roles.values()}
+        name, _, _ = PLANS[index]
+        if LIBRARY.fake_error() or fault("execute", index):
+            raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED:\nordered")
+        itemsize = {data_type.FLOAT: 4, data_type.DOUBLE: 8}.get(self.roles["x"].data_type, 2)
+        result = next(role for role, tensor in self.roles.items() if not tensor.name)
+        sizes = {role: itemsize * prod(tensor.dim) for role, tensor in self.roles.items()}
+        operands = [
+            Operand(role.encode(), buffers[tensor], sizes[role], role == result, 16)
+            for role, tensor in self.roles.items()
+        ]
+        operands.append(Operand(b"workspace", workspace, 1024 * PLANS[index][2], 1, 16))
+        if not LIBRARY.fake_reachable(name.encode(), (Operand * len(operands))(*operands), len(operands)):
+            return
+        moved = (1.0 + 0.1 * (index % 7)) * sum(sizes.values())
+        LIBRARY.fake_launch(Launch(f"_Z{len(name)}{name}v".encode(), (8, 1, 1), (128, 1, 1), 64, 0, 0, 0.0, moved))
+
+
+HANDLES: dict[object, object] = {}
+"""Handle → its stream."""
+
+
+def create_handle():
+    handle = object()
+    HANDLES[handle] = None
+    return handle
+
+
+def destroy_handle(handle):
+    del HANDLES[handle]
+
+
+def set_stream(*, handle, stream):
+    assert stream
+    HANDLES[handle] = stream
+
+
+def backend_version():
+    return 90000 if os.environ.get("FAKE_FRONTEND") == "other" else int(os.environ.get("FAKE_CUDNN_VERSION", "91002"))
