@@ -5,6 +5,9 @@ A child process limits a sticky CUDA error, a crash or a hang to one measurement
 lines with it over standard input and output. A request is ``{"call": name, …}``; a reply is ``{"result": …}``,
 ``{"input_error": line}`` or ``{"lost": reason}``. The next call starts a new child if the last one replied ``lost``,
 died, or did not answer in time. A child ends within seconds after its parent, even inside a call that hangs.
+
+CUPTI may hang or crash on a driver. So after a child's first call hangs, or two calls in a row are lost, the next child
+leaves CUPTI out (and after the next such losses uses it again, since it was not the cause).
 """
 
 import json
@@ -20,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
+from surrogate.collect.cudnn.activity import TIMER
 from surrogate.collect.device import (
     Device,
     DeviceInfo,
@@ -35,10 +39,10 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 
-FIRST_TIMEOUT_S = 300.0
-"""Seconds for a child's first call, which loads libraries and checks the device. A slower child counts as hung."""
-TIMEOUT_S = 30.0
-"""Seconds for each later call, which measures for a few seconds at most."""
+TIMEOUT_S = 15.0
+"""Seconds for each call, which measures for a few seconds at most. A slower child counts as hung."""
+START_FACTOR = 4.0
+"""Factor of a child's first call, which loads libraries and checks the device."""
 ENDING_S = 3.0
 """Seconds in which a child can end in order after its parent has ended."""
 
@@ -55,17 +59,28 @@ class Worker:
     """A child process started by ``command``. If the child is lost, the next call starts a new one."""
 
     def __init__(
-        self, command: Sequence[str], timeout_s: float = TIMEOUT_S, first_timeout_s: float = FIRST_TIMEOUT_S
+        self, command: Sequence[str], timeout_s: float = TIMEOUT_S, first_timeout_s: float | None = None
     ) -> None:
         self._command = list(command)
-        self._timeout_s, self._first_timeout_s = timeout_s, first_timeout_s
+        self._timeout_s, self._first_timeout_s = timeout_s, first_timeout_s or START_FACTOR * timeout_s
         self._child: subprocess.Popen[str] | None = None
+        self._info: DeviceInfo | None = None
+        self.losses = 0
+        """Calls in a row that lost the device."""
+        self.without_cupti = False
+        """True if the next process leaves CUPTI out."""
         self.starts = 0
         """Processes started so far."""
 
     def device_info(self) -> DeviceInfo:
-        """See `Device.device_info`."""
-        return DeviceInfo.from_dict(self._ask("device_info"))
+        """See `Device.device_info`. A process is asked once; if it is lost, so is the next one."""
+        if self._info is None:
+            try:
+                info = self._ask("device_info")
+            except DeviceLostError:
+                info = self._ask("device_info")
+            self._info = DeviceInfo.from_dict(info)
+        return self._info
 
     def conditions(self) -> Mapping[str, float]:
         """See `Device.conditions`."""
@@ -73,7 +88,7 @@ class Worker:
 
     def close(self) -> None:
         """End the child: close its standard input, so that it releases the device; kill it after 10 s."""
-        child, self._child = self._child, None
+        child, self._child, self._info = self._child, None, None
         if child is None:
             return
         try:
@@ -83,13 +98,17 @@ class Worker:
             child.wait()
 
     def _ask(self, call: str, **arguments: object) -> Any:
-        timeout_s = self._timeout_s if self._child else self._first_timeout_s
+        is_first = self._child is None
         child = self._child or self._start()
         request = json.dumps({"call": call, **arguments}, default=asdict)
-        reply = self._exchange(child, request, timeout_s)
+        reply = self._exchange(child, request, self._first_timeout_s if is_first else self._timeout_s)
         if "lost" in reply:
             self._discard(child)
+            self.losses += 1
+            if self.losses > 1 or (is_first and "hung" in reply):
+                self.without_cupti, self.losses = not self.without_cupti, 0
             raise DeviceLostError(reply["lost"])
+        self.losses = 0
         if "input_error" in reply:
             raise InputError(reply["input_error"])
         return reply["result"]
@@ -97,9 +116,10 @@ class Worker:
     def _start(self) -> subprocess.Popen[str]:
         # In its own session the child does not get the terminal's Ctrl-C; the parent ends it in order.
         pipe = subprocess.PIPE
-        self._child = subprocess.Popen(
-            self._command, stdin=pipe, stdout=pipe, text=True, bufsize=1, start_new_session=True
-        )
+        timer = {TIMER: "events"} if self.without_cupti else {}
+        streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "text": True, "bufsize": 1}
+        self._child = subprocess.Popen(self._command, env=os.environ | timer, start_new_session=True, **streams)
+        self._info = None
         self.starts += 1
         return self._child
 
@@ -125,11 +145,11 @@ class Worker:
         if line.endswith("\n"):
             return json.loads(line)
         if hung.is_set():
-            return {"lost": f"no answer within {timeout_s:g} s"}
+            return {"lost": f"no answer within {timeout_s:g} s", "hung": True}
         return {"lost": f"the worker process ended ({_exit(child)})"}
 
     def _discard(self, child: "subprocess.Popen[str]") -> None:
-        self._child = None
+        self._child = self._info = None
         child.kill()
         # A request may still be in the pipe's buffer.
         with suppress(OSError, ValueError, subprocess.TimeoutExpired):
@@ -235,17 +255,24 @@ def caps_for(name: str) -> Caps:
 
 
 def open_device(
-    name: str, *, recording: str | Path | None = None, max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes
+    name: str,
+    *,
+    recording: str | Path | None = None,
+    max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
+    engines: bool = False,
+    timeout_s: float = TIMEOUT_S,
 ) -> Device:
     """Return the device ``name``; ``recording`` is the run that ``replay`` reads.
 
     On a GPU, memory is reserved for three tensors of ``max_tensor_bytes``; other devices ignore the limit. cuDNN runs
-    in a process of its own, so a sticky CUDA error costs only one measurement. Raises `InputError` if the device cannot
-    be opened.
+    in a process of its own, so a sticky CUDA error costs only one measurement, and a call without an answer costs
+    ``timeout_s``. ``engines`` measures cuDNN's engine configurations instead of its algorithms. Raises `InputError` if
+    the device cannot be opened.
     """
     name = ALIASES.get(name, name)
     if name == "cudnn":
-        return WorkerDevice(command_for("cudnn", str(max(max_tensor_bytes, GPU_CAPS.max_tensor_bytes))))
+        tensor_bytes = str(max(max_tensor_bytes, GPU_CAPS.max_tensor_bytes))
+        return WorkerDevice(command_for("engines" if engines else "cudnn", tensor_bytes), timeout_s)
     if name == "cpu":
         from surrogate.collect.cpu import CpuDevice
 
@@ -259,9 +286,9 @@ def open_device(
     raise InputError(f"device {name!r} is unknown; known: {', '.join(DEVICES)}")
 
 
-def open_operators() -> WorkerOperators:
+def open_operators(timeout_s: float = TIMEOUT_S) -> WorkerOperators:
     """Return the operators' device, a GPU in a process of its own."""
-    return WorkerOperators(command_for("operators"))
+    return WorkerOperators(command_for("operators"), timeout_s)
 
 
 def open_ranking(gpu: str) -> WorkerDevice:
@@ -287,6 +314,10 @@ def main(device: str, *words: str) -> None:
             from surrogate.features.gpu import gpu
 
             return HeuristicDevice(gpu(words[0]))
+        if device == "engines":
+            from surrogate.collect.cudnn.engines import EngineDevice
+
+            return EngineDevice(max_tensor_bytes=int(words[0]))
         from surrogate.collect.cudnn.device import CudnnDevice
 
         return CudnnDevice(max_tensor_bytes=int(words[0]))

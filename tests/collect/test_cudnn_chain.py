@@ -192,6 +192,31 @@ def test_launches_without_labels_belong_to_their_call(opened, chain, cupti, laun
         assert bool(result.reason) is result.labels_differ
 
 
+@pytest.mark.parametrize(("cupti", "timer"), [("13", "cupti"), ("12", "events")])
+def test_labels_separate_repeats_if_no_flush_is_recorded(opened, chain, cupti, timer):
+    """Sums need a label for every kernel: cupti-python 12 has none for launches of the runtime API."""
+    chain.setenv("FAKE_CUPTI", cupti)
+    device = opened()
+    usual = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
+    chain.setenv("FAKE_FLUSH", "other")
+    result = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
+    assert (usual.timer, result.timer, len(result.times_us)) == ("cupti", timer, 5)
+    if timer == "cupti":
+        assert result.times_us == pytest.approx(usual.times_us, rel=0.03) and not result.reason
+    else:
+        assert "lack a launch or a flush" in result.reason
+
+
+def test_cupti_is_left_out_if_the_environment_says_so(refused, opened, chain):
+    chain.setenv("SEER_TIMER", "events")
+    device = opened(gpu="h100")
+    assert device.facts("cudnn").properties["cupti_missing"] == "left out by SEER_TIMER=events"
+    assert device.measure(CONV, "GEMM", POLICY).timer == "events"
+    chain.setenv("SEER_TIMER", "cupit")
+    with refused("SEER_TIMER 'cupit' is unknown", "did you mean cupti"):
+        opened()
+
+
 def test_throttled_times_are_repeated_and_marked(opened, chain):
     """If throttling ends, the usual times are measured; if not, the row is marked after a limited number of tries."""
     chain.setattr(instruments, "PAUSE_S", 0.0)

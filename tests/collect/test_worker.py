@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,37 @@ def test_a_hanging_process_is_terminated():
         assert worker.candidates(CONV)
         with pytest.raises(DeviceLostError, match="no answer within 2 s"):
             worker.measure(CONV, "HANG", POLICY)
+    finally:
+        worker.close()
+
+
+def test_cupti_is_left_out_after_two_losses_in_a_row_and_used_again_after_two_more():
+    """Single losses are the algorithm's, and change nothing."""
+    timer = CHILD.replace('{"pid": str(os.getpid())}', '{"timer": os.environ.get("SEER_TIMER", "cupti")}')
+    worker = WorkerDevice([sys.executable, "-c", timer])
+
+    def timer_after(*algorithms):
+        for algorithm in algorithms:
+            with suppress(DeviceLostError):
+                worker.measure(CONV, algorithm, POLICY)
+        return worker.device_info().versions["timer"]
+
+    try:
+        assert worker.device_info().versions["timer"] == "cupti"
+        assert timer_after("CRASH", "GEMM") == "cupti"
+        worker.conditions()
+        assert timer_after("CRASH", "CRASH") == "events"
+        assert timer_after("GEMM", "CRASH") == "events"
+        assert timer_after("CRASH", "CRASH") == "cupti"
+    finally:
+        worker.close()
+
+
+def test_a_start_that_hangs_with_cupti_is_repeated_without_it():
+    hanging = CHILD.replace("serve(Device", 'time.sleep(0.0 if os.environ.get("SEER_TIMER") else 600.0)\nserve(Device')
+    worker = WorkerDevice([sys.executable, "-c", hanging], timeout_s=20.0, first_timeout_s=8.0)
+    try:
+        assert worker.device_info().gpu == "GPU" and worker.without_cupti and worker.starts == 2
     finally:
         worker.close()
 

@@ -9,6 +9,7 @@ have no id. A process can have only one CUPTI client: ncu, nsys and torch.profil
 """
 
 import ctypes
+import os
 import statistics
 from bisect import bisect_right
 from collections import Counter
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from surrogate.collect.device import MeasuredKernel, one_line
+from surrogate.features.errors import check_choice
 
 BUFFER_BYTES = 8 << 20
 LAUNCH = (*(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"), "registers_per_thread")
@@ -25,6 +27,8 @@ LAUNCH += ("static_shared_memory", "dynamic_shared_memory")
 """Fields of CUPTI's record in the order of `MeasuredKernel`'s."""
 FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED."""
+TIMER = "SEER_TIMER"
+"""Environment variable with the instrument of times: ``cupti``, or ``events`` to leave CUPTI out."""
 NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY", "DRIVER")
 
 
@@ -77,6 +81,9 @@ class Activity:
     @classmethod
     def open(cls, flush_bytes: int) -> tuple[Self | None, str]:
         """Return the instrument and an empty text, or None and the reason why CUPTI is missing."""
+        check_choice(TIMER, timer := os.environ.get(TIMER) or "cupti", ("cupti", "events"))
+        if timer == "events":
+            return None, f"left out by {TIMER}=events"
         try:
             from cupti import cupti  # pyright: ignore[reportMissingImports]
         except (ImportError, RuntimeError, OSError) as error:
@@ -110,8 +117,9 @@ class Activity:
     def collect(self, labels: Sequence[int]) -> tuple[list[list[LaunchRecord]], int]:
         """Return the launches after each cache flush, in order of start, and how many of them have the right label.
 
-        Since `clear`, one flush preceded each of ``labels``. If CUPTI recorded another number of flushes, or a launch
-        without an end, the result has no launches.
+        Since `clear`, one flush preceded each of ``labels``. If CUPTI recorded no flush as such, the labels separate
+        the launches, provided that every kernel has one. If it recorded another number of flushes, or a launch without
+        an end, the result has no launches.
         """
         self._try(self._cupti.activity_flush_all, FORCED)
         flushes_ns = sorted(self._flushes_ns)
@@ -120,6 +128,10 @@ class Activity:
             before = bisect_right(flushes_ns, span.start_ns)
             if before:
                 repeats[before - 1].append(span)
+        if not flushes_ns:
+            repeats = self.launches_by_label(labels)
+            unlabelled = [span for span in self._spans if span.kernel and span.correlation not in self._labels]
+            repeats = [] if unlabelled else repeats
         is_complete = len(repeats) == len(labels) and all(span.end_ns for span in self._spans)
         repeats = repeats if is_complete else []
         of_label = zip(labels, repeats, strict=is_complete)

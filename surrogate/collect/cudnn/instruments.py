@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Self
 
 from surrogate.collect.cudnn.activity import Activity, TracedRepeats, trace_repeats
@@ -116,7 +117,7 @@ class Stopwatch:
                 break
             self._tries -= 1.0
             time.sleep(PAUSE_S)
-            measurement = self._repeated(call, repeats)
+            measurement = self._repeated(call, repeats, self._clocks.under_load() if self._clocks else {})
         return measurement
 
     def _is_slowed(self, measurement: Measurement) -> bool:
@@ -127,11 +128,15 @@ class Stopwatch:
             self._clocks_mhz.append(clock)
         return throttled(measurement.throttle_reasons) or bool(clock and clock < SLOW_CLOCK * usual)
 
-    def _repeated(self, call: Callable[[], None], repeats: int) -> Measurement:
-        """Return the times of ``repeats`` calls, each after a flush of the cache, with no other work on the GPU."""
+    def _repeated(
+        self, call: Callable[[], None], repeats: int, before: Mapping[str, Any] = MappingProxyType({})
+    ) -> Measurement:
+        """Return the times of ``repeats`` calls, each after a flush of the cache, with no other work on the GPU.
+
+        ``before`` holds NVML's answers just before, if the call is timed again. Otherwise NVML is asked only once.
+        """
         if self._activity:
             self._activity.clear()
-        before = self._clocks.under_load() if self._clocks else {}
         labels, events = [], []
         for _ in range(repeats):
             self._gpu.flush()

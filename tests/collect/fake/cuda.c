@@ -301,7 +301,8 @@ static void memset_record(uint64_t bytes, int api) {
     double ns = 1000.0 + (double)bytes / fake_gpu()->bytes_per_ns;
     record_api(api);
     Record *one = record(MEMSET);
-    if (one) one->bytes = bytes;
+    /* FAKE_FLUSH=other: the driver clears a large buffer by something that CUPTI does not record as that memset. */
+    if (one) one->bytes = getenv("FAKE_FLUSH") && bytes > REAL_BYTES ? bytes / 2 : bytes;
     pass(ns, one);
     log_launch(&(Launch){.name = "[CUDA memset]"}, "memset", ns);
 }
