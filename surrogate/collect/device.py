@@ -20,8 +20,13 @@ UNSTABLE_MAD = 0.05
 """A row is unstable if its MAD exceeds this share of its median (pyperf warns at a similar share of the mean)."""
 UNSTABLE_SPREAD = 1.5
 """A row is also unstable if its slowest repeat exceeds its median by this factor."""
+ALWAYS_MEASURED = 10
+"""Number of first candidates that are measured even if a problem's own time is up: PyTorch's benchmark tries as many.
+"""
 SLOW_CLOCK = 0.95
 """A row is flagged if its SM clock was below this share of the run's median SM clock."""
+FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4
+"""Bounds of the relative errors of fp32 FMA. They exclude TF32 (about 3e-4). Winograd's larger tiles lose digits."""
 THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """Bits of nvmlClocksEventReasons… (nvml.h) for a slowed clock: power cap, hardware slowdown, software and hardware
 thermal slowdown, power brake. Idle clocks and clocks set by the user do not count as throttling.
@@ -115,6 +120,18 @@ class DeviceInfo(JsonRecord):
     properties: Mapping[str, Any] = field(default_factory=dict)
     """JSON values: compute capability, SMs, memory, timer, limits; for a CPU its measured datasheet."""
 
+    def inexact_algorithms(self, conv: Conv) -> dict[str, str]:
+        """Return algorithm → why its times are not those of ``conv``'s arithmetic; empty unless that is fp32 FMA.
+
+        Its relative error (in `properties`) exceeds FMA's, or is not finite.
+        """
+        if (conv.dtype, conv.math, conv.direction) != ("fp32", "fma", "fwd"):
+            return {}
+        errors: Mapping[str, float | None] = self.properties.get("relative_errors", {}).get("fma", {})
+        limits = {name: WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR for name in errors}
+        wrong = {name: error for name, error in errors.items() if error is None or not error < limits[name]}
+        return {name: f"relative error {error}: this is not fp32 FMA" for name, error in wrong.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKernel(JsonRecord):
@@ -151,6 +168,8 @@ class Measurement(JsonRecord):
     workspace_bytes: int | None = None
     deterministic: bool | None = None
     kernels: tuple[MeasuredKernel, ...] = ()
+    build_ms: float | None = None
+    """Time to build an engine configuration's plan."""
     sm_clock_mhz: float | None = None
     """The SM clock while the repeats ran."""
     throttle_reasons: int | None = None

@@ -30,8 +30,6 @@ OK, NOTE, FAILED = "ok", "note", "failed"
 PROBLEM = Conv(n=32, c=256, h=28, k=256, r=3, pad_h=1)
 ALGORITHM = "IMPLICIT_PRECOMP_GEMM"
 """The timed convolution has 30 GFLOP, so the GPU is busy when its clock is read."""
-FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4
-"""Bounds of the relative errors of fp32 FMA. They exclude TF32 (about 3e-4). Winograd's larger tiles lose digits."""
 LOW_CLOCK = 0.6
 """A clock under load below this share of the highest clock gets a note."""
 MIN_DISK_BYTES = 1 << 30
@@ -91,13 +89,6 @@ def driver() -> Check:
                 return Check("driver", FAILED, f"{version}, {why}", REMEDIES["driver"])
             return Check("driver", OK, version)
     return Check("driver", FAILED, f"{DRIVERS[0]} is not installed", REMEDIES["driver"])
-
-
-def wrong_arithmetic(errors: Mapping[str, Mapping[str, float | None]]) -> list[str]:
-    """Return the algorithms with an error above fp32 FMA's bound, or without a finite error, each with its error."""
-    limits = {name: WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR for name in errors.get("fma", {})}
-    found = errors.get("fma", {}).items()
-    return [f"{name} {error}" for name, error in found if error is None or not error < limits[name]]
 
 
 def _parts() -> Iterator[Check]:
@@ -169,10 +160,18 @@ def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
     if names:
         mangled = any(name.startswith("_Z") for name in names)
         yield Check.of("names", mangled, ", ".join(name[:60] for name in names), REMEDIES["names"], NOTE)
-    wrong = wrong_arithmetic(info.properties.get("relative_errors", {}))
-    value = f"the errors are too large for FMA: {', '.join(wrong)}" if wrong else "math fma in fp32 runs on FMA units"
-    yield Check.of("arithmetic", wrong, value, "unset NVIDIA_TF32_OVERRIDE")
+    yield _arithmetic(info)
     yield _clock(result, info.properties)
+
+
+def _arithmetic(info: DeviceInfo) -> Check:
+    """Return the check of fp32 FMA. It fails if no algorithm is exact; single inexact ones are only left out."""
+    errors = info.properties.get("relative_errors", {}).get("fma", {})
+    inexact = info.inexact_algorithms(PROBLEM)
+    wrong = ", ".join(f"{name} {errors[name]}" for name in inexact)
+    value = f"left out, too inexact for FMA: {wrong}" if wrong else "math fma in fp32 runs on FMA units"
+    status = FAILED if len(inexact) == len(errors) else NOTE
+    return Check.of("arithmetic", wrong, value, "unset NVIDIA_TF32_OVERRIDE", status)
 
 
 def _clock(result: Measurement, properties: Mapping[str, Any]) -> Check:

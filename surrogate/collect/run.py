@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY
-from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement
+from surrogate.collect.device import ALWAYS_MEASURED, LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.open_device import WorkerOperators, open_ranking
 from surrogate.collect.operators import operator_key
@@ -33,6 +33,10 @@ Default = TypeVar("Default")
 TIME_UP = "the time is up"
 MAX_LOST = 5
 """The run stops after this many losses of the device since the last measured kernel."""
+ENGINE_PROBLEM_S = 2.0
+"""Seconds for the engine configurations of one problem, about forty."""
+RECENT = 0.9
+"""Factor by which the longest length so far decays at each further measurement."""
 MAX_FALLBACK_SHARE = 0.01
 """Maximum share of times by CUDA events without a warning, if the run's header states CUPTI as the timer."""
 
@@ -75,7 +79,11 @@ class RunOutcome:
 
 @dataclass(slots=True)
 class Budget:
-    """The wall-clock budget. A measurement begins only if the longest one so far would still end in time."""
+    """The wall-clock budget. A measurement begins only if the longest of the recent ones would still end in time.
+
+    Each measurement reduces the length to be kept free by `RECENT`. So one slow call, such as the first one of a
+    library, does not end the run early by its own length.
+    """
 
     minutes: float | None
     """Minutes from the start of this object; None for no limit."""
@@ -101,7 +109,7 @@ class Budget:
         return self.left_s <= self.longest_s
 
     def note_length(self, began_s: float) -> None:
-        self.longest_s = max(self.longest_s, self.clock() - began_s)
+        self.longest_s = max(RECENT * self.longest_s, self.clock() - began_s)
 
 
 @dataclass(slots=True)
@@ -110,6 +118,10 @@ class _MeasurementLoop:
 
     log: RunLog
     budget: Budget
+    asks_find: bool = True
+    """True if the library's own timing (cudnnFind) is asked for."""
+    problem_s: float = math.inf
+    """Seconds after which the rest of a problem's candidates is left out, except the `ALWAYS_MEASURED` ones."""
     begun: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
@@ -169,12 +181,17 @@ class _MeasurementLoop:
             self.log.append(problem_record(problem, candidates, ranking))
             self.begun.add(key)
         measured = self.measured.setdefault(key, set())
-        for algorithm in candidates:
+        inexact = self.log.header.device.inexact_algorithms(problem.conv)
+        end_s = self.budget.clock() + self.problem_s
+        for position, algorithm in enumerate(candidates):
+            if position >= ALWAYS_MEASURED and self.budget.clock() >= end_s:
+                candidates = candidates[:position]
+                break
             if algorithm in measured:
                 continue
             if self.budget.spent():
                 return TIME_UP
-            result = self._measure(partial(device.measure, problem.conv, algorithm, POLICY))
+            result = self._measure(partial(device.measure, problem.conv, algorithm, POLICY), inexact.get(algorithm))
             record_key = {"problem": key, "algorithm": algorithm, "at_s": round(time.time(), 3)}
             self.log.append({"kind": "measure", **record_key, "result": result})
             if self._lost_too_often:
@@ -184,7 +201,12 @@ class _MeasurementLoop:
         # After a loss the problem stays open. A new process would first run every algorithm again, and fail again.
         if not measured.issuperset(candidates):
             return ""
-        timed = self._guarded(partial(device.find, problem.conv), ())
+        if self.asks_find and self.budget.spent():
+            return TIME_UP
+        began_s = self.budget.clock()
+        timed = self._guarded(partial(device.find, problem.conv), ()) if self.asks_find else ()
+        if timed:  # a hang's timeout is not the length of a call
+            self.budget.note_length(began_s)
         conditions = dict(self._guarded(device.conditions, {}))
         self.log.append({"kind": "done", "problem": key, "find": timed, "conditions": conditions})
         self.done.add(key)
@@ -213,10 +235,14 @@ class _MeasurementLoop:
         self.timers[result.timer] += 1
         self.unlabelled += result.labels_differ
 
-    def _measure(self, call: Callable[[], Measurement]) -> Measurement:
-        """Return the measurement of ``call``. A lost device fails only this measurement; it can be repeated."""
+    def _measure(self, call: Callable[[], Measurement], refusal: str | None = None) -> Measurement:
+        """Return the measurement of ``call``, or a failed one with the reason ``refusal``.
+
+        A lost device fails only this measurement; it can be repeated.
+        """
         began_s = self.budget.clock()
-        result = self._guarded(call, None) or Measurement("failed", self.last_reason)
+        refused = Measurement("failed", refusal) if refusal else None
+        result = refused or self._guarded(call, None) or Measurement("failed", self.last_reason)
         if result.status == "ok":
             self.losses = 0
         if not result.lost:  # a hang's timeout is not the length of a measurement
@@ -268,14 +294,18 @@ def run(
     log: RunLog,
     *,
     minutes: float | None = None,
+    find: bool = True,
+    problem_s: float = math.inf,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> RunOutcome:
     """Measure the part of ``plan`` that ``log`` lacks, within ``minutes`` of this call.
 
-    After an interruption (Ctrl-C, SIGTERM, SIGKILL) the same call continues with the log.
+    ``find`` asks for the library's own timing after each problem. ``problem_s`` limits the seconds of each problem; its
+    first `ALWAYS_MEASURED` candidates are measured in any case. After an interruption (Ctrl-C, SIGTERM, SIGKILL) the
+    same call continues with the log.
     """
-    loop = _MeasurementLoop(log, Budget(minutes, clock))
+    loop = _MeasurementLoop(log, Budget(minutes, clock), find, problem_s)
     return loop.run_each(_by_key(plan), partial(loop.measure_convolution, device), progress)
 
 

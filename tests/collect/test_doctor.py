@@ -7,7 +7,7 @@ import pytest
 from surrogate.collect import doctor, open_device
 from surrogate.collect.counting import PERMISSION_REMEDY, NsightCompute
 from surrogate.collect.device import DeviceInfo, Measurement
-from surrogate.collect.doctor import Check, counting_denied, examine, wrong_arithmetic
+from surrogate.collect.doctor import PROBLEM, Check, counting_denied, examine
 from tests.known import cases, known_answers
 
 ANSWERS = known_answers(__file__)
@@ -78,6 +78,9 @@ def test_doctor_prints_json(seer, fake_device, monkeypatch):
     assert result.code == int("failed" in status.values()) and status["kernels"] == "ok"
 
 
-def test_an_exact_result_is_right_and_a_missing_error_is_wrong() -> None:
+def test_an_exact_result_is_right_and_a_missing_error_is_wrong():
+    """Only fp32 FMA is concerned: TF32 has such errors by its nature."""
     errors = {"fma": {"FFT": 0.0, "GEMM": 1e-7, "WINOGRAD": None, "PRECOMP": float("nan")}}
-    assert wrong_arithmetic(errors) == ["WINOGRAD None", "PRECOMP nan"]
+    info = DeviceInfo("GPU", "cudnn", "9.19.0", properties={"relative_errors": errors})
+    assert list(info.inexact_algorithms(PROBLEM)) == ["WINOGRAD", "PRECOMP"]
+    assert info.inexact_algorithms(replace(PROBLEM, math="default")) == {}
