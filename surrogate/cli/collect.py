@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +72,24 @@ COUNTERS_SHARE = 0.45
 )
 @option(
     "--campaign",
-    "Measure a complete dataset of this GPU, slice by slice, into the folder -o: convolutions of every kind,"
-    " other operators, and counters if they are allowed.",
+    "Measure a complete dataset of this GPU, slice by slice, into the folder -o: convolutions of every kind, engine"
+    " configurations, other operators, and counters if they are allowed.",
     is_flag=True,
+)
+@option("--even-so", "Measure a campaign although a check of the machine failed; its page says so.", is_flag=True)
+@option(
+    "--engines",
+    "Measure cuDNN's engine configurations instead of its algorithms: those that its heuristic lists, about 40 a"
+    " problem. Each problem takes about 2 s; its first ten are always measured.",
+    is_flag=True,
+)
+@option("--no-find", "Do not ask for cuDNN's own timing (cudnnFind).", is_flag=True)
+@option(
+    "--timeout",
+    "Seconds without an answer after which the GPU counts as lost; four times as many at its start.",
+    POSITIVE,
+    default=15.0,
+    metavar="S",
 )
 @option("--counters", "After the times, take hardware counters of a part of the problems, by ncu.", is_flag=True)
 @option("--math", "Math type; repeat for several. [fma]", CHOICES["math"], multiple=True)
@@ -81,7 +97,11 @@ COUNTERS_SHARE = 0.45
 @option("--direction", "Pass of a convolution; repeat for several. [fwd]", CHOICES["direction"], multiple=True)
 @option("--layout", "Memory layout; repeat for several. [NCHW]", CHOICES["layout"], multiple=True)
 @option("--recording", "The run for --device replay; it is also the plan if none is given.", metavar="RUN.jsonl")
-@option("--heuristic-only", "Measure nothing: record cuDNN's own ranking for any --gpu.", is_flag=True)
+@option(
+    "--heuristic-only",
+    "Measure nothing: record the engine configurations that cuDNN's heuristic lists for any --gpu, best first.",
+    is_flag=True,
+)
 @option("--gpu", "The GPU for --heuristic-only.", GPU)
 @option(
     "-o --output",
@@ -98,6 +118,7 @@ def command(**options: Any) -> None:
     Examples:
       seer collect --device cudnn --campaign -o RUN
       seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
+      seer collect --device cudnn --engines --networks --minutes 8 -o engines.jsonl
       seer collect --device cpu --plan problems.txt -o run.jsonl
       seer collect --heuristic-only --gpu h200 --networks -o picks.jsonl
     """
@@ -121,7 +142,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     """Collect as the options request; return the line to print and the exit status."""
     from surrogate.collect.log import RunLog
     from surrogate.collect.open_device import caps_for, open_device
-    from surrogate.collect.run import header_for, run
+    from surrogate.collect.run import ENGINE_PROBLEM_S, header_for, run
     from surrogate.dataset.files import require_writable
 
     began_s = time.monotonic()
@@ -129,7 +150,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     name = options["device"] or "cudnn"
     require_writable(options["output"], "filled" if options["campaign"] else "")
     if options["campaign"]:
-        with closing(open_device(name)) as device:
+        with closing(open_device(name, timeout_s=options["timeout"])) as device:
             return _campaign(name, device, options)
     caps = caps_for(name)
     if options["max_gflop"] is not None:
@@ -141,44 +162,56 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
         click.echo(plan.description, err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
-    opened = open_device(name, recording=options["recording"], max_tensor_bytes=caps.max_tensor_bytes)
+    shared: dict[str, Any] = {"max_tensor_bytes": caps.max_tensor_bytes, "timeout_s": options["timeout"]}
+    opened = open_device(name, recording=options["recording"], engines=options["engines"], **shared)
     with closing(opened) as device:
+        _check_quickly(name, device, options)
         header = header_for(plan, device)
-        _check_quickly(name, device, options["output"])
         minutes_left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
         measuring_minutes = minutes_left and minutes_left * (1.0 - COUNTERS_SHARE * options["counters"])
         with RunLog(options["output"], header) as log, _progress() as progress:
-            outcome = run(plan, device, log, minutes=measuring_minutes, progress=progress)
+            limits: dict[str, Any] = {"problem_s": ENGINE_PROBLEM_S} if options["engines"] else {}
+            limits |= {"minutes": measuring_minutes, "find": not options["no_find"]}
+            outcome = run(plan, device, log, progress=progress, **limits)
             counted, status = _take_counters(log, device, minutes_left, options) if options["counters"] else ("", 0)
     return "; ".join(filter(None, (_summary(options["output"], outcome), counted))), _exit_status(outcome) or status
 
 
 def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str, int]:
-    """Run the campaign if no check of the measuring chain failed. Return the line to print and the exit status."""
+    """Run the campaign, and return the line to print and the exit status."""
     from surrogate.collect.campaign import Campaign, run_campaign
-    from surrogate.collect.doctor import FAILED
 
     out = Path(options["output"])
-    checks = _check_quickly(name, device, out)
-    failed = [check.name for check in checks if check.status == FAILED]
-    if failed:
-        return f"{out}: nothing was measured, the times could not be trusted ({', '.join(failed)}); see seer doctor", 1
     minutes = options["minutes"] or CAMPAIGN_MINUTES
     with _progress() as progress:
         settings = {"seed": options["seed"], "shapes": options["sample"], "echo": click.echo, "progress": progress}
-        fit, verdict = run_campaign(Campaign(out, name, minutes, **settings), device, checks)
-    return f"{out}: {verdict}; README.md has the report, the same command continues", int(not fit)
+        settings |= {"find": not options["no_find"], "even_so": options["even_so"], "timeout_s": options["timeout"]}
+        check = partial(_check_quickly, name, device, options)
+        fit, verdict = run_campaign(Campaign(out, name, minutes, **settings), device, check)
+    page = f"; {out / 'README.md'} has the report, the same command continues" if out.exists() else ""
+    return f"{out}: {verdict}{page}", int(not fit)
 
 
-def _check_quickly(name: str, device: "Device", output: str | Path) -> list["Check"]:
-    """Check a GPU's measuring chain quickly, and print the notes and failures on standard error."""
-    if name != "cudnn":
+def _check_quickly(name: str, device: "Device", options: dict[str, Any]) -> list["Check"]:
+    """Check a GPU's measuring chain quickly, and print the notes and failures on standard error.
+
+    If a call is lost, the chain is checked again without CUPTI, which may be the cause. If the device does not open,
+    nothing is printed, because the run itself reports that.
+    """
+    if name != "cudnn" or options["engines"]:
         return []
     from surrogate.collect.doctor import OK, examine
+    from surrogate.collect.open_device import Worker
 
-    checks = examine(device, Path(output).absolute().parent, quick=True)
+    folder = Path(options["output"]).absolute().parent
+    checks = examine(device, folder, quick=True)
+    if isinstance(device, Worker) and device.losses:
+        device.close()
+        device.without_cupti = True
+        checks = examine(device, folder, quick=True)
+    opens = all(check.name != "device" for check in checks)
     for check in checks:
-        if check.status != OK:
+        if check.status != OK and (opens or options["campaign"]):
             click.echo(f"{check.name}: {check.value}; {check.remedy}", err=True)
     return checks
 
@@ -208,7 +241,8 @@ def _check_options(options: dict[str, Any]) -> None:
     campaign = options["campaign"]
     settings = ("dtype", "math", "layout", "direction")
     planned = ("file", "grid", "networks", "max_gflop", "max_tensor", *settings, "recording", "heuristic_only")
-    given = [name for name in (*planned, "counters") if options[name]] + ["shard"] * (options["shard"] != "1/1")
+    given = [name for name in (*planned, "counters", "engines") if options[name]]
+    given += ["shard"] * (options["shard"] != "1/1")
     option = (*given, "")[0].replace("_", "-").replace("file", "plan")
     timing = [name for name in ("recording", "minutes") if options[name]]
     table = str(options["output"]).endswith(".parquet")
@@ -216,9 +250,15 @@ def _check_options(options: dict[str, Any]) -> None:
         (options["output"] == "-", "-o is a log that the same command continues; give a file"),
         (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
         (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
+        (options["even_so"] and not campaign, "--even-so goes with --campaign; other runs only report failed checks"),
         (
             options["counters"] and (heuristic_only or device != "cudnn"),
             "--counters counts on a GPU; give --device cudnn",
+        ),
+        (options["counters"] and options["engines"], "--counters counts algorithms, not --engines; leave one out"),
+        (
+            options["engines"] and not heuristic_only and device != "cudnn",
+            "--engines needs --device cudnn; without a GPU, --heuristic-only lists them",
         ),
         (table, "-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` turns into a dataset"),
         (
@@ -258,7 +298,7 @@ def _heuristic_only(plan: "CollectionPlan", options: dict[str, Any]) -> tuple[st
 
     with progress_bar("collect", "problem") as progress:
         collect_heuristic(plan, options["gpu"], options["output"], progress)
-    return f"{options['output']}: cuDNN's ranking of {len(plan)} problems for {options['gpu']}", 0
+    return f"{options['output']}: cuDNN's engine configurations of {len(plan)} problems for {options['gpu']}", 0
 
 
 def _summary(output: str, outcome: "RunOutcome") -> str:
@@ -287,8 +327,9 @@ def _nothing_ran(outcome: "RunOutcome") -> bool:
 
 @click.command(name="doctor")
 @option("--device", "The measuring device.", ("cudnn",), default="cudnn")
+@option("--quick", "Leave out the trial of the profiler, which takes a minute.", is_flag=True)
 @output_options
-def doctor(device: str, form: Form) -> None:
+def doctor(device: str, quick: bool, form: Form) -> None:
     """Check the measuring chain of this machine: driver, cuDNN, CUPTI, clocks, counters and more.
 
     Each part has a line: ok, note (measuring still works) or failed, the finding, and the remedy. Exit status 1 if
@@ -296,7 +337,7 @@ def doctor(device: str, form: Form) -> None:
 
     Examples:
       seer doctor
-      seer doctor --json
+      seer doctor --quick --json
     """
     from dataclasses import asdict
 
@@ -304,7 +345,7 @@ def doctor(device: str, form: Form) -> None:
     from surrogate.collect.open_device import open_device
 
     with closing(open_device(device)) as opened:
-        checks = examine(opened, Path.cwd())
+        checks = examine(opened, Path.cwd(), quick=quick)
     if form:
         show([asdict(check) for check in checks], form)
     else:

@@ -1,8 +1,8 @@
 """The campaign: measure every slice within its share of the time, then write the tables, the verdict and a page.
 
 The folder holds a log per slice, ``campaign.json`` with the report of every slice, ``convolutions.parquet`` with its
-kernels, ``operators.parquet``, and the page ``README.md``, which states whether the tables can be published. The same
-command continues an interrupted campaign.
+kernels, ``engines.parquet``, ``operators.parquet``, and the page ``README.md``, which states whether the tables can be
+published. The same command continues an interrupted campaign.
 """
 
 import json
@@ -10,23 +10,25 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from jinja2 import Template
 
 from surrogate.collect.counting import CounterResult, collect_counters
 from surrogate.collect.device import Device, DeviceLostError, one_line
-from surrogate.collect.doctor import Check
-from surrogate.collect.log import RunLog
+from surrogate.collect.doctor import FAILED, Check
+from surrogate.collect.log import RunLog, read_log
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.open_device import caps_for, open_operators
+from surrogate.collect.open_device import TIMEOUT_S, caps_for, open_device, open_operators
 from surrogate.collect.operators import sample_operators
 from surrogate.collect.plan import Caps, CollectionPlan, PlannedProblem, PlanSettings, build_plan, in_hash_order, unique
-from surrogate.collect.plan_source import ALL, grid_problems, mixture, network_problems
-from surrogate.collect.run import RunOutcome, collect_operators, header_for, run
+from surrogate.collect.plan_source import mixture, network_problems
+from surrogate.collect.run import ENGINE_PROBLEM_S, RunOutcome, collect_operators, header_for, run
 from surrogate.dataset.files import Progress, write_text
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.features.conv import parse
@@ -132,7 +134,9 @@ class Slice:
     source: str = "mixture"
     settings: tuple[PlanSettings, ...] = ()
     problems: int = 0
-    counters_share: float = 0.0
+    max_gflop: float = 150.0
+    find: bool = False
+    engines: bool = False
 
     @property
     def log_name(self) -> str:
@@ -142,7 +146,14 @@ class Slice:
     @property
     def table(self) -> str:
         """Return the name of the table for its rows."""
+        if self.engines:
+            return "engines.parquet"
         return "operators.parquet" if self.source == "operators" else "convolutions.parquet"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Return True if only a GPU can measure the slice."""
+        return self.engines or self.source in ("operators", "counters")
 
 
 def _settings(text: str) -> PlanSettings:
@@ -160,13 +171,15 @@ SLICES: Mapping[int, Slice] = {
 def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -> CollectionPlan:
     """Return the plan of a slice; ``problems`` replaces its number of shapes. Equal arguments give equal plans."""
     count = slice_.problems if problems is None else problems
+    caps = replace(caps, max_flops=min(caps.max_flops, 1e9 * slice_.max_gflop))
     anchors: list[PlannedProblem] = []  # empty: the plan takes anchors from its own problems
     if slice_.source == "mixture":
         shapes, anchors = mixture(count, seed, caps)
     else:
         support = [PlannedProblem(parse(text), "support") for text in _TABLE["support"]]
-        sources = {"support": lambda: support, "grid": lambda: grid_problems(ALL), "networks": network_problems}
-        admitted = unique(each for each in sources[slice_.source]() if not caps.reason(each.conv))
+        layers = (each for each in network_problems() if each.conv.n in _TABLE["batches"])
+        source = layers if slice_.source == "networks" else support
+        admitted = unique(each for each in source if not caps.reason(each.conv))
         shapes = in_hash_order(admitted, seed)[: count or None]
     description = f"slice {slice_.number}: {slice_.title}"
     return build_plan(shapes, description=description, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
@@ -206,41 +219,58 @@ class SliceReport:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """The options of a campaign. ``shapes`` replaces every slice's number of shapes: a small number for a rehearsal."""
+    """The options of a campaign. ``shapes`` replaces every slice's number of shapes: a small number for a rehearsal.
+
+    ``find`` is False if cuDNN's own timing is never asked for. ``even_so`` measures although a check failed. A device
+    without an answer for ``timeout_s`` is lost.
+    """
 
     out: Path
     device_name: str
     minutes: float
     seed: int = 0
     shapes: int | None = None
+    find: bool = True
+    even_so: bool = False
+    timeout_s: float = TIMEOUT_S
     echo: Callable[[str], None] = print
     progress: Progress | None = None
     clock: Callable[[], float] = time.monotonic
 
 
-def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = ()) -> tuple[bool, str]:
+def run_campaign(campaign: Campaign, device: Device, check: Callable[[], Sequence[Check]] = tuple) -> tuple[bool, str]:
     """Measure and count all slices, and write the tables. Return whether the times can be trusted, and the verdict.
 
-    A failure ends only its slice. Raises `InputError` if the folder cannot be used.
+    If a ``check`` of the machine failed, nothing is measured, or with ``even_so`` the times are not trusted. A failure
+    ends only its slice. Plans are built while the machine is checked and earlier slices are measured. Raises
+    `InputError` if the folder cannot be used.
     """
     out = campaign.out
     clock = campaign.clock
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror}); give another -o") from None
     end_s = clock() + 60.0 * campaign.minutes * (1.0 - WRITING_SHARE)
-    reports = _reports(out)
-    for number, report in reports.items():
-        waiting = [n for n in reports if n == number or (n > number and not reports[n].finished)]
-        spent = {n: reports[n].seconds for n in waiting}
-        began_s = clock()
-        seconds = allotted_seconds({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
-        _continue_slice(SLICES[number], campaign, device, seconds, report)
-        report.seconds += clock() - began_s
-        campaign.echo(report.line())
-        write_text(out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n")
-    faults = [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
+    pool = ThreadPoolExecutor(1)
+    try:
+        plans = {number: pool.submit(_plan, slice_, campaign) for number, slice_ in SLICES.items()}
+        checks = check()
+        failed = [check.name for check in checks if check.status == FAILED]
+        if failed and ("device" in failed or not campaign.even_so):
+            remedy = "see seer doctor" if "device" in failed else "see seer doctor, or measure with --even-so"
+            return False, f"nothing was measured, the times could not be trusted ({', '.join(failed)}); {remedy}"
+        reports = _reports(out)
+        for number, report in reports.items():
+            waiting = [n for n in reports if n == number or (n > number and not reports[n].finished)]
+            spent = {n: reports[n].seconds for n in waiting}
+            plan = plans[number].result()
+            began_s = clock()
+            seconds = allotted_seconds({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
+            _continue_slice(SLICES[number], campaign, plan, device, seconds, report)
+            report.seconds += clock() - began_s
+            campaign.echo(report.line())
+            write_text(out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n")
+    finally:
+        pool.shutdown(cancel_futures=True)
+    faults = [f"check {check.name}: {check.value}" for check in checks if check.status == FAILED]
+    faults += [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
     tables = _write_tables(out, faults)
     faults += [fault for table in tables.values() for fault in table_faults(table)]
     conclusion = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
@@ -267,6 +297,10 @@ def allotted_seconds(shares: Mapping[int, float], spent: Mapping[int, float], se
 def _reports(out: Path) -> dict[int, SliceReport]:
     """Return the reports of earlier calls from the folder; empty reports for slices without one."""
     try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror}); give another -o") from None
+    try:
         stored = json.loads((out / STATE).read_text(encoding="utf-8"))
         earlier = {values["number"]: SliceReport(**values) for values in stored}
     except FileNotFoundError:
@@ -276,30 +310,49 @@ def _reports(out: Path) -> dict[int, SliceReport]:
     return {number: earlier.get(number, SliceReport(number, slice_.title)) for number, slice_ in SLICES.items()}
 
 
-def _continue_slice(slice_: Slice, campaign: Campaign, device: Device, seconds: float, report: SliceReport) -> None:
+def _plan(slice_: Slice, campaign: Campaign) -> CollectionPlan | None:
+    """Return the plan of a slice of convolutions; None for the others."""
+    if slice_.source in ("operators", "counters"):
+        return None
+    return plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
+
+
+def _continue_slice(
+    slice_: Slice, campaign: Campaign, plan: CollectionPlan | None, device: Device, seconds: float, report: SliceReport
+) -> None:
     """Continue one slice for ``seconds``, and add its results to ``report``."""
     report.stopped, report.failed = "", False
     path = campaign.out / slice_.log_name
-    end_s = campaign.clock() + seconds * (1.0 - slice_.counters_share)
+    end_s = campaign.clock() + seconds
     limits = {"progress": campaign.progress, "clock": campaign.clock}
+    if slice_.needs_gpu and campaign.device_name != "cudnn":
+        report.stopped = "left out: it needs a GPU"
+        return
+    if slice_.needs_gpu:
+        device.close()  # another process needs the GPU's memory
     try:
-        if slice_.source == "operators" and campaign.device_name != "cudnn":
-            report.stopped = "left out: other operators need a GPU"
+        if slice_.source == "counters":
+            report.done = report.planned = 1
+            _take_counters(campaign.out / SLICES[0].log_name, seconds, campaign.seed, report)
         elif slice_.source == "operators":
-            device.close()  # the operators need the GPU's memory
             operators = sample_operators(campaign.shapes or slice_.problems, campaign.seed)
-            with closing(open_operators()) as operator_device:
-                outcome = collect_operators(operators, operator_device, path, minutes=seconds / 60.0, **limits)
-                _add_outcome(report, outcome)
-        else:
-            plan = plan_of(slice_, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
-            with RunLog(path, header_for(plan, device)) as log:
-                _add_outcome(report, run(plan, device, log, minutes=(end_s - campaign.clock()) / 60.0, **limits))
-                if slice_.counters_share:
-                    device.close()
-                    _take_counters(log, seconds * slice_.counters_share, campaign.seed, report)
+            with closing(open_operators(campaign.timeout_s)) as operator_device:
+                minutes = (end_s - campaign.clock()) / 60.0
+                _add_outcome(report, collect_operators(operators, operator_device, path, minutes=minutes, **limits))
+        elif plan:
+            engines = open_device("cudnn", engines=True, timeout_s=campaign.timeout_s) if slice_.engines else None
+            options: dict[str, Any] = {"problem_s": ENGINE_PROBLEM_S} if engines else {}
+            options |= {"find": campaign.find and slice_.find, **limits}
+            with (
+                closing(engines) if engines else nullcontext(device) as measuring,
+                RunLog(path, header_for(plan, measuring)) as log,
+            ):
+                minutes = (end_s - campaign.clock()) / 60.0
+                _add_outcome(report, run(plan, measuring, log, minutes=minutes, **options))
     except (InputError, DeviceLostError, OSError) as error:
         report.stopped, report.failed = one_line(error), True
+        if slice_.engines and isinstance(error, InputError):  # cuDNN's frontend is missing
+            report.stopped, report.failed = f"left out: {report.stopped}", False
 
 
 def _add_outcome(report: SliceReport, outcome: RunOutcome) -> None:
@@ -308,10 +361,14 @@ def _add_outcome(report: SliceReport, outcome: RunOutcome) -> None:
     report.measured = dict(Counter(report.measured) + outcome.statuses)
 
 
-def _take_counters(log: RunLog, seconds: float, seed: int, report: SliceReport) -> None:
-    """Take counters if this is allowed. Notes of earlier calls stay if those calls took counters."""
+def _take_counters(path: Path, seconds: float, seed: int, report: SliceReport) -> None:
+    """Take counters of the log ``path`` if this is allowed. Notes of earlier calls stay if those took counters."""
+    header = read_log(path).header
+    if header is None:
+        raise InputError(f"{path}: the run is empty")
     try:
-        counted = collect_counters(log, seconds, seed)
+        with RunLog(path, header) as log:
+            counted = collect_counters(log, seconds, seed)
     except InputError as error:
         counted = CounterResult(notes=(f"no counters: {error}",))
     report.notes = list(dict.fromkeys((*(report.notes if report.counted else ()), *counted.notes)))
@@ -321,7 +378,7 @@ def _take_counters(log: RunLog, seconds: float, seed: int, report: SliceReport) 
 def _write_tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
     """Write the tables and return file name → table. Reasons for missing tables are added to ``faults``."""
     tables: dict[str, Dataset] = {}
-    for name in ("convolutions.parquet", "operators.parquet"):
+    for name in dict.fromkeys(slice_.table for slice_ in SLICES.values()):
         logs = [out / slice_.log_name for slice_ in SLICES.values() if slice_.table == name]
         try:
             if paths := [path for path in logs if path.exists()]:

@@ -72,7 +72,6 @@ WORDS = ("collect", "--device", "cudnn", "--campaign", "--sample", "2", "--minut
 def measured(chain, tmp_path) -> Callable[..., str]:
     """Return ``measured(…)``, which runs a campaign with short grids in worker processes and returns its verdict."""
     grid = list(islice(grid_problems(ALL), 40))
-    chain.setattr("surrogate.collect.campaign.grid_problems", lambda *_: grid)
     chain.setattr("surrogate.collect.plan_source.grid_problems", lambda *_: grid)
 
     def make(minutes: float = 60.0, shapes: int = 1, **variables: str) -> str:
@@ -129,7 +128,7 @@ def test_a_fault_costs_one_measurement_in_bounded_time(chain, measured, tmp_path
     """A crash, a hang (30 s, then a restart) or a sticky error ends one measurement, not the slice or the campaign."""
     chain.setenv("PATH", "/usr/bin:/bin")  # no profiler
     began_s = time.monotonic()
-    assert "ncu is not on the PATH" in measured(faults=order, shapes=1 + (hit == [6]))
+    assert "ncu is not on the PATH" in measured(faults=order, shapes=1 + (hit == [7]))
     statuses = {number: report["measured"] for number, report in reports(tmp_path).items()}
     lost = {number: counts.get("lost", 0) + counts.get("failed", 0) for number, counts in statuses.items()}
     assert all(lost[number] for number in hit)
@@ -150,10 +149,10 @@ def test_an_untrustworthy_machine_measures_nothing(seer, tmp_path, variables, wo
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["denied", "hang", "fails:op_ffma"])
 def test_a_failing_profiler_keeps_the_times(measured, tmp_path, order):
-    assert "; counters are incomplete: " in measured(minutes=4.0, profiler=order)
+    assert "; counters are incomplete: " in measured(minutes=1.5, profiler=order)
     rows, kernels = convolutions(tmp_path)
     assert (rows.loc[rows["status"] == "ok", "timer"] == "cupti").all() and len(kernels)
-    assert reports(tmp_path)[2]["notes"]
+    assert reports(tmp_path)[max(SLICES)]["notes"]
 
 
 @pytest.mark.slow
@@ -162,7 +161,7 @@ def test_a_killed_campaign_continues(seer, tmp_path, stop):
     """The second call keeps the log of the first and measures no pair twice."""
     child = subprocess.Popen([sys.executable, "-m", "surrogate", *WORDS], cwd=tmp_path, stderr=subprocess.PIPE)
     log, end_s = tmp_path / "run" / "slice-0.jsonl", time.monotonic() + 120.0
-    while not (log.exists() and log.stat().st_size > 5_000):
+    while not (log.exists() and b'"measure"' in log.read_bytes()):
         assert time.monotonic() < end_s and child.poll() is None
         time.sleep(0.1)
     child.send_signal(stop)
@@ -174,4 +173,4 @@ def test_a_killed_campaign_continues(seer, tmp_path, stop):
     assert after.startswith(before[: before.rfind(b"\n") + 1])
     lines = [json.loads(line) for line in after.splitlines()]
     pairs = [(line["problem"], line["algorithm"]) for line in lines if line["kind"] == "measure"]
-    assert len(pairs) > 100 and len(pairs) == len(set(pairs))
+    assert len(pairs) == 2 * 8 and len(pairs) == len(set(pairs))  # two shapes, eight algorithms
