@@ -118,7 +118,7 @@ def command(**options: Any) -> None:
     Examples:
       seer collect --device cudnn --campaign -o RUN
       seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
-      seer collect --device cudnn --engines --networks --minutes 8 -o engines.jsonl
+      seer collect --device cudnn --engines --networks --minutes 8 -o e.jsonl
       seer collect --device cpu --plan problems.txt -o run.jsonl
       seer collect --heuristic-only --gpu h200 --networks -o picks.jsonl
     """

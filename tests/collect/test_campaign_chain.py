@@ -46,15 +46,15 @@ class ReopenedCudnnDevice:
 def test_a_campaign_is_publishable_if_cupti_timed_its_rows(chain, tmp_path, variables, fault):
     """A campaign with single failures is publishable; one without rows or without CUPTI's times is not."""
     chain.setattr(gpu_module, "POOL_ELEMENTS", 65_537)
-    chain.setattr(module, "open_operators", lambda: GpuOperators())
-    chain.setattr(module, "SLICES", {number: SLICES[number] for number in (5, 6)})
+    chain.setattr(module, "open_operators", lambda timeout_s: GpuOperators())
+    chain.setattr(module, "SLICES", {number: SLICES[number] for number in (0, 7)})
     for name, value in variables.items():
         chain.setenv(f"FAKE_{name}", value)
     device, messages = ReopenedCudnnDevice(), []
     fit, verdict = run_campaign(Campaign(tmp_path / "run", "cudnn", 10.0, shapes=2, echo=messages.append), device)
     device.close()
     assert fit is not bool(fault)
-    assert [line[:7] for line in messages[:2]] == ["slice 5", "slice 6"]
+    assert [line[:7] for line in messages[:2]] == ["slice 0", "slice 7"]
     if fault:
         assert re.search(fault, verdict), verdict
         return
