@@ -24,7 +24,7 @@ from surrogate.collect.device import Device, DeviceLostError, one_line
 from surrogate.collect.doctor import FAILED, Check
 from surrogate.collect.log import RunLog, read_log
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.open_device import TIMEOUT_S, caps_for, open_device, open_operators
+from surrogate.collect.open_device import TIMEOUT_S, Worker, caps_for, open_device, open_operators
 from surrogate.collect.operators import sample_operators
 from surrogate.collect.plan import Caps, CollectionPlan, PlannedProblem, PlanSettings, build_plan, in_hash_order, unique
 from surrogate.collect.plan_source import mixture, network_problems
@@ -212,9 +212,10 @@ class SliceReport:
     def line(self) -> str:
         """Return the report as one line of text."""
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items()))
-        text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems; {counts or 'nothing'}"
-        counted = f"{self.counted} kernels counted" if self.counted else ""
-        return "; ".join(filter(None, (text, self.stopped, counted, *self.notes)))
+        text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems"
+        counts = counts or "nothing" * (not self.counted)
+        counted = f"{self.counted} kernels counted" * bool(self.counted)
+        return "; ".join(filter(None, (text, counts, self.stopped, counted, *self.notes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +329,9 @@ def _continue_slice(
     if slice_.needs_gpu and campaign.device_name != "cudnn":
         report.stopped = "left out: it needs a GPU"
         return
+    # Where CUPTI is left out, another process would lose as much time by it.
+    settings: dict[str, Any] = {"timeout_s": campaign.timeout_s}
+    settings["without_cupti"] = isinstance(device, Worker) and device.without_cupti
     if slice_.needs_gpu:
         device.close()  # another process needs the GPU's memory
     try:
@@ -336,11 +340,11 @@ def _continue_slice(
             _take_counters(campaign.out / SLICES[0].log_name, seconds, campaign.seed, report)
         elif slice_.source == "operators":
             operators = sample_operators(campaign.shapes or slice_.problems, campaign.seed)
-            with closing(open_operators(campaign.timeout_s)) as operator_device:
+            with closing(open_operators(**settings)) as operator_device:
                 minutes = (end_s - campaign.clock()) / 60.0
                 _add_outcome(report, collect_operators(operators, operator_device, path, minutes=minutes, **limits))
         elif plan:
-            engines = open_device("cudnn", engines=True, timeout_s=campaign.timeout_s) if slice_.engines else None
+            engines = open_device("cudnn", engines=True, **settings) if slice_.engines else None
             options: dict[str, Any] = {"problem_s": ENGINE_PROBLEM_S} if engines else {}
             options |= {"find": campaign.find and slice_.find, **limits}
             with (

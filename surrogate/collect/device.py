@@ -130,7 +130,7 @@ class DeviceInfo(JsonRecord):
         errors: Mapping[str, float | None] = self.properties.get("relative_errors", {}).get("fma", {})
         limits = {name: WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR for name in errors}
         wrong = {name: error for name, error in errors.items() if error is None or not error < limits[name]}
-        return {name: f"relative error {error}: this is not fp32 FMA" for name, error in wrong.items()}
+        return {name: f"relative error {error or 'not finite'}: this is no fp32 FMA" for name, error in wrong.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Check each part of the measuring chain on this machine, and state a remedy for each fault.
 
-If the device opens, its `Device.device_info` and one measurement are checked. Otherwise its parts are tried one by one
-in this process, so that the first missing part is reported.
+If the device opens, its `Device.device_info` and one measurement are checked. If it refuses to open, its parts are tried
+one by one in this process, so that the first missing part is reported.
 """
 
 import ctypes
@@ -65,7 +65,8 @@ def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]
     try:
         info = device.device_info()
     except (InputError, DeviceLostError) as error:
-        checks += _parts()
+        # What ended another process may end this one, too.
+        checks += _parts() if isinstance(error, InputError) else ()
         is_reported = any(str(error) == check.value for check in checks)
         value = "does not open" if is_reported else str(error)
         checks.append(Check("device", FAILED, value, "first mend the failed checks above"))

@@ -43,6 +43,8 @@ TIMEOUT_S = 15.0
 """Seconds for each call, which measures for a few seconds at most. A slower child counts as hung."""
 START_FACTOR = 4.0
 """Factor of a child's first call, which loads libraries and checks the device."""
+LOST_STARTS = 2
+"""Number of processes that may be lost at their start. After the second one, CUPTI is left out."""
 ENDING_S = 3.0
 """Seconds in which a child can end in order after its parent has ended."""
 
@@ -59,7 +61,11 @@ class Worker:
     """A child process started by ``command``. If the child is lost, the next call starts a new one."""
 
     def __init__(
-        self, command: Sequence[str], timeout_s: float = TIMEOUT_S, first_timeout_s: float | None = None
+        self,
+        command: Sequence[str],
+        timeout_s: float = TIMEOUT_S,
+        first_timeout_s: float | None = None,
+        without_cupti: bool = False,
     ) -> None:
         self._command = list(command)
         self._timeout_s, self._first_timeout_s = timeout_s, first_timeout_s or START_FACTOR * timeout_s
@@ -67,19 +73,21 @@ class Worker:
         self._info: DeviceInfo | None = None
         self.losses = 0
         """Calls in a row that lost the device."""
-        self.without_cupti = False
+        self.without_cupti = without_cupti
         """True if the next process leaves CUPTI out."""
         self.starts = 0
         """Processes started so far."""
 
     def device_info(self) -> DeviceInfo:
-        """See `Device.device_info`. A process is asked once; if it is lost, so is the next one."""
-        if self._info is None:
+        """See `Device.device_info`. A process is asked once; up to `LOST_STARTS` lost ones are replaced."""
+        lost = 0
+        while self._info is None:
             try:
-                info = self._ask("device_info")
+                self._info = DeviceInfo.from_dict(self._ask("device_info"))
             except DeviceLostError:
-                info = self._ask("device_info")
-            self._info = DeviceInfo.from_dict(info)
+                lost += 1
+                if lost > LOST_STARTS:
+                    raise
         return self._info
 
     def conditions(self) -> Mapping[str, float]:
@@ -261,18 +269,20 @@ def open_device(
     max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
     engines: bool = False,
     timeout_s: float = TIMEOUT_S,
+    without_cupti: bool = False,
 ) -> Device:
     """Return the device ``name``; ``recording`` is the run that ``replay`` reads.
 
     On a GPU, memory is reserved for three tensors of ``max_tensor_bytes``; other devices ignore the limit. cuDNN runs
     in a process of its own, so a sticky CUDA error costs only one measurement, and a call without an answer costs
-    ``timeout_s``. ``engines`` measures cuDNN's engine configurations instead of its algorithms. Raises `InputError` if
-    the device cannot be opened.
+    ``timeout_s``. ``engines`` measures cuDNN's engine configurations instead of its algorithms. ``without_cupti`` times
+    by events. Raises `InputError` if the device cannot be opened.
     """
     name = ALIASES.get(name, name)
     if name == "cudnn":
         tensor_bytes = str(max(max_tensor_bytes, GPU_CAPS.max_tensor_bytes))
-        return WorkerDevice(command_for("engines" if engines else "cudnn", tensor_bytes), timeout_s)
+        command = command_for("engines" if engines else "cudnn", tensor_bytes)
+        return WorkerDevice(command, timeout_s, without_cupti=without_cupti)
     if name == "cpu":
         from surrogate.collect.cpu import CpuDevice
 
@@ -286,9 +296,9 @@ def open_device(
     raise InputError(f"device {name!r} is unknown; known: {', '.join(DEVICES)}")
 
 
-def open_operators(timeout_s: float = TIMEOUT_S) -> WorkerOperators:
+def open_operators(timeout_s: float = TIMEOUT_S, without_cupti: bool = False) -> WorkerOperators:
     """Return the operators' device, a GPU in a process of its own."""
-    return WorkerOperators(command_for("operators"), timeout_s)
+    return WorkerOperators(command_for("operators"), timeout_s, without_cupti=without_cupti)
 
 
 def open_ranking(gpu: str) -> WorkerDevice:

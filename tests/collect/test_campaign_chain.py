@@ -46,7 +46,7 @@ class ReopenedCudnnDevice:
 def test_a_campaign_is_publishable_if_cupti_timed_its_rows(chain, tmp_path, variables, fault):
     """A campaign with single failures is publishable; one without rows or without CUPTI's times is not."""
     chain.setattr(gpu_module, "POOL_ELEMENTS", 65_537)
-    chain.setattr(module, "open_operators", lambda timeout_s: GpuOperators())
+    chain.setattr(module, "open_operators", lambda **_: GpuOperators())
     chain.setattr(module, "SLICES", {number: SLICES[number] for number in (0, 7)})
     for name, value in variables.items():
         chain.setenv(f"FAKE_{name}", value)

@@ -35,8 +35,8 @@ def gpu(fake_device, make_plan, monkeypatch):
     operators.measure = lambda operator, policy: Measurement("ok", "", (2.0,), (2.0,), "cupti")
     engines = fake_device()
     engines.info = DeviceInfo("Fake GPU", "cudnn-graph", "9.19.0", device.info.versions, facts)
-    monkeypatch.setattr(campaign_module, "open_operators", lambda timeout_s: operators)
-    monkeypatch.setattr(campaign_module, "open_device", lambda name, engines, timeout_s: opened[name, engines])
+    monkeypatch.setattr(campaign_module, "open_operators", lambda **_: operators)
+    monkeypatch.setattr(campaign_module, "open_device", lambda name, engines, **_: opened[name, engines])
     opened = {("cudnn", True): engines}
     monkeypatch.setattr(
         campaign_module,
