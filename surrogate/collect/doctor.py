@@ -1,7 +1,7 @@
 """Check each part of the measuring chain on this machine, and state a remedy for each fault.
 
-If the device opens, its `Device.device_info` and one measurement are checked. If it refuses to open, its parts are tried
-one by one in this process, so that the first missing part is reported.
+If the device opens, its `Device.device_info` and one measurement are checked. If it refuses, its parts are tried one by
+one in this process, so that the first missing part is reported.
 """
 
 import ctypes

@@ -45,7 +45,7 @@ def refusals(cudnn: Any) -> tuple[type[Exception], ...]:
 class Built(NamedTuple):
     """A configuration that is built: its position in the graph, its workspace, and how long the build took."""
 
-    index: int
+    position: int
     workspace_bytes: int
     build_ms: float
 
@@ -80,7 +80,7 @@ class ListedConfigurations:
         The frontend does not list the notes of a configuration, but it refuses those that have a deselected note.
         """
         try:
-            self._deterministic.build_plan_at_index(self.built[name].index)
+            self._deterministic.build_plan_at_index(self.built[name].position)
         except refusals(self._cudnn):
             return False
         return True
