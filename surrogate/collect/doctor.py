@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from surrogate.collect.counting import PERMISSION_REMEDY, Pair, count_pairs, find_tool
 from surrogate.collect.cudnn.activity import Activity
-from surrogate.collect.cudnn.gpu import DRIVERS
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import POLICY, Device, DeviceInfo, DeviceLostError, Measurement, demangled, throttled
@@ -25,6 +24,8 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import gpu
 
+DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+"""Names of the driver's own library on the supported systems."""
 OK, NOTE, FAILED = "ok", "note", "failed"
 """A part's status. If a part failed, measurements cannot be trusted; a note has no such effect."""
 PROBLEM = Conv(n=32, c=256, h=28, k=256, r=3, pad_h=1)
@@ -127,11 +128,7 @@ def _software(info: DeviceInfo) -> Iterator[Check]:
     too_new = numbers >= FIRST_WITHOUT_VOLTA and float(properties.get("compute_capability", 9.0)) < 7.5
     yield Check.of("cudnn", too_new, f"{info.library_version} at {properties.get('library_path')}", OLDER_CUDNN)
     why = properties.get("cupti_missing")
-    if not why and (unlabelled := properties.get("cupti_unlabelled")):
-        value = f"opens, but labels no launch by the {' and the '.join(unlabelled)} API"
-        yield Check("cupti", NOTE, value, REMEDIES["unlabelled"])
-    else:
-        yield Check.of("cupti", why, why or "opens", _cupti_remedy(driver_cuda))
+    yield Check.of("cupti", why, why or "opens", _cupti_remedy(driver_cuda))
 
 
 def _cupti_remedy(driver_cuda: str) -> str:

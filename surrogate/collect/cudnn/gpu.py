@@ -3,11 +3,9 @@
 Convolutions use CuPy only through this file, so tests can replace it by a fake.
 """
 
-import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +23,6 @@ repeated values do not line up with the rows of an operand."""
 POOL_BYTES = 16
 """Memory per random value of the pools of all element types: 8 + 4 + 2 + 2 bytes."""
 ALIGNMENT = 256
-DRIVERS = ("libcuda.so.1", "nvcuda.dll")
-"""Names of the driver's own library on the supported systems."""
 USABLE = 0.9
 """Share of the free memory that may be used. cuDNN and the CUDA context need the rest."""
 
@@ -139,18 +135,6 @@ class CudaDevice:
         self._flushes += 1
         with self._watched():
             self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self.queue)
-
-    def launches(self) -> dict[str, Callable[[], object]]:
-        """Return API of CUDA → a function with one small asynchronous launch; "driver" only if its library is found."""
-        by_api: dict[str, Callable[[], object]] = {
-            "runtime": partial(self._workspace.data.memset_async, 0, ALIGNMENT, self.queue)
-        }
-        for name in DRIVERS:
-            with suppress(OSError, AttributeError):
-                memset = ctypes.CDLL(name).cuMemsetD8Async
-                memset.argtypes = (ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p)
-                by_api["driver"] = partial(memset, self.workspace, 0, ALIGNMENT, self.stream)
-        return by_api
 
     def synchronize(self) -> None:
         """Wait for the stream; raise its errors."""

@@ -72,8 +72,6 @@ class Instruments:
         without_cupti = {"timer": "events", "cupti_missing": self._why_no_activity}
         timer = {"timer": "cupti"} if self.activity else without_cupti
         facts: dict[str, object] = {"library_path": self.library.path, "flush_bytes": FLUSH_BYTES}
-        if unlabelled := self.stopwatch.unlabelled():
-            facts["cupti_unlabelled"] = unlabelled
         facts |= self._clocks.facts() if self._clocks else {}
         all_properties = {**self.gpu.properties(), **facts, **timer, **properties}
         return DeviceInfo(self.gpu.name, library, self.library.version, versions, all_properties)
@@ -160,25 +158,6 @@ class Stopwatch:
         self._label += 1
         labels.append(self._label)
         return self._activity.label(self._label) if self._activity else nullcontext()
-
-    def unlabelled(self) -> list[str]:
-        """Return the APIs of CUDA for which CUPTI records no label. One small launch by each API is tried."""
-        without = []
-        activity = self._activity
-        if not activity:
-            return without
-        for api, launch in self._gpu.launches().items():
-            labels: list[int] = []
-            with suppress(RuntimeError):  # a CUDA error, or a lost device: the next call gets it, too
-                self._gpu.synchronize()
-                activity.clear()
-                self._gpu.flush()
-                with self._labelled(labels):
-                    launch()
-                self._gpu.synchronize()
-                launches, labelled = activity.collect(labels)
-                without += [api] if any(launches) and not labelled else []
-        return without
 
     def warm(self, call: Callable[[], None]) -> float:
         """Run ``call`` once without CUPTI, and return its time in µs."""

@@ -379,9 +379,3 @@ void fake_reset(void) {
 /* libcuda's own calls: whether there is a GPU, and the CUDA that the driver speaks. */
 int cuInit(unsigned flags) { return flags || !fake_gpu() ? CUDA_NO_DEVICE : 0; }
 int cuDriverGetVersion(int *version) { return *version = 12090, 0; }
-int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream) {
-    Operand operand = {"cuMemsetD8Async", (void *)to, bytes, 1, 0};
-    if (sticky || !fake_known_stream(stream) || !fake_reachable("cuMemsetD8Async", &operand, 1)) return CUDA_ILLEGAL_ADDRESS;
-    memset_record(bytes, DRIVER);
-    return memset((void *)to, value, bytes), 0;
-}
