@@ -297,7 +297,7 @@ class _Search:
                 if isinstance(answer, InputError):
                     self._refuse(device, library, answer)
                     continue
-                row = _row(model, device, library, plan, answer, self.targets, self.prices.get(device.name))
+                row = self._row(model, device, library, plan, answer)
                 tried.setdefault(plan.setup.deployment, []).append(row)
                 self.notes.update(dict.fromkeys(_notes(device, library, plan.setup, answer)))
             planned = [] if self.choices.concurrency else list(_bisection_plans(tried))
@@ -307,6 +307,46 @@ class _Search:
             self.rows.extend(
                 row for row in tries if self.choices.concurrency or row.concurrency in USERS or row is maximum
             )
+
+    def _row(self, decoder: Decoder, device: Gpu, library: str, plan: ReplicaPlan, steps: ServerSteps) -> ServerRow:
+        """Return a configuration with its predictions."""
+        deployment, price = plan.setup.deployment, self.prices.get(device.name)
+        unknown = TimeInterval(nan, nan, nan)
+        ttft, tpot, request = steps.intervals(server_models()[library]) if steps.fits else (unknown,) * 3
+        gpus = plan.replicas * deployment.gpus
+        tokens_per_ms = plan.users * steps.load.output / gpus
+        rate = 1e3 * tokens_per_ms / steps.request_ms(ttft, tpot).time
+        # If users wait, the running requests limit the rate; waiting users do not change the server's speed.
+        low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (request.high, request.low))
+        return ServerRow(
+            gpu=device.name,
+            library=library,
+            gpus=gpus,
+            replicas=plan.replicas,
+            tensor_parallel=deployment.tensor_parallel,
+            pipeline_parallel=deployment.pipeline_parallel,
+            expert_parallel=deployment.expert_parallel,
+            attention_parallel=deployment.data_parallel,
+            dtype=main_dtype(decoder, deployment.dtype),
+            kv_dtype=deployment.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
+            concurrency=plan.users,
+            running=min(plan.users, steps.running * deployment.data_parallel * plan.replicas),
+            ttft_ms=ttft.time,
+            ttft_low_ms=ttft.low,
+            ttft_high_ms=ttft.high,
+            tpot_ms=tpot.time,
+            tpot_low_ms=tpot.low,
+            tpot_high_ms=tpot.high,
+            tokens_per_s_per_gpu=rate,
+            tokens_per_s_per_gpu_low=low,
+            tokens_per_s_per_gpu_high=max(high, rate),
+            tokens_per_s_per_user=1e3 / (tpot.time if steps.load.output > 1 else ttft.time),
+            usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
+            memory_gib=steps.memory_bytes / 2**30,
+            fits=steps.fits,
+            meets=steps.fits and self.targets.met(ttft.time, tpot.time),
+            bound=steps.bound,
+        )
 
     def result(self) -> Serving:
         """Return the rows in order. Raises `InputError` if there are none."""
@@ -378,54 +418,6 @@ def _bisection_plans(tried: Mapping[Deployment, Sequence[ServerRow]]) -> Iterato
         if too_many - maximum > max(maximum // 16, 1):
             users = (maximum + too_many) // 2
             yield ReplicaPlan(Setup(deployment, users), 1, users)
-
-
-def _row(
-    decoder: Decoder,
-    device: Gpu,
-    library: str,
-    plan: ReplicaPlan,
-    steps: ServerSteps,
-    targets: Targets,
-    price: float | None,
-) -> ServerRow:
-    deployment = plan.setup.deployment
-    unknown = TimeInterval(nan, nan, nan)
-    ttft, tpot, request = steps.intervals(server_models()[library]) if steps.fits else (unknown,) * 3
-    gpus = plan.replicas * deployment.gpus
-    tokens_per_ms = plan.users * steps.load.output / gpus
-    rate = 1e3 * tokens_per_ms / steps.request_ms(ttft, tpot).time
-    # If users wait, the running requests limit the rate; waiting users do not change the server's speed.
-    low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (request.high, request.low))
-    return ServerRow(
-        gpu=device.name,
-        library=library,
-        gpus=gpus,
-        replicas=plan.replicas,
-        tensor_parallel=deployment.tensor_parallel,
-        pipeline_parallel=deployment.pipeline_parallel,
-        expert_parallel=deployment.expert_parallel,
-        attention_parallel=deployment.data_parallel,
-        dtype=main_dtype(decoder, deployment.dtype),
-        kv_dtype=deployment.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
-        concurrency=plan.users,
-        running=min(plan.users, steps.running * deployment.data_parallel * plan.replicas),
-        ttft_ms=ttft.time,
-        ttft_low_ms=ttft.low,
-        ttft_high_ms=ttft.high,
-        tpot_ms=tpot.time,
-        tpot_low_ms=tpot.low,
-        tpot_high_ms=tpot.high,
-        tokens_per_s_per_gpu=rate,
-        tokens_per_s_per_gpu_low=low,
-        tokens_per_s_per_gpu_high=max(high, rate),
-        tokens_per_s_per_user=1e3 / (tpot.time if steps.load.output > 1 else ttft.time),
-        usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
-        memory_gib=steps.memory_bytes / 2**30,
-        fits=steps.fits,
-        meets=steps.fits and targets.met(ttft.time, tpot.time),
-        bound=steps.bound,
-    )
 
 
 def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Across-stack spans (XSP, IPDPS 2020) as columns: model ⊃ layer ⊃ operator ⊃ call ⊃ kernel."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,16 @@ class Spans:
     def time_us(self) -> np.ndarray:
         """Durations in µs."""
         return (self.end_ns - self.start_ns) / 1e3
+
+    def in_time_order(self) -> "Spans":
+        """Return the spans sorted by start, with renumbered parents; upper levels come first."""
+        order = np.lexsort((-self.end_ns, self.level, self.start_ns))
+        rows = order.tolist()
+        names, tracks = (tuple([str(column[row]) for row in rows]) for column in (self.name, self.track))
+        parents = linked(np.argsort(order), self.parent[order])
+        sorted_tags = tuple([self.tags[row] for row in rows])
+        times = self.level[order], self.start_ns[order], self.end_ns[order]
+        return Spans(names, *times, tracks, parents, sorted_tags)
 
     def depth_first(self) -> Iterator[tuple[int, int]]:
         """Yield (row, depth) of every span, each before its children; children are in time order."""
@@ -121,24 +131,6 @@ def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: In
         if not len(early):
             return linked(upper, parent)
         parent[early] = nesting.parent[parent[early]]
-
-
-def in_time_order(
-    name: Sequence[str],
-    level: Ints,
-    start_ns: Ints,
-    end_ns: Ints,
-    track: Sequence[str],
-    parent: Ints,
-    tags: Sequence[Mapping[str, object]],
-) -> Spans:
-    """Return `Spans` from columns in any order, sorted by start, with renumbered parents; upper levels come first."""
-    order = np.lexsort((-end_ns, level, start_ns))
-    rows = order.tolist()
-    names, tracks = tuple([str(name[row]) for row in rows]), tuple([str(track[row]) for row in rows])
-    parents = linked(np.argsort(order), parent[order])
-    sorted_tags = tuple([tags[row] for row in rows])
-    return Spans(names, level[order], start_ns[order], end_ns[order], tracks, parents, sorted_tags)
 
 
 _COUNTED = ["flops", "read_bytes", "write_bytes", "occupancy_pct"]
@@ -206,4 +198,5 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
         for tag, counted in zip(of_activities, counters[_COUNTED].to_dict("records"), strict=True):
             tag |= {str(name): value for name, value in counted.items() if value == value}  # NaN means not counted
     names = [*(part.label for part in every), *layers.name, *names]
-    return in_time_order(names, np.repeat(np.arange(len(LEVELS)), counts), starts, ends, tracks, parent, tags)
+    level = np.repeat(np.arange(len(LEVELS)), counts)
+    return Spans(tuple(names), level, starts, ends, tuple(tracks), parent, tuple(tags)).in_time_order()

@@ -21,7 +21,7 @@ from surrogate.collect.device import demangled
 from surrogate.features.errors import InputError
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.result import ResultTable
-from surrogate.trace.spans import LEVELS, Spans, in_time_order, level_number, parents_by_inclusion, trace_spans
+from surrogate.trace.spans import LEVELS, Spans, level_number, parents_by_inclusion, trace_spans
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +164,7 @@ class Tracer:
         rows = {number: row for row, number in enumerate(columns[7]) if thread[row] != _DEVICE}
         for row in np.flatnonzero(thread == _DEVICE).tolist():
             parent[row] = rows.get(columns[7][row], -1)
-        return in_time_order(columns[1], level, start, end, columns[5], parent, columns[6])
+        return Spans(columns[1], level, start, end, columns[5], parent, columns[6]).in_time_order()
 
 
 _shared = Tracer()
@@ -398,16 +398,16 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         lost += _place(spans, reached, numbers, placed)
         reached = max(reached, int(spans.level.max(initial=-1)))
     rows = list(placed.values())
-    merged = in_time_order(
-        [row.spans.name[row.span_row] for row in rows],
-        np.array([row.spans.level[row.span_row] for row in rows], np.int64),
-        np.rint([row.start for row in rows]).astype(np.int64),
+    merged = Spans(
+        name=tuple(row.spans.name[row.span_row] for row in rows),
+        level=np.array([row.spans.level[row.span_row] for row in rows], np.int64),
+        start_ns=np.rint([row.start for row in rows]).astype(np.int64),
         end_ns=np.rint([row.end for row in rows]).astype(np.int64),
-        track=[row.spans.track[row.span_row] for row in rows],
+        track=tuple(row.spans.track[row.span_row] for row in rows),
         parent=np.array([row.parent for row in rows], np.int64),
-        tags=[row.spans.tags[row.span_row] for row in rows],
+        tags=tuple(row.spans.tags[row.span_row] for row in rows),
     )
-    return merged, lost
+    return merged.in_time_order(), lost
 
 
 def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], placed: dict[int, "_Placed"]) -> int:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import surrogate.trace
 from surrogate.collect.cudnn.activity import Activity, LaunchRecord
 from surrogate.collect.device import MeasuredKernel
-from surrogate.trace.spans import LEVELS, Spans, in_time_order, parents_by_inclusion, trace_spans
+from surrogate.trace.spans import LEVELS, Spans, parents_by_inclusion, trace_spans
 from surrogate.trace.tracer import Tracer, leveled, merge_levels, module_spans, operator_spans
 
 BEHIND_NS = 7_000_000_000
@@ -213,9 +213,9 @@ def test_leveled_records_layers_and_operators_of_a_torch_model():
 def _spans(*rows) -> Spans:
     """Return spans of (name, level, start, end, parent) in ns; kernels have their own track."""
     name, level, start, end, parent = zip(*rows, strict=True)
-    track = ["GPU" if number == 4 else "host" for number in level]
+    track = tuple("GPU" if number == 4 else "host" for number in level)
     ints = [np.array(column) for column in (level, start, end, parent)]
-    return in_time_order(name, *ints[:3], track, ints[3], [{}] * len(rows))
+    return Spans(name, *ints[:3], track, ints[3], ({},) * len(rows)).in_time_order()
 
 
 def test_merge_levels_places_separate_runs_on_one_timeline():

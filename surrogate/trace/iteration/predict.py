@@ -448,14 +448,9 @@ def replay_trace(
             predictors = predictors_for(trace, target.gpu, bundle)
             if target.is_changed and target.trace_gpu:
                 trace_predictors = predictors_for(trace, target.trace_gpu, bundle)
-        device_times = kernel_times.predicted_times(
-            trace,
-            predictors,
-            target.trace_batch or 1,
-            target.batch or 1,
-            shared_overheads.collective_models,
-            trace_predictors,
-        )
+        batches = target.trace_batch or 1, target.batch or 1
+        models = shared_overheads.collective_models
+        device_times = kernel_times.predicted_times(trace, predictors, *batches, models, trace_predictors)
     result_fields = {
         "gpu": target.gpu.name if target.gpu else trace.device_name(_device_of(trace)) or None,
         "batch": target.batch,
