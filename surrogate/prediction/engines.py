@@ -1,7 +1,7 @@
 """cuDNN's engine configurations, the candidates of library cudnn-graph.
 
 Only the configurations that cuDNN's own heuristic lists for a problem and a GPU compete. The heuristic runs without a
-driver, in a child process.
+driver, in a child process. It must be of the release that was measured, because every release has other engines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,19 +26,31 @@ NOT_MEASURED = (
 )
 
 
-def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> list[Mapping[str, "HeuristicEntry"]]:
-    """Return, for each problem, name → entry of the configurations that cuDNN's heuristic lists on the ranker's GPU.
+Listed = Mapping[str, "HeuristicEntry"]
+"""Name → entry of the configurations that cuDNN's heuristic lists for a problem."""
 
-    Raises `InputError` if cuDNN or its frontend is missing, or if it crashes.
+
+def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> tuple[list[Listed], str]:
+    """Return the configurations of each problem on the ranker's GPU, and an empty text.
+
+    If cuDNN or its frontend is missing, crashes, or is of another release, raise `InputError`. But if other libraries
+    compete, return no configuration, and the reason.
     """
     from surrogate.collect.device import DeviceLostError
     from surrogate.collect.open_device import open_ranking
 
-    with closing(open_ranking(ranker.setting.gpu)) as ranking:
-        try:
-            return [{entry.algorithm: entry for entry in ranking.heuristic(problem)} for problem in problems]
-        except DeviceLostError as error:
-            raise InputError(f"cuDNN's heuristic failed: {error}") from None
+    versions = dict(ranker.setting.versions)
+    try:
+        with closing(open_ranking(ranker.setting.gpu)) as ranking:
+            installed, measured = ranking.device_info().library_version, versions[CUDNN_GRAPH]
+            if installed != measured:
+                raise InputError(f"engine configurations of cuDNN {measured} were measured, {installed} is installed")
+            return [{entry.algorithm: entry for entry in ranking.heuristic(problem)} for problem in problems], ""
+    except (DeviceLostError, InputError) as error:
+        reason = str(error) if isinstance(error, InputError) else f"cuDNN's heuristic failed: {error}"
+        if len(versions) == 1:
+            raise InputError(reason) from None
+        return [{}] * len(problems), reason
 
 
 def has_engines(ranker: Ranker) -> bool:
@@ -48,7 +60,7 @@ def has_engines(ranker: Ranker) -> bool:
 
 def is_listed(ranker: Ranker, sizes: np.ndarray) -> np.ndarray:
     """Return False (problems, candidates) for configurations that cuDNN's heuristic does not list."""
-    listed = listed_configurations(ranker, [ranker.setting.problem(row) for row in sizes.tolist()])
+    listed, _ = listed_configurations(ranker, [ranker.setting.problem(row) for row in sizes.tolist()])
     return np.array([[c.library != CUDNN_GRAPH or c.algorithm in names for c in ranker.candidates] for names in listed])
 
 
@@ -59,18 +71,20 @@ def only_listed(ranker: Ranker, problems: Sequence[AnyProblem], rankings: Sequen
     """
     measured = {each.algorithm for each in ranker.candidates if each.library == CUDNN_GRAPH}
     answers = []
-    for ranking, listed in zip(rankings, listed_configurations(ranker, problems), strict=True):
+    listed_by_problem, failure = listed_configurations(ranker, problems)
+    for ranking, listed in zip(rankings, listed_by_problem, strict=True):
         unlisted = measured - listed.keys()
         estimates = [
             _as_listed(estimate, listed) for estimate in ranking.estimates if estimate.candidate.name not in unlisted
         ]
         excluded = [each for each in ranking.excluded if each.algorithm not in unlisted]
         excluded += [Excluded(name, NEVER_MEASURED) for name in listed if name not in measured]
+        excluded += [Excluded(CUDNN_GRAPH, failure)] if failure else []
         answers.append(Ranking(tuple(estimates), tuple(excluded)))
     return answers
 
 
-def _as_listed(estimate: Estimate, listed: Mapping[str, "HeuristicEntry"]) -> Estimate:
+def _as_listed(estimate: Estimate, listed: Listed) -> Estimate:
     """Return the estimate with the workspace and the determinism of its entry, if it has one."""
     entry = listed.get(estimate.candidate.name)
     if entry is None:

@@ -10,7 +10,7 @@ import pytest
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.collect import open_device
-from surrogate.collect.device import DeviceLostError, HeuristicEntry
+from surrogate.collect.device import DeviceInfo, DeviceLostError, HeuristicEntry
 from surrogate.dataset.store import write_dataset
 from surrogate.features.conv import CONV, Conv
 from surrogate.models.linear import LinearTerms
@@ -33,8 +33,13 @@ PROBLEM = Conv(n=8, c=32, h=14, k=32, r=3, pad_h=1, dtype="fp16", math="tensor_o
 class Ranking:
     """The answers of `open_ranking`: the same list for every problem."""
 
+    release = "9.19.0"
+
     def __init__(self, gpu: str) -> None:
         self.gpu = gpu
+
+    def device_info(self) -> DeviceInfo:
+        return DeviceInfo(self.gpu, "cudnn-graph", self.release)
 
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         if self.gpu == "h200-sxm":
@@ -88,6 +93,20 @@ def test_configurations_of_a_similar_gpu_compete_on_an_unmeasured_one(engine_bun
     assert {each.algorithm for each in found.candidates} == {"eng2_k2=2_k3=0", "eng0"} and not found.in_domain
     with refused("cuDNN's heuristic failed: signal 11"):
         Predictor(engine_bundle, gpu="h200").select(PROBLEM)
+
+
+@pytest.mark.usefixtures("ranking")
+def test_the_list_of_another_release_is_refused_or_leaves_the_other_libraries(
+    engines: pd.DataFrame, engine_bundle: Bundle, refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ranking, "release", "9.26.0")
+    with refused("cuDNN 9.19.0 were measured, 9.26.0 is installed"):
+        Predictor(engine_bundle).select(PROBLEM)
+    algorithm = engines[engines["algorithm"] == "eng0"].assign(library="cudnn", algorithm="IMPLICIT_PRECOMP_GEMM")
+    both = bundle_of(pd.concat([engines, algorithm], ignore_index=True), LinearTerms())
+    found = Predictor(both).select(PROBLEM)
+    assert [each.algorithm for each in found.candidates] == ["IMPLICIT_PRECOMP_GEMM"]
+    assert ("cudnn-graph", "engine configurations of cuDNN 9.19.0 were measured, 9.26.0 is installed") in found.excluded
 
 
 def test_a_named_configuration_needs_no_list(engine_bundle: Bundle, engines: pd.DataFrame) -> None:
