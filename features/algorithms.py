@@ -61,6 +61,9 @@ VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
 CUDNN_GRAPH = "cudnn-graph"
 """cuDNN's graph API. Its candidates are engine configurations, such as ``eng62_k2=9_k13=1_k18=0``. This registry has
 none of them, because they change with every release of cuDNN."""
+BENCHMARK_LIMIT = 10
+"""Number of listed configurations that PyTorch times under ``torch.backends.cudnn.benchmark``, by default
+(``torch.backends.cudnn.benchmark_limit``)."""
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(a.library for a in ALGORITHMS))
 _INDEX: dict[tuple[str, str, str], Algorithm] = {(a.library, a.direction, a.name): a for a in ALGORITHMS}
 

@@ -209,6 +209,9 @@ def _check_quickly(name: str, device: "Device", options: dict[str, Any]) -> list
         device.close()
         device.without_cupti = True
         checks = examine(device, folder, quick=True)
+        if device.losses:  # CUPTI was not the cause
+            device.close()
+            device.without_cupti = False
     opens = all(check.name != "device" for check in checks)
     for check in checks:
         if check.status != OK and (opens or options["campaign"]):

@@ -213,9 +213,9 @@ class SliceReport:
         """Return the report as one line of text."""
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items()))
         text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems"
-        counts = counts or "nothing" * (not self.counted)
-        counted = f"{self.counted} kernels counted" * bool(self.counted)
-        return "; ".join(filter(None, (text, counts, self.stopped, counted, *self.notes)))
+        counted = f"{self.counted} kernels counted" if self.counted else ""
+        results = [counts, counted] if counts or counted else ["nothing"]
+        return "; ".join(filter(None, (text, *results, self.stopped, *self.notes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,25 +239,26 @@ class Campaign:
     clock: Callable[[], float] = time.monotonic
 
 
-def run_campaign(campaign: Campaign, device: Device, check: Callable[[], Sequence[Check]] = tuple) -> tuple[bool, str]:
+def run_campaign(
+    campaign: Campaign, device: Device, examine: Callable[[], Sequence[Check]] = tuple
+) -> tuple[bool, str]:
     """Measure and count all slices, and write the tables. Return whether the times can be trusted, and the verdict.
 
-    If a ``check`` of the machine failed, nothing is measured, or with ``even_so`` the times are not trusted. A failure
-    ends only its slice. Plans are built while the machine is checked and earlier slices are measured. Raises
-    `InputError` if the folder cannot be used.
+    ``examine`` returns checks of the machine. If one failed, nothing is measured, or with ``even_so`` the times are not
+    trusted. A failure ends only its slice. Plans are built while the machine is checked and earlier slices are
+    measured. Raises `InputError` if the folder cannot be used.
     """
-    out = campaign.out
     clock = campaign.clock
     end_s = clock() + 60.0 * campaign.minutes * (1.0 - WRITING_SHARE)
     pool = ThreadPoolExecutor(1)
     try:
         plans = {number: pool.submit(_plan, slice_, campaign) for number, slice_ in SLICES.items()}
-        checks = check()
+        checks = examine()
         failed = [check.name for check in checks if check.status == FAILED]
         if failed and ("device" in failed or not campaign.even_so):
             remedy = "see seer doctor" if "device" in failed else "see seer doctor, or measure with --even-so"
             return False, f"nothing was measured, the times could not be trusted ({', '.join(failed)}); {remedy}"
-        reports = _reports(out)
+        reports = _reports(campaign.out)
         for number, report in reports.items():
             waiting = [n for n in reports if n == number or (n > number and not reports[n].finished)]
             spent = {n: reports[n].seconds for n in waiting}
@@ -267,15 +268,23 @@ def run_campaign(campaign: Campaign, device: Device, check: Callable[[], Sequenc
             _continue_slice(SLICES[number], campaign, plan, device, seconds, report)
             report.seconds += clock() - began_s
             campaign.echo(report.line())
-            write_text(out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n")
+            write_text(
+                campaign.out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n"
+            )
     finally:
         pool.shutdown(cancel_futures=True)
+    return _conclude(campaign, list(reports.values()), checks)
+
+
+def _conclude(campaign: Campaign, reports: Sequence[SliceReport], checks: Sequence[Check]) -> tuple[bool, str]:
+    """Write the tables and the page. Return whether the times can be trusted, and the verdict."""
+    out = campaign.out
     faults = [f"check {check.name}: {check.value}" for check in checks if check.status == FAILED]
-    faults += [f"slice {report.number}: {report.stopped}" for report in reports.values() if report.failed]
+    faults += [f"slice {report.number}: {report.stopped}" for report in reports if report.failed]
     tables = _write_tables(out, faults)
     faults += [fault for table in tables.values() for fault in table_faults(table)]
-    conclusion = verdict(campaign.device_name, faults, [note for report in reports.values() for note in report.notes])
-    write_text(out / "README.md", page(conclusion, [report.line() for report in reports.values()], tables, checks))
+    conclusion = verdict(campaign.device_name, faults, [note for report in reports for note in report.notes])
+    write_text(out / "README.md", page(conclusion, [report.line() for report in reports], tables, checks))
     if campaign.device_name == "cudnn" and not faults:
         gpu = tables["convolutions.parquet"].frame["gpu"].iloc[0]
         campaign.echo(f"to publish: cd {out} && {publishing_command(gpu)}")
@@ -355,7 +364,7 @@ def _continue_slice(
                 _add_outcome(report, run(plan, measuring, log, minutes=minutes, **options))
     except (InputError, DeviceLostError, OSError) as error:
         report.stopped, report.failed = one_line(error), True
-        if slice_.engines and isinstance(error, InputError):  # cuDNN's frontend is missing
+        if slice_.engines and isinstance(error, InputError) and not path.exists():  # cuDNN's frontend is missing
             report.stopped, report.failed = f"left out: {report.stopped}", False
 
 

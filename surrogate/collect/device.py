@@ -20,9 +20,6 @@ UNSTABLE_MAD = 0.05
 """A row is unstable if its MAD exceeds this share of its median (pyperf warns at a similar share of the mean)."""
 UNSTABLE_SPREAD = 1.5
 """A row is also unstable if its slowest repeat exceeds its median by this factor."""
-ALWAYS_MEASURED = 10
-"""Number of first candidates that are measured even if a problem's own time is up: PyTorch's benchmark tries as many.
-"""
 SLOW_CLOCK = 0.95
 """A row is flagged if its SM clock was below this share of the run's median SM clock."""
 FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4

@@ -6,8 +6,8 @@ lines with it over standard input and output. A request is ``{"call": name, …}
 ``{"input_error": line}`` or ``{"lost": reason}``. The next call starts a new child if the last one replied ``lost``,
 died, or did not answer in time. A child ends within seconds after its parent, even inside a call that hangs.
 
-CUPTI may hang or crash on a driver. So after a child's first call hangs, or two calls in a row are lost, the next child
-leaves CUPTI out (and after the next such losses uses it again, since it was not the cause).
+CUPTI may hang or crash on a driver. So as long as it has timed nothing, the next child leaves it out after a first call
+that hangs, or after two lost calls in a row. After the next such losses it is used again, since it was not the cause.
 """
 
 import json
@@ -73,6 +73,7 @@ class Worker:
         self._info: DeviceInfo | None = None
         self.losses = 0
         """Calls in a row that lost the device."""
+        self._cupti_works = False
         self.without_cupti = without_cupti
         """True if the next process leaves CUPTI out."""
         self.starts = 0
@@ -105,6 +106,11 @@ class Worker:
             child.kill()
             child.wait()
 
+    def _measured(self, **arguments: object) -> Measurement:
+        result = Measurement.from_dict(self._ask("measure", **arguments))
+        self._cupti_works |= result.timer == "cupti"
+        return result
+
     def _ask(self, call: str, **arguments: object) -> Any:
         is_first = self._child is None
         child = self._child or self._start()
@@ -113,7 +119,7 @@ class Worker:
         if "lost" in reply:
             self._discard(child)
             self.losses += 1
-            if self.losses > 1 or (is_first and "hung" in reply):
+            if not self._cupti_works and (self.losses > 1 or (is_first and "hung" in reply)):
                 self.without_cupti, self.losses = not self.without_cupti, 0
             raise DeviceLostError(reply["lost"])
         self.losses = 0
@@ -181,7 +187,7 @@ class WorkerDevice(Worker):
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """See `Device.measure`."""
-        return Measurement.from_dict(self._ask("measure", conv=conv, algorithm=algorithm, policy=policy))
+        return self._measured(conv=conv, algorithm=algorithm, policy=policy)
 
 
 class WorkerOperators(Worker):
@@ -189,7 +195,7 @@ class WorkerOperators(Worker):
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
         """Return the measurement of one operator, as `WorkerDevice.measure` does for a convolution."""
-        return Measurement.from_dict(self._ask("measure", operator=operator_key(operator), policy=policy))
+        return self._measured(operator=operator_key(operator), policy=policy)
 
 
 def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) -> None:

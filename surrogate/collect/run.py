@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY
-from surrogate.collect.device import ALWAYS_MEASURED, LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement
+from surrogate.collect.device import LOST, POLICY, Device, DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.open_device import WorkerOperators, open_ranking
 from surrogate.collect.operators import operator_key
 from surrogate.collect.plan import CollectionPlan, PlannedProblem
 from surrogate.dataset.files import Progress
+from surrogate.features.algorithms import BENCHMARK_LIMIT
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 
@@ -121,7 +122,7 @@ class _MeasurementLoop:
     asks_find: bool = True
     """True if the library's own timing (cudnnFind) is asked for."""
     problem_s: float = math.inf
-    """Seconds after which the rest of a problem's candidates is left out, except the `ALWAYS_MEASURED` ones."""
+    """Seconds after which the rest of a problem's candidates is left out, except the `BENCHMARK_LIMIT` ones."""
     begun: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
@@ -184,7 +185,7 @@ class _MeasurementLoop:
         inexact = self.log.header.device.inexact_algorithms(problem.conv)
         end_s = self.budget.clock() + self.problem_s
         for position, algorithm in enumerate(candidates):
-            if position >= ALWAYS_MEASURED and self.budget.clock() >= end_s:
+            if position >= BENCHMARK_LIMIT and self.budget.clock() >= end_s:
                 candidates = candidates[:position]
                 break
             if algorithm in measured:
@@ -201,12 +202,14 @@ class _MeasurementLoop:
         # After a loss the problem stays open. A new process would first run every algorithm again, and fail again.
         if not measured.issuperset(candidates):
             return ""
-        if self.asks_find and self.budget.spent():
-            return TIME_UP
-        began_s = self.budget.clock()
-        timed = self._guarded(partial(device.find, problem.conv), ()) if self.asks_find else ()
-        if timed:  # a hang's timeout is not the length of a call
-            self.budget.note_length(began_s)
+        timed = ()
+        if self.asks_find:
+            if self.budget.spent():
+                return TIME_UP
+            began_s = self.budget.clock()
+            timed = self._guarded(partial(device.find, problem.conv), ())
+            if timed:  # a hang's timeout is not the length of a call
+                self.budget.note_length(began_s)
         conditions = dict(self._guarded(device.conditions, {}))
         self.log.append({"kind": "done", "problem": key, "find": timed, "conditions": conditions})
         self.done.add(key)
@@ -302,7 +305,7 @@ def run(
     """Measure the part of ``plan`` that ``log`` lacks, within ``minutes`` of this call.
 
     ``find`` asks for the library's own timing after each problem. ``problem_s`` limits the seconds of each problem; its
-    first `ALWAYS_MEASURED` candidates are measured in any case. After an interruption (Ctrl-C, SIGTERM, SIGKILL) the
+    first `BENCHMARK_LIMIT` candidates are measured in any case. After an interruption (Ctrl-C, SIGTERM, SIGKILL) the
     same call continues with the log.
     """
     loop = _MeasurementLoop(log, Budget(minutes, clock), find, problem_s)

@@ -9,6 +9,7 @@ import numpy as np
 
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation import judge
+from surrogate.features.algorithms import BENCHMARK_LIMIT
 
 Record = dict[str, object]
 """A row of `results.json`: name → figure, text or list."""
@@ -18,9 +19,6 @@ HEURISTIC_SUFFIX = "-heuristic"
 TUNANET = "tunanet"
 FIRST_TEN = "best-of-first-ten"
 """The best measured of the first `BENCHMARK_LIMIT` candidates in the list of the library's heuristic."""
-BENCHMARK_LIMIT = 10
-"""Number of cuDNN's plans that PyTorch times under ``torch.backends.cudnn.benchmark``, by default
-(``torch.backends.cudnn.benchmark_limit``)."""
 ORACLE = "oracle"
 ALL = "all"
 REPORTED_MODELS = ("stacked-terms", "configurations", "interpolated-terms", "boosted-terms")
@@ -101,11 +99,11 @@ def pick_by_heuristic(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
 def pick_best_of_first_ten(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     """Return the best measured candidate among the heuristic's first `BENCHMARK_LIMIT`, by column ``heuristic_rank``.
 
-    A problem has a pick only if each of these ranks has a row that is ok or failed.
+    A problem has a pick only if each of these ranks has a row, of any status.
     """
     candidates, frame = evaluated.candidates, evaluated.rows.frame
     rank = frame["heuristic_rank"].to_numpy(dtype=float, na_value=np.nan)
-    is_first = (rank >= 1) & (rank <= BENCHMARK_LIMIT) & frame["status"].isin(("ok", "failed")).to_numpy()
+    is_first = (rank >= 1) & (rank <= BENCHMARK_LIMIT)
     problem_of_rank = np.unique([candidates.problem[is_first], rank[is_first].astype(int)], axis=1)[0]
     is_complete = np.bincount(problem_of_rank, minlength=candidates.count) == BENCHMARK_LIMIT
     return replace(judge.pick_lowest_scores(candidates, candidates.time_us, is_first), chosen=is_complete)

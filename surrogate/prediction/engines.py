@@ -44,7 +44,7 @@ def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> tuple[list
         with closing(open_ranking(ranker.setting.gpu)) as ranking:
             installed, measured = ranking.device_info().library_version, versions[CUDNN_GRAPH]
             if installed != measured:
-                raise InputError(f"engine configurations of cuDNN {measured} were measured; install it, this is {installed}")
+                raise InputError(f"configurations of cuDNN {measured} were measured; install it, this is {installed}")
             return [{entry.algorithm: entry for entry in ranking.heuristic(problem)} for problem in problems], ""
     except (DeviceLostError, InputError) as error:
         reason = str(error) if isinstance(error, InputError) else f"cuDNN's heuristic failed: {error}"

@@ -8,9 +8,10 @@ import pytest
 
 from surrogate.collect.cudnn import gpu as gpu_module
 from surrogate.collect.cudnn.engines import EngineDevice
-from surrogate.collect.device import ALWAYS_MEASURED, DeviceLostError, RepeatPolicy
+from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.collect.log import read_log
 from surrogate.collect.merge import merge_runs
+from surrogate.features.algorithms import BENCHMARK_LIMIT
 from surrogate.features.conv import Conv
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3, dtype="fp16", math="tensor_op", layout="NHWC")
@@ -46,9 +47,9 @@ def test_the_first_ten_are_measured_in_order_and_the_rest_at_random(device):
     conv, other = CONV, CONV.with_batch(3)
     listed = [entry.algorithm for entry in device.heuristic(conv)]
     order = device.candidates(conv)
-    assert list(order[:ALWAYS_MEASURED]) == listed[:ALWAYS_MEASURED] and sorted(order) == sorted(listed)
+    assert list(order[:BENCHMARK_LIMIT]) == listed[:BENCHMARK_LIMIT] and sorted(order) == sorted(listed)
     assert order == device.candidates(conv)
-    orders = {device.candidates(CONV.with_batch(n))[ALWAYS_MEASURED:] for n in range(1, 9)}
+    orders = {device.candidates(CONV.with_batch(n))[BENCHMARK_LIMIT:] for n in range(1, 9)}
     assert len(orders) > 1 and device.candidates(other)
 
 
@@ -76,7 +77,7 @@ def test_an_unusable_frontend_is_refused_with_the_remedy(refused, chain):
         EngineDevice()
 
 
-@pytest.mark.parametrize(("problem_s", "count"), [(0.0, ALWAYS_MEASURED), (1e9, LISTED - 2)])
+@pytest.mark.parametrize(("problem_s", "count"), [(0.0, BENCHMARK_LIMIT), (1e9, LISTED - 2)])
 def test_a_problem_takes_its_time_and_no_more(device, make_plan, record, problem_s, count):
     plan = make_plan(3)
     merged = merge_runs([record(plan, device, problem_s=problem_s)])
@@ -85,7 +86,7 @@ def test_a_problem_takes_its_time_and_no_more(device, make_plan, record, problem
     assert merged.candidates == "listed" and set(frame["library"]) == {"cudnn-graph"}
     for _, rows in frame.groupby(["n", "c"]):
         assert len(rows) == count and set(rows["heuristic_rank"]) <= expected
-        assert set(rows["heuristic_rank"]) >= set(range(1, ALWAYS_MEASURED + 1))
+        assert set(rows["heuristic_rank"]) >= set(range(1, BENCHMARK_LIMIT + 1))
         assert set(rows["heuristic_algorithm"]) == {"eng1_k2=1_k3=0"}
     first = frame[frame["heuristic_rank"] == 1]
     assert (first["engine"] == 1).all() and (first["knobs"] == "k2=1 k3=0").all() and (first["build_ms"] >= 0).all()

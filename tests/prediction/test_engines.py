@@ -106,7 +106,7 @@ def test_the_list_of_another_release_is_refused_or_leaves_the_other_libraries(
     both = bundle_of(pd.concat([engines, algorithm], ignore_index=True), LinearTerms())
     found = Predictor(both).select(PROBLEM)
     assert [each.algorithm for each in found.candidates] == ["IMPLICIT_PRECOMP_GEMM"]
-    assert ("cudnn-graph", "engine configurations of cuDNN 9.19.0 were measured; install it, this is 9.26.0") in found.excluded
+    assert ("cudnn-graph", "configurations of cuDNN 9.19.0 were measured; install it, this is 9.26.0") in found.excluded
 
 
 def test_a_named_configuration_needs_no_list(engine_bundle: Bundle, engines: pd.DataFrame) -> None:

@@ -10,7 +10,6 @@ from surrogate.collect.cudnn.graph import MODES, ListedConfigurations, load_fron
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import DIRECTION_CALLS
 from surrogate.collect.device import (
-    ALWAYS_MEASURED,
     Device,
     DeviceInfo,
     DeviceLostError,
@@ -20,7 +19,7 @@ from surrogate.collect.device import (
     one_line,
 )
 from surrogate.collect.plan import GPU_CAPS, problem_key, tensor_sizes_bytes
-from surrogate.features.algorithms import CUDNN_GRAPH
+from surrogate.features.algorithms import BENCHMARK_LIMIT, CUDNN_GRAPH
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -66,12 +65,12 @@ class EngineDevice(Instruments, Device):
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Return the listed configurations in the order in which they are measured.
 
-        The `ALWAYS_MEASURED` best come first. The rest follow in a random order, so a part of them is a fair sample.
+        The `BENCHMARK_LIMIT` best come first. The rest follow in a random order, so a part of them is a fair sample.
         """
         names = [entry.algorithm for entry in self.heuristic(conv)]
-        rest = names[ALWAYS_MEASURED:]
+        rest = names[BENCHMARK_LIMIT:]
         random.Random(problem_key(conv)).shuffle(rest)
-        return (*names[:ALWAYS_MEASURED], *rest)
+        return (*names[:BENCHMARK_LIMIT], *rest)
 
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """Return the listed configurations, best first; empty if cuDNN refuses the problem."""
