@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from surrogate.features.algorithms import CUDNN_GRAPH
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
@@ -241,13 +242,12 @@ def autotune(
         predictor ranks for another GPU.
     """
     from surrogate.collect.device import DeviceLostError
-    from surrogate.collect.open_device import open_device
 
     if k < 1:
         raise InputError(f"k is {k}; give 1 or more algorithms to measure")
     problem = parse_problem(problem) if isinstance(problem, str) else problem
     limits = Limits.of(workspace_limit, deterministic, top=k)
-    opened = open_device(device) if isinstance(device, str) else device
+    opened = _open_device(device, problem, predictor) if isinstance(device, str) else device
     try:
         info = opened.device_info()
         measurement_cache = cache if isinstance(cache, MeasurementCache) else MeasurementCache(cache or default_path())
@@ -278,6 +278,16 @@ def autotune(
         tried=tuple(tried),
         cost_ms=round(cost_ms, 3),
     )
+
+
+def _open_device(name: str, problem: AnyProblem, predictor: Predictor | None) -> "Device":
+    """Open a device; on a GPU, the one that measures the ``predictor``'s candidates: algorithms or configurations."""
+    from surrogate.collect.open_device import open_device
+
+    candidates = predictor.select(problem).candidates if predictor and name == "cudnn" else ()
+    if candidates and candidates[0].library == CUDNN_GRAPH:
+        return open_device(name, engines=True)
+    return open_device(name)
 
 
 def _measure_candidates(

@@ -10,10 +10,11 @@ import pytest
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.collect import open_device
-from surrogate.collect.device import DeviceInfo, DeviceLostError, HeuristicEntry
+from surrogate.collect.device import DeviceInfo, DeviceLostError, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.dataset.store import write_dataset
 from surrogate.features.conv import CONV, Conv
 from surrogate.models.linear import LinearTerms
+from surrogate.prediction.autotune import autotune
 from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
 from tests.tables import every
@@ -115,6 +116,34 @@ def test_a_named_configuration_needs_no_list(engine_bundle: Bundle, engines: pd.
     predicted = predictor.predict(engines).to_frame()
     assert predicted["supported"].all() and np.isfinite(predicted["predicted_us"]).all()
     assert CONV.candidates("cudnn-graph", CONV.setting_of(PROBLEM)) == ()
+
+
+class EngineDevice(Ranking):
+    """A GPU that times its configurations: the later one is listed, the longer it takes."""
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        return tuple(entry.algorithm for entry in LISTED)
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        time_us = 10.0 * (1 + self.candidates(conv).index(algorithm))
+        return Measurement("ok", "", (time_us,), (time_us,), "cupti")
+
+
+@pytest.mark.usefixtures("ranking")
+def test_measuring_opens_the_device_of_engine_configurations(
+    engine_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened: list[tuple[str, bool]] = []
+
+    def open_gpu(name: str, *, engines: bool = False) -> EngineDevice:
+        opened.append((name, engines))
+        return EngineDevice("h100-sxm")
+
+    monkeypatch.setattr(open_device, "open_device", open_gpu)
+    predictor = Predictor(engine_bundle, library="cudnn-graph")
+    tuned = autotune(PROBLEM, "cudnn", 2, predictor=predictor, cache=tmp_path / "cache")
+    assert opened == [("cudnn", True)]
+    assert (tuned.library, tuned.algorithm, tuned.time_us) == ("cudnn-graph", "eng2_k2=2_k3=0", 20.0)
 
 
 @pytest.mark.usefixtures("ranking")
