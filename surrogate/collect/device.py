@@ -118,7 +118,7 @@ class DeviceInfo(JsonRecord):
     """JSON values: compute capability, SMs, memory, timer, limits; for a CPU its measured datasheet."""
 
     def inexact_algorithms(self, conv: Conv) -> dict[str, str]:
-        """Return algorithm → why its times are not those of ``conv``'s arithmetic; empty unless that is fp32 FMA.
+        """Return algorithm → the reason why it does not compute ``conv`` by fp32 FMA; empty for other arithmetic.
 
         Its relative error (in `properties`) exceeds FMA's, or is not finite.
         """

@@ -2,7 +2,7 @@
 
 Shards of a plan and runs of several devices can be merged. A problem that was measured several times (anchors, or two
 runs) becomes one row. Its time is the median of the visits' medians, and the metadata states the drift of the visits.
-Logs of engine configurations become a table of their own, whose candidates are ``listed``. Logs of
+Logs of engine configurations become another table, with ``listed`` candidates. Logs of
 ``--heuristic-only`` become a table of such configurations, without status and time. Logs of operators become a table of
 their own.
 """

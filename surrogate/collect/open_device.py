@@ -80,7 +80,7 @@ class Worker:
         """Processes started so far."""
 
     def device_info(self) -> DeviceInfo:
-        """See `Device.device_info`. A process is asked once; up to `LOST_STARTS` lost ones are replaced."""
+        """See `Device.device_info`. Each process is asked once. Up to `LOST_STARTS` lost ones are replaced."""
         lost = 0
         while self._info is None:
             try:

@@ -131,7 +131,7 @@ class Stopwatch:
     ) -> Measurement:
         """Return the times of ``repeats`` calls, each after a flush of the cache, with no other work on the GPU.
 
-        ``before`` holds NVML's answers just before, if the call is timed again. Otherwise NVML is asked only once.
+        ``before`` holds NVML's answers just before, if the call is timed again. Otherwise only one answer is read.
         """
         if self._activity:
             self._activity.clear()

@@ -106,7 +106,7 @@ HEURISTIC_REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26;
 def library_paths() -> tuple[list[str], list[str]]:
     """Return the paths and names to try, and the reason if cuda-pathfinder names none.
 
-    They are the environment's only, or those of NVIDIA's packages and then the loader's names.
+    A path in the environment is the only one. Otherwise paths of NVIDIA's packages come before the loader's names.
     """
     given = os.environ.get(ENVIRONMENT)
     if given:

@@ -23,8 +23,8 @@ from surrogate.collect.open_device import end_with_parent
 from surrogate.collect.plan import tensor_sizes_bytes
 
 MAX_WORKSPACE_BYTES = 2 << 30
-"""The limit of workspaces, which is lower than for times: a replay saves all memory of the program for each kernel. Of
-SEER's mixture of problems, 98 % of the calls need less. The other calls are not counted."""
+"""The limit of workspaces, which is lower than for times: a replay saves all memory of the program for each kernel.
+98 % of the calls of SEER's mixture of problems need less. The other calls are not counted."""
 _SOURCE = 'extern "C" __global__ void seer_marker() {}'
 
 
