@@ -147,6 +147,21 @@ def test_an_untrustworthy_machine_measures_nothing(seer, tmp_path, variables, wo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", ["hang activity_register_callbacks -1 0", "segfault activity_flush_all -1 0"])
+def test_a_cupti_that_hangs_or_crashes_is_left_out(seer, tmp_path, order):
+    """The campaign asks for --even-so, because times by events hold the gaps between kernels."""
+    words = (*WORDS[:-2], "--timeout", "6", *WORDS[-2:])
+    refused = seer(*words, faults=order)
+    assert refused.returncode == 1 and "not be trusted (cupti, kernels)" in refused.stdout
+    assert not (tmp_path / "run").exists()
+    measured = seer(*words, "--even-so", faults=order)
+    assert measured.returncode == 1 and "check cupti: left out by SEER_TIMER=events" in measured.stdout
+    rows = pd.read_parquet(tmp_path / "run" / "convolutions.parquet")
+    assert set(rows.loc[rows["status"] == "ok", "timer"]) == {"events"}
+    assert set(pd.read_parquet(tmp_path / "run" / "engines.parquet")["timer"].dropna()) == {"events"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["denied", "hang", "fails:op_ffma"])
 def test_a_failing_profiler_keeps_the_times(measured, tmp_path, order):
     assert "; counters are incomplete: " in measured(minutes=1.5, profiler=order)
