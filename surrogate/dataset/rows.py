@@ -17,6 +17,8 @@ from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 
 CONTEXT_NAMES = ("library_version",)
 """Feature columns of a model besides the family's: the library's version."""
+UNRANKED = 1_000_000
+"""Rank of a candidate that the library's heuristic does not list."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ def _mechanisms(part: pd.DataFrame, family: Family, setting: tuple[str, ...]) ->
 def _order(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return (rows,) the candidate's position in its library's list; others follow by their ``heuristic_rank``."""
     order = np.zeros(len(frame), dtype=np.int64)
-    ranks = frame["heuristic_rank"].fillna(0).to_numpy(dtype=np.int64) if "heuristic_rank" in frame else 0 * order
+    ranks = frame["heuristic_rank"].fillna(UNRANKED).to_numpy(np.int64) if "heuristic_rank" in frame else 0 * order
     names = ("library", *family.setting_names, "algorithm")
     for (library, *setting, algorithm), positions in problems.row_groups(frame, names):
         registered = [candidate.algorithm for candidate in family.candidates(library, tuple(setting))]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.features.algorithms import CUDNN_GRAPH
+from surrogate.features.algorithms import CUDNN_GRAPH, version_key
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem
 from surrogate.prediction.ranking import NEVER_MEASURED, Ranker, Ranking
@@ -20,37 +20,37 @@ from surrogate.prediction.results import Estimate, Excluded
 if TYPE_CHECKING:
     from surrogate.collect.device import HeuristicEntry
 
+Listed = Mapping[str, "HeuristicEntry"]
+"""Name → entry of the configurations that cuDNN's heuristic lists for a problem."""
 NOT_MEASURED = (
     f"no engine configuration of cuDNN ({CUDNN_GRAPH}) was measured on {{}}; `seer collect --device cudnn --engines`"
     " measures them, and `seer train` fits them"
 )
+"""The error for a GPU without measured configurations."""
 
 
-Listed = Mapping[str, "HeuristicEntry"]
-"""Name → entry of the configurations that cuDNN's heuristic lists for a problem."""
+def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> list[Listed]:
+    """Return the configurations of each problem on the ranker's GPU.
 
-
-def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> tuple[list[Listed], str]:
-    """Return the configurations of each problem on the ranker's GPU, and an empty text.
-
-    If cuDNN or its frontend is missing, crashes, or is of another release, raise `InputError`. But if other libraries
-    compete, return no configuration, and the reason.
+    Raises `InputError` if cuDNN or its frontend is missing, crashes, or is not of the release that was measured.
     """
     from surrogate.collect.device import DeviceLostError
     from surrogate.collect.open_device import open_ranking
 
-    versions = dict(ranker.setting.versions)
-    try:
-        with closing(open_ranking(ranker.setting.gpu)) as ranking:
-            installed, measured = ranking.device_info().library_version, versions[CUDNN_GRAPH]
-            if installed != measured:
-                raise InputError(f"configurations of cuDNN {measured} were measured; install it, this is {installed}")
-            return [{entry.algorithm: entry for entry in ranking.heuristic(problem)} for problem in problems], ""
-    except (DeviceLostError, InputError) as error:
-        reason = str(error) if isinstance(error, InputError) else f"cuDNN's heuristic failed: {error}"
-        if len(versions) == 1:
-            raise InputError(reason) from None
-        return [{}] * len(problems), reason
+    version = dict(ranker.setting.versions)[CUDNN_GRAPH]
+    measured = ranker.family_model.domain.versions_of(CUDNN_GRAPH)
+    with closing(open_ranking(ranker.setting.gpu)) as ranking:
+        try:
+            installed = ranking.device_info().library_version
+            if version not in measured or installed != version:
+                releases = ", ".join(sorted(measured, key=version_key))
+                rule = f"configurations of cuDNN {releases} were measured"
+                raise InputError(f"{rule}; ask for that release and install it, {installed} is installed")
+            distinct = dict.fromkeys(problems)
+            lists = {problem: {each.algorithm: each for each in ranking.heuristic(problem)} for problem in distinct}
+            return [lists[problem] for problem in problems]
+        except DeviceLostError as error:
+            raise InputError(f"cuDNN's heuristic failed: {error}") from None
 
 
 def has_engines(ranker: Ranker) -> bool:
@@ -60,7 +60,7 @@ def has_engines(ranker: Ranker) -> bool:
 
 def is_listed(ranker: Ranker, sizes: np.ndarray) -> np.ndarray:
     """Return False (problems, candidates) for configurations that cuDNN's heuristic does not list."""
-    listed, _ = listed_configurations(ranker, [ranker.setting.problem(row) for row in sizes.tolist()])
+    listed = listed_configurations(ranker, [ranker.setting.problem(row) for row in sizes.tolist()])
     return np.array([[c.library != CUDNN_GRAPH or c.algorithm in names for c in ranker.candidates] for names in listed])
 
 
@@ -71,15 +71,13 @@ def only_listed(ranker: Ranker, problems: Sequence[AnyProblem], rankings: Sequen
     """
     measured = {each.algorithm for each in ranker.candidates if each.library == CUDNN_GRAPH}
     answers = []
-    listed_by_problem, failure = listed_configurations(ranker, problems)
-    for ranking, listed in zip(rankings, listed_by_problem, strict=True):
+    for ranking, listed in zip(rankings, listed_configurations(ranker, problems), strict=True):
         unlisted = measured - listed.keys()
         estimates = [
             _as_listed(estimate, listed) for estimate in ranking.estimates if estimate.candidate.name not in unlisted
         ]
         excluded = [each for each in ranking.excluded if each.algorithm not in unlisted]
         excluded += [Excluded(name, NEVER_MEASURED) for name in listed if name not in measured]
-        excluded += [Excluded(CUDNN_GRAPH, failure)] if failure else []
         answers.append(Ranking(tuple(estimates), tuple(excluded)))
     return answers
 

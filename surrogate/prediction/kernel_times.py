@@ -14,6 +14,7 @@ from surrogate.features.families.operator import MemoryBound
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
+from surrogate.prediction.engines import has_engines, only_listed
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import DATASHEET, MODEL, ROOFLINE, KernelTime
@@ -81,7 +82,10 @@ class KernelTimes:
             else:
                 by_setting.setdefault(chosen.ranker, []).append((problem, problem.fallbacks()[chosen.position]))
         for ranker, pairs in by_setting.items():
-            rankings = ranker.rank_many([fallback for _, fallback in pairs])
+            fallbacks = [fallback for _, fallback in pairs]
+            rankings = ranker.rank_many(fallbacks)
+            if has_engines(ranker):
+                rankings = only_listed(ranker, fallbacks, rankings)
             for (problem, fallback), ranking in zip(pairs, rankings, strict=True):
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
                     self._answers[problem] = self._candidate_time(ranker, problem, fallback, ranking)
@@ -175,7 +179,7 @@ class KernelTimes:
                 Question(family, target.name, family.setting_of(fallback), self._library)
             )
             family_model = self._resolver.bundle.family_model(family, target.name, measured.setting_values)
-            for library in family_model.domain.libraries if self._library is None else [self._library]:
+            for library in family_model.domain.default_libraries if self._library is None else [self._library]:
                 reference = family_model.domain.reference_key(library, measured.setting_values)
                 rows = family_model.row_counts.get(reference, 0)
                 gpu_rows = family_model.row_counts.get(reference._replace(gpu=target.name), 0)

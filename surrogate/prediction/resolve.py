@@ -529,15 +529,17 @@ def _competing(
 ) -> list[str]:
     """Return the libraries that were measured with the operator on the most similar GPUs, or all if there is none.
 
-    The libraries of ``requested`` candidates join them.
+    The libraries of ``requested`` candidates join them. Engine configurations compete only if they are requested, or
+    if no other library was measured, because they need cuDNN's own list.
     """
-    libraries = list(family_model.domain.libraries)
+    domain = family_model.domain
+    named = {key.library for key in family_model.candidates if (key.solver or key.algorithm) in requested}
+    libraries = [name for name in domain.libraries if name in named or name in domain.default_libraries]
 
     def measured_on(group: frozenset[str]) -> set[str]:
-        return {name for name in libraries if family_model.domain.gpus_of(name, values) & group}
+        return {name for name in libraries if domain.gpus_of(name, values) & group}
 
-    measured = similar.evidence(measured_on, each=False) or set(libraries)
-    measured |= {key.library for key in family_model.candidates if (key.solver or key.algorithm) in requested}
+    measured = (similar.evidence(measured_on, each=False) or set(libraries)) | named
     return [name for name in libraries if name in measured]
 
 

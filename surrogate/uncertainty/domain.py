@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from surrogate.features.algorithms import CUDNN_GRAPH
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.json_types import Number, from_json_types, key_text
@@ -352,6 +353,11 @@ class Domain:
         pairs = {(key.library, key.gpu) for key in self.settings}
         names = sorted({library for library, _ in pairs})
         return {name: frozenset(gpu for library, gpu in pairs if library == name) for name in names}
+
+    @property
+    def default_libraries(self) -> tuple[str, ...]:
+        """Return the libraries that compete if none is requested: engine configurations only without another one."""
+        return tuple(name for name in self.libraries if name != CUDNN_GRAPH) or tuple(self.libraries)
 
     def versions_of(self, library: str) -> set[str]:
         """Return the measured versions of a library."""

@@ -97,17 +97,32 @@ def test_configurations_of_a_similar_gpu_compete_on_an_unmeasured_one(engine_bun
 
 
 @pytest.mark.usefixtures("ranking")
-def test_the_list_of_another_release_is_refused_or_leaves_the_other_libraries(
-    engines: pd.DataFrame, engine_bundle: Bundle, refused, monkeypatch: pytest.MonkeyPatch
+def test_the_list_of_another_release_is_refused(
+    engine_bundle: Bundle, refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Ranking, "release", "9.26.0")
-    with refused("cuDNN 9.19.0 were measured; install it, this is 9.26.0"):
-        Predictor(engine_bundle).select(PROBLEM)
+    for version in (None, "9.26.0", "9.20.0"):
+        with refused("cuDNN 9.19.0 were measured", "9.26.0 is installed"):
+            Predictor(engine_bundle).select(PROBLEM, library_version=version)
+
+
+@pytest.mark.usefixtures("ranking")
+def test_beside_other_libraries_configurations_compete_only_if_they_are_requested(
+    engines: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question has one answer in select, predict, tables and networks, also where cuDNN's list is missing."""
     algorithm = engines[engines["algorithm"] == "eng0"].assign(library="cudnn", algorithm="IMPLICIT_PRECOMP_GEMM")
     both = bundle_of(pd.concat([engines, algorithm], ignore_index=True), LinearTerms())
-    found = Predictor(both).select(PROBLEM)
+    predictor = Predictor(both)
+    requested = predictor.select(PROBLEM, library="cudnn-graph")
+    (time,) = Predictor(both, library="cudnn-graph").kernel_times([PROBLEM])
+    assert time.algorithm == requested.algorithm == "eng2_k2=2_k3=0"
+    assert predictor.predict(PROBLEM, "eng1_k2=3_k3=0").library == "cudnn-graph"
+    monkeypatch.setattr(Ranking, "release", "9.26.0")
+    found = predictor.select(PROBLEM)
     assert [each.algorithm for each in found.candidates] == ["IMPLICIT_PRECOMP_GEMM"]
-    assert ("cudnn-graph", "configurations of cuDNN 9.19.0 were measured; install it, this is 9.26.0") in found.excluded
+    (time,) = predictor.kernel_times([PROBLEM])
+    assert time.algorithm == predictor.predict(PROBLEM).algorithm == "IMPLICIT_PRECOMP_GEMM"
 
 
 def test_a_named_configuration_needs_no_list(engine_bundle: Bundle, engines: pd.DataFrame) -> None:
