@@ -141,7 +141,7 @@ def command(**options: Any) -> None:
 def _collect(options: dict[str, Any]) -> tuple[str, int]:
     """Collect as the options request; return the line to print and the exit status."""
     from surrogate.collect.log import RunLog
-    from surrogate.collect.open_device import caps_for, open_device
+    from surrogate.collect.open_device import LOST_STARTS, Worker, caps_for, open_device
     from surrogate.collect.run import ENGINE_PROBLEM_S, header_for, run
     from surrogate.dataset.files import require_writable
 
@@ -165,7 +165,9 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     shared: dict[str, Any] = {"max_tensor_bytes": caps.max_tensor_bytes, "timeout_s": options["timeout"]}
     opened = open_device(name, recording=options["recording"], engines=options["engines"], **shared)
     with closing(opened) as device:
-        _check_quickly(name, device, options)
+        checks = _check_quickly(name, device, options)
+        if isinstance(device, Worker) and device.starts > LOST_STARTS and checks[-2].name == "device":
+            raise InputError(checks[-2].value)  # it is lost at each start: no further one is tried
         header = header_for(plan, device)
         minutes_left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
         measuring_minutes = minutes_left and minutes_left * (1.0 - COUNTERS_SHARE * options["counters"])
@@ -188,30 +190,27 @@ def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str
         settings |= {"find": not options["no_find"], "even_so": options["even_so"], "timeout_s": options["timeout"]}
         check = partial(_check_quickly, name, device, options)
         fit, verdict = run_campaign(Campaign(out, name, minutes, **settings), device, check)
-    page = f"; {out / 'README.md'} has the report, the same command continues" if out.exists() else ""
-    return f"{out}: {verdict}{page}", int(not fit)
+    page = out / "README.md"
+    report = f"; {page} has the report, the same command continues" if page.exists() else ""
+    return f"{out}: {verdict}{report}", int(not fit)
 
 
 def _check_quickly(name: str, device: "Device", options: dict[str, Any]) -> list["Check"]:
     """Check a GPU's measuring chain quickly, and print the notes and failures on standard error.
 
-    If a call is lost, the chain is checked again without CUPTI, which may be the cause. If the device does not open,
-    nothing is printed, because the run itself reports that.
+    A convolution that fails is tried again, at last without CUPTI. If the device does not open, nothing is printed,
+    because the run itself reports that.
     """
-    if name != "cudnn" or options["engines"]:
+    if name != "cudnn":
         return []
-    from surrogate.collect.doctor import OK, examine
-    from surrogate.collect.open_device import Worker
+    from surrogate.collect.doctor import FAILED, OK, examine
+    from surrogate.collect.open_device import LOST_STARTS
 
-    folder = Path(options["output"]).absolute().parent
-    checks = examine(device, folder, quick=True)
-    if isinstance(device, Worker) and device.losses:
-        device.close()
-        device.without_cupti = True
-        checks = examine(device, folder, quick=True)
-        if device.losses:  # CUPTI was not the cause
-            device.close()
-            device.without_cupti = False
+    checks: list[Check] = []
+    for _ in range(LOST_STARTS + 1):
+        checks = examine(device, Path(options["output"]).absolute().parent, quick=True)
+        if all((check.name, check.status) != ("convolution", FAILED) for check in checks):
+            break
     opens = all(check.name != "device" for check in checks)
     for check in checks:
         if check.status != OK and (opens or options["campaign"]):

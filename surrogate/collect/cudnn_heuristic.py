@@ -31,8 +31,9 @@ class HeuristicDevice:
         """
         self.gpu = gpu
         description = properties_json(gpu)  # refuses an impossible GPU before cuDNN is loaded
-        self._version = _library().version
-        self._cudnn: Any = load_frontend()
+        library = _library()
+        self._version = library.version
+        self._cudnn: Any = load_frontend(library)
         try:
             self._target = self._cudnn.create_device_properties(description)
         except refusals(self._cudnn) as error:

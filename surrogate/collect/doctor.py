@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from surrogate.collect.counting import PERMISSION_REMEDY, Pair, count_pairs, find_tool
-from surrogate.collect.cudnn.activity import Activity
+from surrogate.collect.cudnn.activity import LEFT_OUT, Activity
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import POLICY, Device, DeviceInfo, DeviceLostError, Measurement, demangled, throttled
+from surrogate.features.algorithms import CUDNN_GRAPH
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import gpu
@@ -128,7 +129,8 @@ def _software(info: DeviceInfo) -> Iterator[Check]:
     too_new = numbers >= FIRST_WITHOUT_VOLTA and float(properties.get("compute_capability", 9.0)) < 7.5
     yield Check.of("cudnn", too_new, f"{info.library_version} at {properties.get('library_path')}", OLDER_CUDNN)
     why = properties.get("cupti_missing")
-    yield Check.of("cupti", why, why or "opens", _cupti_remedy(driver_cuda))
+    remedy = REMEDIES["without_cupti"] if why in LEFT_OUT.values() else _cupti_remedy(driver_cuda)
+    yield Check.of("cupti", why, why or "opens", remedy)
 
 
 def _cupti_remedy(driver_cuda: str) -> str:
@@ -142,8 +144,11 @@ def _cupti_remedy(driver_cuda: str) -> str:
 
 def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
     """Time one convolution, and yield its checks: kernels, names, arithmetic, the clock under load."""
+    algorithm = ALGORITHM
     try:
-        result = device.measure(PROBLEM, ALGORITHM, POLICY)
+        if info.library == CUDNN_GRAPH:
+            algorithm = next(iter(device.candidates(PROBLEM)), "no configuration")
+        result = device.measure(PROBLEM, algorithm, POLICY)
     except DeviceLostError as error:
         result = Measurement("failed", str(error))
     if result.status != "ok":
@@ -151,20 +156,20 @@ def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
         return
     time_us = median(result.times_us)
     rate = f"{PROBLEM.flops / time_us / 1e6:.1f} TFLOP/s"
-    yield Check("convolution", OK, f"{PROBLEM} by {ALGORITHM} in {time_us:.1f} µs by {result.timer}, {rate}")
+    yield Check("convolution", OK, f"{PROBLEM} by {algorithm} in {time_us:.1f} µs by {result.timer}, {rate}")
     names = [demangled(kernel.kernel_name) for kernel in result.kernels]
     value = f"{len(names)} recorded" if names else f"none ({result.reason or 'CUPTI is missing'})"
     yield Check.of("kernels", not names, value, "end other profilers, and see cupti above")
     if names:
         mangled = any(name.startswith("_Z") for name in names)
         yield Check.of("names", mangled, ", ".join(name[:60] for name in names), REMEDIES["names"], NOTE)
-    yield _arithmetic(info)
+    if errors := info.properties.get("relative_errors", {}).get("fma"):
+        yield _arithmetic(info, errors)
     yield _clock(result, info.properties)
 
 
-def _arithmetic(info: DeviceInfo) -> Check:
+def _arithmetic(info: DeviceInfo, errors: Mapping[str, float | None]) -> Check:
     """Return the check of fp32 FMA. It fails if no algorithm is exact; single inexact ones are only left out."""
-    errors = info.properties.get("relative_errors", {}).get("fma", {})
     inexact = info.inexact_algorithms(PROBLEM)
     wrong = ", ".join(f"{name} {errors[name]}" for name in inexact)
     value = f"left out, too inexact for FMA: {wrong}" if wrong else "math fma in fp32 runs on FMA units"

@@ -6,8 +6,8 @@ lines with it over standard input and output. A request is ``{"call": name, …}
 ``{"input_error": line}`` or ``{"lost": reason}``. The next call starts a new child if the last one replied ``lost``,
 died, or did not answer in time. A child ends within seconds after its parent, even inside a call that hangs.
 
-CUPTI may hang or crash on a driver. So as long as it has timed nothing, the next child leaves it out after a first call
-that hangs, or after two lost calls in a row. After the next such losses it is used again, since it was not the cause.
+CUPTI may hang or crash on a driver. So as long as it has timed nothing, two lost calls without a measurement between
+make the next child leave it out. Two more make the next child use it again, since it was not the cause.
 """
 
 import json
@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-from surrogate.collect.cudnn.activity import TIMER
+from surrogate.collect.cudnn.activity import LOST, TIMER
 from surrogate.collect.device import (
     Device,
     DeviceInfo,
@@ -44,7 +44,7 @@ TIMEOUT_S = 15.0
 START_FACTOR = 4.0
 """Factor of a child's first call, which loads libraries and checks the device."""
 LOST_STARTS = 2
-"""Number of processes that may be lost at their start. After the second one, CUPTI is left out."""
+"""Number of processes that may be lost at their start. The third one leaves CUPTI out."""
 ENDING_S = 3.0
 """Seconds in which a child can end in order after its parent has ended."""
 
@@ -72,7 +72,7 @@ class Worker:
         self._child: subprocess.Popen[str] | None = None
         self._info: DeviceInfo | None = None
         self.losses = 0
-        """Calls in a row that lost the device."""
+        """Lost calls since the last measurement."""
         self._cupti_works = False
         self.without_cupti = without_cupti
         """True if the next process leaves CUPTI out."""
@@ -108,21 +108,21 @@ class Worker:
 
     def _measured(self, **arguments: object) -> Measurement:
         result = Measurement.from_dict(self._ask("measure", **arguments))
+        self.losses = 0
         self._cupti_works |= result.timer == "cupti"
         return result
 
     def _ask(self, call: str, **arguments: object) -> Any:
-        is_first = self._child is None
+        timeout_s = self._timeout_s if self._child else self._first_timeout_s
         child = self._child or self._start()
         request = json.dumps({"call": call, **arguments}, default=asdict)
-        reply = self._exchange(child, request, self._first_timeout_s if is_first else self._timeout_s)
+        reply = self._exchange(child, request, timeout_s)
         if "lost" in reply:
             self._discard(child)
             self.losses += 1
-            if not self._cupti_works and (self.losses > 1 or (is_first and "hung" in reply)):
+            if not self._cupti_works and self.losses > 1:
                 self.without_cupti, self.losses = not self.without_cupti, 0
             raise DeviceLostError(reply["lost"])
-        self.losses = 0
         if "input_error" in reply:
             raise InputError(reply["input_error"])
         return reply["result"]
@@ -130,7 +130,7 @@ class Worker:
     def _start(self) -> subprocess.Popen[str]:
         # In its own session the child does not get the terminal's Ctrl-C; the parent ends it in order.
         pipe = subprocess.PIPE
-        timer = {TIMER: "events"} if self.without_cupti else {}
+        timer = {TIMER: LOST} if self.without_cupti else {}
         streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "text": True, "bufsize": 1}
         self._child = subprocess.Popen(self._command, env=os.environ | timer, start_new_session=True, **streams)
         self._info = None
@@ -159,7 +159,7 @@ class Worker:
         if line.endswith("\n"):
             return json.loads(line)
         if hung.is_set():
-            return {"lost": f"no answer within {timeout_s:g} s", "hung": True}
+            return {"lost": f"no answer within {timeout_s:g} s"}
         return {"lost": f"the worker process ended ({_exit(child)})"}
 
     def _discard(self, child: "subprocess.Popen[str]") -> None:

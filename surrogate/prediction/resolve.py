@@ -533,13 +533,13 @@ def _competing(
     if no other library was measured, because they need cuDNN's own list.
     """
     domain = family_model.domain
-    named = {key.library for key in family_model.candidates if (key.solver or key.algorithm) in requested}
-    libraries = [name for name in domain.libraries if name in named or name in domain.default_libraries]
+    requested_libraries = {key.library for key in family_model.candidates if (key.solver or key.algorithm) in requested}
+    libraries = [name for name in domain.libraries if name in requested_libraries or name in domain.default_libraries]
 
     def measured_on(group: frozenset[str]) -> set[str]:
         return {name for name in libraries if domain.gpus_of(name, values) & group}
 
-    measured = (similar.evidence(measured_on, each=False) or set(libraries)) | named
+    measured = (similar.evidence(measured_on, each=False) or set(libraries)) | requested_libraries
     return [name for name in libraries if name in measured]
 
 

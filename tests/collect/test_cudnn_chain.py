@@ -117,7 +117,13 @@ def test_the_header_reports_errors_of_fma_and_default_math(opened, variables, lo
         return
     assert all(low < error < high for error in errors["default"].values()) and len(errors["default"]) > 4
     assert all(0 < error < 1e-6 for error in errors["fma"].values())
-    facts = {"timer": "cupti", "mig": False, "flush_bytes": 256 << 20, "power_limit_w": 700.0, "other_processes": 0}
+    facts = {
+        "timer": "cupti",
+        "mig": False,
+        "flush_bytes": gpu_module.FLUSH_BYTES,
+        "power_limit_w": 700.0,
+        "other_processes": 0,
+    }
     assert facts.items() <= info.properties.items() and info.properties["library_path"].endswith("cudnn_fake.so")
     assert info.versions["driver"]
     assert info.versions["cuda_runtime"]

@@ -82,6 +82,9 @@ def test_an_unsuitable_library_is_refused_with_the_remedy(refused, chain):
     chain.setenv("FAKE_FRONTEND", "device")
     with refused("cannot describe", "NOT_INITIALIZED", "pip install"):
         HeuristicDevice(gpu("h200"))
+    chain.setenv("FAKE_FRONTEND", "other")
+    with refused("loaded cuDNN 90000, this process 91002"):
+        HeuristicDevice(gpu("h200"))
     chain.setenv("FAKE_CUDNN_VERSION", "90100")
     with refused("cannot rank"):
         HeuristicDevice(gpu("h200"))

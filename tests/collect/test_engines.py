@@ -63,6 +63,15 @@ def test_faults_cost_one_measurement(device, chain):
         device.measure(CONV, "eng1_k2=3_k3=0", POLICY)
 
 
+def test_a_problem_that_does_not_fit_fails_with_the_reason(device):
+    """Its configurations are listed, so the table has their rows."""
+    conv = CONV.with_batch(400_000_000)
+    result = device.measure(conv, device.candidates(conv)[0], POLICY)
+    assert result.status == "failed" and "the arena holds" in result.reason
+    assert device.measure(CONV, "eng99", POLICY).status == "not_supported"
+    assert device.measure(CONV, "eng0", POLICY).status == "ok"
+
+
 def test_a_refused_problem_has_no_configuration(device, chain):
     chain.setenv("FAKE_FRONTEND", "graph")
     assert device.candidates(CONV) == () == device.heuristic(CONV)

@@ -107,7 +107,7 @@ def test_a_hanging_process_is_terminated():
         worker.close()
 
 
-def test_cupti_is_left_out_after_two_losses_in_a_row_unless_it_has_timed_a_call():
+def test_cupti_is_left_out_after_two_losses_unless_it_has_timed_a_call():
     """It is used again after two more losses, since it was not the cause."""
     timer = CHILD.replace('{"pid": str(os.getpid())}', '{"timer": os.environ.get("SEER_TIMER", "cupti")}')
     worker = WorkerDevice([sys.executable, "-c", timer])
@@ -121,20 +121,19 @@ def test_cupti_is_left_out_after_two_losses_in_a_row_unless_it_has_timed_a_call(
     try:
         assert worker.device_info().versions["timer"] == "cupti"
         assert timer_after("CRASH") == "cupti"
-        assert timer_after("CRASH", "CRASH") == "events"
+        assert timer_after("CRASH") == "lost"
         assert timer_after("CRASH", "CRASH") == "cupti"
         assert timer_after("GEMM", "CRASH", "CRASH") == "cupti"
     finally:
         worker.close()
 
 
-@pytest.mark.parametrize(("fault", "starts"), [("time.sleep(600)", 2), ("os._exit(1)", 3)])
-def test_a_start_that_is_lost_with_cupti_is_repeated_without_it(fault, starts):
-    """A hang costs more than a crash, so the first one decides."""
+@pytest.mark.parametrize("fault", ["time.sleep(600)", "os._exit(1)"])
+def test_a_start_that_is_lost_twice_with_cupti_is_repeated_without_it(fault):
     lost = CHILD.replace("serve(Device", f'None if os.environ.get("SEER_TIMER") else {fault}\nserve(Device')
-    worker = WorkerDevice([sys.executable, "-c", lost], timeout_s=20.0, first_timeout_s=8.0)
+    worker = WorkerDevice([sys.executable, "-c", lost], timeout_s=20.0, first_timeout_s=6.0)
     try:
-        assert worker.device_info().gpu == "GPU" and worker.without_cupti and worker.starts == starts
+        assert worker.device_info().gpu == "GPU" and worker.without_cupti and worker.starts == 3
     finally:
         worker.close()
 

@@ -29,6 +29,10 @@ FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED."""
 TIMER = "SEER_TIMER"
 """Environment variable with the instrument of times: ``cupti``, or ``events`` to leave CUPTI out."""
+LOST = "lost"
+"""Value that leaves CUPTI out of a process that replaces lost ones."""
+LEFT_OUT = {"events": f"left out by {TIMER}=events", LOST: "left out, because two processes were lost with it"}
+"""Value of `TIMER` → the reason why CUPTI is missing."""
 NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY", "DRIVER")
 
 
@@ -81,9 +85,9 @@ class Activity:
     @classmethod
     def open(cls, flush_bytes: int) -> tuple[Self | None, str]:
         """Return the instrument and an empty text, or None and the reason why CUPTI is missing."""
-        check_choice(TIMER, timer := os.environ.get(TIMER) or "cupti", ("cupti", "events"))
-        if timer == "events":
-            return None, f"left out by {TIMER}=events"
+        check_choice(TIMER, timer := os.environ.get(TIMER) or "cupti", ("cupti", *LEFT_OUT))
+        if timer in LEFT_OUT:
+            return None, LEFT_OUT[timer]
         try:
             from cupti import cupti  # pyright: ignore[reportMissingImports]
         except (ImportError, RuntimeError, OSError) as error:
@@ -118,8 +122,8 @@ class Activity:
         """Return the launches after each cache flush, in order of start, and how many of them have the right label.
 
         Since `clear`, one flush preceded each of ``labels``. If CUPTI recorded no flush as such, the labels separate
-        the launches, provided that every kernel has one. If it recorded another number of flushes, or a launch without
-        an end, the result has no launches.
+        the launches, provided that launches by both APIs have one. If it recorded another number of flushes, or a
+        launch without an end, the result has no launches.
         """
         self._try(self._cupti.activity_flush_all, FORCED)
         flushes_ns = sorted(self._flushes_ns)
@@ -128,10 +132,8 @@ class Activity:
             before = bisect_right(flushes_ns, span.start_ns)
             if before:
                 repeats[before - 1].append(span)
-        if not flushes_ns:
+        if not flushes_ns and self._kinds.RUNTIME in self._enabled:
             repeats = self.launches_by_label(labels)
-            unlabelled = [span for span in self._spans if span.kernel and span.correlation not in self._labels]
-            repeats = [] if unlabelled else repeats
         is_complete = len(repeats) == len(labels) and all(span.end_ns for span in self._spans)
         repeats = repeats if is_complete else []
         of_label = zip(labels, repeats, strict=is_complete)

@@ -1,14 +1,13 @@
 """The `engines` device: it times every engine configuration that cuDNN's heuristic lists, on the current GPU."""
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surrogate.collect.cudnn.gpu import synchronize_after_failure
 from surrogate.collect.cudnn.graph import MODES, ListedConfigurations, load_frontend, refusals
 from surrogate.collect.cudnn.instruments import Instruments
-from surrogate.collect.cudnn.library import DIRECTION_CALLS
+from surrogate.collect.cudnn.library import DIRECTION_CALLS, Library
 from surrogate.collect.device import (
     Device,
     DeviceInfo,
@@ -21,39 +20,28 @@ from surrogate.collect.device import (
 from surrogate.collect.plan import GPU_CAPS, problem_key, tensor_sizes_bytes
 from surrogate.features.algorithms import BENCHMARK_LIMIT, CUDNN_GRAPH
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class _ListedProblem:
-    """The current problem: its listed configurations, and device pointers by role once its tensors are placed."""
+    """The current problem and its listed configurations. ``buffers`` maps the graph's tensors to device pointers."""
 
     conv: Conv
     listed: ListedConfigurations
-    pointers: Mapping[str, int]
+    buffers: dict[Any, int] = field(default_factory=dict)
 
 
 class EngineDevice(Instruments, Device):
     """cuDNN's engine configurations on the current GPU, with their status, workspace, build time, times and kernels."""
 
-    def __init__(
-        self,
-        *,
-        max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
-        max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
-        **parts: Any,
-    ) -> None:
-        """Open the device. ``parts`` are arguments of `Instruments` that replace its own parts.
+    def __init__(self, *, max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes) -> None:
+        """Open the device.
 
         Raises `InputError` if libcudnn, its frontend, CuPy or a GPU is missing, or if the frontend loaded another
         cuDNN.
         """
-        self._cudnn = load_frontend()
-        super().__init__(max_workspace_bytes, max_tensor_bytes, **parts)
-        loaded = self._cudnn.backend_version()
-        if loaded != self.library.version_number:
-            other = f"cuDNN's frontend loaded cuDNN {loaded}, this process {self.library.version_number}"
-            raise InputError(f"{other} ({self.library.path}); keep one of them, or name it by SEER_CUDNN")
+        self._cudnn = load_frontend(Library.load())
+        super().__init__(GPU_CAPS.max_workspace_bytes, max_tensor_bytes)
         self._graph_handle = self._cudnn.create_handle()
         self._cudnn.set_stream(handle=self._graph_handle, stream=self.gpu.stream)
         self._current: _ListedProblem | None = None
@@ -78,7 +66,7 @@ class EngineDevice(Instruments, Device):
             built = self._set(conv).listed.built
         except DeviceLostError:
             raise
-        except (*refusals(self._cudnn), MemoryError):
+        except refusals(self._cudnn):
             return ()
         return tuple(HeuristicEntry(name, "ok", workspace_bytes=each.workspace_bytes) for name, each in built.items())
 
@@ -87,15 +75,17 @@ class EngineDevice(Instruments, Device):
         facts: dict[str, Any] = {}
         try:
             current = self._set(conv)
+            if algorithm not in current.listed.built:
+                return Measurement("not_supported", "this process does not list it")
             index, workspace_bytes, build_ms = current.listed.built[algorithm]
             facts = {"build_ms": build_ms, "workspace_bytes": workspace_bytes}
             if workspace_bytes > self.gpu.workspace_bytes:
                 over = f"{workspace_bytes} bytes exceed the limit of {self.gpu.workspace_bytes}"
                 return Measurement("workspace_too_large", over, **facts)
-            buffers = {current.listed.tensors[role]: pointer for role, pointer in current.pointers.items()}
+            self._place(current)
             execute = current.listed.graph.execute_plan_at_index
             timed = self.stopwatch.time(
-                lambda: execute(buffers, self.gpu.workspace, index, handle=self._graph_handle), policy
+                lambda: execute(current.buffers, self.gpu.workspace, index, handle=self._graph_handle), policy
             )
             return replace(timed, deterministic=current.listed.is_deterministic(algorithm), **facts)
         except DeviceLostError:
@@ -112,11 +102,15 @@ class EngineDevice(Instruments, Device):
         super().close()
 
     def _set(self, conv: Conv) -> _ListedProblem:
-        """List the configurations and place the tensors of ``conv``, if it is not the current problem."""
+        """List the configurations of ``conv``, if it is not the current problem."""
         if self._current is None or self._current.conv != conv:
             self._current = None
-            listed = ListedConfigurations(self._cudnn, conv, handle=self._graph_handle)
-            roles, sizes = DIRECTION_CALLS[conv.direction].roles, tensor_sizes_bytes(conv)
-            placed = self.gpu.place([sizes[role] for role in roles], conv.dtype)
-            self._current = _ListedProblem(conv, listed, dict(zip(roles, placed, strict=True)))
+            self._current = _ListedProblem(conv, ListedConfigurations(self._cudnn, conv, handle=self._graph_handle))
         return self._current
+
+    def _place(self, current: _ListedProblem) -> None:
+        """Place the tensors of the current problem, if they are not placed. Raises `MemoryError` if they do not fit."""
+        if not current.buffers:
+            roles, sizes = DIRECTION_CALLS[current.conv.direction].roles, tensor_sizes_bytes(current.conv)
+            placed = self.gpu.place([sizes[role] for role in roles], current.conv.dtype)
+            current.buffers.update((current.listed.tensors[role], at) for role, at in zip(roles, placed, strict=True))

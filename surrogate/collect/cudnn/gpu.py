@@ -15,8 +15,9 @@ from surrogate.collect.device import DeviceLostError, one_line
 from surrogate.features.elementwise import round_up
 from surrogate.features.errors import InputError
 
-FLUSH_BYTES = 256 << 20
-"""Bytes written between repeats: more than the L2 cache of any GPU so far."""
+FLUSH_BYTES = (256 << 20) + 12_544
+"""Bytes written between repeats: more than the L2 cache of any GPU so far. It is no power of two, as tensors often are.
+"""
 POOL_ELEMENTS = (16 << 20) + 4093
 """Number of random values, drawn once per element type and copied over the operands. It is odd, so that
 repeated values do not line up with the rows of an operand."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, data_type
+from surrogate.collect.cudnn.library import ENVIRONMENT, HEURISTIC_REMEDY, Library, data_type
 from surrogate.collect.device import one_line
 from surrogate.collect.plan import tensor_shapes
 from surrogate.features.conv import Conv
@@ -29,12 +29,19 @@ OPERATIONS = {
 """Direction → the frontend's method, its arguments with the tensors' roles, and the role of its result."""
 
 
-def load_frontend() -> Any:
-    """Return the frontend's module. Raises `InputError` with the remedy if it is not installed."""
+def load_frontend(library: Library) -> Any:
+    """Return the frontend's module.
+
+    Raises `InputError` with the remedy if it is not installed or loads no libcudnn, or another one than ``library``.
+    """
     try:
-        return import_module("cudnn")
-    except ImportError as error:
+        cudnn: Any = import_module("cudnn")
+    except (ImportError, OSError, RuntimeError, AssertionError) as error:
         raise InputError(f"the heuristic needs cuDNN's frontend: {one_line(error)}; {HEURISTIC_REMEDY}") from None
+    if (loaded := cudnn.backend_version()) != library.version_number:
+        other = f"cuDNN's frontend loaded cuDNN {loaded}, this process {library.version_number} ({library.path})"
+        raise InputError(f"{other}; keep one of them, or name the frontend's by {ENVIRONMENT}")
+    return cudnn
 
 
 def refusals(cudnn: Any) -> tuple[type[Exception], ...]:
