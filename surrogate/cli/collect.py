@@ -86,9 +86,8 @@ COUNTERS_SHARE = 0.45
 @option("--no-find", "Do not ask for cuDNN's own timing (cudnnFind).", is_flag=True)
 @option(
     "--timeout",
-    "Seconds without an answer after which the GPU counts as lost; four times as many at its start.",
+    "Seconds without an answer after which the GPU counts as lost; four times as many at its start. [15]",
     POSITIVE,
-    default=15.0,
     metavar="S",
 )
 @option("--counters", "After the times, take hardware counters of a part of the problems, by ncu.", is_flag=True)
@@ -141,7 +140,7 @@ def command(**options: Any) -> None:
 def _collect(options: dict[str, Any]) -> tuple[str, int]:
     """Collect as the options request; return the line to print and the exit status."""
     from surrogate.collect.log import RunLog
-    from surrogate.collect.open_device import LOST_STARTS, Worker, caps_for, open_device
+    from surrogate.collect.open_device import LOST_STARTS, TIMEOUT_S, Worker, caps_for, open_device
     from surrogate.collect.run import ENGINE_PROBLEM_S, header_for, run
     from surrogate.dataset.files import require_writable
 
@@ -150,7 +149,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     name = options["device"] or "cudnn"
     require_writable(options["output"], "filled" if options["campaign"] else "")
     if options["campaign"]:
-        with closing(open_device(name, timeout_s=options["timeout"])) as device:
+        with closing(open_device(name, timeout_s=options["timeout"] or TIMEOUT_S)) as device:
             return _campaign(name, device, options)
     caps = caps_for(name)
     if options["max_gflop"] is not None:
@@ -162,12 +161,12 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
         click.echo(plan.description, err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
-    shared: dict[str, Any] = {"max_tensor_bytes": caps.max_tensor_bytes, "timeout_s": options["timeout"]}
+    shared: dict[str, Any] = {"max_tensor_bytes": caps.max_tensor_bytes, "timeout_s": options["timeout"] or TIMEOUT_S}
     opened = open_device(name, recording=options["recording"], engines=options["engines"], **shared)
     with closing(opened) as device:
-        checks = _check_quickly(name, device, options)
-        if isinstance(device, Worker) and device.starts > LOST_STARTS and checks[-2].name == "device":
-            raise InputError(checks[-2].value)  # it is lost at each start: no further one is tried
+        closed = [check for check in _check_quickly(name, device, options) if check.name == "device"]
+        if closed and isinstance(device, Worker) and device.starts > LOST_STARTS:
+            raise InputError(closed[0].value)  # it is lost at each start: no further one is tried
         header = header_for(plan, device)
         minutes_left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
         measuring_minutes = minutes_left and minutes_left * (1.0 - COUNTERS_SHARE * options["counters"])
@@ -182,12 +181,14 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
 def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str, int]:
     """Run the campaign, and return the line to print and the exit status."""
     from surrogate.collect.campaign import Campaign, run_campaign
+    from surrogate.collect.open_device import TIMEOUT_S
 
     out = Path(options["output"])
     minutes = options["minutes"] or CAMPAIGN_MINUTES
     with _progress() as progress:
         settings = {"seed": options["seed"], "shapes": options["sample"], "echo": click.echo, "progress": progress}
-        settings |= {"find": not options["no_find"], "even_so": options["even_so"], "timeout_s": options["timeout"]}
+        settings |= {"find": not options["no_find"], "even_so": options["even_so"]}
+        settings |= {"timeout_s": options["timeout"] or TIMEOUT_S}
         check = partial(_check_quickly, name, device, options)
         fit, verdict = run_campaign(Campaign(out, name, minutes, **settings), device, check)
     page = out / "README.md"
@@ -252,6 +253,10 @@ def _check_options(options: dict[str, Any]) -> None:
         (options["output"] == "-", "-o is a log that the same command continues; give a file"),
         (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
         (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
+        (
+            (options["no_find"] or options["timeout"]) and (heuristic_only or device != "cudnn"),
+            "--no-find and --timeout go with --device cudnn, which measures a GPU; leave them out",
+        ),
         (options["even_so"] and not campaign, "--even-so goes with --campaign; other runs only report failed checks"),
         (
             options["counters"] and (heuristic_only or device != "cudnn"),

@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -262,15 +262,14 @@ def run_campaign(
         for number, report in reports.items():
             waiting = [n for n in reports if n == number or (n > number and not reports[n].finished)]
             spent = {n: reports[n].seconds for n in waiting}
-            plan = plans[number].result()
+            wait([plans[number]])
             began_s = clock()
             seconds = allotted_seconds({n: SLICES[n].share for n in waiting}, spent, end_s - began_s)[number]
-            _continue_slice(SLICES[number], campaign, plan, device, seconds, report)
+            _continue_slice(SLICES[number], campaign, plans[number], device, seconds, report)
             report.seconds += clock() - began_s
             campaign.echo(report.line())
-            write_text(
-                campaign.out / STATE, json.dumps([asdict(report) for report in reports.values()], indent=1) + "\n"
-            )
+            state = json.dumps([asdict(each) for each in reports.values()], indent=1)
+            write_text(campaign.out / STATE, f"{state}\n")
     finally:
         pool.shutdown(cancel_futures=True)
     return _conclude(campaign, list(reports.values()), checks)
@@ -320,6 +319,10 @@ def _reports(out: Path) -> dict[int, SliceReport]:
     return {number: earlier.get(number, SliceReport(number, slice_.title)) for number, slice_ in SLICES.items()}
 
 
+PlanFuture = Future[CollectionPlan | None]
+"""The plan of a slice, which a thread builds; None for a slice without convolutions."""
+
+
 def _plan(slice_: Slice, campaign: Campaign) -> CollectionPlan | None:
     """Return the plan of a slice of convolutions; None for the others."""
     if slice_.source in ("operators", "counters"):
@@ -328,9 +331,9 @@ def _plan(slice_: Slice, campaign: Campaign) -> CollectionPlan | None:
 
 
 def _continue_slice(
-    slice_: Slice, campaign: Campaign, plan: CollectionPlan | None, device: Device, seconds: float, report: SliceReport
+    slice_: Slice, campaign: Campaign, planned: PlanFuture, device: Device, seconds: float, report: SliceReport
 ) -> None:
-    """Continue one slice for ``seconds``, and add its results to ``report``."""
+    """Continue one slice for ``seconds``, and add its results to ``report``. A plan that failed fails its slice."""
     report.stopped, report.failed = "", False
     path = campaign.out / slice_.log_name
     end_s = campaign.clock() + seconds
@@ -344,6 +347,7 @@ def _continue_slice(
     if slice_.needs_gpu:
         device.close()  # another process needs the GPU's memory
     try:
+        plan = planned.result()
         if slice_.source == "counters":
             report.done = report.planned = 1
             _take_counters(campaign.out / SLICES[0].log_name, seconds, campaign.seed, report)

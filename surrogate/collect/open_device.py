@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-from surrogate.collect.cudnn.activity import LOST, TIMER
+from surrogate.collect.cudnn.activity import AFTER_LOSSES, TIMER
 from surrogate.collect.device import (
     Device,
     DeviceInfo,
@@ -130,7 +130,7 @@ class Worker:
     def _start(self) -> subprocess.Popen[str]:
         # In its own session the child does not get the terminal's Ctrl-C; the parent ends it in order.
         pipe = subprocess.PIPE
-        timer = {TIMER: LOST} if self.without_cupti else {}
+        timer = {TIMER: AFTER_LOSSES} if self.without_cupti else {}
         streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "text": True, "bufsize": 1}
         self._child = subprocess.Popen(self._command, env=os.environ | timer, start_new_session=True, **streams)
         self._info = None

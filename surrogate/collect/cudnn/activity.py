@@ -29,9 +29,9 @@ FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED."""
 TIMER = "SEER_TIMER"
 """Environment variable with the instrument of times: ``cupti``, or ``events`` to leave CUPTI out."""
-LOST = "lost"
+AFTER_LOSSES = "lost"
 """Value that leaves CUPTI out of a process that replaces lost ones."""
-LEFT_OUT = {"events": f"left out by {TIMER}=events", LOST: "left out, because two processes were lost with it"}
+LEFT_OUT = {"events": f"left out by {TIMER}=events", AFTER_LOSSES: "left out, because two processes were lost with it"}
 """Value of `TIMER` → the reason why CUPTI is missing."""
 NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY", "DRIVER")
 

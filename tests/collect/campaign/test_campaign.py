@@ -127,6 +127,18 @@ def test_a_failed_check_is_a_fault_of_the_campaign(start, tmp_path):
     assert start([Check("device", "failed", "gone")], even_so=True)[0].endswith("trusted (device); see seer doctor")
 
 
+def test_a_slice_without_a_plan_does_not_stop_the_others(start, monkeypatch, make_plan):
+    def no_problem(measured_slice, caps, seed, count):
+        if measured_slice.number == 1:
+            raise InputError("the plan holds no problem to measure")
+        return make_plan(count, seed=measured_slice.number)
+
+    monkeypatch.setattr(campaign_module, "plan_of", no_problem)
+    verdict, messages = start()
+    assert verdict == "not fit to be published: slice 1: the plan holds no problem to measure"
+    assert len(messages) == len(SLICES)
+
+
 def test_without_the_frontend_only_engine_configurations_are_left_out(start, gpu):
     def missing():
         raise InputError("the heuristic needs cuDNN's frontend")
