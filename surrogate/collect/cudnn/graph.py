@@ -1,9 +1,9 @@
 """cuDNN's graph API through NVIDIA's frontend: the engine configurations that its heuristic lists for a convolution.
 
 Since cuDNN 8 an engine and the values of its knobs (``eng62_k2=9_k13=1``) take the place of an algorithm. The list is
-the one that PyTorch asks for: the heuristic's mode A, followed by its fallbacks. It is not the ranking of
-``cudnnGetConvolution…Algorithm_v7``, so it has no FFT and no non-fused Winograd engines. The list of an fp32 problem
-under ``fma`` math has no configurations on tensor cores (TF32).
+the one that PyTorch asks for (aten/src/ATen/native/cudnn/Conv_v8.cpp): the heuristic's mode A, followed by its
+fallbacks. It is not the ranking of ``cudnnGetConvolution…Algorithm_v7``, so it has no FFT and no non-fused Winograd
+engines. The list of an fp32 problem under ``fma`` math has no configurations on tensor cores (TF32).
 """
 
 import time
