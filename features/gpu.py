@@ -128,6 +128,8 @@ MIN_CAPPED_RATIO = 1.5
 """Minimum ratio of the architecture's fastest tensor rate to a GPU's rate for which the GPU counts as limited by its
 maker. Smaller differences come from clocks and rounding."""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon", "rx"}
+_IGNORED_WORDS = _BRANDS | {"sramecc", "xnack", "amdgcn", "amdhsa"}
+"""Words that identify no board. The drivers of AMD append features to an architecture: ``gfx942:sramecc+:xnack-``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +331,12 @@ class GpuRegistry:
         return f"GPU {name} is taken as {board.name}, its commonest board; others: {', '.join(others)}"
 
     def _fitting(self, name: str) -> list[Gpu]:
-        return [board for board in self.gpus if any(_shortens(name, label) for label in (board.name, *board.aliases))]
+        """Return the boards with a label that ``name`` shortens; a board's architecture is one of its labels."""
+        return [
+            board
+            for board in self.gpus
+            if any(_shortens(name, label) for label in (board.name, *board.aliases, board.architecture))
+        ]
 
     def with_file(self, path: str | os.PathLike[str]) -> "GpuRegistry":
         """Return this registry with the GPUs of a TOML file (layout: `gpus.toml`) added; a row replaces a GPU of the
@@ -381,6 +388,29 @@ def gpu(name: str) -> Gpu:
     if not isinstance(name, str):
         raise InputError(f"the GPU is a {type(name).__name__}; give its name, as in h100-sxm")
     return _find(name, os.environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def gpu_of_architecture(architecture: str, compute_units: int) -> str:
+    """Return the registry name of the GPU of an architecture with a number of compute units, as in ``gfx942`` and 304.
+
+    If several boards fit, it is the first in the registry, which is the commonest. RDNA's drivers count pairs of
+    compute units (work-group processors), so half of a board's units fits there, too.
+
+    Raises
+    ------
+    InputError
+        If no board fits.
+    """
+    boards = [board for board in gpus() if _key(board.architecture) == _key(architecture)]
+    paired = 2 * compute_units if boards and boards[0].product_line == "gfx1" else 0
+    for units in (compute_units, paired):
+        for board in boards:
+            if board.sms == units:
+                return board.name
+    choices = ", ".join(f"{board.name} has {board.sms}" for board in boards) or "no GPU has this architecture"
+    raise InputError(
+        f"{architecture} with {compute_units} compute units is no registered GPU ({choices}); name the GPU"
+    )
 
 
 def canonical(name: str) -> str:
@@ -442,7 +472,7 @@ def _registry(user_file: str) -> GpuRegistry:
 
 
 def _tokens(label: str) -> list[str]:
-    return [word for word in re.split(r"[^a-z0-9]+", label.casefold()) if word and word not in _BRANDS]
+    return [word for word in re.split(r"[^a-z0-9]+", label.casefold()) if word and word not in _IGNORED_WORDS]
 
 
 def _key(label: str) -> str:
