@@ -119,6 +119,7 @@ _ROWS: dict[str, type[Reduction]] = image_classes(Reduction, _ROWWISE["rows"])
 _CHANNELS: dict[str, type[Reduction]] = image_classes(ChannelReduction, _ROWWISE["channels"])
 Softmax = _ROWS["softmax"]
 LayerNorm = _ROWS["layer_norm"]
+RmsNorm = _ROWS["rms_norm"]
 GroupNorm = _ROWS["group_norm"]
 BatchNormInference = _CHANNELS["batch_norm_inference"]
 BiasBackward = _CHANNELS["bias_backward"]

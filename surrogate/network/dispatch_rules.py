@@ -15,7 +15,7 @@ from surrogate.features.families.attention import Attention
 from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.recurrent import Recurrent
-from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm
+from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators
@@ -134,23 +134,24 @@ def batch_norm(call: Call) -> Layers:
 
 
 def norm(call: Call) -> Layers:
-    """Yield layer, RMS, Lp, group or instance norm, or its gradient (x and dy are read, dx is written)."""
+    """Yield layer, RMS, Lp, group or instance norm, or its gradient."""
     size: Shape = call.shape()
-    if call.op.endswith("backward"):
-        yield call.layer(operators.streamed("layer_norm_backward", [size, size], [size], call.dtype, work=11))
-        return
     if not size:
         raise UnsupportedError("0-D")
+    op = call.op.lower()
+    is_gradient = op.endswith("backward")
     normalized_shape = call.arguments.get("normalized_shape")
-    weight = call.arguments.get("weight")
-    operator_class = LayerNorm
-    if "group" in call.op.lower() or "instance" in call.op.lower():
+    weight, statistics = call.arguments.get("weight"), call.arguments.get("rstd")
+    operator_class = RmsNorm if "rms" in op or call.op == "SimplifiedLayerNormalization" else LayerNorm
+    if "group" in op or "instance" in op:
         operator_class = GroupNorm
-        if call.tensor().channels_last:  # CUDA's kernel reads and writes NCHW images
+        if call.tensor().channels_last and not is_gradient:  # CUDA's kernel reads and writes NCHW images
             transform = call.layer(operators.elementwise("layout_transform", size, call.dtype), part="nchw")
             yield replace(transform, gradients=())
         channels = size[1] if len(size) > 1 else 1
         rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
+    elif isinstance(statistics, Tensor) and statistics.shape:  # a gradient has one deviation per row
+        rows = prod(statistics.shape)
     elif isinstance(normalized_shape, list | tuple):
         rows = prod(size) // max(prod(normalized_shape), 1)
     elif normalized_shape is UNKNOWN and isinstance(weight, Tensor) and weight.shape:
@@ -159,7 +160,8 @@ def norm(call: Call) -> Layers:
         call.value("normalized_shape")
         rows = prod(size[: call.number("dim", -1) % len(size)])
     problem = operator_class(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
-    yield call.layer(problem, weights=("weight", "bias"))
+    weights = () if is_gradient else ("weight", "bias")
+    yield call.layer(gradient_problem(problem, INPUT)[1] if is_gradient else problem, weights=weights)
 
 
 def pool(call: Call) -> Layers:

@@ -25,7 +25,6 @@ from surrogate.features.analytical import BANDWIDTH_FIELDS
 from surrogate.features.errors import check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
-from surrogate.features.families.rowwise import POINTWISE_CLASSES
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import DISPATCH
@@ -145,7 +144,7 @@ def _max_later_elements(problems: Sequence[NetworkProblem]) -> list[int]:
 def _traffic(problem: Operator) -> _Traffic:
     """Return the traffic of an element-wise operator."""
     if not isinstance(problem, Streamed):
-        tensors = POINTWISE_CLASSES[problem.kind].ACCESSES if problem.kind in POINTWISE_CLASSES else 2
+        tensors = problem.ACCESSES if isinstance(problem, Image) else 2
         size = problem.dram_bytes // tensors
         return _Traffic(size // problem.itemsize, size, problem.dram_bytes - size, size, size // problem.itemsize)
     reads, writes = problem.reads * problem.itemsize, problem.writes * problem.itemsize
