@@ -249,22 +249,20 @@ def _check_options(options: dict[str, Any]) -> None:
     option = (*given, "")[0].replace("_", "-").replace("file", "plan")
     timing = [name for name in ("recording", "minutes") if options[name]]
     table = str(options["output"]).endswith(".parquet")
+    measures_gpu = device == "cudnn" and not heuristic_only
     rules = (
         (options["output"] == "-", "-o is a log that the same command continues; give a file"),
         (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
         (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
         (
-            (options["no_find"] or options["timeout"]) and (heuristic_only or device != "cudnn"),
+            (options["no_find"] or options["timeout"]) and not measures_gpu,
             "--no-find and --timeout go with --device cudnn, which measures a GPU; leave them out",
         ),
         (options["even_so"] and not campaign, "--even-so goes with --campaign; other runs only report failed checks"),
-        (
-            options["counters"] and (heuristic_only or device != "cudnn"),
-            "--counters counts on a GPU; give --device cudnn",
-        ),
+        (options["counters"] and not measures_gpu, "--counters counts on a GPU; give --device cudnn"),
         (options["counters"] and options["engines"], "--counters counts algorithms, not --engines; leave one out"),
         (
-            options["engines"] and not heuristic_only and device != "cudnn",
+            options["engines"] and not (measures_gpu or heuristic_only),
             "--engines needs --device cudnn; without a GPU, --heuristic-only lists them",
         ),
         (table, "-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` turns into a dataset"),

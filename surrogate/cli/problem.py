@@ -7,27 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import GPU, SettingChoice, board_notes, combined, option
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest, read_toml
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
     from surrogate.prediction.predictor import Predictor
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "dtype": (
-        *("fp32", "fp16", "bf16", "fp64", "int8", "fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "int8_sq"),
-        *("w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "w4afp8"),
-    ),
-    "math": ("fma", "default", "tensor_op", "tensor_op_allow_conversion"),
-    "layout": ("NCHW", "NHWC"),
-    "direction": ("fwd", "bwd_data", "bwd_filter"),
-    "phase": ("context", "generation", "encoder"),
-    "kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
-    "routing": (),
-    "variant": (),
-}
-"""Setting of a problem → the values of its option. An empty tuple means any value. The values are repeated here,
-because the families' modules import NumPy; a test compares both."""
+_SETTINGS = read_toml(__file__)
+CHOICES: dict[str, tuple[str, ...]] = {name: tuple(row["choices"]) for name, row in _SETTINGS.items()}
+"""Setting of a problem → the values of its option. An empty tuple means any value."""
 MIN_SIMILARITY = 0.85
 """A word of at least this similarity is a misspelled option, not a problem's flag (--in_layout to --layout: 0.84)."""
 FLAGS = {"ignore_unknown_options": True}
@@ -38,29 +26,13 @@ Options = Mapping[str, Any]
 """Parameters of `problem_options` or `setting_options` → values; None for an option that was not given."""
 
 
-def _setting(name: str, text: str, default: str, **settings: Any) -> Callable[..., Any]:
+def _setting(name: str, choices: list[str], meaning: str, default: str, **settings: str) -> Callable[..., Any]:
     """Return the option of a problem's setting. ``default`` explains its default value."""
-    kind = SettingChoice(name, CHOICES[name]) if CHOICES[name] else str
-    return option(f"--{name.replace('_', '-')}", f"{text}  [default: {default}]", kind, **settings)
+    text = f"{meaning.format(choices=', '.join(choices))}  [default: {default}]"
+    return option(f"--{name.replace('_', '-')}", text, SettingChoice(name, choices) if choices else str, **settings)
 
 
-setting_options = combined(
-    _setting(
-        "dtype", f"Element type: {', '.join(CHOICES['dtype'])}.", "fp32; bf16 for attention and experts", metavar="TYPE"
-    ),
-    _setting("math", "Math type.", "PyTorch's default on the GPU"),
-    _setting("layout", "Memory layout of a convolution's tensors.", "NCHW", metavar="[NCHW|NHWC]"),
-    _setting("direction", "Pass of a convolution: forward, or one of its gradients.", "fwd"),
-    _setting("phase", "Phase of attention: a prompt, the tokens after it, or an encoder.", "by the query's length"),
-    _setting("kv_dtype", "Element type of cached keys and values.", "the value of --dtype"),
-    _setting("routing", "Distribution of tokens over experts, such as power_law_1.2.", "balanced"),
-    _setting(
-        "variant",
-        "Variant of the kernel: for AMD's matrix products Tensile's type and transposes, such as 'HSS NT'; for"
-        " experts, nongated.",
-        "the commonest one",
-    ),
-)
+setting_options = combined(*(_setting(name, **row) for name, row in _SETTINGS.items()))
 """The settings of a problem."""
 
 problem_options = combined(

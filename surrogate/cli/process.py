@@ -15,21 +15,10 @@ from typing import TextIO
 
 import click
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 
-ASCII = {
-    "×": "x",
-    "µ": "u",
-    "…": "...",
-    "–": "-",
-    "−": "-",
-    "≤": "<=",
-    "≥": ">=",
-    "²": "2",
-    "◀": "<",
-    "→": "->",
-    "·": "*",
-}
+_TABLE = read_toml(__file__)
+ASCII: dict[str, str] = _TABLE["ascii"]
 """Character of our own output → its substitute if the encoding of a stream lacks it."""
 ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -98,23 +87,7 @@ def drop_output() -> None:
         os.close(null)
 
 
-_RANDOM = (
-    "random problems: `seer collect --device cudnn --sample 10 -o RUN.jsonl` measures them, `seer data merge` writes"
-    " DATA"
-)
-_NOT_SERVED = "an aggregated server without a draft model (other servers are not predicted)"
-REPLACEMENTS = {
-    "seer calibrate": dict.fromkeys(("--plan", "--gpu", "--library", "--problems"), _RANDOM),
-    "seer serving": dict.fromkeys(("--disaggregated", "--speculative"), _NOT_SERVED),
-    "seer network": {"--figures": "--csv or --json, and draw the figures from it"},
-    "seer trace": {"--execution-trace": "record_shapes=True in torch.profiler, so that the trace holds the shapes"},
-    "seer trace whatif": {
-        "--figures": "--json, or the charts of seer trace summary FILE --html PAGE.html",
-        **dict.fromkeys(("--to", "--target"), "gpu=h100, a what-if"),
-        "--amp": "amp, a what-if",
-        **dict.fromkeys(("--batch", "--batch-size"), "batch=64, a what-if"),
-    },
-}
+REPLACEMENTS: dict[str, dict[str, str]] = _TABLE["replacements"]
 """Command or group → option of an older version or of another program → its replacement."""
 EXPECTED = (click.ClickException, InputError, OSError, MemoryError, UnicodeError, KeyboardInterrupt)
 """Errors that a user, a machine or a signal can cause. Other errors are bugs and keep their traceback."""

@@ -14,7 +14,7 @@ import click
 
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import COUNT, GPU, INDEX, PATH, Form, Function, combined, html_option, option, output_options
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
@@ -23,21 +23,7 @@ if TYPE_CHECKING:
     from surrogate.trace.profiling import Profile
     from surrogate.trace.result import ResultTable
 
-_SUMMARY = "seer trace summary FILE"
-SUGGESTIONS = {
-    **dict.fromkeys(("advice", "findings"), f"{_SUMMARY}, which ends with what to change"),
-    **dict.fromkeys(("analyze", "analyse", "profile", "show"), _SUMMARY),
-    "vgg13_h100": "seer trace summary vgg13_h100 for the trace that ships",
-    **dict.fromkeys(("report", "page", "timeline"), f"{_SUMMARY} --html PAGE.html"),
-    "layers": f"{_SUMMARY} --by layer",
-    "compare": "seer trace diff A B",
-    "predict": "seer trace whatif FILE gpu=h100",
-    **dict.fromkeys(("fp16", "bf16", "mixed-precision", "autocast", "amp-tensor", "amp-roofline"), "amp"),
-    "compile": "cuda-graphs",
-    "ddp": "data-parallel=8",
-    **dict.fromkeys(("fused", "fused-adam"), "fused-optimizer"),
-    **dict.fromkeys(("channels-last", "tf32"), f"{_SUMMARY}, which shows its gain as a finding"),
-}
+SUGGESTIONS: dict[str, str] = read_toml(__file__, "suggestions.toml")
 """Name of a command or a what-if in other tools or older versions → the text that a refusal suggests."""
 
 

@@ -9,31 +9,14 @@ import click
 
 from surrogate.cli import trace as shared
 from surrogate.cli.options import COUNT, option, show
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
 
-FIGURES = {
-    "iteration_ms": ("per iteration", "median time, from start to end"),
-    "iteration_min_ms": ("per iteration", "shortest time"),
-    "iteration_max_ms": ("per iteration", "longest time"),
-    "samples_per_s": ("per iteration", "samples of the batch in the median time"),
-    "operators": ("whole trace", "operators called"),
-    "calls": ("whole trace", "calls of the runtime and the driver"),
-    "launches": ("whole trace", "launches of kernels and graphs"),
-    "kernels": ("whole trace", "kernels that ran"),
-    "activity_ms": ("whole trace", "sum of all work of the device"),
-    "kernel_ms": ("whole trace", "sum of kernels"),
-    "copy_ms": ("whole trace", "sum of copies and memsets"),
-    "busy_ms": ("all iterations", "the device runs something"),
-    "idle_ms": ("all iterations", "the device runs nothing"),
-    "busy_pct": ("all iterations", "share of busy_ms"),
-    "wait_ms": ("whole trace", "the host's time in synchronising calls"),
-    "unattributed_pct": ("whole trace", "share of the device's work that no layer launched"),
-}
+FIGURES: dict[str, list[str]] = read_toml(__file__)
 """Figure → the part of the trace that it covers, and its meaning, in the order of display."""
 SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
 """Displayed columns of several batch sizes."""
