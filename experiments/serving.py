@@ -37,7 +37,7 @@ from experiments.sources import own_settings
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.json_types import to_json_types
-from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment, main_dtype, read_decoder
+from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment, read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
 
 NAMES = own_settings(__file__)
@@ -93,7 +93,7 @@ def read_sample(systems: Path) -> pd.DataFrame:
 def _row(entry: Any, configs: Path) -> Row:
     name = NAMES["gpus"][entry.system]
     decoder = _decoder(configs / f"{NAMES['models'][entry.model_path][0]}_config.json")
-    own = main_dtype(decoder, None)
+    own = decoder.main_dtype(None)
     dtype = _dtype(entry, own)
     if own.startswith("w4a16"):  # its attention is not quantised, even if the row says so
         dtype = None

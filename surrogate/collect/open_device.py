@@ -24,15 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from surrogate.collect.cudnn.activity import AFTER_LOSSES, TIMER
-from surrogate.collect.device import (
-    Device,
-    DeviceInfo,
-    DeviceLostError,
-    HeuristicEntry,
-    JsonRecord,
-    Measurement,
-    RepeatPolicy,
-)
+from surrogate.collect.device import Device, DeviceInfo, DeviceLostError, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.collect.operators import operator_key, parse_operator
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS, Caps
 from surrogate.features.conv import Conv
@@ -213,7 +205,7 @@ def serve(open_device: Callable[[], Served], requests: TextIO, replies: TextIO) 
                 reply = {"lost": str(error)}
             except Exception as error:  # no failure ends a run: a new process continues
                 reply = {"lost": f"{type(error).__name__}: {error}"}
-            replies.write(json.dumps(reply, default=JsonRecord.to_dict) + "\n")
+            replies.write(json.dumps(reply, default=lambda record: record.to_dict()) + "\n")
             replies.flush()
             if "lost" in reply:
                 return

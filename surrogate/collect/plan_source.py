@@ -24,16 +24,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from surrogate.collect.plan import (
-    Caps,
-    CollectionPlan,
-    PlannedProblem,
-    PlanSettings,
-    build_plan,
-    in_hash_order,
-    split_by_caps,
-    unique,
-)
+from surrogate.collect import plan
+from surrogate.collect.plan import Caps, PlannedProblem, PlanSettings, in_hash_order, split_by_caps, unique
 from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError, check_choice, read_toml
 
@@ -207,7 +199,7 @@ class PlanSource:
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
 
-    def build(self, caps: Caps) -> CollectionPlan:
+    def build(self, caps: Caps) -> plan.CollectionPlan:
         """Return the plan under ``caps``. Raises `InputError` for no source, several sources, or an empty plan."""
         sources = {"plan": self.file, "grid": self.grid, "sample": self.sample, "recording": self.recording}
         given = [f"{kind} {source}" for kind, source in sources.items() if source is not None]
@@ -217,7 +209,7 @@ class PlanSource:
             raise InputError(f"a plan has one source, not {names}; give one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         shared: dict[str, Any] = {"seed": self.seed, "caps": caps, "settings": [self.settings], "shard": self.shard}
-        return build_plan(problems, description=given[0], anchors=anchors, **shared)
+        return plan.build_plan(problems, description=given[0], anchors=anchors, **shared)
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:
         """Return the problems, and the pool of anchors, or None if the problems are the pool."""

@@ -132,6 +132,14 @@ class Decoder:
         delta_net_layers = self.delta_net_layers or (False,) * len(self.windows)
         return tuple(map(LayerKind, self.windows, self.routed_layers, delta_net_layers))
 
+    def main_dtype(self, dtype: str | None) -> str:
+        """Return the arithmetic of most products: of the last layer's experts or, if it does not route, of its MLP.
+
+        ``dtype`` replaces the checkpoint's arithmetic.
+        """
+        product = "experts" if self.layers[-1].routes else "gate_up_proj"
+        return arithmetic_of(self, dtype)[0].product_dtype(product, len(self.layers) - 1)
+
     def require_context(self, tokens: int) -> None:
         """Raise `InputError` if a request has more tokens than the model supports, as servers do."""
         if 0 < self.positions < tokens:
@@ -427,10 +435,3 @@ def _quantised_products(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
         yield "experts"
     if not kind.routes or decoder.shared_inter:
         yield from (f"{prefix}gate_up_proj", f"{prefix}down_proj")
-
-
-def main_dtype(decoder: Decoder, dtype: str | None) -> str:
-    """Return the arithmetic of most products: of the last layer's experts or, if it does not route, of its MLP."""
-    kind = decoder.layers[-1]
-    product = "experts" if kind.routes else "gate_up_proj"
-    return arithmetic_of(decoder, dtype)[0].product_dtype(product, len(decoder.layers) - 1)

@@ -30,8 +30,6 @@ In nine of ten fitted passes, KernelBench's 3-D convolutions are off by at most 
 NOTE_3D = "3-D operators (…3d) are timed as 2-D kernels of the same work, with their depth in batch and window"
 TF32 = ("convolutions",)
 """The fp32 operations, of ``products`` and ``convolutions``, that PyTorch runs in TF32 by default if the GPU has it."""
-TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
-"""Element types in which torch trains and runs modules."""
 FRAMEWORKS = {"vllm": ("nvidia", "amd", "intel"), "sglang": ("nvidia", "amd", "intel"), "trtllm": ("nvidia",)}
 """Servers of language models with their own kernels → vendors of the GPUs that they support."""
 

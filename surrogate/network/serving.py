@@ -32,18 +32,9 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
 from surrogate.models.json_types import from_json_types
+from surrogate.network import language_step
 from surrogate.network.language import Decoder, Deployment
-from surrogate.network.language_step import (
-    ATTENTION,
-    COMMUNICATION,
-    EXPERTS,
-    PARTS,
-    PRODUCTS,
-    Requests,
-    Step,
-    StepKernel,
-    part_of,
-)
+from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, PARTS, PRODUCTS, Requests, Step, part_of
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
 from surrogate.network.predict import Predictors, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
@@ -316,7 +307,7 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt:
     return _SizedSteps(prompt, decode, users, running, fixed_bytes + running * request_bytes, cache_slots >= 1)
 
 
-def _activation_bytes(kernel: StepKernel) -> float:
+def _activation_bytes(kernel: language_step.StepKernel) -> float:
     """Return the bytes of a kernel's activations."""
     return kernel.problem.dram_bytes - kernel.weights * ELEMENTS[kernel.problem.dtype].weight_bytes
 

@@ -15,15 +15,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
-from surrogate.network.language import (
-    NVLINK_DOMAINS,
-    NVLINK_GPUS,
-    ROUTING,
-    Decoder,
-    Deployment,
-    main_dtype,
-    read_decoder,
-)
+from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment, read_decoder
 from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
@@ -176,7 +168,7 @@ class Choices:
         If the server does not unpack them, the choices and the model are unchanged and the note is "".
         """
         lacks = missing_units(device, "fp8") if device.vendor == "nvidia" and device.bf16_tensor_tflops else None
-        dtypes = self.values_of("dtypes") or [main_dtype(decoder, None)]
+        dtypes = self.values_of("dtypes") or [decoder.main_dtype(None)]
         if not lacks or library not in UNPACKING_FRAMEWORKS or UNPACKED_TYPES.keys().isdisjoint(dtypes):
             return self, decoder, ""
         choices = replace(self, dtypes=tuple(UNPACKED_TYPES.get(name, name) for name in self.values_of("dtypes")))
@@ -188,7 +180,7 @@ class Choices:
         """Yield the notes about the types of weights and cache."""
         if "fp8" in self.values_of("kv_dtypes") and decoder.checkpoint.kv_dtype != "fp8":
             yield f"fp8: the cache is quantised from the model's {decoder.dtype}; quality is not evaluated"
-        own = "own type" if decoder.checkpoint.refusal and self.values_of("dtypes") else main_dtype(decoder, None)
+        own = "own type" if decoder.checkpoint.refusal and self.values_of("dtypes") else decoder.main_dtype(None)
         dtypes = [name for name in self.values_of("dtypes") if name in QUANTISED and name != own]
         if dtypes:
             yield f"{', '.join(dtypes)}: weights are quantised from the checkpoint's {own}; quality is not evaluated"
@@ -327,7 +319,7 @@ class _Search:
             pipeline_parallel=deployment.pipeline_parallel,
             expert_parallel=deployment.expert_parallel,
             attention_parallel=deployment.data_parallel,
-            dtype=main_dtype(decoder, deployment.dtype),
+            dtype=decoder.main_dtype(deployment.dtype),
             kv_dtype=deployment.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
             concurrency=plan.users,
             running=min(plan.users, steps.running * deployment.data_parallel * plan.replicas),

@@ -25,15 +25,7 @@ from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS, add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
-from surrogate.network.network import (
-    DEFAULTS,
-    TRAINING_DTYPES,
-    Network,
-    NetworkBuilder,
-    ReadOptions,
-    element_type,
-    with_fields,
-)
+from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import with_options, with_runtime
@@ -52,6 +44,8 @@ CONTRACT = (
     "it must return (module, inputs), inputs being a tensor, a tuple or list of arguments, a dict of keyword arguments,"
     " or a tuple and a dict; a parameter named batch is given --batch"
 )
+TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
+"""Element types in which torch trains and runs modules."""
 TORCH_DTYPES: Mapping[str, str] = DISPATCH["types"]["torch"]
 """torch's element types → ours; other integer types are given as the type of the same width."""
 OPTIONS = ("batch", "training", "optimizer", "data_parallel", "dtype", "amp", "math", "layout", "runtime", "host")

@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cpu import direct, relative_error
+from surrogate.collect.cudnn import library
 from surrogate.collect.cudnn.gpu import GpuFaultError, synchronize_after_failure
 from surrogate.collect.cudnn.instruments import Instruments
-from surrogate.collect.cudnn.library import (
-    ALGORITHMS,
-    SUCCESS,
-    AlgoPerf,
-    Convolutions,
-    CudnnError,
-    algorithm_name,
-    math_name,
-    status_of,
-)
+from surrogate.collect.cudnn.library import ALGORITHMS, SUCCESS, Convolutions, CudnnError, status_of
 from surrogate.collect.device import DeviceInfo, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.features.algorithms import algorithm as registered
@@ -178,14 +170,14 @@ class CudnnDevice(Instruments):
         return self._current
 
 
-def _heuristic_entry(conv: Conv, entry: AlgoPerf) -> HeuristicEntry:
+def _heuristic_entry(conv: Conv, entry: library.AlgoPerf) -> HeuristicEntry:
     """Return one entry of a ranking. cuDNN's time is in ms, and negative if the algorithm was not timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
     return HeuristicEntry(
-        algorithm=algorithm_name(conv.direction, entry.algo),
+        algorithm=library.algorithm_name(conv.direction, entry.algo),
         status=status_of(entry.status),
         time_us=1000.0 * entry.time if timed else None,
         deterministic=bool(entry.determinism),
         workspace_bytes=int(entry.memory) if entry.status == SUCCESS else None,
-        math=math_name(entry.math_type),
+        math=library.math_name(entry.math_type),
     )

@@ -4,19 +4,12 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from surrogate.collect import device
 from surrogate.collect.cudnn.gpu import synchronize_after_failure
 from surrogate.collect.cudnn.graph import MODES, ListedConfigurations, load_frontend, refusals
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import DIRECTION_CALLS, Library
-from surrogate.collect.device import (
-    Device,
-    DeviceInfo,
-    DeviceLostError,
-    HeuristicEntry,
-    Measurement,
-    RepeatPolicy,
-    one_line,
-)
+from surrogate.collect.device import Device, DeviceInfo, DeviceLostError, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, problem_key, tensor_sizes_bytes
 from surrogate.features.algorithms import BENCHMARK_LIMIT, CUDNN_GRAPH
 from surrogate.features.conv import Conv
@@ -93,7 +86,7 @@ class EngineDevice(Instruments, Device):
         except (*refusals(self._cudnn), MemoryError) as error:
             synchronize_after_failure(self.gpu, error)
             refused = isinstance(error, self._cudnn.cudnnGraphNotSupportedError)
-            return Measurement("not_supported" if refused else "failed", one_line(error), **facts)
+            return Measurement("not_supported" if refused else "failed", device.one_line(error), **facts)
 
     def close(self) -> None:
         """Destroy both handles, and close the instruments."""

@@ -16,18 +16,8 @@ from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
 from surrogate.trace import events
-from surrogate.trace.events.tables import (
-    Ints,
-    Iteration,
-    Ranges,
-    Trace,
-    enclosing,
-    grouped,
-    linked,
-    nest_of,
-    take_rows,
-    with_ancestors,
-)
+from surrogate.trace.events import tables
+from surrogate.trace.events.tables import Ints, Iteration, Ranges, Trace, enclosing, linked, take_rows
 
 Mask = NDArray[np.bool_]
 _MIN_MATCH = 0.9
@@ -321,7 +311,7 @@ def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
     part = take_rows(table, is_kept)
     parent = new_rows[part.parent]
     depth = np.zeros(len(part), np.int64)
-    for _, rows in grouped(part.depth, np.arange(len(part))):  # outer ranges first
+    for _, rows in tables.grouped(part.depth, np.arange(len(part))):  # outer ranges first
         depth[rows] = linked(depth, parent[rows]) + 1
     return replace(part, parent=parent, depth=depth), new_rows
 
@@ -410,7 +400,7 @@ def find_layers(trace: Trace) -> Layers:
     modules = _leaf_modules(trace)
     ranges = trace.ranges
     # For every range, find the leaf module (row of ``frames``) that is open on its thread at its start, -1 for none.
-    around = nest_of(take_rows(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
+    around = tables.nest_of(take_rows(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
     of_module = linked(modules, around)
     own_module = linked(of_module, own_anchor)
     forward = np.where((own_module < 0) & (own_anchor >= 0), linked(_forward_of(trace, own_anchor), own_anchor), -1)
@@ -436,7 +426,7 @@ def _leaf_modules(trace: Trace) -> Ints:
     """Return the rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
     is_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
-    return np.flatnonzero(is_module & ~with_ancestors(frames, frames.parent[is_module]))
+    return np.flatnonzero(is_module & ~tables.with_ancestors(frames, frames.parent[is_module]))
 
 
 def _forward_of(trace: Trace, own_anchor: Ints) -> Ints:

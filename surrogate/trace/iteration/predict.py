@@ -32,20 +32,9 @@ from surrogate.trace import events
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace
+from surrogate.trace.iteration import overheads as host_overheads
 from surrogate.trace.iteration import times as kernel_times
-from surrogate.trace.iteration.overheads import (
-    EVENT_US,
-    NEIGHBOUR_GAP_US,
-    Action,
-    HostStep,
-    HostWork,
-    Overheads,
-    finer_name,
-    handover_thread,
-    host_work,
-    measure_overheads,
-    segments,
-)
+from surrogate.trace.iteration.overheads import Action, HostStep, HostWork, Overheads, segments
 from surrogate.trace.iteration.times import DeviceTimes, collectives
 from surrogate.trace.profiling import NO_DEVICE, gpu_of, invalid_reason
 
@@ -130,7 +119,7 @@ class StreamClocks:
         launch adds T1 and its own time.
         """
         thread = step.thread
-        previous_thread = handover_thread(step, self._ends_ns)
+        previous_thread = host_overheads.handover_thread(step, self._ends_ns)
         cpu = self.host_us.get(thread, 0.0)
         if previous_thread is not None:
             cpu = max(cpu, self.host_us[previous_thread]) + self.overheads.us("handover", "")
@@ -152,7 +141,7 @@ class StreamClocks:
         collective = any(self.collective[row] for row in step.activities)
         count = len(parts.launches)
         launched = 0
-        finer = finer_name(name, count)
+        finer = host_overheads.finer_name(name, count)
         cpu += us("t2", name, finer) if count else us("alone", name)
         cpu += self.event_us * parts.first[1]
         for action in step.actions:
@@ -160,7 +149,7 @@ class StreamClocks:
                 cpu = self._wait(step.thread, action, cpu, collective)
                 continue
             if launched:
-                cpu += us("t5", name, finer_name(name, count, launched - 1))
+                cpu += us("t5", name, host_overheads.finer_name(name, count, launched - 1))
                 cpu += self.event_us * parts.between[launched - 1][1]
             launched += 1
             cpu = self._launch(step.thread, action, cpu)
@@ -223,7 +212,7 @@ def clocks_for(
     """Return clocks at 0 for the activities of ``trace``. If ``traced``, the host pays the profiler's cost."""
     stream = trace.activities.stream.tolist()
     is_collective = collectives(trace).tolist()
-    return StreamClocks(overheads, time_us, stream, is_collective, EVENT_US if traced else 0.0)
+    return StreamClocks(overheads, time_us, stream, is_collective, host_overheads.EVENT_US if traced else 0.0)
 
 
 SOURCES = ("measured", "surrogate")
@@ -434,7 +423,7 @@ def replay_trace(
     """
     if not len(trace.activities):
         raise InputError(f"{trace.source}: {NO_DEVICE}")
-    work = host_work(trace)
+    work = host_overheads.host_work(trace)
     if not any(step.iteration >= 0 for step in work.steps):
         raise InputError(f"{trace.source}: holds no operators or launches; record the host's operators, too")
     overheads_of, shared_overheads = _overheads(work, trace.source, overheads, leave_one_out)
@@ -506,14 +495,14 @@ def _overheads(
     """Return the overheads of every iteration, and the overheads to keep in the result."""
     if overheads is not None and leave_one_out:
         raise InputError("overheads are given and also requested from the other iterations; choose one of the two")
-    own_overheads = measure_overheads(work, source) if overheads is None else overheads
+    own_overheads = host_overheads.measure_overheads(work, source) if overheads is None else overheads
     count = len(work.iterations)
     if not leave_one_out:
         return [own_overheads] * count, own_overheads
     if count < 2:
         raise InputError("the trace has one iteration; overheads of other iterations need two")
     others = [
-        measure_overheads(work, source, [other for other in range(count) if other != position])
+        host_overheads.measure_overheads(work, source, [other for other in range(count) if other != position])
         for position in range(count)
     ]
     return others, own_overheads
@@ -675,6 +664,6 @@ def _untraced_us(steps: Sequence[HostStep]) -> float:
         others = max((other.end_ns for other in last.values()), default=0)
         if before is not None and before.parent == step.parent:
             gap = step.start_ns - max(before.end_ns, others)  # work of another thread is not a gap
-            total += gap if gap > NEIGHBOUR_GAP_US[1] * 1e3 else 0
+            total += gap if gap > host_overheads.NEIGHBOUR_GAP_US[1] * 1e3 else 0
         last[step.thread] = step
     return total / 1e3

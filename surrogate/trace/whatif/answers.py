@@ -25,17 +25,9 @@ from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, graph_of, path_us, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, EDGE_COLUMNS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.profiling import NO_DEVICE, TraceSource, invalid_reason, profile, steady
+from surrogate.trace.whatif import setting as declarations
 from surrogate.trace.whatif.primitives import remove
-from surrogate.trace.whatif.setting import (
-    NO_PUBLISHED_ERROR,
-    Change,
-    ErrorEvidence,
-    GraphChange,
-    Interconnect,
-    WhatIfRule,
-    WhatIfSetting,
-    setting_of,
-)
+from surrogate.trace.whatif.setting import NO_PUBLISHED_ERROR, Change, Interconnect, WhatIfRule, WhatIfSetting
 
 _CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "kernel")
 """The category in Chrome's format of each of `TASK_KINDS`."""
@@ -65,9 +57,9 @@ class WhatIf:
     """
 
     name: str
-    apply: GraphChange
+    apply: declarations.GraphChange
     value: float | None = None
-    evidence: ErrorEvidence = NO_PUBLISHED_ERROR
+    evidence: declarations.ErrorEvidence = NO_PUBLISHED_ERROR
     target: Gpu | None = None
 
     @property
@@ -490,7 +482,7 @@ def what_ifs(
         except InputError as error:
             refusals[text] = str(error)
     profiled = steady(profile(trace, own_gpu))
-    setting = setting_of(profiled, target=target, network=network)
+    setting = declarations.setting_of(profiled, target=target, network=network)
     answers = evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, refusals=refusals)
     if refusals and not answers:
         raise InputError("; ".join(dict.fromkeys(refusals.values())))

@@ -22,19 +22,9 @@ from surrogate.trace.events.tables import Floats, Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
 from surrogate.trace.profiling import PREPARING
+from surrogate.trace.whatif import setting as declarations
 from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
-from surrogate.trace.whatif.setting import (
-    NO_PUBLISHED_ERROR,
-    STEP,
-    Change,
-    ErrorEvidence,
-    Op,
-    StepAnswer,
-    WhatIfSetting,
-    WhatIfValue,
-    published,
-    rule,
-)
+from surrogate.trace.whatif.setting import STEP, Change, Op, StepAnswer, WhatIfSetting, WhatIfValue, rule
 
 if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
@@ -51,12 +41,12 @@ _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 _AUXILIARY = {*PREPARING, "winograd_transform", "im2col"}
 _SHORT = (Op("aten::relu", "relu_kernel", 2),) * 5
 """A step of 52 µs in which the device waits for the host."""
-_ASSUMED_SPEEDUP = ErrorEvidence("the speedup is an assumption of the user, so no interval")
+_ASSUMED_SPEEDUP = declarations.ErrorEvidence("the speedup is an assumption of the user, so no interval")
 
 
 @rule(
     "amp",
-    evidence=published(
+    evidence=declarations.published(
         {"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6}, " of networks in fp32 without TF32"
     ),
     known_answer=StepAnswer(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2),
@@ -105,7 +95,9 @@ def matrix_kernels(graph: Graph) -> Mask:
 
 # The first launch returns after 4 µs, and the other launches take no time. The first two kernels start 4 µs after the
 # begin of their launches, so the second one starts at 8 µs. Three kernels follow, each after a gap of 1 µs.
-@rule("cuda-graphs", evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT))
+@rule(
+    "cuda-graphs", evidence=declarations.NO_PUBLISHED_ERROR, known_answer=StepAnswer(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT)
+)
 def cuda_graphs(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """One graph launch per iteration: other launches, and the host's work inside layers, take no time.
 
@@ -178,7 +170,7 @@ def faster_network(graph: Graph, setting: WhatIfSetting, value: float | None) ->
     return replace(_faster(graph, value, "collective"), notes=(note,))
 
 
-_GPU_EVIDENCE = ErrorEvidence(
+_GPU_EVIDENCE = declarations.ErrorEvidence(
     "interval of predictions, and of eager PyTorch on other pairs of GPUs (KernelBench)", "of the kernels' times"
 )
 
@@ -234,7 +226,7 @@ HOST_ASSUMPTION = "the host of the trace, as recorded (seer trace iteration mode
 LOADING_ASSUMPTION = "data loading grows with the batch; at one end of the interval it does not change"
 MAX_UNKNOWN_BATCH_SHARE = 0.1
 """`batch` is refused if kernels with an unknown batch take more than this share of the device time."""
-_BATCH_EVIDENCE = ErrorEvidence(
+_BATCH_EVIDENCE = declarations.ErrorEvidence(
     "interval of predictions; kinds of kernels without measurements are assumed to err by 1.5 times",
     "of the kernels' times",
 )
@@ -392,7 +384,9 @@ _CONVOLUTIONS = (
     Op("aten::cudnn_convolution", STEP[1].kernel, 600, 1, [*_IMAGES, [], [], []]),
     Op("aten::convolution_backward", "cudnn_wgrad_kernel", 600, 1, [[8, 16, 30, 30], *_IMAGES, [], []]),
 )
-_ALGORITHM_EVIDENCE = ErrorEvidence("interval of the surrogate's predictions on held-out shapes", "of its predictions")
+_ALGORITHM_EVIDENCE = declarations.ErrorEvidence(
+    "interval of the surrogate's predictions on held-out shapes", "of its predictions"
+)
 
 
 # The first kernel's name shows IMPLICIT_PRECOMP_GEMM. The second kernel's name does not show its algorithm.

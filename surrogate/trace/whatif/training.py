@@ -16,26 +16,10 @@ from surrogate.trace.calls import Parameter, parameters_by_iteration
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.profiling import NO_DEVICE
-from surrogate.trace.whatif.primitives import (
-    NETWORK,
-    OPTIMIZER,
-    NewTask,
-    insert,
-    launches_of,
-    remove,
-    scale,
-    schedule,
-    select,
-)
-from surrogate.trace.whatif.setting import (
-    NO_PUBLISHED_ERROR,
-    Change,
-    StepAnswer,
-    WhatIfSetting,
-    WhatIfValue,
-    published,
-    rule,
-)
+from surrogate.trace.whatif import primitives
+from surrogate.trace.whatif import setting as declarations
+from surrogate.trace.whatif.primitives import NETWORK, OPTIMIZER, NewTask, launches_of, remove, scale, select
+from surrogate.trace.whatif.setting import NO_PUBLISHED_ERROR, Change, StepAnswer, WhatIfSetting, WhatIfValue, rule
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
 """Optimizer with a fused kernel in PyTorch → bytes that the kernel moves per fp32 parameter.
@@ -60,7 +44,7 @@ def update_tasks(graph: Graph) -> Mask:
 # The fused kernel moves 28 MB at 900 GB/s.
 @rule(
     "fused-optimizer",
-    evidence=published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}, " for Adam"),
+    evidence=declarations.published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}, " for Adam"),
     known_answer=StepAnswer(2110 - 100 + 28e6 / 900e3),
 )
 def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
@@ -103,7 +87,7 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
 
 @rule(
     "batch-norm",
-    evidence=published({"DenseNet-121": 6.1}),
+    evidence=declarations.published({"DenseNet-121": 6.1}),
     known_answer=StepAnswer(2110 - (200 + 200) / 2 - (100 + 100)),
 )
 def restructured_batch_norm(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
@@ -153,7 +137,7 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
             time_us = network.all_reduce_us(size)
             name = f"all-reduce of bucket {number}"
             tasks.append(NewTask(name, "collective", NETWORK, time_us, after=after, before=before, iteration=iteration))
-    return Change(insert(graph, tasks), gpus=network.workers, assumes=str(network))
+    return Change(primitives.insert(graph, tasks), gpus=network.workers, assumes=str(network))
 
 
 # The gradient is ready after 2,010 µs, 100 µs before the step ends. 4 MB are pushed in 400 µs and pulled in 410 µs. The
@@ -205,9 +189,9 @@ def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, 
                 pushed = (len(graph) + len(tasks) - 1,)
                 to_pull = {"duration_us": pull_us, "after": pushed, "before": before}
                 tasks.append(NewTask(f"pull of {name}", resource=PULL_CHANNEL, **to_pull, **order))
-    changed = insert(graph, tasks)
+    changed = primitives.insert(graph, tasks)
     for channel in (NETWORK, PULL_CHANNEL):
-        changed = schedule(changed, channel, "priority" if prioritised else "arrival")
+        changed = primitives.schedule(changed, channel, "priority" if prioritised else "arrival")
     note = "the trace holds one iteration, so no forward pass waits for a weight"
     assumes = f"{network.latency_us:g} µs a message"
     return Change(changed, notes=(note,) if len(graph.iterations) < 2 else (), assumes=assumes)
