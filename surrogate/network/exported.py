@@ -8,8 +8,9 @@ import ast
 import json
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from math import prod
 from operator import floordiv, mod
 from pathlib import Path
@@ -62,7 +63,8 @@ def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         values, batch = _symbol_values(path, graph, inputs, options.batch, options.dims or {})
         tensors = _tensors(graph, signature, weights.get("config", {}), values, options.dtype)
         stored = list(tensors.values())
-        calls = [_call(node, tensors, graph["tensor_values"], options.training) for node in graph["nodes"]]
+        nodes = _joined_norms(graph["nodes"])
+        calls = [_call(node, tensors, graph["tensor_values"], options.training) for node in nodes]
         return network_of(path, stored, calls, batch, training=options.training)
 
 
@@ -178,6 +180,29 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[s
             tensors[output["name"]] = tensor
             outputs.append(tensor)
     return replace(call, outputs=tuple(outputs))
+
+
+def _joined_norms(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the nodes, and one node for all parts of each decomposed RMS norm, which a GPU runs as one kernel."""
+    for is_norm, group in groupby(nodes, _norm_function):
+        parts = list(group)
+        means = [part for part in parts if operator_name(str(part["target"])) == "mean"]
+        if not is_norm or not means:
+            yield from parts
+            continue
+        made = [result.get("as_tensor") for part in parts for result in part["outputs"]]
+        read = [item["arg"] for part in parts for item in part["inputs"] if "as_tensor" in item["arg"]]
+        values = [value for value in read if value["as_tensor"] not in made]
+        axis = {"as_int": min(means[0]["inputs"][1]["arg"]["as_ints"])}
+        arguments = {"input": values[0], "dim": axis} | ({"weight": values[-1]} if values[-1] != values[0] else {})
+        inputs = [{"name": name, "arg": value} for name, value in arguments.items()]
+        yield {**parts[-1], "target": "torch.ops.aten.rms_norm.default", "inputs": inputs}
+
+
+def _norm_function(node: Mapping[str, Any]) -> str:
+    """Return the number and name of the call of RMS norm that a node is a part of, or "" for any other node."""
+    function = str(node.get("metadata", {}).get("torch_fn", ""))
+    return function if function.endswith(".rms_norm") else ""
 
 
 def _is_unchanged(node: Mapping[str, Any], values: Mapping[str, object]) -> bool:

@@ -39,6 +39,8 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
         for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
                 library.impl(name, fused, key)
+        if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # PyTorch 2.9: one kernel if its type has a kernel
+            library.impl("_fused_rms_norm", torch.ops.aten._fused_rms_norm.default.decompose, "CPU")
         for part, cast in (("arguments", _with_fp32_arguments), ("results", _with_fp32_result)):
             for name in DISPATCH["autocast"][part]:
                 base, _, overload = name.partition(".")

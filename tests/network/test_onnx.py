@@ -112,6 +112,15 @@ def test_matmul_becomes_a_product_or_a_batched_product(onnx_file) -> None:
     assert (second.kind, second.sizes) == ("bmm", {"batch": 5, "m": 7, "n": 7, "k": 6})
 
 
+@pytest.mark.parametrize("op", ["RMSNormalization", "SimplifiedLayerNormalization"])
+def test_rms_norms_are_one_kernel(onnx_file, op: str) -> None:
+    """They reduce the dimensions from ``axis`` on. The second name is ONNX Runtime's."""
+    path = onnx_file([node(op, ["x", "w"], ["y"], axis=-2)], {"x": [4, 16, 8, 64]}, {"w": np.ones((8, 64), "f4")})
+    (layer,) = read_onnx(path).layers
+    assert (layer.problem.kind, layer.problem.sizes) == ("rms_norm", {"n": 64, "c": 512, "h": 1, "w": 1})
+    assert layer.parameters == 512
+
+
 def test_the_batch_changes_reshapes_of_activations_and_not_of_weights(onnx_file) -> None:
     """[1, 16] of an activation becomes [n, 16]; [1, 4, 1, 1] of a weight does not change."""
     path = onnx_file(

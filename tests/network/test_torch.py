@@ -11,6 +11,7 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import operator
 from surrogate.network.exported import read_exported
 from surrogate.network.network import ReadOptions
 from surrogate.network.read import read_network
@@ -471,6 +472,34 @@ def test_torch_layers_are_fully_supported(name: str, training: bool) -> None:
     first = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)](4, 4, 1)
     found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), ReadOptions(training=training))
     assert len(found.layers) > 2 and not found.unsupported
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("fp32", (4, 8, 64)), ("bf16", (2, 8, 128))])
+def test_rms_norm_and_its_gradient_are_one_kernel_each(dtype: str, shape: tuple[int, ...]) -> None:
+    """As on CUDA since PyTorch 2.9. There, images in NHWC run in parts."""
+    pytest.importorskip("torch", "2.9")
+    options = ReadOptions(training=True, dtype=dtype)
+    layers = module_network(torch.nn.RMSNorm(shape[-1]), torch.zeros(shape, requires_grad=True), options).layers
+    found = {layer.operator: layer.problem for layer in layers if "norm" in layer.operator}
+    sizes = {"n": shape[0] * shape[1], "c": shape[2], "dtype": dtype}
+    assert found == {
+        "_fused_rms_norm": operator("rms_norm", **sizes),
+        "_fused_rms_norm_backward": operator("rms_norm_backward", **sizes),
+    }
+    assert {layer.operator for layer in layers} - {*found} == {"sum", "stack", "ones_like", "adam"}
+    image = torch.zeros(2, 16, 8, 8).contiguous(memory_format=torch.channels_last)
+    assert len(module_network(torch.nn.RMSNorm(8), image).layers) > 1
+
+
+@pytest.mark.parametrize("is_core", [False, True])
+def test_an_exported_rms_norm_is_one_kernel_also_if_it_was_decomposed(tmp_path: Path, is_core: bool) -> None:
+    """The second norm has two axes and no weight; the product between them stays."""
+    parts = torch.nn.RMSNorm(64), torch.nn.Linear(64, 32), torch.nn.RMSNorm((8, 32), elementwise_affine=False)
+    program = torch.export.export(torch.nn.Sequential(*parts).bfloat16(), (torch.zeros(4, 8, 64).bfloat16(),))
+    torch.export.save(program.run_decompositions() if is_core else program, tmp_path / "norms.pt2")
+    first, product, second = (layer.problem for layer in read_exported(tmp_path / "norms.pt2").layers)
+    assert (first, second) == tuple(operator("rms_norm", n=n, c=c, dtype="bf16") for n, c in ((32, 64), (4, 256)))
+    assert product.kind == "linear"
 
 
 @pytest.mark.parametrize("training", [False, True])
