@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, TypeGuard
 
+from .elementwise import Number, maximum, where
 from .errors import InputError, nearest, read_bounded
 
 SCHEMA = 1
@@ -128,8 +129,8 @@ MIN_CAPPED_RATIO = 1.5
 """Minimum ratio of the architecture's fastest tensor rate to a GPU's rate for which the GPU counts as limited by its
 maker. Smaller differences come from clocks and rounding."""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon", "rx"}
-_IGNORED_WORDS = _BRANDS | {"sramecc", "xnack", "amdgcn", "amdhsa"}
-"""Words that identify no board. The drivers of AMD append features to an architecture: ``gfx942:sramecc+:xnack-``."""
+_IGNORED_WORDS = _BRANDS | {"sramecc", "xnack", "amdgcn", "amdhsa", "r", "tm"}
+"""Words that identify no board, as in ``gfx942:sramecc+:xnack-`` (AMD's features) and ``Intel(R) Arc(TM) Pro B60``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +212,10 @@ class Gpu:
     tensor_pj_per_flop: float = 0.0
     """Energy of a bf16 FLOP in pJ, for boards that reached their power limit in long products; else 0.0."""
     link_gbs: float = 0.0
-    """Bandwidth of the links to other GPUs (NVLink), one direction, all links; 0.0 if there is only PCIe, or if
-    unknown."""
+    """Bandwidth of the links to other GPUs (NVLink, Infinity Fabric), one direction, all links; 0.0 if there is only
+    PCIe, or if unknown."""
+    link_peers: int = 0
+    """Number of GPUs that the links reach in a mesh; 0 if all links serve any number of GPUs (a switch)."""
     memory_bus_bits: int = 0
     """Width of the interface to the DRAM; 0 if unknown."""
 
@@ -220,6 +223,17 @@ class Gpu:
     def product_line(self) -> str:
         """The product line: on AMD, GCN and CDNA are one line and RDNA is another; other vendors have one line each."""
         return self.architecture[:4] if self.vendor == "amd" else self.vendor
+
+    def exchange_gbs(self, ranks: Number) -> Number:
+        """Return the bandwidth in GB/s, in one direction, at which ``ranks`` GPUs exchange data with one another.
+
+        In a mesh each peer has links of its own, so the links to absent GPUs are idle. GPUs that no link reaches
+        exchange over PCIe.
+        """
+        if not self.link_peers:
+            return self.link_gbs or self.pcie_gbs
+        reached = self.link_gbs * maximum(ranks - 1, 1) / self.link_peers
+        return where(ranks - 1 > self.link_peers, self.pcie_gbs, reached)
 
     def sustained_tflops(self, fp32_peak: float) -> float:
         """Return the rate of large fp32 matrix products in TFLOP/s, given a peak in TFLOP/s.
@@ -323,10 +337,15 @@ class GpuRegistry:
         return [*(board.partition("-")[0] for board in COMMON_BOARDS), *labels]
 
     def ambiguity_note(self, name: str) -> str | None:
-        """Return a note if ``name`` fits several boards and `find` returns the commonest one; else None."""
+        """Return a note if ``name`` fits several boards and `find` returns the commonest one; else None.
+
+        A driver's full name (NVIDIA H200) means one board, even if other names begin with it (NVIDIA H200 NVL).
+        """
         board = self.find(name)
         others = [other.name for other in self._fitting(name) if other is not board]
-        if not others or _key(name) == _key(board.name):
+        full = name.replace("_", " ")
+        is_full = full in board.aliases and full.startswith(f"{board.vendor.upper()} ")
+        if not others or is_full or _key(name) == _key(board.name):
             return None
         return f"GPU {name} is taken as {board.name}, its commonest board; others: {', '.join(others)}"
 
@@ -409,7 +428,7 @@ def gpu_of_architecture(architecture: str, compute_units: int) -> str:
                 return board.name
     choices = ", ".join(f"{board.name} has {board.sms}" for board in boards) or "no GPU has this architecture"
     raise InputError(
-        f"{architecture} with {compute_units} compute units is no registered GPU ({choices}); name the GPU"
+        f"{architecture} with {compute_units} compute units is no registered GPU ({choices}); give the GPU's name"
     )
 
 

@@ -143,7 +143,7 @@ class AllReduce(Memcpy):
 
         `CollectiveModel` is more accurate for a machine with fitted constants.
         """
-        return HANDSHAKE_US + self.factor * self.dram_bytes / ((gpu.link_gbs or gpu.pcie_gbs) * 1e3)
+        return HANDSHAKE_US + self.factor * self.dram_bytes / (gpu.exchange_gbs(self.ranks) * 1e3)
 
 
 @register_operator("all_to_all:elements1000ranks4", flops=0, dram_bytes=4000, blocks=0)

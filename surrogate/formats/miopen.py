@@ -20,7 +20,8 @@ import pandas as pd
 
 from surrogate.dataset.checks import find_violations, normalise
 from surrogate.features.algorithms import algorithms
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import canonical, gpu_of_architecture, registry
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
@@ -41,14 +42,17 @@ def read(
     frames = []
     notes = list[str]()
     for path in map(Path, paths):
-        gpu_in_name, units = gpu_of_file(path)
-        if not (gpu or gpu_in_name):
+        device, units = gpu_of_file(path, gpu or "")
+        if not device:
             raise InputError(f"{path}: the file's name has no GPU (as gfx90a68.HIP.fdb.txt has); give --gpu")
         left_out = Counter[str]()
         backend = "OpenCL" if "opencl" in path.name.lower() else "HIP"
-        frame = _frame(path, left_out, limits).assign(gpu=gpu or gpu_in_name, backend=backend)
+        frame = _frame(path, left_out, limits).assign(gpu=device, backend=backend)
         if units is not None:
             frame["num_cu"] = units
+        elif not gpu:
+            notes += filter(None, [registry().ambiguity_note(device)])
+            frame["gpu"] = canonical(device)
         if library_version is not None:
             frame["library_version"] = library_version
         frame = _valid_rows(frame, left_out)
@@ -200,19 +204,18 @@ def parse_key(text: str) -> Key | None:
 
 
 _GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)
-_GPUS: dict[str, str] = read_toml(__file__)["gpus"]
 
 
-def gpu_of_file(path: str | Path) -> tuple[str, int | None]:
-    """Return (GPU, compute units) of a file's name, or ("", None).
+def gpu_of_file(path: str | Path, gpu: str = "") -> tuple[str, int | None]:
+    """Return (``gpu`` or the GPU of a file's name, compute units of the name), or ("", None).
 
     ``gfx90a68.HIP.fdb.txt`` is the MI210 with 0x68 = 104 units. The units follow the architecture in hexadecimal, or in
-    decimal after an underscore. Source: MIOpen's GetDbBasename.
+    decimal after an underscore. RDNA's count work-group processors. Source: MIOpen's GetDbBasename. Raises `InputError`
+    if no registered GPU has these units.
     """
     match = _GPU_NAME.search(Path(path).name)
     if not match:
-        return "", None
+        return gpu, None
     architecture = f"gfx{match[1].lower()}"
     units = int(match[2]) if match[2] else int(match[3], 16) if match[3] else None
-    name = architecture if units is None else f"{architecture}_{units}"
-    return _GPUS.get(name, name), units
+    return gpu or (architecture if units is None else gpu_of_architecture(architecture, units)), units

@@ -204,12 +204,12 @@ class Predictors:
 
     def _link_notes(self, gpus: int) -> Iterator[str]:
         """Yield a note on the link over which the GPUs exchange gradients."""
-        gbs = self.gpu.link_gbs or self.gpu.pcie_gbs
+        gbs = self.gpu.exchange_gbs(gpus)
         if gpus > 1:
             message = all_reduce(2**22, gpus, "fp32")
             source = self.default_math_answers([message])[message].source
             evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
-            link = "links" if self.gpu.link_gbs else "PCIe, without links between GPUs"
+            link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
             yield f"gradients cross {link}, {gbs:g} GB/s in each direction; their times come from {evidence}"
 
     def _missing_units(

@@ -27,7 +27,7 @@ SIZE_OF_THE_CHIP = {"fp32_tflops", "fp32_dual_tflops", "cores"}
 """Every GPU's datasheet prints one of these."""
 HBM_BITS = 2048
 """Memory with an interface of at least this width is HBM."""
-GBITS_PER_PIN = {"HBM": (0.9, 10), "GDDR": (5, 29)}
+GBITS_PER_PIN = {"HBM": (0.9, 10), "GDDR": (5, 31)}
 NO_GPUS = set(ANSWERS["no_gpus"])
 """Processors of other kinds in the tables of measurements."""
 

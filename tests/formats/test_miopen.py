@@ -6,6 +6,7 @@ import pandas as pd
 
 from surrogate.dataset.checks import find_violations
 from surrogate.features.families import CONV
+from surrogate.features.gpu import canonical
 from surrogate.formats import FORMATS
 from surrogate.formats.miopen import gpu_of_file
 from tests.known import cases, known_answers
@@ -54,6 +55,15 @@ def test_gpu_is_read_from_the_file_name(name: str, expected: list[str | int | No
     assert list(gpu_of_file(name)) == expected
 
 
+def test_file_of_an_architecture_says_which_board_it_is_taken_as(refused, tmp_path: Path) -> None:
+    imported = FORMATS["miopen"].read([save(tmp_path, FORWARD, name="gfx1030.HIP.fdb.txt")])
+    assert set(imported.rows["gpu"]) == {"navi21"} and "others: rx-6900-xt" in imported.notes[0]
+    with refused("'gfx90a' fits several", "mi210, mi250, mi250x"):
+        FORMATS["miopen"].read([save(tmp_path, FORWARD, name="gfx90a.HIP.fdb.txt")])
+    with refused("gfx1201 with 31", "rx-9070-xt has 64"):
+        FORMATS["miopen"].read([save(tmp_path, FORWARD, name="gfx1201_31.HIP.fdb.txt")])
+
+
 @cases(__file__)
 def test_invalid_records_are_counted_and_refused_without_a_valid_one(refused, tmp_path, line, why):
     imported = FORMATS["miopen"].read([save(tmp_path, line, FORWARD, line)])
@@ -84,6 +94,7 @@ def test_samples_agree_with_the_published_tables(measurements: Path, sample: str
     key = [*(name for name in CONV.row_key if name != "algorithm"), "solver", "bias"]
     values = ["time_us", "workspace_bytes", "out_h", "out_w", "algorithm", "status", "backend", "fdb_version"]
     published = pd.read_parquet(measurements / table)
+    published["gpu"] = published["gpu"].map(canonical)
     published["layout"] = published["layout"].replace("NHWC-NHWC-NHWC", "NHWC")
     key = [name for name in key if name in published]
     both = rows.merge(published[[*key, *values]], on=key, suffixes=("", "_published"))
