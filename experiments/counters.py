@@ -20,23 +20,12 @@ from surrogate import Dataset, gpu
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
+from surrogate.features import terms as formulas
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.families import CONV
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.roofline import mechanism_b_max
-from surrogate.features.terms import (
-    MECHANISM_TERMS,
-    TILES,
-    flops,
-    gemm_k,
-    gemm_m,
-    gemm_n,
-    out_h,
-    sized,
-    transforms,
-    vector_flops,
-)
 from surrogate.formats import FORMATS
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import FormFit
@@ -105,14 +94,16 @@ def matched(layers: pd.DataFrame, timed: pd.DataFrame) -> tuple[pd.DataFrame, st
     problems = timed.assign(network=timed["networks"].fillna("").str.split("[;,] *")).explode("network")
     problems = problems[["network", *SIZE_COLUMNS]].drop_duplicates()
     p = _sizes(problems)
-    m = gemm_m(p)
-    problems = problems.assign(flops=flops(p), outputs=m * p.k, m=m, n_gemm=gemm_n(p), depth=gemm_k(p))
+    m = formulas.gemm_m(p)
+    problems = problems.assign(
+        flops=formulas.flops(p), outputs=m * p.k, m=m, n_gemm=formulas.gemm_n(p), depth=formulas.gemm_k(p)
+    )
     kernels = layers[layers["main"] & (layers["LayerType"] == "Conv")].rename(
         columns={"Theoretical Flops": "flops", "flops_sp_mul": "outputs"}
     )
     both = kernels.merge(problems[problems["groups"] == 1], on=["network", "flops", "outputs"])
     parts = []
-    for tile_m, tile_n in TILES[MECHANISM]:
+    for tile_m, tile_n in formulas.TILES[MECHANISM]:
         blocks = ceil_div(both["m"], tile_m) * ceil_div(both["n_gemm"], tile_n)
         exact = blocks * (tile_m * tile_n) * round_up(both["depth"], DEPTH_STEP) == both["flops_sp_fma"]
         parts.append(both.assign(tile=f"{tile_m}x{tile_n}", blocks=blocks)[exact])
@@ -153,8 +144,10 @@ def _sizes(frame: pd.DataFrame) -> ConvColumns:
 
 def convolution_flops(counted: pd.DataFrame, lost: str) -> Iterator[Record]:
     """Yield the ratio of the implicit GEMM's terms to its kernels, without and with the tile's padding."""
-    flops = MECHANISM_TERMS[MECHANISM](_sizes(counted), mechanism_b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
-    yield _ratio(FP32, "implicit GEMM", flops, counted["flop_count_sp"], _shapes(counted), note=lost)
+    formulas.flops = formulas.MECHANISM_TERMS[MECHANISM](
+        _sizes(counted), mechanism_b_max(gpu(DEVICE), MECHANISM)
+    ).arithmetic_flops
+    yield _ratio(FP32, "implicit GEMM", formulas.flops, counted["flop_count_sp"], _shapes(counted), note=lost)
     for tile, part in counted[counted["tile"] != ""].groupby("tile"):
         padded = 2 * part["blocks"] * np.prod(physics.tile_sizes(str(tile))) * part["depth"]
         note = f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top"
@@ -168,15 +161,15 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
     for index, (name, as_run) in enumerate(TEXTS["transforms"].items()):
         part = counted[counted["kernel_name"].str.contains(name)]
         p, flop_count = _sizes(part), part["flop_count_sp"]
-        side, images, vector = ceil_div(out_h(p), 4), round_up(p.n, IMAGE_STEP), vector_flops(4, 6, 3)
+        side, images, vector = ceil_div(formulas.out_h(p), 4), round_up(p.n, IMAGE_STEP), formulas.vector_flops(4, 6, 3)
         tiles, filled = side * side, round_up(side, TILE_STEP) ** 2
-        terms = transforms(sized(p), p.n * tiles, 4, 6, vector)[index]
+        terms = formulas.transforms(formulas.sized(p), p.n * tiles, 4, 6, vector)[index]
         yield _ratio(FP16, name, terms, flop_count, _shapes(part))
         if index:  # filters have no tiles
             # An input's first pass runs on the padded tiles, its second on the image's tiles. Outputs are also scaled.
             run = images * (filled if index == 2 else (tiles + filled) / 2)
-            rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if index == 2 else 0
-            padded = transforms(sized(p), run, 4, 6, vector)[index] + rest
+            rest = p.k * (18 * tiles * images + 4 * p.n * formulas.out_h(p) ** 2) if index == 2 else 0
+            padded = formulas.transforms(formulas.sized(p), run, 4, 6, vector)[index] + rest
             yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=as_run)
 
 
@@ -236,7 +229,7 @@ def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> l
 def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
     """Return held-out times in µs (rows,) of the paper's forms. Instructions and times are fitted in every round."""
     tile_m, tile_n = physics.tile_sizes(tile)
-    slots = mechanism_b_max(gpu(DEVICE), MECHANISM)[TILES[MECHANISM].index((tile_m, tile_n))]
+    slots = mechanism_b_max(gpu(DEVICE), MECHANISM)[formulas.TILES[MECHANISM].index((tile_m, tile_n))]
     depth, blocks = (rows.frame[name].to_numpy(dtype=float) for name in ("depth", "blocks"))
     counted = rows.frame["instructions"].to_numpy() / blocks
     bound = mechanism_terms(rows, MECHANISM_CODE[MECHANISM]).bound

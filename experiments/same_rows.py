@@ -8,21 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from experiments import verdicts
 from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import (
-    COLUMNS,
-    ERROR_ARMS,
-    HEURISTIC,
-    interval,
-    model_figures,
-    percent,
-    picks_and_times,
-    ratio,
-    refused,
-    reported_models,
-)
 from surrogate.dataset.store import Dataset
 from surrogate.models import MODELS
 from surrogate.report.charts import dots
@@ -39,14 +28,17 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     for label, data, also in _tables(sources, effort):
         count = effort.folds if label.startswith(LABELS["cudnn"]) else min(effort.folds, MI210_FOLDS)
         predictions = cross_validate(data, effort.by_name(), count=count, seed=effort.seed, also=also, tick=effort.tick)
-        rows = [picks_and_times(predictions, COLUMNS[3:]), pd.DataFrame(refused(predictions.reasons))]
+        rows = [
+            verdicts.picks_and_times(predictions, verdicts.COLUMNS[3:]),
+            pd.DataFrame(verdicts.refused(predictions.reasons)),
+        ]
         rows = pd.concat(rows, ignore_index=True).sort_values("model", key=_place, kind="stable")
         parts.append(rows.assign(data=label))
     table = columns_first(pd.concat(parts, ignore_index=True), "data")
     table["n"] = table["n"].fillna(0).astype(int)
     judged = table[(table["n"] > 0) & np.isfinite(table["median_error_pct"])]
     xlabel = "median error of the time, %"
-    figure = dots(judged, "model", "data", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
+    figure = dots(judged, "model", "data", "median_error_pct", xlabel, arms=verdicts.ERROR_ARMS, log=True)
     return ExperimentResult(table, figure, answer(table))
 
 
@@ -70,12 +62,12 @@ def answer(table: pd.DataFrame) -> str:
     sentences = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         times = part.set_index("model")["median_error_pct"]
-        sentence = f"{label}: {', '.join(model_figures(times, percent))}"
-        chosen = part[part["model"] != HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
+        sentence = f"{label}: {', '.join(verdicts.model_figures(times, verdicts.percent))}"
+        chosen = part[part["model"] != verdicts.HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
         if len(chosen):
             picks = [
-                f"{name} {ratio(row['slowdown_macro'])} {interval(row['ci_low'], row['ci_high'])}"
-                for name in reported_models(chosen["slowdown_macro"].idxmin(), chosen.index)
+                f"{name} {verdicts.ratio(row['slowdown_macro'])} {verdicts.interval(row['ci_low'], row['ci_high'])}"
+                for name in verdicts.reported_models(chosen["slowdown_macro"].idxmin(), chosen.index)
                 for row in [chosen.loc[name]]
             ]
             sentence += f"; picks {', '.join(picks)}"
@@ -93,7 +85,7 @@ def _gains(table: pd.DataFrame) -> str:
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         errors = part.set_index("model")["median_error_pct"]
         if {DIMS, TERMS} <= set(errors.index):
-            gains.append(f"{label} {percent(errors[DIMS])} → {percent(errors[TERMS])}")
+            gains.append(f"{label} {verdicts.percent(errors[DIMS])} → {verdicts.percent(errors[TERMS])}")
     return f" Terms in the place of raw dimensions ({DIMS} → {TERMS}): {', '.join(gains)}." if gains else ""
 
 

@@ -21,49 +21,24 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from . import problem as problems
+from . import roofline
 from . import terms as formulas
 from .algorithms import LIBRARIES, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
 from .elementwise import MAX_INT32, Number, ceil_div, checked_int, log2, log2_for, maximum, where
 from .errors import InputError, check_choice
 from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
 from .gpu import Gpu, gpu
-from .problem import (
-    DIRECTIONS,
-    DTYPES,
-    ELEMENTS,
-    FLAGS,
-    FOLLOWS,
-    INPUT,
-    LAYOUTS,
-    MATHS,
-    MAX_DIGITS,
-    PADDING,
-    SIZE_COLUMNS,
-    STEP,
-    TABLE,
-    ConvColumns,
-    Gradients,
-    InNetwork,
-    Problem,
-    Size,
-    declared_sizes,
-    fill_followers,
-    may_use_tensor_cores,
-)
-from .roofline import (
-    MACHINE_NAMES,
-    Machine,
-    machine,
-    machine_features,
-    mechanism_b_max,
-    missing_units,
-    peak_tflops,
-    roofline_us,
-    seer_class,
-)
+from .problem import FOLLOWS, PADDING, SIZE_COLUMNS, STEP, ConvColumns, InNetwork, Problem, Size, declared_sizes
+from .roofline import MACHINE_NAMES, Machine, machine, machine_features, mechanism_b_max, missing_units, roofline_us
 from .terms import MECHANISM_TERMS, KernelTerms, Sized, fits, is_depthwise, sized
 
-SETTINGS = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
+SETTINGS = {
+    "direction": problems.DIRECTIONS,
+    "dtype": tuple(problems.DTYPES),
+    "math": problems.MATHS,
+    "layout": problems.LAYOUTS,
+}
 """Setting of a convolution → its allowed values."""
 _TAPS = "distance of the filter's taps, 1 where dense"
 _SIZES = attrgetter(*SIZE_COLUMNS)
@@ -129,13 +104,13 @@ class Conv(InNetwork):
     direction: str = "fwd"
 
     def __post_init__(self) -> None:
-        fill_followers(self)
+        problems.fill_followers(self)
         for size in declared_sizes(Conv):
             value = checked_int("conv", size.name, getattr(self, size.name), size.minimum, MAX_INT32)
             object.__setattr__(self, size.name, value)
-        if self.dtype not in DTYPES and str(self.dtype) in ELEMENTS:
+        if self.dtype not in problems.DTYPES and str(self.dtype) in problems.ELEMENTS:
             raise InputError(
-                f"dtype {self.dtype!r} is a type of matrix products; convolutions have {', '.join(DTYPES)}"
+                f"dtype {self.dtype!r} is a type of matrix products; convolutions have {', '.join(problems.DTYPES)}"
             )
         for name, choices in SETTINGS.items():
             check_choice(name, getattr(self, name), choices)
@@ -161,7 +136,7 @@ class Conv(InNetwork):
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return DTYPES[self.dtype]
+        return problems.DTYPES[self.dtype]
 
     @property
     def is_bwd_data(self) -> bool:
@@ -181,7 +156,7 @@ class Conv(InNetwork):
     @property
     def uses_tensor_cores(self) -> bool:
         """True if the math type allows tensor cores (fp32 data: only TF32, under ``default``)."""
-        return may_use_tensor_cores(self.dtype, self.math)
+        return problems.may_use_tensor_cores(self.dtype, self.math)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -217,13 +192,13 @@ class Conv(InNetwork):
         ``old``."""
         return None if self.n % old else self.with_batch(self.n // old * new)
 
-    def gradients(self, of: str) -> Gradients:
+    def gradients(self, of: str) -> problems.Gradients:
         """Return the convolution in the direction of the filter's or the input's gradient.
 
         The input's gradient of a transposed convolution (its problem is ``bwd_data``) is the forward pass.
         """
         input_direction = "fwd" if self.is_bwd_data else "bwd_data"
-        direction = input_direction if of == INPUT else "bwd_filter"
+        direction = input_direction if of == problems.INPUT else "bwd_filter"
         return ((direction, replace(self, direction=direction)),)
 
     def seer_class(self, gpu: Gpu, mechanism: str = "direct") -> str:
@@ -233,8 +208,8 @@ class Conv(InNetwork):
         """
         terms = MECHANISM_TERMS[mechanism](self, mechanism_b_max(gpu, mechanism))
         _, middle, _ = terms.launches
-        peak = peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
-        return seer_class(middle.waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu.dram_gbs)
+        peak = roofline.peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
+        return roofline.seer_class(middle.waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu.dram_gbs)
 
     def to_dict(self) -> dict[str, int | str]:
         """Return field name → value."""
@@ -254,7 +229,7 @@ class Conv(InNetwork):
         return "".join(f"{letter}{size}" for letter, size in pairs if is_printed.get(letter, True))
 
 
-_DRIVER: dict[str, Any] = TABLE["driver"]
+_DRIVER: dict[str, Any] = problems.TABLE["driver"]
 DRIVER_FLAGS: dict[str, str] = {f"-{flag}": name for flag, name in zip("ncHWkyxpquvljg", SIZE_COLUMNS, strict=True)}
 """Flag, named as in MIOpenDriver → field of `Conv`."""
 REQUIRED = ("n", "c", "h", "k", "r")
@@ -300,8 +275,8 @@ def _build(pairs: list[tuple[str, str]], text: str, names: dict[str, str], setti
             raise InputError(f"{key!r} in problem {text!r} is unknown; known: {' '.join(names)}")
         if names[key] in sizes:
             raise InputError(f"{key!r} appears twice in problem {text!r}; give it once")
-        if len(value) > MAX_DIGITS:
-            raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {MAX_DIGITS}")
+        if len(value) > problems.MAX_DIGITS:
+            raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {problems.MAX_DIGITS}")
         sizes[names[key]] = int(value)
     if missing := [key for key, field in names.items() if field in REQUIRED and field not in sizes]:
         raise InputError(f"problem {text!r} lacks {', '.join(missing)}; it looks like {EXAMPLE}")
@@ -427,8 +402,8 @@ class ConvFamily(Family[Problem]):
     candidate_key = ("direction", "algorithm")
     problem_names = (*_DECLARED["size_names"], *_DECLARED["term_names"])
     candidate_names = (*_DECLARED["candidate_names"],)
-    setting_columns = FLAGS
-    dimension_names = (*_DECLARED["size_names"], *FLAGS, *MACHINE_NAMES)
+    setting_columns = problems.FLAGS
+    dimension_names = (*_DECLARED["size_names"], *problems.FLAGS, *MACHINE_NAMES)
     distance_units: Mapping[str, float] = _DECLARED["distance_units"]
     own_roofline = "log2_algorithm_roofline_ratio"
     scaled = (("n",), ("c",), ("k",), ("h", "w"))

@@ -11,7 +11,7 @@ from typing import Any
 from ..conv import CONV, Conv
 from ..description import Description
 from ..errors import InputError, nearest
-from ..family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms
+from ..family import Family
 from ..problem import setting
 from .described import DescribedFamily, DescribedProblem
 from .operator import OPERATORS, Operator, operator_class
@@ -183,27 +183,3 @@ def operator(kind: str, **sizes: Any) -> Operator:
             f"{kind} needs {', '.join(cls.size_names())} (some have defaults) and may take"
             f" {', '.join(cls.setting_names())}; {', '.join(sizes) or 'nothing'} came"
         ) from None
-
-
-__all__ = [
-    "CONV",
-    "DEFAULT_ALGORITHM",
-    "DEFAULT_FAMILY",
-    "FAMILIES",
-    "FAMILY_OF_KIND",
-    "OPERATORS",
-    "AnyProblem",
-    "Candidate",
-    "DescribedFamily",
-    "DescribedProblem",
-    "Families",
-    "Family",
-    "Formula",
-    "NetworkProblem",
-    "Operator",
-    "ProblemTerms",
-    "family",
-    "family_of",
-    "operator",
-    "parse_problem",
-]

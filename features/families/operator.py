@@ -11,26 +11,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, dataclas
 
 import numpy as np
 
+from .. import problem as problems
 from .. import roofline
 from ..elementwise import Number, ceil_div, checked_int
 from ..errors import InputError, check_choice
 from ..gpu import Gpu
-from ..problem import (
-    DTYPES,
-    ELEMENTS,
-    INPUT,
-    MATHS,
-    QUANTISED,
-    STREAMED,
-    Element,
-    Gradients,
-    InNetwork,
-    Size,
-    declared_settings,
-    declared_sizes,
-    fill_followers,
-    may_use_tensor_cores,
-)
+from ..problem import Element, Gradients, InNetwork, Size, declared_settings, declared_sizes, fill_followers
 
 ELEMENTS_PER_BLOCK = 512
 """128 threads of 4 elements each, as in PyTorch's vectorized_elementwise_kernel."""
@@ -107,7 +93,7 @@ class Operator(InNetwork, ABC):
     """The batch size: a shape consists of the other sizes."""
     BATCHES: ClassVar[tuple[str, ...]] = ()
     """Sizes that may be the batch inside a network, if `BATCH` is not always it."""
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(DTYPES), "math": MATHS}
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(problems.DTYPES), "math": problems.MATHS}
     """Setting → its allowed values. A setting that is not listed may be any text."""
     LETTERS: ClassVar[Mapping[str, str]] = {}
     """Short name of a size in written texts → the size."""
@@ -133,7 +119,7 @@ class Operator(InNetwork, ABC):
         fill_followers(self)
         for name, choices in self.CHOICES.items():
             check_choice(f"{self.kind}: {name}", getattr(self, name), choices)
-        if self.dtype in QUANTISED:  # only matrix units compute with them
+        if self.dtype in problems.QUANTISED:  # only matrix units compute with them
             object.__setattr__(self, "math", "default")
         for size in declared_sizes(type(self)):
             object.__setattr__(
@@ -175,12 +161,12 @@ class Operator(InNetwork, ABC):
     @property
     def element(self) -> Element:
         """Bytes of the values of its element type."""
-        return ELEMENTS[self.dtype]
+        return problems.ELEMENTS[self.dtype]
 
     @property
     def itemsize(self) -> int:
         """Bytes per element, for a type of `DTYPES`. In such a type all values have the same size."""
-        return DTYPES[self.dtype]
+        return problems.DTYPES[self.dtype]
 
     @property
     def stratum(self) -> str:
@@ -190,7 +176,7 @@ class Operator(InNetwork, ABC):
     @classmethod
     def tensor_cores(cls, dtype: str, math: str) -> bool:
         """Return True if matrix units may run the operator with that element type and math."""
-        return cls.MULTIPLIES and may_use_tensor_cores(dtype, math)
+        return cls.MULTIPLIES and problems.may_use_tensor_cores(dtype, math)
 
     @property
     def uses_tensor_cores(self) -> bool:
@@ -247,14 +233,14 @@ class Operator(InNetwork, ABC):
         """
         if kind == self.kind:
             return self
-        if kind == STREAMED:
+        if kind == problems.STREAMED:
             elements = prod(self.sizes.values())
             return Streamed(reads=2 * elements, writes=elements, dtype=self.dtype, variant=f"{self.kind}_backward")
         return operator_class(kind)(**self.sizes, dtype=self.dtype)
 
     def gradients(self, of: str) -> Gradients:
         """Return the operators of `GRADIENT` for the input, and for the weight if the kernel updates it itself."""
-        if of != INPUT and not self.UPDATES_WEIGHTS:
+        if of != problems.INPUT and not self.UPDATES_WEIGHTS:
             return ()
         return tuple(("backward", self.of_kind(kind)) for kind in self.GRADIENT)
 
@@ -398,7 +384,7 @@ class Streamed(Operator):
     ``work`` is the number of operations per element written.
     """
 
-    kind: ClassVar[str] = STREAMED
+    kind: ClassVar[str] = problems.STREAMED
     BATCH: ClassVar[str] = ""
 
     reads: Annotated[int, Size("values read", minimum=0)]
@@ -426,7 +412,7 @@ class Streamed(Operator):
 
     def gradients(self, of: str) -> Gradients:
         """Return the gradient: a reduction's is broadcast; other operators read their inputs and dy, and write dx."""
-        if of != INPUT:
+        if of != problems.INPUT:
             return ()
         reads = self.writes if self.variant == REDUCE else self.reads + self.writes
         writes = self.reads if self.variant == REDUCE else max(self.reads, 1)
@@ -437,16 +423,9 @@ class Streamed(Operator):
 EXAMPLE_IMAGE = "n2c3h4w5"
 """The problem of the known answers in tables of images: fp32, 120 elements."""
 ROW_KEYS = {"flops", "accesses", "meaning", "known_answer"}
-OPTIONAL_KEYS = {
-    "gradient": "GRADIENT",
-    "weight_gradient": "WEIGHT_GRADIENT",
-    "in_training": "IN_TRAINING",
-    "fallbacks": "FALLBACK_KINDS",
-    "bandwidth": "BANDWIDTH_SHARE",
-    "applied_by": "APPLIED_BY",
-    "serial": "SERIAL",
-}
-"""Key of a row → the class constant that it sets."""
+OPTIONAL_KEYS = {"gradient", "weight_gradient", "in_training", "fallbacks", "bandwidth", "applied_by", "serial"}
+_CONSTANTS = {"fallbacks": "FALLBACK_KINDS", "bandwidth": "BANDWIDTH_SHARE"}
+"""Key of a row → the class constant that it sets, if that is not the key in capitals."""
 
 
 def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Any]]:
@@ -459,7 +438,7 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
     classes = {}
     for kind, row in rows.items():
         missing = ", ".join(sorted(ROW_KEYS - set(row)))
-        unknown = ", ".join(sorted(set(row) - ROW_KEYS - {*OPTIONAL_KEYS}))
+        unknown = ", ".join(sorted(set(row) - ROW_KEYS - OPTIONAL_KEYS))
         if missing or unknown:
             wrong = f"lacks {missing}" if missing else f"has {unknown}; known: {', '.join(sorted(OPTIONAL_KEYS))}"
             raise TypeError(f"{base.FAMILY}.toml: the row of operator {kind} {wrong}")
@@ -470,8 +449,8 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
             "FLOPS": row["flops"],
             "ACCESSES": row["accesses"],
         }
-        for key in OPTIONAL_KEYS.keys() & row.keys():
-            members[OPTIONAL_KEYS[key]] = tuple(row[key]) if isinstance(row[key], list) else row[key]
+        for key in OPTIONAL_KEYS & row.keys():
+            members[_CONSTANTS.get(key, key.upper())] = tuple(row[key]) if isinstance(row[key], list) else row[key]
         name = "".join(word.capitalize() for word in kind.split("_"))
         flops, dram_bytes, blocks = row["known_answer"]
         enter = register_operator(f"{kind}:{EXAMPLE_IMAGE}", flops=flops, dram_bytes=dram_bytes, blocks=blocks)

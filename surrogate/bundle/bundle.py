@@ -20,19 +20,8 @@ from surrogate.features.description import description_of
 from surrogate.features.errors import InputError, check_choice, read_bounded
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.features.gpu import Gpu
+from surrogate.models import json_types
 from surrogate.models.call_cost import CallCost, CallKey
-from surrogate.models.json_types import (
-    MAX_NUMBER,
-    REMEDY,
-    Count,
-    Keyed,
-    Microseconds,
-    files_below,
-    from_json_types,
-    input_error_if_damaged,
-    key_text,
-    to_json_types,
-)
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, Widths
@@ -71,14 +60,14 @@ class StoredModel:
         """Return the model. Raises `InputError` if the files do not hold such a model."""
         from surrogate.models import model_class
 
-        with input_error_if_damaged(f"the bundle's {self.name}"):
+        with json_types.input_error_if_damaged(f"the bundle's {self.name}"):
             return model_class(self.name).from_files(self.params, self.files)
 
     def boosted_arrays(self) -> "BoostedArrays | None":
         """Return the model as arrays for numpy, or None if it is not a single ensemble of trees."""
         from surrogate.models.times import LABELS, TREES_FILE, BoostedArrays, arrays_from_files
 
-        with input_error_if_damaged(f"the bundle's {self.name}"):
+        with json_types.input_error_if_damaged(f"the bundle's {self.name}"):
             if LABELS in self.files:
                 return arrays_from_files(self.files)[0]
             return BoostedArrays.from_files(self.files) if TREES_FILE in self.files else self.load().boosted_arrays()
@@ -104,7 +93,7 @@ class CandidateKey(NamedTuple):
     @property
     def name(self) -> str:
         """The candidate's name in `Rows.candidate` and in models."""
-        return key_text(self)
+        return json_types.key_text(self)
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,7 @@ class HarnessFloor:
     library: str
     algorithm: str
     settings: Mapping[str, str]
-    limit_us: Microseconds
+    limit_us: json_types.Microseconds
 
 
 @dataclass(frozen=True)
@@ -145,7 +134,7 @@ class FamilyModel:
         """
         arrays = self.fitted.boosted_arrays()
         if arrays and isinstance(self.fitted, StoredModel):
-            with input_error_if_damaged(f"the bundle's {self.fitted.name}"):
+            with json_types.input_error_if_damaged(f"the bundle's {self.fitted.name}"):
                 arrays.check(self.family)
         return arrays
 
@@ -264,8 +253,8 @@ class Bundle:
                 params=params,
                 features=family.version,
                 unseen_gpu=family_model.unmeasured_gpu,
-                candidates=tuple(sorted(map(key_text, family_model.candidates))),
-                row_counts={key_text(key): count for key, count in family_model.row_counts.items()},
+                candidates=tuple(sorted(map(json_types.key_text, family_model.candidates))),
+                row_counts={json_types.key_text(key): count for key, count in family_model.row_counts.items()},
                 least_us=family_model.min_us,
                 kernel=family.description.to_dict() if isinstance(family, DescribedFamily) else None,
                 floors=family_model.floors,
@@ -275,7 +264,7 @@ class Bundle:
         index = Index(
             BUNDLE_SCHEMA, parts, self.candidate, self.call_costs, devices=devices, card=self.card, sha256=hashes
         )
-        write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], to_json_types(index)))})
+        write_folder(path, {**files, INDEX: index_file(cast(dict[str, Any], json_types.to_json_types(index)))})
 
 
 class CardData(TypedDict, total=False):
@@ -301,8 +290,8 @@ class StoredFamilyModel:
     features: int
     unseen_gpu: UnmeasuredGpuErrors
     candidates: Annotated[tuple[str, ...], Meta(min_length=1)]
-    row_counts: Mapping[str, Count]
-    least_us: Keyed[CallKey, Microseconds]
+    row_counts: Mapping[str, json_types.Count]
+    least_us: json_types.Keyed[CallKey, json_types.Microseconds]
     kernel: Mapping[str, Any] | None
     """The `Description` of a described kernel."""
     floors: tuple[HarnessFloor, ...]
@@ -315,7 +304,7 @@ class Index:
     schema: int
     parts: Mapping[str, StoredFamilyModel]
     candidate: Annotated[str, Meta(pattern="^(algorithm|solver)$")]
-    launches: Keyed[CallKey, CallCost]
+    launches: json_types.Keyed[CallKey, CallCost]
     devices: Mapping[str, Gpu]
     card: Mapping[str, Any]
     sha256: Mapping[str, str]
@@ -345,9 +334,9 @@ def load(path: str | Path) -> Bundle:
     remaining = MAX_BYTES
     for name, digest in index.sha256.items():
         maximum = min(remaining, MAX_JSON_BYTES) if name.endswith(".json") else remaining
-        files[name] = checked_file(path, name, digest, max_bytes=maximum, remedy=REMEDY)
+        files[name] = checked_file(path, name, digest, max_bytes=maximum, remedy=json_types.REMEDY)
         remaining -= len(files[name])
-    with input_error_if_damaged(str(path)):
+    with json_types.input_error_if_damaged(str(path)):
         models = {name: _family_model(_stored_family(name, each), each, files) for name, each in index.parts.items()}
     return Bundle(models, index.candidate, call_costs=index.launches, devices=index.devices, card=index.card)
 
@@ -361,18 +350,18 @@ def stored_index(path: Path) -> tuple[dict[str, Any], Index]:
         content = read_bounded(path / INDEX, MAX_JSON_BYTES)
     except OSError:
         raise InputError(f"{path}: no bundle there (no {INDEX}); train one with `seer train DATA -o BUNDLE`") from None
-    with input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
-        index = from_json_types(Mapping[str, Any], json.loads(content), INDEX)
-        schema = from_json_types(int, index["schema"], "schema")
+    with json_types.input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
+        index = json_types.from_json_types(Mapping[str, Any], json.loads(content), INDEX)
+        schema = json_types.from_json_types(int, index["schema"], "schema")
     if schema != BUNDLE_SCHEMA:
-        remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else REMEDY
+        remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else json_types.REMEDY
         raise InputError(f"{path}: the bundle has schema {schema}, but this release reads {BUNDLE_SCHEMA}; {remedy}")
-    with input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
-        stated = from_json_types(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
+    with json_types.input_error_if_damaged(f"{path}: {INDEX} is damaged or incomplete"):
+        stated = json_types.from_json_types(str, index.get(OWN_HASH, NO_HASH), OWN_HASH)
         if _sha256(content.replace(stated.encode(), NO_HASH.encode())) != stated:
             raise InputError("it differs from its hash")
-        stored = from_json_types(Index, index, INDEX)
-        from_json_types(Card, stored.card, "card")
+        stored = json_types.from_json_types(Index, index, INDEX)
+        json_types.from_json_types(Card, stored.card, "card")
         for name, model in stored.parts.items():
             _stored_family(name, model)
         for device in stored.devices.values():
@@ -395,7 +384,7 @@ def _check_device(gpu: Gpu) -> None:
     """Raise `InputError` for a device without the figures that a roofline needs."""
     figures = (gpu.sms, gpu.cores_per_sm, gpu.boost_mhz, gpu.dram_gbs, gpu.l2_bytes)
     numbers = [each for each in (*asdict(gpu).values(), *gpu.measured.values()) if isinstance(each, int | float)]
-    if min(figures) <= 0 or not all(0 <= each <= MAX_NUMBER for each in numbers):
+    if min(figures) <= 0 or not all(0 <= each <= json_types.MAX_NUMBER for each in numbers):
         raise InputError(f"device {gpu.name!r} has a figure that is not positive")
 
 
@@ -405,13 +394,13 @@ def _family_model(family: Family, stored: StoredFamilyModel, files: Mapping[str,
 
     if stored.features != family.version:
         fitted_on = f"the bundle has version {stored.features} of {family.name}'s columns"
-        raise InputError(f"{fitted_on}, but this release has {family.version}; {REMEDY}")
-    model_files = files_below(f"{family.name}/model/", files)
-    with input_error_if_damaged(f"{family.name}/domain.json"):
+        raise InputError(f"{fitted_on}, but this release has {family.version}; {json_types.REMEDY}")
+    model_files = json_types.files_below(f"{family.name}/model/", files)
+    with json_types.input_error_if_damaged(f"{family.name}/domain.json"):
         domain = Domain.from_json(files[f"{family.name}/domain.json"], family)
-    with input_error_if_damaged(f"{family.name}/support.json"):
+    with json_types.input_error_if_damaged(f"{family.name}/support.json"):
         support = Support.from_json(files[f"{family.name}/support.json"], family)
-    with input_error_if_damaged(f"{family.name}/widths.json"):
+    with json_types.input_error_if_damaged(f"{family.name}/widths.json"):
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
         if widths.max_half_width > MAX_WIDTH:
             raise InputError(f"a half width is above {MAX_WIDTH} in log time")

@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from surrogate.cli import options as shared
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import (
-    PATH,
-    Form,
-    candidates_option,
-    kernel_options,
-    option,
-    output_option,
-    output_options,
-    print_written,
-    show,
-)
+from surrogate.cli.options import PATH, Form, option, output_option, output_options, show
 from surrogate.features.errors import InputError, row_number
 from surrogate.report.tables import format_value, to_csv, wrapped
 
@@ -44,7 +35,7 @@ def command() -> None:
 
 @click.command()
 @_PATHS
-@kernel_options
+@shared.kernel_options
 @output_options
 def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
     """List every violation in PATHS with its row. Exit status 1 if there is one.
@@ -76,8 +67,8 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
 
 @click.command()
 @_PATHS
-@candidates_option
-@kernel_options
+@shared.candidates_option
+@shared.kernel_options
 @output_options
 def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "Kernel | None") -> None:
     """Summarise PATHS: rows, problems, shapes, and how many can be evaluated, per GPU and setting.
@@ -113,8 +104,8 @@ _FACTS = (
 @click.command()
 @_PATHS
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.")
-@candidates_option
-@kernel_options
+@shared.candidates_option
+@shared.kernel_options
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel: "Kernel | None") -> None:
     """Merge datasets or collected runs (JSONL) in PATHS into one dataset; a later file's row wins.
 
@@ -141,7 +132,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
         result = merged(parts)
     parts_written = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
     write_dataset(result.frame, output, **parts_written)
-    print_written(output, f"{output}: {len(result)} rows")
+    shared.print_written(output, f"{output}: {len(result)} rows")
 
 
 @click.command()
@@ -191,7 +182,7 @@ def _output_description(description: "Description", output: Path | None) -> None
         return
     write_text(output, description.to_toml())
     columns = f"sizes {', '.join(description.sizes) or 'none'}; parameters {', '.join(description.parameters)}"
-    print_written(output, f"{output}: {description.name}: {columns}")
+    shared.print_written(output, f"{output}: {description.name}: {columns}")
 
 
 @click.command()

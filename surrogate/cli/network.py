@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import click
 
+from surrogate.cli import options as shared
 from surrogate.cli.groups import Grouped, section
-from surrogate.cli.options import (
-    GPU,
-    PATH,
-    SIZE,
-    Form,
-    SettingChoice,
-    compare_gpus_option,
-    limit_options,
-    option,
-    output_options,
-    show,
-    sizes_option,
-)
+from surrogate.cli.options import PATH, Form, option, output_options, show
 from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
@@ -110,10 +99,10 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @click.command(cls=Grouped)
 @click.argument("source", metavar="FILE")
 @section("Input")
-@option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
-@compare_gpus_option
-@option("--batch --bs", "Batch size instead of the model's own.", SIZE)
-@sizes_option("--sweep-batch", "Also predict these batch sizes and mark the best one.")
+@option("--gpu", "The GPU, by registry name or alias.", shared.GPU, required=True)
+@shared.compare_gpus_option
+@option("--batch --bs", "Batch size instead of the model's own.", shared.SIZE)
+@shared.sizes_option("--sweep-batch", "Also predict these batch sizes and mark the best one.")
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
@@ -122,13 +111,13 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
     "Optimizer of an iteration, one fused pass over all weights  [default: adam]",
     ("adam", "adamw", "sgd", "sgd-momentum"),
 )
-@option("--data-parallel", "Train on N GPUs of one machine, each with the batch.", SIZE, default=1)
+@option("--data-parallel", "Train on N GPUs of one machine, each with the batch.", shared.SIZE, default=1)
 @section("Language models")
-@option("--prefill", "Process a prompt of TOKENS tokens.", SIZE, metavar="TOKENS")
-@option("--decode", "Decode one token after CONTEXT tokens.", SIZE, metavar="CONTEXT")
-@option("--tensor-parallel", "GPUs that share every layer.", SIZE)
-@option("--expert-parallel", "GPUs with different experts.", SIZE)
-@option("--pipeline-parallel", "Stages with different layers.", SIZE)
+@option("--prefill", "Process a prompt of TOKENS tokens.", shared.SIZE, metavar="TOKENS")
+@option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")
+@option("--tensor-parallel", "GPUs that share every layer.", shared.SIZE)
+@option("--expert-parallel", "GPUs with different experts.", shared.SIZE)
+@option("--pipeline-parallel", "Stages with different layers.", shared.SIZE)
 @option("--routing", "Distribution of tokens over experts.", metavar="NAME")
 @option("--kv-dtype", "Element type of the cache.", CHOICES["kv_dtype"])
 @option("--library", "Framework of the kernels  [default: the fastest]", ("vllm", "sglang", "trtllm"))
@@ -136,13 +125,13 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option(
     "--dtype",
     "Element type instead of the model's own; products of language models also in fp8, nvfp4, …",
-    SettingChoice("dtype", CHOICES["dtype"]),
+    shared.SettingChoice("dtype", CHOICES["dtype"]),
     metavar="TYPE",
 )
 @option(
     "--amp",
     "Run module:callable's forward pass under autocast to this type, with weights in fp32.",
-    SettingChoice("dtype", ("fp16", "bf16")),
+    shared.SettingChoice("dtype", ("fp16", "bf16")),
 )
 @option("--math", "Math type of convolutions  [default: by element type]", CHOICES["math"])
 @option("--layout", "Layout of convolutions  [default: NCHW]", CHOICES["layout"])
@@ -154,7 +143,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 )
 @option("--host", "Speed of the host that launches kernels  [default: usual]", ("usual", "fast", "slow"))
 @section("Limits")
-@limit_options
+@shared.limit_options
 @option(
     "--utilization",
     "Share of the GPU's memory that the network may use  [default: 0.9 for language models, else 1]",

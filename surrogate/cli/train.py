@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from surrogate.cli import options as shared
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import (
-    BUNDLE,
-    INDEX,
-    PATH,
-    RowOptions,
-    option,
-    output_option,
-    rows_options,
-    seed_option,
-    training_options,
-)
+from surrogate.cli.options import PATH, RowOptions, option, output_option
 from surrogate.features.errors import InputError
 from surrogate.models.registry import DEFAULT_MODEL, TRAINED
 
@@ -33,7 +24,9 @@ if TYPE_CHECKING:
     f" {DEFAULT_MODEL}; or the model of --params]",
     metavar="NAME",
 )
-@option("--tune trials", "Number of settings to try first, judged on held-out shapes of the data.", INDEX, default=0)
+@option(
+    "--tune trials", "Number of settings to try first, judged on held-out shapes of the data.", shared.INDEX, default=0
+)
 @option("--params params_file", "Settings from `seer tune -o`.", PATH)
 @option(
     "--dask cluster",
@@ -42,8 +35,8 @@ if TYPE_CHECKING:
     flag_value="",
     metavar="[ADDRESS]",
 )
-@training_options
-@output_option("The bundle, a folder.", kind=BUNDLE)
+@shared.training_options
+@output_option("The bundle, a folder.", kind=shared.BUNDLE)
 def command(
     data: tuple[Path, ...],
     model: str | None,
@@ -145,9 +138,9 @@ def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple
 @click.command()
 @click.argument("bundle")
 @click.argument("data", nargs=-1, required=True, type=PATH)
-@rows_options
-@seed_option
-@output_option("The bundle to write, a folder.", kind=BUNDLE)
+@shared.rows_options
+@shared.seed_option
+@output_option("The bundle to write, a folder.", kind=shared.BUNDLE)
 def calibrate(
     bundle: str, data: tuple[Path, ...], candidates: str | None, where: tuple[str, ...], seed: int, output: Path
 ) -> None:

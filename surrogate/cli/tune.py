@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import (
-    COUNT,
-    POSITIVE,
-    Form,
-    RowOptions,
-    option,
-    output_option,
-    output_options,
-    show,
-    training_options,
-)
+from surrogate.cli import options as shared
+from surrogate.cli.options import Form, RowOptions, option, output_option, output_options, show
 
 if TYPE_CHECKING:
     from surrogate.evaluation.hyperparameter_study import TuningOutcome
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
     default="tune.journal",
     metavar="FILE|URL",
 )
-@option("--trials", "Total number of trials in the study, by all workers and runs.", COUNT, required=True)
+@option("--trials", "Total number of trials in the study, by all workers and runs.", shared.COUNT, required=True)
 @option("--model", "The model to tune.", default="boosted-terms", metavar="NAME")
 @option(
     "--objective",
@@ -36,8 +27,8 @@ if TYPE_CHECKING:
     ("time", "choice", "both"),
     default="both",
 )
-@training_options
-@option("--timeout timeout_minutes", "Start no trial after this time.", POSITIVE, metavar="MINUTES")
+@shared.training_options
+@option("--timeout timeout_minutes", "Start no trial after this time.", shared.POSITIVE, metavar="MINUTES")
 @option("--study", "Name of the study; by default it names model, objective and data.", metavar="NAME")
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options

@@ -14,7 +14,8 @@ from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
 from surrogate.features.errors import InputError, RowError, nearest
-from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
+from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 
 MAX_SIZE_PRODUCT = 2.0**58

@@ -25,19 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
+from surrogate.features import families
 from surrogate.features.conv import EXAMPLE
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, first_bytes, nearest, read_bounded, require_regular
-from surrogate.features.families import (
-    DEFAULT_FAMILY,
-    FAMILIES,
-    AnyProblem,
-    DescribedProblem,
-    Family,
-    family_of,
-    parse_problem,
-)
-from surrogate.features.families import family as family_by_name
+from surrogate.features.families import FAMILIES, AnyProblem, DescribedProblem, Family, family_of, parse_problem
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import setting
 
@@ -50,7 +42,7 @@ GPU_AND_LIBRARY = ("gpu", "library", "library_version")
 FAMILY_COLUMNS = ("operator", "op", "family")
 """Columns with a family or an operator. In each row the first column that is not empty counts."""
 SETTINGS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.setting_names))
-_DEFAULT = FAMILIES[DEFAULT_FAMILY]
+_DEFAULT = FAMILIES[families.DEFAULT_FAMILY]
 MAX_BYTES = 64 << 20
 """Largest size of a list as text; a million problems take 40 MB."""
 _NUMBERS = "a line has 8 numbers: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
@@ -201,7 +193,7 @@ class ListDefaults:
         if self.described_family is not None:
             family = self.described_family
         elif operator in FAMILIES.of_kind or operator in FAMILIES:
-            family = family_by_name(operator)
+            family = families.family(operator)
         elif operator and not {*required(_DEFAULT)} <= row.keys():
             return None
         else:
@@ -459,7 +451,7 @@ def _family_by_name(name: object, described_family: Family | None) -> Family:
     text = str(name) if name is not None and name == name else ""
     if described_family is not None and text in ("", described_family.name):
         return described_family
-    return family_by_name(text or DEFAULT_FAMILY)
+    return families.family(text or families.DEFAULT_FAMILY)
 
 
 def _with_problems(

@@ -9,17 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset import problems
 from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress, staged, write_text
-from surrogate.dataset.problems import (
-    evaluation_rows,
-    families_of,
-    family_rows,
-    newest_version,
-    row_groups,
-    shape_columns,
-)
+from surrogate.dataset.problems import evaluation_rows, family_rows, newest_version, row_groups, shape_columns
 from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Data, Dataset, as_dataset, common_kernel
@@ -234,7 +228,7 @@ def _family_runs(
     all_runs: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
     own = common_kernel((main, *others))
-    for family in families_of(frames[0], own and FAMILIES.from_description(own)):
+    for family in problems.families_of(frames[0], own and FAMILIES.from_description(own)):
         main_frame, *also = (frame[family_rows(frame, family)] for frame in frames)
         rows = rows_of(pd.concat([main_frame, *also], ignore_index=True), family, devices)
         count = len(main_frame)

@@ -17,15 +17,8 @@ import numpy as np
 from surrogate.dataset.files import Progress, require_readable, write_text
 from surrogate.dataset.rows import fingerprint, rows_of
 from surrogate.dataset.store import Data, as_dataset
-from surrogate.evaluation.hyperparameters import (
-    DEFAULT_OBJECTIVE,
-    INNER_FOLDS,
-    InnerFolds,
-    TrialObjective,
-    default_hyperparameters,
-    optimise,
-    search_method,
-)
+from surrogate.evaluation import hyperparameters as search
+from surrogate.evaluation.hyperparameters import InnerFolds, TrialObjective, optimise, search_method
 from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.models import DEFAULT_MODEL, model_class, model_frame
 
@@ -260,7 +253,7 @@ class TuneOptions:
 
     trials: int
     model: str = DEFAULT_MODEL
-    objective: str = DEFAULT_OBJECTIVE
+    objective: str = search.DEFAULT_OBJECTIVE
     candidate: str = "algorithm"
     seed: int = 0
     device: str = "cpu"
@@ -295,7 +288,7 @@ def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> 
 
     cls = model_class(options.model)
     data = as_dataset(data)
-    stored = default_hyperparameters(cls)
+    stored = search.default_hyperparameters(cls)
     if not stored:
         raise InputError(f"{options.model} has no settings to tune; tune another model, such as {DEFAULT_MODEL}")
     rows = rows_of(model_frame(data, options.candidate), data.described_family, data.devices)
@@ -304,7 +297,7 @@ def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> 
     if not folds.can_hold_out:
         raise InputError(f"{data.name}: the measured rows have one shape; a search needs two or more")
     identity = {name: getattr(options, name) for name in ("model", "objective", "candidate", "seed")}
-    identity |= {"data": fingerprint(rows), "folds": INNER_FOLDS, "features": rows.family.version}
+    identity |= {"data": fingerprint(rows), "folds": search.INNER_FOLDS, "features": rows.family.version}
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with opened(options.storage) as storage:
         study = _join(storage, options, identity, stored)

@@ -11,7 +11,8 @@ import pandas as pd
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, check_choice
-from surrogate.features.families import CONV, DEFAULT_ALGORITHM, FAMILIES, FAMILY_OF_KIND
+from surrogate.features.families import CONV, FAMILIES, FAMILY_OF_KIND
+from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.problem import SIZE_COLUMNS
 
 KEY_COLUMNS = CONV.row_key

@@ -24,7 +24,7 @@ from typing import Literal, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, first_bytes
+from surrogate.features.errors import InputError, first_bytes, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
@@ -276,15 +276,7 @@ SIZE_BYTES = {"B": 1.0, "KB": 1024.0, "MB": 1024.0**2, "GB": 1024.0**3}
 _RATE_GBS = {"B/s": 1e-9, "KB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3}
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*(?:/s)?)", re.ASCII)
 _LEVEL = re.compile(r"(?:Idle|Low|Mid|High|Max)?\s*\((\d+)\)", re.ASCII)
-_COLUMNS = {
-    "inst_fp_32": "fp32_instructions",
-    "single_precision_fu_utilization": "fp32_utilization_pct",
-    "dram_utilization": "dram_utilization_pct",
-    "achieved_occupancy": "achieved_occupancy_pct",
-    "flops_sp_add": "fadd_instructions",
-    "flops_sp_mul": "fmul_instructions",
-    "flops_sp_fma": "ffma_instructions",
-}
+_COLUMNS: dict[str, str] = read_toml(__file__)["columns"]
 """nvprof metric → kernel table column. Other metrics keep their name, with the suffix of their unit."""
 
 

@@ -18,22 +18,12 @@ import numpy as np
 from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels, label_folds
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.models.base import TimeModel
 from surrogate.models.json_types import files_below, from_json_types, to_json_types
 from surrogate.models.times import BoostedArrays, Correction, CorrectionInputs, correction_columns, covariance
 
-PRIORS: dict[str, tuple[float, float]] = {
-    "common": (0.30, 0.5),
-    "linear": (0.10, 0.5),
-    "smooth": (0.15, 0.5),
-    "mechanism": (0.15, 0.5),
-    "mechanism_smooth": (0.15, 0.5),
-    "candidate": (0.15, 0.5),
-    "candidate_smooth": (0.15, 0.5),
-    "length": (1.5, 0.5),
-    "noise": (0.10, 0.5),
-}
+PRIORS: dict[str, tuple[float, float]] = read_toml(__file__)
 """Hyperparameter → (median, spread of its natural logarithm). Standard deviations are in log time."""
 FITTED_ROWS = 400
 """Maximum rows in the fit of the hyperparameters: the cost of the likelihood grows with their cube."""

@@ -64,16 +64,11 @@ class Forest(TimeModel):
 
         x = rows.columns(published_columns(rows.family))
         log_us = np.log(time_us)
+        settings = self.get_params(deep=False)
+        trees = settings.pop("trees")
         self.forests_ = {}
         for name in np.unique(rows.candidate):
-            forest = RandomForestRegressor(
-                n_estimators=self.trees,
-                min_samples_leaf=self.min_samples_leaf,
-                max_features=self.max_features,
-                max_depth=self.max_depth,
-                random_state=self.random_state,
-                n_jobs=1,
-            )
+            forest = RandomForestRegressor(n_estimators=trees, n_jobs=1, **settings)
             members = rows.candidate == name
             self.forests_[str(name)] = forest.fit(x[members], log_us[members])
 

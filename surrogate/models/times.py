@@ -16,18 +16,10 @@ from msgspec import Meta, Struct
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
+from surrogate.models import json_types
 from surrogate.models.call_cost import CallKey
 from surrogate.models.grid import Label, MeasuredTimes
-from surrogate.models.json_types import (
-    Count,
-    Keyed,
-    Microseconds,
-    Share,
-    files_below,
-    from_json_types,
-    key_text,
-    to_json_types,
-)
+from surrogate.models.json_types import Keyed, Microseconds, Share, from_json_types, key_text, to_json_types
 from surrogate.models.trees import Trees
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -391,7 +383,7 @@ class _Facts(Struct, frozen=True, rename={"algorithm_weight": "own_weight"}):
     """The JSON file of a `BoostedArrays`, besides its trees."""
 
     columns: tuple[str, ...]
-    codes: Mapping[str, Count]
+    codes: Mapping[str, json_types.Count]
     algorithm_weight: Share
     call_us: Keyed[CallKey, Microseconds]
     trend: Trend | None
@@ -401,7 +393,7 @@ class _Facts(Struct, frozen=True, rename={"algorithm_weight": "own_weight"}):
 class _Labels:
     """The meaning of the codes of `MeasuredTimes`, and its lines, as JSON."""
 
-    labels: Mapping[str, Count]
+    labels: Mapping[str, json_types.Count]
     lines: Annotated[tuple[Mapping[str, _Exponent], ...], Meta(max_length=64)]
 
 
@@ -417,8 +409,8 @@ def interpolation_files(interpolation: StoredInterpolation) -> dict[str, bytes]:
 
 def arrays_from_files(files: Mapping[str, bytes]) -> tuple[BoostedArrays, StoredInterpolation]:
     """Return the terms model with its interpolation, and the interpolation, from the files of an interpolated model."""
-    terms = BoostedArrays.from_files(files_below(TERMS, files))
-    packed = {name.removesuffix(".parquet"): content for name, content in files_below(GRID, files).items()}
+    terms = BoostedArrays.from_files(json_types.files_below(TERMS, files))
+    packed = {name.removesuffix(".parquet"): content for name, content in json_types.files_below(GRID, files).items()}
     facts = from_json_types(_Labels, json.loads(files[LABELS]), LABELS)
     # The names of all candidates of a family have the same number of parts.
     parts = next(iter(terms.codes), "").count("|") + 1

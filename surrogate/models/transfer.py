@@ -17,23 +17,13 @@ from itertools import combinations
 import numpy as np
 
 from surrogate.dataset.threads import threads_for
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.models.json_types import input_error_if_damaged
 from surrogate.models.trees import ReadyTrees, Trees
 
 ROUNDS, FAILURE_ROUNDS = 120, 40
-XGBOOST_SETTINGS = {
-    "tree_method": "hist",
-    "grow_policy": "lossguide",
-    "max_depth": 6,
-    "max_leaves": 24,
-    "max_bin": 64,
-    "learning_rate": 0.1,
-    "min_child_weight": 0.1,
-    "subsample": 0.8,
-    "colsample_bynode": 0.4,
-    "verbosity": 0,
-}
+XGBOOST_SETTINGS: dict[str, object] = read_toml(__file__)
+"""Settings of the trees."""
 MAX_ROWS = 100_000
 """Maximum measured rows in the fit of the trees. More rows are sampled."""
 MAX_FOLDS = 5

@@ -8,26 +8,17 @@ from itertools import repeat
 from textwrap import shorten
 from typing import Concatenate, ParamSpec
 
+from surrogate.report import results as stored
 from surrogate.report import tables
 from surrogate.report.results import (
-    MAX_LEARNED,
-    STRATA,
-    TEXTS,
     ResultRow,
     Results,
-    by_family,
     choice_rows,
     count,
-    drawn_models,
-    family_entry,
     interval,
-    is_reference,
     label,
     number,
-    primary_time_rows,
     references,
-    refuse_damage,
-    reported_model,
     time_rows,
     values,
 )
@@ -46,7 +37,7 @@ _Statement = tuple[tuple[float, ...] | None, str]
 """The interval of a difference, and a sentence about it without its first capital letter."""
 
 
-@refuse_damage()
+@stored.refuse_damage()
 def terminal_summary(results: Results) -> str:
     """Return the answer, the data, the choice and time tables and the models not evaluated, in 80 columns.
 
@@ -63,7 +54,7 @@ def terminal_summary(results: Results) -> str:
     return tables.printable("\n\n".join(block for block in blocks if block))
 
 
-@refuse_damage()
+@stored.refuse_damage()
 def html_summary(results: Results) -> str:
     """Return the answer, the choice tables and the time tables as HTML for a notebook."""
     texts = filter(None, [*map(" ".join, answers(results)), not_evaluated(results)])
@@ -79,17 +70,17 @@ def _main_tables(results: Results) -> list[Table]:
 
 def answers(results: Results) -> list[list[str]]:
     """Return the sentences about each family; the first of them answers the project's question."""
-    found = [(family, _answer(family_results)) for family, family_results in by_family(results).items()]
+    found = [(family, _answer(family_results)) for family, family_results in stored.by_family(results).items()]
     return [[f"{family}: {first}" if family else first, *rest] for family, (first, *rest) in found]
 
 
 def _answer(results: Results) -> list[str]:
-    model = reported_model(results)
+    model = stored.reported_model(results)
     if model is None:
         return ["No model could be evaluated on this data; the reasons are listed."]
     others = references(results)
     choices = {row["model"]: row for row in choice_rows(results)}
-    times = {row["model"]: row for row in time_rows(results) + primary_time_rows(results)}
+    times = {row["model"]: row for row in time_rows(results) + stored.primary_time_rows(results)}
     row, trees = choices.get(model, {}), others.get("trees", "")
     own = [_picks_statement(row, kind, others) for kind in ("seer", "linear", "paper")]
     tree_picks = [
@@ -104,8 +95,8 @@ def _answer(results: Results) -> list[str]:
     order = [own, tree_picks, errors, picks] if is_compared else [picks, tree_picks, errors]
     first, *rest = [statement for statements in order for statement in statements if statement]
     ends, text = first
-    has_verdict = model == family_entry(results, "reported") and (is_compared or not row)
-    held_out = TEXTS["splits"].get(label(row or times.get(model, {}), "split"), "held-out rows")
+    has_verdict = model == stored.family_entry(results, "reported") and (is_compared or not row)
+    held_out = stored.TEXTS["splits"].get(label(row or times.get(model, {}), "split"), "held-out rows")
     return [_sentence(ends, f"on {held_out}, {text}", has_verdict), *(_sentence(*statement) for statement in rest)]
 
 
@@ -132,7 +123,7 @@ def _picks_statement(row: ResultRow, kind: str, others: Mapping[str, str]) -> _S
     ends, other = interval(row, f"paired_vs_{kind}"), others.get(kind)
     if ends is None or other in (None, row["model"]):
         return None
-    owner = TEXTS["owners"][kind].format(_picker(other))
+    owner = stored.TEXTS["owners"][kind].format(_picker(other))
     amount = f"{percent(abs(ends[1]))} % {'less' if ends[1] < 0 else 'more'} time"
     return ends, f"the picks of {row['model']} take {amount} than {owner} ({other}; {_interval(ends)} %)."
 
@@ -171,13 +162,13 @@ def _median_statement(times: Mapping[str, ResultRow], model: str, others: Mappin
         ends, other = interval(row, f"median_vs_{kind}"), number(times.get(others.get(kind, ""), {}), "median_ape")
         if ends and other is not None:
             amount = f"{percent(abs(ends[1]))} points {'less' if ends[1] < 0 else 'more'}"
-            return ends, f"{text}, {amount} than {TEXTS['owners'][kind]} {percent(other)} % ({_interval(ends)})."
+            return ends, f"{text}, {amount} than {stored.TEXTS['owners'][kind]} {percent(other)} % ({_interval(ends)})."
     return None, f"{text} ({count(row):,} rows)."
 
 
 def _picker(name: str) -> str:
     """Return the name of the library's own picker in words; the name itself if it is another model."""
-    return TEXTS["pickers"].get(name, name.replace("-heuristic", "'s heuristic"))
+    return stored.TEXTS["pickers"].get(name, name.replace("-heuristic", "'s heuristic"))
 
 
 def provenance(results: Results) -> list[tuple[str, str]]:
@@ -209,7 +200,7 @@ def _each_family(tables_of: _TablesOf[P]) -> _TablesOf[P]:
     def of_all(results: Results, *args: P.args, **kwargs: P.kwargs) -> list[Table]:
         return [
             replace(table, title=f"{family}: {table.title}") if family else table
-            for family, family_results in by_family(results).items()
+            for family, family_results in stored.by_family(results).items()
             for table in tables_of(family_results, *args, **kwargs)
         ]
 
@@ -230,7 +221,7 @@ def _differences(results: Results, rows: list[ResultRow], prefix: str, title: st
     keys = {kind: f"{prefix}_vs_{kind}" for kind in others}
     rows = [row | {key: None for kind, key in keys.items() if others[kind] == row["model"]} for row in rows]
     columns: _Columns = {
-        TEXTS["heads"][kind].format(_picker(others[kind])): ((key,), tables.interval_change)
+        stored.TEXTS["heads"][kind].format(_picker(others[kind])): ((key,), tables.interval_change)
         for kind, key in keys.items()
         if any(map(interval, rows, repeat(key)))
     }
@@ -240,7 +231,7 @@ def _differences(results: Results, rows: list[ResultRow], prefix: str, title: st
 @_each_family
 def time_tables(results: Results, full: bool = True) -> list[Table]:
     """Return time errors over all rows of each family; if ``full``, differences and other populations too."""
-    names = {"all": "all rows", **(TEXTS["populations"] if full else {})}
+    names = {"all": "all rows", **(stored.TEXTS["populations"] if full else {})}
     slices = {name: time_rows(results, population=population) for population, name in names.items()}
     columns = _columns("errors")
     found = [
@@ -249,14 +240,14 @@ def time_tables(results: Results, full: bool = True) -> list[Table]:
         if rows
     ]
     title = "Difference in the median time error, percentage points"
-    return found + (_differences(results, primary_time_rows(results), "median", title) if full else [])
+    return found + (_differences(results, stored.primary_time_rows(results), "median", title) if full else [])
 
 
 @_each_family
 def slice_tables(results: Results) -> list[Table]:
     """Return slowdowns by kind of problem and by GPU."""
     rows, found = results["choice_rows"], []
-    strata = values(rows, "stratum", STRATA)
+    strata = values(rows, "stratum", stored.STRATA)
     names = {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}
     for key, slice_values in names.items():
         sliced = {value: choice_rows(results, **{key: value}) for value in slice_values}
@@ -271,10 +262,10 @@ def part_tables(results: Results, full: bool = True) -> list[Table]:
     If not ``full``, only by algorithm, and only of the reported model and the learned references.
     """
     rows, found = results["time_rows"], []
-    models = {row["model"] for row in rows} if full else drawn_models(results)[: MAX_LEARNED - 1]
+    models = {row["model"] for row in rows} if full else stored.drawn_models(results)[: stored.MAX_LEARNED - 1]
     results = results | {"time_rows": [row for row in rows if row["model"] in models]}
-    for key in TEXTS["parts"] if full else ["algorithm"]:
-        sliced = {value: time_rows(results, **{key: value}) for value in values(rows, key, STRATA)}
+    for key in stored.TEXTS["parts"] if full else ["algorithm"]:
+        sliced = {value: time_rows(results, **{key: value}) for value in values(rows, key, stored.STRATA)}
         found += _slice_table(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
     return found
 
@@ -283,7 +274,7 @@ def part_tables(results: Results, full: bool = True) -> list[Table]:
 def evidence_tables(results: Results, kind: str) -> list[Table]:
     """Return the table of coverage, importance or costs, if the results have it."""
     columns, rows = _columns(kind), results.get(kind) or []
-    models, title = {row["model"] for row in rows}, TEXTS[kind]["title"]
+    models, title = {row["model"] for row in rows}, stored.TEXTS[kind]["title"]
     title = f"{title}, {min(models)}" if len(models) == 1 else title
     records = [_figures(row, columns) for row in rows]
     return [Table(records, _formats(columns), title, open_rows=MAX_OPEN_ROWS)] if records else []
@@ -312,7 +303,7 @@ def _slice_table(
         size = {what: max((count(row, counted) for row in rows), default=0)}
         records.append({"GPU" if key == "gpu" else key: value, **size, **{model: cells.get(model) for model in models}})
     formats = {what: format_count, **dict.fromkeys(models, form)}
-    return [Table(records, formats, f"{title} by {TEXTS['parts'][key]}", best_mark="*")] if records else []
+    return [Table(records, formats, f"{title} by {stored.TEXTS['parts'][key]}", best_mark="*")] if records else []
 
 
 def _figure_cell(row: ResultRow, figure: str, best: bool) -> Cell:
@@ -326,7 +317,7 @@ _Columns = Mapping[str, tuple[tuple[str, ...], tables.Format]]
 
 def _columns(*names: str) -> _Columns:
     """Return the columns of tables of `TEXTS`."""
-    found = [item for name in names for item in TEXTS[name]["columns"].items()]
+    found = [item for name in names for item in stored.TEXTS[name]["columns"].items()]
     return {head: (tuple(keys), getattr(tables, form)) for head, (*keys, form) in found}
 
 
@@ -345,7 +336,7 @@ def _model_table(rows: list[ResultRow], columns: _Columns, title: str, note: str
         labels = [label(rows[0], key) for key in ("gpu", "direction", "dtype", "math")]
         labels = [f"split by {label(rows[0], 'split')}", *(value for value in labels if value != "all")]
         covered = ", ".join([f"{label(rows[0], 'stratum')} problems", *labels])
-    references = sum(is_reference(row["model"]) for row in rows)
+    references = sum(stored.is_reference(row["model"]) for row in rows)
     return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
 
 
@@ -374,7 +365,7 @@ def _sample(rows: list[ResultRow], what: str = "problems") -> str:
 def _best(rows: list[ResultRow], key: str) -> str | None:
     """Return the first learned model with a figure among ranked ``rows``, or None."""
     evaluated_models = (row["model"] for row in rows if number(row, key) is not None)
-    return next((model for model in evaluated_models if not is_reference(model)), None)
+    return next((model for model in evaluated_models if not stored.is_reference(model)), None)
 
 
 def _unevaluated(results: Results) -> dict[tuple[str, str], dict[tuple[bool, str], None]]:

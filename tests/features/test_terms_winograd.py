@@ -10,35 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surrogate.features import terms as formulas
 from surrogate.features.conv import Conv
-from surrogate.features.terms import (
-    filter_pieces,
-    sized,
-    tensor_bytes,
-    transforms,
-    vector_flops,
-    winograd,
-    winograd_nonfused,
-)
 
 TINY: dict[str, Any] = {"n": 1, "c": 1, "h": 4, "k": 1, "r": 3, "pad_h": 1}
 SLOTS = (60.0, 60.0, 60.0)
 
 
 def test_fused_winograd_terms_equal_the_hand_calculation() -> None:
-    terms = winograd(Conv(**TINY), SLOTS)
+    terms = formulas.winograd(Conv(**TINY), SLOTS)
     # F(2×2, 3×3), α 4, 4 tiles: products 2·16·4; Lavin & Gray's 28 instructions for a filter, 14 of them multiply-adds,
     # and their 32 additions for a tile's input and 24 for its output.
     assert terms.arithmetic_flops == 128 + (28 + 14) + 4 * 32 + 4 * 24
     assert terms.workspace_bytes == 16 * 4
-    assert terms.dram_bytes == tensor_bytes(Conv(**TINY)) + 2 * 64
+    assert terms.dram_bytes == formulas.tensor_bytes(Conv(**TINY)) + 2 * 64
     assert terms.kernels == 2
     assert [one.blocks for one in terms.launches] == [1, 1, 2]
     assert terms.launches[0].tile_utilisation == 16 / (1 * 4 * 8 * 4 * 32)
 
 
 def test_nonfused_winograd_terms_equal_the_hand_calculation() -> None:
-    terms = winograd_nonfused(Conv(**TINY), SLOTS)
+    terms = formulas.winograd_nonfused(Conv(**TINY), SLOTS)
     # F(4×4, 3×3), α 6, one tile: products 2·36; 9 vectors of the filter, 12 of the input, 10 of the output.
     assert terms.arithmetic_flops == 72 + 9 * 9 + 12 * 20 + 10 * 19
     assert terms.workspace_bytes == 36 * 3 * 4
@@ -48,8 +40,8 @@ def test_nonfused_winograd_terms_equal_the_hand_calculation() -> None:
 
 def test_transform_flops_equal_the_profilers_count() -> None:
     """The numbers are `flop_count_sp` of cuDNN 7.6.3 on a V100; with these sizes no tile is padded."""
-    conv = sized(Conv(n=16, c=256, h=14, k=256, r=3, pad_h=1))
-    filters, inputs, outputs = transforms(conv, 16 * 16, 4, 6, vector_flops(4, 6, 3))
+    conv = formulas.sized(Conv(n=16, c=256, h=14, k=256, r=3, pad_h=1))
+    filters, inputs, outputs = formulas.transforms(conv, 16 * 16, 4, 6, formulas.vector_flops(4, 6, 3))
     assert (filters, inputs) == (5_308_416, 15_728_640)
     # The kernel also scales and writes: 18 multiplications a tile, 4 operations an output.
     assert outputs + 256 * 16 * (18 * 16 + 4 * 14 * 14) == 16_842_752
@@ -111,12 +103,12 @@ def test_counted_transforms_compute_a_convolution(m: int, r: int, pairs: tuple[i
         terms += [(share[0], y[0])] * (j == 0) + [(1, y[-1])] * (j == m - 1)
         result.append(outputs(*zip(*terms, strict=True)))
     assert result == [sum(g[i] * d[j + i] for i in range(r)) for j in range(m)]
-    assert (filters.flops, inputs.flops, outputs.flops) == vector_flops(m, m + r - 1, r)
+    assert (filters.flops, inputs.flops, outputs.flops) == formulas.vector_flops(m, m + r - 1, r)
 
 
 def test_filters_of_five_use_tiles_of_nine() -> None:
     # F(9×9, 5×5), α 13: an 18 × 18 output is 4 tiles; 169 · (4·(2 + 3) + 6) floats of workspace.
-    terms = winograd_nonfused(Conv(n=1, c=2, h=18, k=3, r=5, pad_h=2), SLOTS)
+    terms = formulas.winograd_nonfused(Conv(n=1, c=2, h=18, k=3, r=5, pad_h=2), SLOTS)
     assert terms.workspace_bytes == 169 * (4 * 5 + 6) * 4
     assert [one.blocks for one in terms.launches] == [169, 169, 169]
 
@@ -125,8 +117,8 @@ def test_winograd_saves_multiplications_as_in_the_paper() -> None:
     # Lavin & Gray §4: 36/16 = 2.25 times fewer products for F(2×2, 3×3), 144/36 = 4 times for F(4×4, 3×3). With many
     # channels the transforms vanish; 56 divides by both tiles.
     conv = Conv(n=1, c=8192, h=56, k=8192, r=3, pad_h=1)
-    assert conv.flops / winograd(conv, SLOTS).arithmetic_flops == pytest.approx(2.25, rel=0.02)
-    assert conv.flops / winograd_nonfused(conv, SLOTS).arithmetic_flops == pytest.approx(4.0, rel=0.04)
+    assert conv.flops / formulas.winograd(conv, SLOTS).arithmetic_flops == pytest.approx(2.25, rel=0.02)
+    assert conv.flops / formulas.winograd_nonfused(conv, SLOTS).arithmetic_flops == pytest.approx(4.0, rel=0.04)
 
 
 GRID_CHANNELS = st.sampled_from([3, 16, 32, 64, 100, 128, 256, 400, 512, 600, 800, 1024])
@@ -139,12 +131,12 @@ def test_winograd_blocks_equal_seers_formula(c: int, k: int, w: int) -> None:
     conv = Conv(n=128, c=c, h=w, k=k, r=3, pad_h=1)
     half = -(-w // 2)
     fused = [-(-128 // b) * -(-half // p) * -(-half // 8) * -(-k // 32) for b, p in ((1, 4), (2, 2), (4, 1))]
-    assert [one.blocks for one in winograd(conv, SLOTS).launches] == fused
+    assert [one.blocks for one in formulas.winograd(conv, SLOTS).launches] == fused
     tiles = 128 * (-(-w // 4)) ** 2
     nonfused = [-(-tiles // 128) * -(-k // n) * 36 for n in (64, 128)]
-    assert [one.blocks for one in winograd_nonfused(conv, SLOTS).launches[1:]] == nonfused
+    assert [one.blocks for one in formulas.winograd_nonfused(conv, SLOTS).launches[1:]] == nonfused
 
 
 def test_larger_filters_are_split_into_three_by_three_pieces() -> None:
-    assert filter_pieces(Conv(**TINY)) == 1
-    assert filter_pieces(Conv(n=1, c=1, h=9, k=1, r=7, s=5)) == 6
+    assert formulas.filter_pieces(Conv(**TINY)) == 1
+    assert formulas.filter_pieces(Conv(n=1, c=1, h=9, k=1, r=7, s=5)) == 6

@@ -76,14 +76,8 @@ def tree_inputs(s: Sizes, clamp: bool = False) -> np.ndarray:
 
 
 COUNTERS = (
-    "blocks",
-    "b_max",
-    "waves",
-    "fp32_instructions",
-    "dram_read_transactions",
-    "dram_write_transactions",
-    "fp32_utilization_pct",
-    "dram_utilization_pct",
+    *("blocks", "b_max", "waves", "fp32_instructions", "dram_read_transactions", "dram_write_transactions"),
+    *("fp32_utilization_pct", "dram_utilization_pct"),
 )
 METRIC_COLUMNS = ("variant", *COUNTERS, "main_kernel_us", "other_kernels_us", "kernel_class")
 """Columns that `with_kernel_metrics` adds. Counters are of the main kernel in total, not per block."""

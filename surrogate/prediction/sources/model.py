@@ -16,7 +16,8 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import one_line_errors
-from surrogate.features.families import AnyProblem, Formula
+from surrogate.features.families import AnyProblem
+from surrogate.features.family import Formula
 from surrogate.models.call_cost import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedArrays

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from surrogate.features.elementwise import Number
-from surrogate.features.families import AnyProblem, Family, Formula, ProblemTerms
+from surrogate.features.families import AnyProblem
+from surrogate.features.family import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 
 if TYPE_CHECKING:
