@@ -25,18 +25,10 @@ MI210_SHAPES = 2000
 MI210_FOLDS = 5
 
 FULL = "boosted-terms"
-CHOICES = {
-    "model": "variant",
-    "n": "problems",
-    "shapes": "problem_shapes",
-    "slowdown_macro": "slowdown_macro",
-    "ci_low": "ci_low",
-    "ci_high": "ci_high",
-    "slowdown_geomean": "slowdown_pooled",
-    "slowdown_p95": "slowdown_p95",
-}
+_CONTENT = own_settings(__file__)
+CHOICES: Mapping[str, str] = _CONTENT["columns"]
 """Column of `verdicts.choice_verdicts` → column of this table."""
-GROUPS: Mapping[str, Sequence[str]] = own_settings(__file__)
+GROUPS: Mapping[str, Sequence[str]] = _CONTENT["groups"]
 """Group → the columns that the variant leaves out."""
 
 

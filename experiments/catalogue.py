@@ -6,34 +6,12 @@ from pathlib import Path
 
 from experiments.experiment import Experiment
 from surrogate.dataset.files import write_text
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 
-NAMES = (
-    "test_set_i",
-    "test_set_ii",
-    "picker",
-    "same_rows",
-    "learning_curve",
-    "stacking",
-    "calibration",
-    "miopen",
-    "small_to_large",
-    "versions",
-    "ablation",
-    "counters",
-    "whole_networks",
-    "widths",
-    "operators",
-    "iteration_time",
-    "replay_error",
-    "what_if",
-    "tuning",
-    "cpu_choice",
-    "speed",
-    "large_inputs",
-)
+_CONTENT = read_toml(__file__)
+NAMES: tuple[str, ...] = tuple(_CONTENT["names"])
 """All experiments, in the order of the table."""
-ALONE = ("speed", "large_inputs")
+ALONE: tuple[str, ...] = tuple(_CONTENT["alone"])
 """Experiments that measure time. They run alone, and their results differ from run to run."""
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEADER = "| question | command | time | table | figure | answer |"

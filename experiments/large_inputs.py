@@ -27,16 +27,7 @@ from experiments.sources import Sources, own_settings
 from surrogate.bundled import FOLDER
 
 PLAN = own_settings(__file__)
-_IDS = {
-    "External id",
-    "external id",
-    "correlation",
-    "Ev Idx",
-    "Python id",
-    "Python parent id",
-    "Python module id",
-    "Sequence number",
-}
+_IDS = frozenset(PLAN["ids"])
 """Arguments of an event that count events, and so differ from step to step."""
 _BREAK_US = 1000
 """Time in µs from the end of a step to the next one."""

@@ -36,15 +36,8 @@ SUFFIX = "_backward"
 EVALUATIONS = 10
 """Number of minimum leaf sizes that are tried for the tree of ratios."""
 RATIO_COLUMNS = (
-    "log2_n",
-    "log2_c",
-    "log2_h",
-    "log2_w",
-    "log2_window",
-    "log2_window_w",
-    "log2_stride",
-    "log2_elements",
-    "itemsize",
+    *("log2_n", "log2_c", "log2_h", "log2_w", "log2_window", "log2_window_w", "log2_stride"),
+    *("log2_elements", "itemsize"),
 )
 CONV_RATIO_COLUMNS = ("log2_n", "log2_c", "log2_h", "log2_k", "log2_out_h", "log2_r", "stride_h")
 
