@@ -11,6 +11,7 @@ from surrogate.cli.problem import CHOICES
 from surrogate.features.conv import read_driver_line
 from surrogate.features.families import FAMILIES
 from surrogate.prediction.shipped import load
+from tests.known import cases
 
 LINE = "-n 8 -c 64 -H 28 -W 28 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1"
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
@@ -74,15 +75,7 @@ def test_a_table_of_sizes_gets_the_fastest_algorithm(seer, trained, tmp_path) ->
     assert gemm["predicted_us"][0] == pytest.approx(expected_us)
 
 
-@pytest.mark.parametrize(
-    ("change", "words", "message"),
-    [
-        ({"algorithm": "GEMM"}, ["--gpu", "t4", "--algorithm", "FFT"], "leave --algorithm out"),
-        ({}, [], "column `gpu`"),
-        ({"k": None}, ["--gpu", "t4"], "column k"),
-        ({"n": -1}, ["--gpu", "t4", "--algorithm", "GEMM"], "n is -1"),
-    ],
-)
+@cases(__file__)
 def test_an_invalid_table_is_refused(seer, trained, tmp_path, change, words, message) -> None:
     frame = pd.DataFrame({"n": [8], "c": [64], "h": [28], "k": [64], "r": [3]})
     frame = frame.assign(**{k: v for k, v in change.items() if v is not None})

@@ -6,43 +6,13 @@ from typing import Any
 import pytest
 
 COMMAND = (
-    "serving",
-    "llama-3.1-8b",
-    "--gpu",
-    "h100-sxm",
-    "--input",
-    256,
-    "--output",
-    64,
-    "--library",
-    "VLLM",
-    "--tensor-parallel",
-    "1,2",
-    "--concurrency",
-    "8,16",
-    "--dtype",
-    "bf16,FP8",
+    *("serving", "llama-3.1-8b", "--gpu", "h100-sxm", "--input", 256, "--output", 64, "--library", "VLLM"),
+    *("--tensor-parallel", "1,2", "--concurrency", "8,16", "--dtype", "bf16,FP8"),
 )
 KEYS = {
-    "gpu",
-    "library",
-    "gpus",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "expert_parallel",
-    "dtype",
-    "kv_dtype",
-    "concurrency",
-    "ttft_ms",
-    "ttft_low_ms",
-    "ttft_high_ms",
-    "tpot_ms",
-    "tpot_low_ms",
-    "tpot_high_ms",
-    "tokens_per_s_per_gpu",
-    "memory_gib",
-    "fits",
-    "bound",
+    *("gpu", "library", "gpus", "tensor_parallel", "pipeline_parallel", "expert_parallel", "dtype", "kv_dtype"),
+    *("concurrency", "ttft_ms", "ttft_low_ms", "ttft_high_ms", "tpot_ms", "tpot_low_ms", "tpot_high_ms"),
+    *("tokens_per_s_per_gpu", "memory_gib", "fits", "bound"),
 }
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-import pytest
+from tests.known import cases
 
 
 def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path):
@@ -26,17 +26,7 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "not JSON"),
-        ('{"model": "linear-terms"}', "needs `model` and `params`"),
-        ('{"schema": 99, "model": "linear-terms", "params": {}}', "reads up to 1; upgrade"),
-        ('{"model": "linear-term", "params": {}}', "did you mean linear-terms"),
-        ('{"model": "linear-terms", "params": {"alfa": 1}}', "has no setting 'alfa'; it has alpha; did you mean alpha"),
-        ('{"model": "boosted-terms", "params": {"rounds": 1.5}}', "rounds is 1.5"),
-    ],
-)
+@cases(__file__)
 def test_an_invalid_settings_file_is_refused(seer, dataset, tmp_path, content, message):
     path = tmp_path / "p.json"
     path.write_text(content)

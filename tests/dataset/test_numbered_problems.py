@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from surrogate.dataset.problem_list import numbered_problems
 from surrogate.features.conv import Conv
 from surrogate.formats.foreign_file import read_lines
+from tests.known import cases
 
 
 def read(folder: Path, text: str) -> list[tuple[Conv, int | None]]:
@@ -26,30 +27,12 @@ def test_numbered_lists_become_convolutions(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1\n128 64 56 128 0 3 1 1\n",
-        "128,64,56,128,56,3,1,1",
-        "# mine\r\n\r\n128; 64; 56; 128; 0; 3; 1; 1;\r\n",
-        "1\n 128.0 64.0 56 128 0 3 1 1  # conv2\n",
-    ],
-)
+@cases(__file__)
 def test_separators_and_comments_are_accepted(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == [(Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None)]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "no problem"),
-        ("3\n1 2 8 4 0 3 1 1\n", "declares 3"),
-        ("1 2 8 4 0 3 1\n", "line 1: 7 numbers"),
-        ("1 2 8 4 0 3 1 one\n", "line 1: number 8 is 'one'"),
-        ("1 2 8 4 5 3 1 1\n", "out width 5"),
-        ("1 2 8 4 0 3 1 1 8\n", "algorithm is 8"),
-    ],
-)
+@cases(__file__)
 def test_invalid_lists_are_refused(refused, tmp_path: Path, text: str, message: str) -> None:
     with refused("Test-set-II.txt", message):
         read(tmp_path, text)

@@ -10,26 +10,9 @@ from experiments.experiment import Effort
 from experiments.sources import FILES, Sources
 from surrogate.dataset.tables import read_table, write_table
 from surrogate.models.boosted import BoostedTerms
+from tests.known import known_answers
 
-CONV = ["c", "h", "k", "r", "stride_h"]
-AMD = "direction == 'fwd' and dtype == 'fp32' and layout == 'NCHW' and n < 65"
-SAMPLES = {
-    "cudnn": (
-        "gpu in ('Tesla V100-SXM2-16GB', 'Tesla T4') and n in (1, 128) and dtype == 'fp32'"
-        " and library_version in ('7.6.3', '7.6.4')",
-        CONV,
-        16,
-    ),
-    "partial": ("gpu == 'TITAN Xp'", CONV, 8),
-    **dict.fromkeys(("mi210", "mi100", "mi300x", "navi21"), (AMD, CONV, 12)),
-    "winners": ("n == 4", CONV, 24),
-    "other_ops": ("gpu in ('Tesla T4', 'Tesla V100-SXM2-16GB') and variant == 'ACTIVATION_RELU'", ["args"], 40),
-    "scope_ops": ("variant == 'ACTIVATION_TANH'", ["c", "h", "k"], 20),
-    "dense": ("op in ('bmm', 'ln') and gpu in ('Tesla T4', 'Tesla P4', 'Tesla V100-PCIE-32GB')", [*"BMNKH"], 60),
-    "deepbench": ("device == 'NV_V100' and precision == 'Float'", [*"MNK"], 12),
-    "transformers": ("batch == '2'", ["config"], 4),
-    "cpu_matmul": ("m > 0", [*"mnk"], 12),
-}
+SAMPLES = known_answers(__file__)
 """Source → query of its rows, columns of a problem, number of problems."""
 
 

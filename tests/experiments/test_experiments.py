@@ -10,23 +10,10 @@ from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
 from tests.known import known_answers
 
-COLUMNS = known_answers(__file__)["columns"]
+_KNOWN = known_answers(__file__)
+COLUMNS = _KNOWN["columns"]
 """Experiment → required columns of its table."""
-
-
-LONG = {
-    "whole_networks",
-    "ablation",
-    "miopen",
-    "learning_curve",
-    "calibration",
-    "small_to_large",
-    "same_rows",
-    "operators",
-    "cpu_choice",
-    "test_set_i",
-    "test_set_ii",
-}
+LONG = _KNOWN["long"]
 """Experiments that take more than three seconds."""
 
 

@@ -54,19 +54,8 @@ def test_level_extrapolates_linearly_in_the_sizes() -> None:
 
 
 def test_built_in_kernels_are_refused(refused) -> None:
-    conv = {
-        "gpu": "v100",
-        "n": 1,
-        "c": 8,
-        "h": 8,
-        "k": 8,
-        "r": 3,
-        "algorithm": "GEMM",
-        "library": "cudnn",
-        "library_version": "7.6.3",
-        "status": "ok",
-        "time_us": 9.0,
-    }
+    conv = {"gpu": "v100", "n": 1, "c": 8, "h": 8, "k": 8, "r": 3, "algorithm": "GEMM", "time_us": 9.0}
+    conv |= {"library": "cudnn", "library_version": "7.6.3", "status": "ok"}
     defaults = {size.name: 1 if size.minimum else 0 for size in CONV.sizes} | {"h": 8, "w": 8, "r": 3, "s": 3}
     frame = pd.DataFrame([{**defaults, **CONV.setting_defaults, **conv}])
     with refused("boosted-terms"):

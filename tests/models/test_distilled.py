@@ -14,6 +14,7 @@ from surrogate.features.gpu import gpu, gpus
 from surrogate.models.base import TimeModel
 from surrogate.models.distilled import DistilledTerms, nearby_rows, on_other_gpus, scaled_sizes
 from surrogate.models.registry import DECLARED, ModelDeclaration
+from tests.known import cases
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
@@ -47,18 +48,7 @@ def rows(table: Table) -> Rows:
     return rows.take(rows.ok)
 
 
-@pytest.mark.parametrize(
-    ("size", "factor", "scaled"),
-    [
-        (64, 1.5, 96),  # a multiple of 16
-        (56, 0.6, 32),  # 33.6 rounded to a multiple of 8
-        (8, 1.3, 10),  # 10.4 rounded to a multiple of 2: a size has at least four steps
-        (7, 1.3, 9),
-        (3, 2.0, 6),
-        (1, 0.5, 1),  # at least one step
-        (128, 1.0, 128),
-    ],
-)
+@cases(__file__)
 def test_scaled_size_is_a_multiple_of_a_power_of_two(size: int, factor: float, scaled: int) -> None:
     np.testing.assert_array_equal(scaled_sizes(np.array([size]), np.array([factor])), [scaled])
 

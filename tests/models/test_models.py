@@ -36,16 +36,9 @@ FAST: dict[str, dict[str, Any]] = {
 }
 CONV_ONLY = ("seer-paper", "seer-time-only", "boosted-seer", "stacked-terms")
 LEARNED = {
-    "boosted-seer": 0.4,
-    "stacked-terms": 0.4,
-    "boosted-dims": 0.4,
-    "boosted-terms": 0.4,
-    "forest": 0.4,
-    "li-et-al": 0.4,
-    "linear-dims": 0.8,
-    "linear-terms": 0.8,
-    "mlp": 0.4,
-    "seer-time-only": 0.4,
+    **dict.fromkeys(("boosted-seer", "stacked-terms", "boosted-dims", "boosted-terms", "forest"), 0.4),
+    **dict.fromkeys(("li-et-al", "mlp", "seer-time-only"), 0.4),
+    **dict.fromkeys(("linear-dims", "linear-terms"), 0.8),
 }
 """Largest median log error of each model on its training rows."""
 

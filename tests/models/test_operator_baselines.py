@@ -9,6 +9,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models import model_class
 from surrogate.models.baselines import GemmInterpolation, interpolated_rates, rate_tree
+from tests.known import cases
 from tests.tables import checked
 
 POOL = {"window": 3, "window_w": 3, "stride": 2, "stride_w": 2, "pad": 0, "pad_w": 0}
@@ -39,18 +40,7 @@ def images(operator: str, time_us: np.ndarray, n: np.ndarray, **sizes: int) -> p
     )
 
 
-@pytest.mark.parametrize(
-    ("point", "expected"),
-    [
-        ([2, 10], 0.1),  # measured
-        ([2, 15], 0.125),  # a quarter of the way
-        ([3, 15], 0.25),  # halfway between 0.125 and 0.30 + 0.25 · 0.30
-        ([1, 10], 0.05),  # half of the smallest size: half of its rate
-        ([2, 5], 0.05),
-        ([8, 10], 0.65),  # above the range: the mean of the last rate and the peak
-        ([2, 99], 0.6),
-    ],
-)
+@cases(__file__)
 def test_interpolated_rate_equals_the_hand_calculation(point: tuple[float, float], expected: float) -> None:
     """The points are the grid of 2 and 4 × 10 and 30."""
     points = np.array([[2, 10], [2, 30], [4, 10], [4, 30]], dtype=float)

@@ -5,24 +5,12 @@ import pytest
 
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
+from tests.known import cases
 
 SIZES = physics.Sizes(batch=128, channels=64, outputs=130, width=56, out_width=54, filter_width=3, stride=1)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "tile", "blocks"),
-    [
-        ("IMPLICIT_GEMM", "32x32", 58320),
-        ("IMPLICIT_GEMM", "64x128", 11664),
-        ("IMPLICIT_PRECOMP_GEMM", "128x32", 14580),
-        ("GEMM", "128x128", 5832),
-        ("WINOGRAD", "1x4x8", 17920),
-        ("WINOGRAD", "2x2x8", 17920),
-        ("WINOGRAD", "4x1x8", 17920),
-        ("WINOGRAD_NONFUSED", "128x64", 21168),
-        ("WINOGRAD_NONFUSED", "128x128", 14112),
-    ],
-)
+@cases(__file__)
 def test_launched_blocks_equal_the_known_answer(algorithm: str, tile: str, blocks: int) -> None:
     assert physics.launched_blocks(algorithm, tile, SIZES) == blocks
 

@@ -16,6 +16,7 @@ from surrogate.models.seer import physics as formulas
 from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
+from tests.known import cases
 from tests.models.test_seer_metrics import SETTING
 
 GPU = "TITAN Xp"
@@ -248,17 +249,7 @@ def test_rows_outside_the_domain_get_no_time(fitted: SeerPaper, rows: Rows, chan
     assert np.isnan(fitted.predict(rows_of(frame.assign(**changes)))).all()
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "changes"),
-    [
-        ("WINOGRAD", {"r": 5, "s": 5}),
-        ("WINOGRAD_NONFUSED", {"r": 7, "s": 7}),
-        ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
-        ("FFT", {"h": 300, "w": 300}),
-        ("FFT_TILING", {"stride_h": 2, "stride_w": 2}),
-        ("DIRECT", {}),
-    ],
-)
+@cases(__file__)
 def test_infeasible_rows_get_no_time(fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]) -> None:
     frame = rows.frame.iloc[:3].assign(algorithm=algorithm, **changes).reset_index(drop=True)
     assert np.isnan(fitted.predict(rows_of(frame))).all()

@@ -16,25 +16,14 @@ from surrogate.models.base import TimeModel
 from surrogate.models.registry import DECLARED, ModelDeclaration
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.stacked import UNSEEN_GPU_SHARE, BoostedSeer, StackedTerms, stacking_weight
+from tests.known import cases
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 
-@pytest.mark.parametrize(
-    ("residual", "step", "weight"),
-    [
-        ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0], 0.0),  # two of three rows agree with the first model
-        ([1.0, 1.0, 0.0], [1.0, 1.0, 1.0], 1.0),
-        ([0.5, 0.5], [1.0, -1.0], 0.0),  # equal steps both ways: no gain
-        ([0.3, 0.6], [1.0, 2.0], 0.3),
-        ([9.0, 9.0], [1.0, 1.0], 1.0),  # never beyond the second model
-        ([1.0], [0.0], 0.0),
-        ([1.0], [5e-324], 0.0),  # a difference by rounding
-        ([], [], 0.0),
-    ],
-)
+@cases(__file__)
 def test_stacking_weight_equals_the_hand_calculation(residual: list[float], step: list[float], weight: float) -> None:
     assert stacking_weight(np.array(residual), np.array(step)) == pytest.approx(weight)
 

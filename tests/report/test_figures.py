@@ -150,15 +150,8 @@ def test_a_time_tick_has_a_suitable_unit(time_us: float, text: str) -> None:
 
 
 def _predictions(**changes: object) -> pd.DataFrame:
-    columns = {
-        "model": "m",
-        "seed": 0,
-        "algorithm": "GEMM",
-        "status": "ok",
-        "time_us": 10.0,
-        "predicted_us": 11.0,
-        "supported": True,
-    }
+    columns = {"model": "m", "seed": 0, "algorithm": "GEMM", "status": "ok", "supported": True}
+    columns |= {"time_us": 10.0, "predicted_us": 11.0}
     return pd.DataFrame([{**columns, **changes}])
 
 

@@ -11,20 +11,10 @@ import pytest
 from surrogate.features.errors import InputError
 from surrogate.report import results as stored
 from surrogate.report.comparison import write_report
+from tests.known import cases
 
 
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        (None, "seer compare -o"),
-        ("{", "again"),
-        ("[]", "damaged"),
-        ({"schema": None}, "damaged"),
-        ({"schema": 99}, "update"),
-        ({"choice_rows": [3]}, "damaged"),
-        ({"choice_rows": [{"model": "a", "n": 1, "slowdown_macro": "fast"}]}, "damaged"),
-    ],
-)
+@cases(__file__)
 def test_unusable_results_are_refused_and_the_folder_is_unchanged(tmp_path, results, content, word):
     if isinstance(content, dict):
         content = json.dumps({**results, **content})

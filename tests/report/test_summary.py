@@ -5,33 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from surrogate.report import summary
 from surrogate.report.tables import Cell, Table
+from tests.known import cases, known_answers
 
 GOLDEN = Path(__file__).with_name("summary.txt")
-ROW = {
-    "model": "m",
-    "family": "conv",
-    "split": "shape",
-    "stratum": "ungrouped",
-    "gpu": "all",
-    "n": 40,
-    "shapes": 8,
-    "slowdown_macro": 1.0125,
-    "ci_low": 1.01,
-    "ci_high": 1.015,
-    "slowdown_geomean": 1.011,
-    "slowdown_p95": 1.07,
-    "slowdown_max": 50.4,
-    "top1": 0.75,
-    "within_10pct": 0.964,
-    "top2_slowdown": 1.002,
-    "infeasible_picks": 3,
-    "paired_vs_heuristic": [-0.0723, -0.0392, -0.0139],
-    "paired_problems": 30,
-}
+ROW = known_answers(__file__)["row"]
 REFERENCES = {"conv": {"seer": "seer-time-only", "linear": "linear-terms", "heuristic": "cudnn-heuristic"}}
 
 
@@ -65,26 +44,7 @@ SEER = {**ROW, "model": "seer-time-only"}
 HEURISTIC = {**ROW, "model": "cudnn-heuristic", "slowdown_macro": 1.05, "n": 30}
 
 
-@pytest.mark.parametrize(
-    ("ends", "sentence"),
-    [
-        (
-            [-0.048, -0.0285, -0.013],
-            "Yes: on held-out shapes, the picks of m take 2.9 % less time than SEER's (seer-time-only; 95 % interval"
-            " 1.3 to 4.8 %).",
-        ),
-        (
-            [-0.02, -0.0035, 0.0128],
-            "Not shown: on held-out shapes, the picks of m take 0.35 % less time than SEER's (seer-time-only; 95 %"
-            " interval −2.0 to +1.3 %).",
-        ),
-        (
-            [0.012, 0.051, 0.099],
-            "No: on held-out shapes, the picks of m take 5.1 % more time than SEER's (seer-time-only; 95 % interval"
-            " 1.2 to 9.9 %).",
-        ),
-    ],
-)
+@cases(__file__)
 def test_the_first_sentence_answers_whether_the_model_is_faster(ends: list[float], sentence: str) -> None:
     ((first, *rest),) = summary.answers(_results({**ROW, "paired_vs_seer": ends}, SEER))
     assert first == sentence and len(first.split()) <= 25
@@ -95,24 +55,7 @@ def test_the_first_sentence_answers_whether_the_model_is_faster(ends: list[float
     assert summary.terminal_summary(_results({**ROW, "paired_vs_seer": ends}, SEER)).startswith(first[:60])
 
 
-@pytest.mark.parametrize(
-    ("left_out", "beginning"),
-    [
-        ((), "Yes: on held-out shapes, the picks of m take 2.0 % less time than SEER's (seer-time-only;"),
-        (
-            ("seer",),
-            "Yes: on held-out shapes, the picks of m take 3.0 % less time than the best linear model's (linear-",
-        ),
-        (
-            ("seer", "linear"),
-            "On held-out shapes, the picks of m take 3.9 % less time than the picks of cuDNN's heuristic",
-        ),
-        (
-            ("seer", "linear", "heuristic"),
-            "On held-out shapes, the picks of m are 1.2 % slower than the fastest algorithm",
-        ),
-    ],
-)
+@cases(__file__)
 def test_the_answer_compares_with_the_next_reference_if_one_is_missing(
     left_out: tuple[str, ...], beginning: str
 ) -> None:
@@ -218,17 +161,8 @@ def test_every_reference_is_a_column(results: dict[str, Any]) -> None:
 
 
 def test_a_time_row_has_known_cells() -> None:
-    row = {
-        "model": "m",
-        "population": "best",
-        "n": 1000,
-        "median_ape": 0.0724,
-        "mape": 0.12,
-        "p90_ape": 0.55,
-        "rmspe": 0.3,
-        "gmae": 0.061,
-        "spearman": 0.99,
-    }
+    row = {"model": "m", "population": "best", "n": 1000, "median_ape": 0.0724, "mape": 0.12, "p90_ape": 0.55}
+    row |= {"rmspe": 0.3, "gmae": 0.061, "spearman": 0.99}
     (table,) = summary.time_tables(_results(times=[row]))
     assert _texts(table) == [["m", "7.2", "12.0", "55.0", "30.0", "6.1", "0.990", "1,000"]]
 
