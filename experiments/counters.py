@@ -144,10 +144,9 @@ def _sizes(frame: pd.DataFrame) -> ConvColumns:
 
 def convolution_flops(counted: pd.DataFrame, lost: str) -> Iterator[Record]:
     """Yield the ratio of the implicit GEMM's terms to its kernels, without and with the tile's padding."""
-    formulas.flops = formulas.MECHANISM_TERMS[MECHANISM](
-        _sizes(counted), mechanism_b_max(gpu(DEVICE), MECHANISM)
-    ).arithmetic_flops
-    yield _ratio(FP32, "implicit GEMM", formulas.flops, counted["flop_count_sp"], _shapes(counted), note=lost)
+    slots = mechanism_b_max(gpu(DEVICE), MECHANISM)
+    flops = formulas.MECHANISM_TERMS[MECHANISM](_sizes(counted), slots).arithmetic_flops
+    yield _ratio(FP32, "implicit GEMM", flops, counted["flop_count_sp"], _shapes(counted), note=lost)
     for tile, part in counted[counted["tile"] != ""].groupby("tile"):
         padded = 2 * part["blocks"] * np.prod(physics.tile_sizes(str(tile))) * part["depth"]
         note = f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top"

@@ -85,10 +85,10 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
         return
     for path, records in summaries.items():
         first = records[0]
-        shared = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
-        facts = ", ".join(f"{name} {format_value(first[name])}" for name in shared)
+        common = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
+        facts = ", ".join(f"{name} {format_value(first[name])}" for name in common)
         click.echo(wrapped(f"{path}: {facts}", WIDTH, INDENT))
-        counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in records]
+        counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in common} for record in records]
         show(counts)
 
 

@@ -121,8 +121,8 @@ def test_csv_has_every_row_and_column(results: dict[str, Any]) -> None:
 
 def test_csv_writes_intervals_nulls_nested_values_and_no_rows() -> None:
     names = ("model", "n", "slowdown_geomean_ci", "paired_vs_heuristic", "x")
-    stored.values = [("a,b", 1, [1.0, 2.0], None, {"k": [1]}), ("c", 0, None, [1, 2, 3], math.nan)]
-    rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in stored.values]
+    values = [("a,b", 1, [1.0, 2.0], None, {"k": [1]}), ("c", 0, None, [1, 2, 3], math.nan)]
+    rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in values]
     assert stored.csv_text(rows).splitlines() == [
         "model,n,slowdown_geomean_ci_low,slowdown_geomean_ci_high,paired_low,paired_mid,paired_high,x",
         '"a,b",1,1.0,2.0,,,,"{""k"": [1]}"',
