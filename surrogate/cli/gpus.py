@@ -12,11 +12,7 @@ from surrogate.report.tables import Table, percent
 if TYPE_CHECKING:
     from surrogate.features.gpu import Gpu
 
-NOTE = (
-    "×: 90 % of the predicted times are within this factor; the next number is the number of measured rows. ~: not"
-    " measured; the last rows have the factors"
-)
-ERRORS = "errors on held-out shapes if the GPU has measured rows (model), otherwise on held-out GPUs (datasheet)"
+_TEXTS = read_toml(__file__)
 NEVER_MEASURED = "~"
 
 
@@ -54,7 +50,7 @@ def command(name: str | None, form: Form) -> None:
         unseen.setdefault(board.vendor, {"name": f"{NEVER_MEASURED} {board.vendor}"}).update(
             {family: f"~×{factor:.1f}" for family, factor in unmeasured.items() if factor is not None}
         )
-    table = Table([*(_row(board, answers) for board, answers in boards), *unseen.values()], notes=[NOTE])
+    table = Table([*(_row(board, answers) for board, answers in boards), *unseen.values()], notes=[_TEXTS["note"]])
     records = [_flat(board.to_dict(), answers) for board, answers in boards]
     json_value = [board.to_dict() | {"answers": answers} for board, answers in boards]
     show(records, form, json_value=json_value, table=table)
@@ -62,7 +58,7 @@ def command(name: str | None, form: Form) -> None:
 
 def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> None:
     """Print every figure with its unit and meaning, and the evidence for each family of kernels."""
-    figures = read_toml(__file__)["figures"]
+    figures = _TEXTS["figures"]
     values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
     figure_rows = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
     families = [
@@ -79,7 +75,7 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
     ]
     show([], table=Table(figure_rows, notes=["– not known, or no such unit"]))
     click.echo("")
-    show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[ERRORS]))
+    show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[_TEXTS["errors"]]))
 
 
 def _answers(board: "Gpu") -> dict[str, dict[str, object]]:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import PATH, Form, output_options, rows_options, show
+from surrogate.features.errors import read_toml
 from surrogate.report.tables import FactTable, Format, Table, format_count, format_value, ratio, terminal_width
 
 FORMATS: dict[str, Format] = {
@@ -18,23 +19,11 @@ FORMATS: dict[str, Format] = {
     "coverage": "{:.1%}".format,
     "interval_factor": ratio,
 }
-LEGEND = (
-    "All figures are on held-out shapes. median_ape and p90_ape are the median and the 90th percentile of the absolute"
-    " percentage error of times. slowdown is the time of the pick divided by the time of the fastest. coverage is the"
-    " share of times inside their 90 % intervals. An interval reaches from the predicted time divided by"
-    " interval_factor to the predicted time multiplied by it"
-)
-WORDS = {
-    "median_ape": "time error, median",
-    "p90_ape": "time error, 90th percentile",
-    "interval_coverage": "90 % intervals cover",
-    "slowdown_macro": "slowdown",
-}
+_TABLE = read_toml(__file__)
+LEGEND: str = _TABLE["legend"]
+WORDS: dict[str, str] = _TABLE["words"]
 """Figure of `seer evaluate` → its name for people. Others keep their key."""
-FRACTIONS = {
-    *("median_ape", "p90_ape", "mape", "rmspe", "gmae", "in_domain", "interval_coverage", "interval_coverage_ci"),
-    *("top1", "within_10pct", "pick_probability", "pick_was_best"),
-}
+FRACTIONS: list[str] = _TABLE["fractions"]
 """Figures that are printed as percentages."""
 
 

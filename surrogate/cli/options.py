@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
+from inspect import signature
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
@@ -323,16 +324,18 @@ class RowOptions(NamedTuple):
     kernel: "Kernel | None"
 
 
-def _as_rows(function: Function) -> Function:
-    """Pass the options of rows and kernels to the command as one parameter, ``rows``."""
+def as_object(kind: type, name: str, *options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return a decorator that adds ``options``; the command receives them as one ``kind`` object called ``name``."""
 
-    @wraps(function)
-    def with_rows(
-        *words: Any, candidates: str | None, where: tuple[str, ...], kernel: "Kernel | None", **options: Any
-    ) -> Any:
-        return function(*words, rows=RowOptions(candidates, where, kernel), **options)
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def with_object(**values: Any) -> Any:
+            field_values = {field: values.pop(field) for field in signature(kind).parameters}
+            return function(**values, **{name: kind(**field_values)})
 
-    return cast(Function, with_rows)
+        return combined(*options)(cast(Function, with_object))
+
+    return decorate
 
 
 fit_options = combined(
@@ -343,9 +346,7 @@ fit_options = combined(
         ("algorithm", "solver"),
         default="algorithm",
     ),
-    rows_options,
-    kernel_options,
-    _as_rows,
+    as_object(RowOptions, "rows", rows_options, kernel_options),
 )
 """Options of a fit. The command gets `RowOptions`."""
 training_options = combined(click.argument("data", nargs=-1, required=True, type=PATH), fit_options, seed_option)

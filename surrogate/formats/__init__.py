@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, get_args
 
-from surrogate.features.errors import InputError, nearest, require_regular
+from surrogate.features.errors import InputError, nearest, read_toml, require_regular
 
 if TYPE_CHECKING:
     from surrogate.formats.imported import Imported
@@ -29,16 +29,7 @@ class Option:
     takes: Literal["text", "file", "count"] = "text"
 
 
-_NUMBERING = "Numbering of algorithms 4–7 in SEER's files: cuDNN's enum (default) or the README's."
-_PROBLEMS = "For profiler logs: SEER's text list of the profiled problems. The ninth number is the algorithm."
-COMMON: Mapping[str, Option] = {
-    "numbering": Option(_NUMBERING, choices=("enum", "readme")),
-    "library_version": Option("The library's version, if the files do not name it.", "V"),
-    "problems": Option(_PROBLEMS, takes="file"),
-    "kernel": Option("With --problems: a regular expression that matches the main kernels.", "PATTERN"),
-    "name": Option("The kernel to import from a tuner's files, if they hold several.", "KERNEL"),
-    "max_bytes": Option("Maximum size of one file after unpacking, in bytes (default 256 MiB).", takes="count"),
-}
+COMMON = {name: Option(**row) for name, row in read_toml(__file__, "options.toml").items()}
 """Options that several readers share, by parameter name. A `Format` explains the options of one reader."""
 _ALWAYS = ("gpu", "gpus", "progress")
 """Parameters of a reader that are not options of its own: the command line sets them for every reader."""

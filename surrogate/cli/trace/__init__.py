@@ -4,16 +4,15 @@ Each command is a module of this folder, imported only when it runs. This module
 options that choose a part of a trace, and the printing of its tables.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import wraps
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import COUNT, GPU, INDEX, PATH, Form, Function, combined, html_option, option, output_options
+from surrogate.cli.options import COUNT, GPU, INDEX, PATH, Form, as_object, html_option, option, output_options
 from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table
 
@@ -125,21 +124,7 @@ class Output:
             write_text(self.html, trace_page(profiled))
 
 
-def _as_object(kind: type, name: str, *options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Return a decorator that adds ``options``; the command receives them as one ``kind`` object called ``name``."""
-
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def with_object(**values: Any) -> Any:
-            field_values = {each.name: values.pop(each.name) for each in fields(kind)}
-            return function(**values, **{name: kind(**field_values)})
-
-        return combined(*options)(cast(Function, with_object))
-
-    return decorate
-
-
-part_options = _as_object(
+part_options = as_object(
     TracePart,
     "part",
     option("--iteration", "Only this iteration; repeatable.", INDEX, multiple=True),
@@ -149,7 +134,7 @@ part_options = _as_object(
     option("--max-bytes", "Maximum bytes of an unpacked trace [2 GiB].", COUNT),
 )
 """Options that choose a part of the trace; the command receives them as ``part``."""
-table_options = _as_object(Output, "out", top_option, html_option, output_options)
+table_options = as_object(Output, "out", top_option, html_option, output_options)
 """``--top``, ``--html``, ``--json`` and ``--csv``; the command receives them as ``out``."""
 
 

@@ -11,19 +11,13 @@ import click
 
 from surrogate.cli import trace as shared
 from surrogate.cli.options import INDEX, PATH, Form, option, output_options, show
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table, terminal_width, wrapped
 
-COLUMNS = (
-    *("time_pct", "total_us", "calls", "avg_us", "bound", "unit", "tflops", "dram_gbs", "occupancy_pct", "limited_by"),
-    *("min_us", "max_us"),
-)
+_TABLE = read_toml(__file__)
+COLUMNS: list[str] = _TABLE["columns"]
 """Displayed columns after the name; a line that is too long loses the last ones."""
-COUNTER_COLUMNS = (
-    *("time_pct", "total_us", "calls", "counted", "bound", "measured_bound", "occupancy_pct"),
-    *("measured_occupancy_pct", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb"),
-    "measured_flop_per_byte",
-)
+COUNTER_COLUMNS: list[str] = _TABLE["counter_columns"]
 """Displayed columns with --counters."""
 _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 
