@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -101,7 +101,7 @@ def train_on_dask(
             fitted = family_model.model
             assert isinstance(fitted, BoostedTerms)
             groups = [group for group, (_, names) in zip(row_groups, sampled, strict=True) if name in names]
-            booster = _grown_by_workers(client, groups, fitted, family_model.family, chosen.candidate)
+            booster = _grown_by_workers(client, _Part(groups, fitted, family_model.family, chosen.candidate))
             trained[name] = replace(family_model, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
     # The card describes the sample; the trees learned from all rows.
@@ -109,30 +109,28 @@ def train_on_dask(
     return replace(bundle, family_models=trained, card={**bundle.card, "training": training})
 
 
-def _grown_by_workers(
-    client: Any, groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str
-) -> xgboost.Booster:
+class _Part(NamedTuple):
+    """Row groups of one family, the model whose trees grow on them, and the unit of choice."""
+
+    groups: Sequence[RowGroup]
+    model: BoostedTerms
+    family: Family
+    candidate: str
+
+
+def _grown_by_workers(client: Any, every: _Part) -> xgboost.Booster:
     """Return the trees of one family. Each worker holds some row groups, and all workers grow the same trees."""
     from distributed import MultiLock
     from distributed.comm.addressing import get_address_host
 
-    threads = dict(list(client.nthreads().items())[: len(groups)])
+    threads = dict(list(client.nthreads().items())[: len(every.groups)])
+    parts = [every._replace(groups=every.groups[number :: len(threads)]) for number in range(len(threads))]
     host = get_address_host(client.scheduler.address)
     with MultiLock(list(threads), client=client):  # two trainings at once would block each other's workers
         joined = client.run_on_scheduler(_start_tracker, len(threads), host)
         grown = [
-            client.submit(
-                _grow,
-                joined,
-                groups[number :: len(threads)],
-                model,
-                family,
-                candidate,
-                count,
-                workers=[address],
-                pure=False,
-            )
-            for number, (address, count) in enumerate(threads.items())
+            client.submit(_grow, joined, part, count, workers=[address], pure=False)
+            for part, (address, count) in zip(parts, threads.items(), strict=True)
         ]
         return xgboost.Booster(model_file=client.gather(grown)[0])
 
@@ -145,22 +143,14 @@ def _start_tracker(workers: int, host: str) -> dict[str, str | int]:
     return tracker.worker_args()
 
 
-def _grow(
-    joined: Mapping[str, str | int],
-    groups: Sequence[RowGroup],
-    model: BoostedTerms,
-    family: Family,
-    candidate: str,
-    threads: int,
-) -> bytearray:
+def _grow(joined: Mapping[str, str | int], part: _Part, threads: int) -> bytearray:
     """Grow the booster on a worker and return its file, which is the same on all workers."""
     from distributed import get_worker
 
     with CommunicatorContext(**joined), TemporaryDirectory(dir=get_worker().local_directory) as folder:
-        designs = _Designs(groups, model, family, candidate, Path(folder))
-        matrix = xgboost.QuantileDMatrix(designs, max_bin=model.max_bin, nthread=threads)
+        matrix = xgboost.QuantileDMatrix(_Designs(part, Path(folder)), max_bin=part.model.max_bin, nthread=threads)
         booster: xgboost.Booster | None = None
-        for settings, rounds in model.stages():
+        for settings, rounds in part.model.stages():
             booster = xgboost.train({**settings, "nthread": threads}, matrix, rounds, xgb_model=booster)
         assert booster is not None
         return booster.save_raw("ubj")
@@ -169,14 +159,9 @@ def _grow(
 class _Designs(xgboost.DataIter):
     """The booster's input of each row group. XGBoost reads it four times; the first pass computes it."""
 
-    def __init__(
-        self, groups: Sequence[RowGroup], model: BoostedTerms, family: Family, candidate: str, folder: Path
-    ) -> None:
+    def __init__(self, part: _Part, folder: Path) -> None:
         super().__init__(release_data=True)
-        self.groups = groups
-        self.model = model
-        self.family = family
-        self.candidate = candidate
+        self.part = part
         self.folder = folder
         self.done = 0
 
@@ -186,13 +171,13 @@ class _Designs(xgboost.DataIter):
 
     def next(self, input_data: Callable[..., None]) -> bool:
         """Pass the ok rows of the next row group to XGBoost. Returns False if there is no further row group."""
-        if self.done == len(self.groups):
+        if self.done == len(self.part.groups):
             return False
         path = self.folder / f"{self.done}.npy"
         if not path.exists():
-            np.save(path, self.compute_design(self.groups[self.done]))
+            np.save(path, self.compute_design(self.part.groups[self.done]))
         page = np.load(path)
-        weights = self.model.column_weights(self.family)
+        weights = self.part.model.column_weights(self.part.family)
         input_data(data=page[:, :-2], weight=page[:, -2], label=page[:, -1], feature_weights=weights)
         self.done += 1
         return True
@@ -200,11 +185,12 @@ class _Designs(xgboost.DataIter):
     def compute_design(self, group: RowGroup) -> np.ndarray:
         """Return (ok rows, columns + 2) float32 of one row group: the booster's columns, the weight, and the target."""
         frame = _read(group)
-        frame = fastest_solver(frame) if self.candidate == "algorithm" else frame
-        rows = rows_of(frame[family_rows(frame, self.family)].reset_index(drop=True), self.family)
+        _, model, family, candidate = self.part
+        frame = fastest_solver(frame) if candidate == "algorithm" else frame
+        rows = rows_of(frame[family_rows(frame, family)].reset_index(drop=True), family)
         rows = rows.take(rows.ok)
-        design, weight = self.model.design(rows), self.model.weights(rows, rows.time_us)
-        return np.column_stack([design, weight, self.model.target(rows, rows.time_us)]).astype(np.float32)
+        design, weight = model.design(rows), model.weights(rows, rows.time_us)
+        return np.column_stack([design, weight, model.target(rows, rows.time_us)]).astype(np.float32)
 
 
 def _read(group: RowGroup) -> pd.DataFrame:
