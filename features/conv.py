@@ -33,12 +33,7 @@ from .problem import FOLLOWS, PADDING, SIZE_COLUMNS, STEP, ConvColumns, InNetwor
 from .roofline import MACHINE_NAMES, Machine, machine, machine_features, mechanism_b_max, missing_units, roofline_us
 from .terms import MECHANISM_TERMS, KernelTerms, Sized, fits, is_depthwise, sized
 
-SETTINGS = {
-    "direction": problems.DIRECTIONS,
-    "dtype": tuple(problems.DTYPES),
-    "math": problems.MATHS,
-    "layout": problems.LAYOUTS,
-}
+SETTINGS = problems.CONV_SETTINGS
 """Setting of a convolution → its allowed values."""
 _TAPS = "distance of the filter's taps, 1 where dense"
 _SIZES = attrgetter(*SIZE_COLUMNS)

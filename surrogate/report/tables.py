@@ -228,8 +228,7 @@ class Table:
         given = {"table": self, "heads": list(zip(names, sides, strict=True)), "bodies": bodies, "closed": closed}
         return template("table.html.j2").render(given, longest=MAX_NAME, shortened=shortened)
 
-    def _repr_html_(self) -> str:
-        return self.__html__()
+    _repr_html_ = __html__
 
     def _cells(self, column: str) -> list[Cell]:
         return [_cell(record.get(column)) for record in self.records]
