@@ -235,7 +235,8 @@ DTYPE_ALIASES: dict[str, str] = TABLE["dtype_aliases"]
 """Other name of an element type, such as PyTorch's → its name here."""
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 """Short names of cudnnMathType_t; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""
-CONV_SETTINGS = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": ("NCHW", "NHWC")}
+LAYOUTS = ("NCHW", "NHWC")
+CONV_SETTINGS = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
 """Setting of a convolution → its values."""
 LAYOUT_ALIASES = {"channels_last": "NHWC", "nhwc": "NHWC", "nchw": "NCHW"}
 

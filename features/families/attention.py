@@ -235,16 +235,9 @@ def pair_columns(op: AttentionOperator, m: Machine) -> tuple[Number, ...]:
     waves, use, rounded_up = waves_of(blocks, m)
     groups = op.batch * getattr(op, "kv_heads", 1)
     return (
-        log2(op.batch),
-        log2(op.heads),
-        log2(op.query_length),
-        log2(op.context_length),
-        log2(keys),
-        log2(op.batch * op.heads * pairs / m.sms),
-        log2(kv_bytes),
-        log2(kv_bytes / op.dram_bytes),
-        log2(kv_bytes / (m.dram_gbs * 1e3)),
-        log2(groups / m.sms),
+        *map(log2, (op.batch, op.heads, op.query_length, op.context_length, keys)),
+        *map(log2, (op.batch * op.heads * pairs / m.sms, kv_bytes, kv_bytes / op.dram_bytes)),
+        *map(log2, (kv_bytes / (m.dram_gbs * 1e3), groups / m.sms)),
         op.kv_itemsize,
         float(op.phase == "context"),
         float(op.phase == "generation"),
@@ -261,9 +254,7 @@ def attention_columns(op: Attention, m: Machine) -> tuple[Number, ...]:
     span = op.key_counts[0]
     return (
         *pair_columns(op, m),
-        log2(op.kv_heads),
-        log2(op.head_dim),
-        log2(span),
+        *map(log2, (op.kv_heads, op.head_dim, span)),
         1.0 * (span < op.context_length),
         log2(group),
         op.head_dim / round_up(op.head_dim, 64),

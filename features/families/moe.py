@@ -215,20 +215,10 @@ def moe_columns(op: Moe, m: Machine) -> tuple[Number, ...]:
         tile_us = 2.0 * TILE * TILE * length * m.sms / (m.peak_tflops * 1e6)
         columns += [waves, use, log2(rounded_up * tile_us)]
     return (
-        log2(op.tokens),
-        log2(op.hidden),
-        log2(op.topk),
-        log2(op.local_experts),
-        log2(op.width),
-        log2(pairs),
-        log2(used_experts),
+        *map(log2, (op.tokens, op.hidden, op.topk, op.local_experts, op.width, pairs, used_experts)),
         used_experts / op.local_experts,
-        log2(pairs / used_experts),
-        log2(max_pairs),
-        log2(pairs * op.expert_parallel / (op.tokens * op.topk)),
-        log2(weights),
-        log2(weights / (m.dram_gbs * 1e3)),
-        log2(op.activation_bytes),
+        *map(log2, (pairs / used_experts, max_pairs, pairs * op.expert_parallel / (op.tokens * op.topk))),
+        *map(log2, (weights, weights / (m.dram_gbs * 1e3), op.activation_bytes)),
         op.element.activation_bytes,
         op.exponent,
         op.matrices,

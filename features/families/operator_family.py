@@ -145,15 +145,9 @@ class OperatorFamily(Family[Operator]):
             base_us = op.roofline_us(gpu)
             work = op.flops + 1.0  # + 1: copies have no FLOPs
             traffic = 1.0 * op.dram_bytes
-            common = (
-                log2(work),
-                log2(traffic),
-                log2(base_us),
-                log2(work / traffic),
-                log2(maximum(op.blocks, 1) / m.sms),
-                log2(traffic / m.l2_bytes),
-            )
-            return ProblemTerms(self._columns(op, m) + common, base_us, op)
+            per_sm, per_l2 = maximum(op.blocks, 1) / m.sms, traffic / m.l2_bytes
+            common = map(log2, (work, traffic, base_us, work / traffic, per_sm, per_l2))
+            return ProblemTerms((*self._columns(op, m), *common), base_us, op)
 
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
             return (), where(terms.roofline_us >= 0, 0, 0)  # workspace: 0, in the shape of the times
@@ -196,22 +190,13 @@ def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
     e = op.extents
     outputs = e.elements if e.outputs is None else e.outputs
     return (
-        log2(e.n),
-        log2(e.c),
-        log2(e.h),
-        log2(e.w),
-        log2(e.elements),
-        log2(e.window),
-        log2(e.window_w),
-        log2(e.stride),
+        *map(log2, (e.n, e.c, e.h, e.w, e.elements, e.window, e.window_w, e.stride)),
         e.pad,
         log2(maximum(outputs, 1) / e.elements),
         e.c % 4,
         e.elements % 4,
         2.0 ** -((-log2(e.c)) // 1) / e.c,  # padding of c to a power of two
-        log2(e.tables),
-        log2(e.bag),
-        log2(e.rows),
+        *map(log2, (e.tables, e.bag, e.rows)),
     )
 
 
