@@ -6,6 +6,7 @@ The columns of a file identify its kind:
 - ``dense_ops``: PyTorch's operators on seven GPUs, from sitar-lab/NeuSight.
 - ``cudnn_other_ops``: cuDNN and cuBLAS calls on eight GPUs, from rai-project/dlperf.
 - ``cudnn_other_ops_p100_v100``: cuDNN calls on a P100 and a V100, from c3sr/scope.
+- ``network_layer_sequences``: the pooling layers of rai-project/dlperf's networks on seven GPUs.
 - ``deepbench_gemm``: matrix products, from baidu-research/DeepBench.
 - ``gemm_tensile``: AMD's matrix products, the tuned winners of ROCm/rocBLAS.
 """
@@ -169,7 +170,8 @@ def _packed(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 # cudnn_other_ops_p100_v100: a row has the sizes of the convolution of the call. The operator's tensor is the *output*
 # of that convolution, n × k × p × q: the rank correlation of times with its elements is 0.99, with the input's 0.6.
-# Pooling uses the convolution's filter, padding and stride on that tensor. Softmax in instance mode reduces over c·h·w.
+# Softmax in instance mode reduces over c·h·w. Pooling is dropped: its window is not in the columns. Times are the same
+# for windows of 1 × 1 and 7 × 7, and repeated calls of one problem differ by up to 163 times.
 _SCOPE_VERSION = "7.x(2018-07/08)"
 
 
@@ -177,7 +179,7 @@ def _of_convolutions(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     frame = frame[frame["dtype"].isin(DTYPES)]
     for key, part in frame.groupby([frame["op"].astype(str), frame["variant"].fillna("").astype(str)]):
         kind, mode = KINDS.get((str(key[0]), str(key[1])), ("", ""))
-        if not kind:
+        if not kind or "pool" in kind:
             continue
         c = part["k"]
         h = output_size(part["h"], part["r"], part["pad_h"], part["stride_h"], 1)
@@ -185,17 +187,23 @@ def _of_convolutions(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         if str(key[1]).endswith("SOFTMAX_MODE_INSTANCE"):
             c, h, w = c * h * w, 1, 1
         labels = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
-        rows = part[["gpu", "dtype", "time_us"]].assign(**labels, n=part["n"], c=c, h=h, w=w)
-        if "pool" in kind:  # some windows exceed the image
-            rows = rows.assign(**{size: part[column] for size, column in POOL.items()})
-            fits = rows["window"] <= rows["h"] + 2 * rows["pad"]
-            rows = rows[fits & (rows["window_w"] <= rows["w"] + 2 * rows["pad_w"])]
-        yield rows
+        yield part[["gpu", "dtype", "time_us"]].assign(**labels, n=part["n"], c=c, h=h, w=w)
+
+
+# network_layer_sequences: each layer has the time of its faster mode. The modes of a pool agree within 0.5 % where both
+# were measured, so they are one variant.
+def _layers(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    pools = frame[frame["op"] == "CUDNN_POOLING_FWD"]
+    kind = [KINDS[str(op), str(mode)][0] for op, mode in zip(pools["op"], pools["variant"], strict=True)]
+    columns = ["gpu", "library_version", "time_us", *"nchw"]
+    rows = pools[columns].assign(operator=kind, library="cudnn", **{size: pools[name] for size, name in POOL.items()})
+    yield rows.drop_duplicates()
 
 
 READERS: tuple[tuple[tuple[str, ...], Callable[[pd.DataFrame], Iterator[pd.DataFrame]], str], ...] = (
     (("gpu", "cudnn", "op", "args", "time_us"), _packed, "dlperf"),
     (("gpu", "op", "variant", "dtype", "pad_h", "time_us"), _of_convolutions, "c3sr_scope"),
+    (("gpu", "network", "layer_idx", "op", "time_us"), _layers, "dlperf"),
     (("gpu", "op", "B", "H", "time_us"), _dense, "neusight"),
     (("gpu", "tensile_type", "transposes", "time_us"), _tensile, "rocblas"),
     (("device", "precision", "M", "N", "K", "time_ms"), _deepbench, "deepbench"),

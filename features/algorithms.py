@@ -117,6 +117,11 @@ RULES: dict[tuple[str, str, str], tuple[SupportRule, ...]] = {
 """(library, direction, algorithm) → its rules; an algorithm without a row accepts every problem."""
 
 
+def has_fewer_flops(name: str) -> bool:
+    """Return whether an algorithm or solver needs fewer operations than the direct convolution."""
+    return "WINOGRAD" in name.upper() or "FFT" in name.upper()
+
+
 def unsupported_reason(
     name: str, problem: Problem, *, library: str = "cudnn", direction: str = "fwd", gpu_name: str = ""
 ) -> str | None:

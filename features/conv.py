@@ -417,6 +417,10 @@ class ConvFamily(Family[Problem]):
             return ConvColumns.of([sizes[name] for name in SIZE_COLUMNS], **settings)
         return Conv(**sizes, **settings)
 
+    def work(self, problem: Problem) -> tuple[Number, Number]:
+        """Return the FLOPs of the direct algorithm, and the bytes of the three tensors."""
+        return formulas.flops(problem), formulas.tensor_bytes(problem)
+
     def setting_of(self, problem: Problem) -> tuple[str, ...]:
         """Return direction, dtype, math, layout."""
         return problem.direction, problem.dtype, problem.math, problem.layout

@@ -11,11 +11,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from .elementwise import Number
+from .elementwise import Number, maximum, where
 from .errors import read_toml
 from .gpu import Gpu
-from .problem import HALF, Size
-from .roofline import MACHINE_NAMES
+from .problem import HALF, Size, may_use_tensor_cores
+from .roofline import MACHINE_NAMES, compute_us, memory_us, peak_tflops
 
 DECLARED = read_toml(__file__, "families/families.toml")
 """Family → its declarations besides formulas: names of columns, batch, strata and so on."""
@@ -194,6 +194,21 @@ class Family(ABC, Generic[P]):
     @abstractmethod
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """Return the formulas of a setting on a GPU."""
+
+    def work(self, problem: Any) -> tuple[Number, Number]:
+        """Return a problem's FLOPs and compulsory DRAM traffic in bytes."""
+        return problem.flops, problem.dram_bytes
+
+    def shortest_us(self, problem: Any, setting: Mapping[str, str], gpu: Gpu, *, counts_flops: bool = True) -> Number:
+        """Return the shortest time in µs that the GPU's peaks allow.
+
+        The bytes of a problem count if they exceed the L2 cache, because repeated runs find smaller problems there. On
+        AMD's GPUs, libraries use matrix units in all math types.
+        """
+        flops, dram_bytes = self.work(problem)
+        is_tensor = gpu.vendor == "amd" or may_use_tensor_cores(setting["dtype"], setting["math"])
+        compute = compute_us(1.0 * flops, peak_tflops(gpu, setting["dtype"], is_tensor)) if counts_flops else 0.0
+        return maximum(compute, where(dram_bytes > gpu.l2_bytes, memory_us(1.0 * dram_bytes, gpu.dram_gbs), 0.0))
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Return True if a kernel is one pass over memory: its times then separate the call cost from the kernel's

@@ -108,6 +108,8 @@ class Operator(InNetwork, ABC):
     APPLIED_BY: ClassVar[str] = ""
     """For a norm: the kind, of the same sizes, that scales and shifts with known statistics."""
 
+    CROSSES_LINKS: ClassVar[bool] = False
+    """True if its bytes cross links between devices, not the device's own memory."""
     MIN_SHARE: ClassVar[float] = 1.0
     """Its minimum time divided by `roofline_us`. It is below 1 if `roofline_us` includes usual waits between steps."""
 

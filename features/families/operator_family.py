@@ -131,6 +131,14 @@ class OperatorFamily(Family[Operator]):
         """Return the values of `size_names`; 0 for a size that the operator lacks."""
         return tuple(getattr(problem, name, 0) for name in self.size_names)
 
+    def shortest_us(
+        self, problem: Operator, setting: Mapping[str, str], gpu: Gpu, *, counts_flops: bool = True
+    ) -> Number:
+        """Return `Family.shortest_us`, or the minimum share of the roofline time of a transfer between devices."""
+        if problem.CROSSES_LINKS:
+            return problem.MIN_SHARE * problem.roofline_us(gpu)
+        return super().shortest_us(problem, setting, gpu, counts_flops=counts_flops)
+
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """Return one formula for all candidates: no public source describes how they differ."""
         kind, dtype, math, *_ = setting

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -30,10 +30,10 @@ from surrogate.models.call_cost import CallKey, fit_call_costs
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.registry import TRAINED
-from surrogate.uncertainty.domain import Domain, ReferenceKey, reference_columns
-from surrogate.uncertainty.fit import fit_widths
-from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, run_fits, shape_splits
-from surrogate.uncertainty.intervals import AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors
+from surrogate.uncertainty.domain import PER_DOUBLING, Domain, ReferenceKey, reference_columns
+from surrogate.uncertainty.fit import fit_per_doubling, fit_widths
+from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, large_split, run_fits, shape_splits
+from surrogate.uncertainty.intervals import ALL, AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors, Widths
 from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unmeasured_gpu, gpu_splits, trained_settings
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
@@ -124,7 +124,8 @@ def train(data: Data, **options: Any) -> Bundle:
     kept = {family: rows for family, rows in tables.items() if family.name not in few}
     seed = chosen.seed
     families = [
-        _FamilyFits(rows, models[family], _folds(rows, seed), gpu_splits(rows, seed)) for family, rows in kept.items()
+        _FamilyFits(rows, models[family], _folds(rows, seed), gpu_splits(rows, seed), large_split(rows))
+        for family, rows in kept.items()
     ]
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
@@ -227,17 +228,18 @@ def _folds(rows: Rows, seed: int) -> list[Split]:
 
 
 class _FamilyFits(NamedTuple):
-    """A family's rows, its unfitted model, and the splits to fit: folds by shape, and held-out GPUs."""
+    """A family's rows, its unfitted model, and the splits to fit: folds by shape, held-out GPUs, and large problems."""
 
     rows: Rows
     model: TimeModel
     folds: list[Split]
     gpus: list[Split]
+    large: list[Split]
 
     @property
     def fitted_rows(self) -> int:
         """Number of training rows of all fits."""
-        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus))
+        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus, *self.large))
 
     def fit(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
         """Return the fitted family model, and the card of its held-out rows."""
@@ -251,9 +253,11 @@ class _FamilyFits(NamedTuple):
             Fit(f"GPU {n} of {len(gpus)} left out", model.for_unmeasured_gpu(), *split)
             for n, split in enumerate(gpus, 1)
         ]
+        fits += [Fit("small problems", duplicate(model), *split) for split in self.large]
         answers = run_fits(rows, fits, steps.begin, options.keep)
         holdout_us, distance = combined_answers(rows, folds, answers[: len(folds)])
-        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 :])
+        of_large = len(folds) + 1 + len(gpus)
+        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 : of_large])
         if folds_hold_out_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
@@ -262,25 +266,29 @@ class _FamilyFits(NamedTuple):
         setting_was_trained = trained_settings(rows, folds if folds_hold_out_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
+        widths = fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated)
+        slopes = [
+            fit_per_doubling(rows, split, answer, widths.by_key[ALL])
+            for split, answer in zip(self.large, answers[of_large:], strict=True)
+        ]
         family_model = FamilyModel(
             family=rows.family,
             fitted=final,
             support=support,
-            widths=fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated),
-            domain=Domain.of(ok, distance[rows.ok]),
-            unmeasured_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated),
+            widths=widths,
+            domain=replace(Domain.of(ok, distance[rows.ok]), per_doubling=max(slopes, default=PER_DOUBLING)),
+            unmeasured_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated, widths),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
             min_us=min_times(ok),
             floors=harness_floors(data, rows.family),
         )
-        independent_share = family_model.widths.independent_share
         card = held_out_card(
             rows,
             holdout_us,
             measured,
             distance,
-            independent_share=independent_share,
+            independent_share=widths.independent_share,
             support=support,
             candidates=data.candidates,
         )
@@ -290,14 +298,18 @@ class _FamilyFits(NamedTuple):
         return family_model, card
 
     def _unmeasured_gpu(
-        self, held_out_gpu_us: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray
+        self, held_out_gpu_us: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray, widths: Widths
     ) -> UnmeasuredGpuErrors:
-        """Return the errors on unmeasured GPUs and the ranking source there; arrays (rows,)."""
+        """Return the errors on unmeasured GPUs and the ranking source there; arrays (rows,).
+
+        If too few GPUs show the errors of a described kernel, its configurations are as independent as in ``widths``.
+        """
         rows = self.rows
         fit_inputs = rows, held_out_gpu_us, setting_was_trained, evaluated
         if rows.family.parameter_names:  # configurations have their own transfer between GPUs
             few = count_architectures(rows) < MIN_GPUS
-            return UnmeasuredGpuErrors() if few else fit_unmeasured_gpu(*fit_inputs)
+            unknown = UnmeasuredGpuErrors(independent_share=widths.independent_share)
+            return unknown if few else fit_unmeasured_gpu(*fit_inputs)
         unmeasured = fit_unmeasured_gpu(*fit_inputs)
         source = best_ranking_source(rows, self.gpus, held_out_gpu_us, evaluated)[0] if self.gpus else RANK_BY_MODEL
         costs = average_costs(rows) if source == AVERAGE_RANK else {}

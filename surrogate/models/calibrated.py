@@ -18,13 +18,11 @@ import numpy as np
 from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels, label_folds
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.json_types import files_below, from_json_types, to_json_types
-from surrogate.models.times import BoostedArrays, Correction, CorrectionInputs, correction_columns, covariance
+from surrogate.models.times import PRIORS, BoostedArrays, Correction, CorrectionInputs, correction_columns, covariance
 
-PRIORS: dict[str, tuple[float, float]] = read_toml(__file__)
-"""Hyperparameter → (median, spread of its natural logarithm). Standard deviations are in log time."""
 FITTED_ROWS = 400
 """Maximum rows in the fit of the hyperparameters: the cost of the likelihood grows with their cube."""
 MAX_ROWS = 3000
@@ -50,7 +48,7 @@ FOLDS = 5
 _BASE = "base."
 
 
-def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple[Correction, np.ndarray]:
+def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple[Correction, np.ndarray, np.ndarray]:
     """Fit the correction of one device.
 
     Parameters
@@ -66,8 +64,8 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
     -------
     correction
         The `Correction` on all rows.
-    factor
-        (rows,) log factors by corrections that did not see the row's shape.
+    factor, deviation
+        (rows,) log factors, and `Correction.deviation`, by corrections that did not see the row's shape.
 
     References
     ----------
@@ -109,7 +107,11 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
             best_share or _is_significant(before - error, rows.shape)
         ):
             best, best_share, factor = scales, share, share * holdout_factor
-    return conditioned(best, np.arange(len(rows)), best_share), factor
+    deviation = np.ones(len(rows))
+    for inside, outside in label_folds(label):
+        part = conditioned(best, inside)
+        deviation[outside] = part.deviation(x[outside], rows.candidate[outside], predicted_us[outside])
+    return conditioned(best, np.arange(len(rows)), best_share), factor, deviation
 
 
 def _is_significant(gain: np.ndarray, shape: np.ndarray) -> bool:

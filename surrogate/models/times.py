@@ -160,10 +160,25 @@ def _pair_texts(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
     return np.char.add(np.char.add(candidates.astype(str), "|"), gpus.astype(str))
 
 
+PRIORS: dict[str, tuple[float, float]] = {
+    "common": (0.30, 0.5),
+    "linear": (0.10, 0.5),
+    "smooth": (0.15, 0.5),
+    "mechanism": (0.15, 0.5),
+    "mechanism_smooth": (0.15, 0.5),
+    "candidate": (0.15, 0.5),
+    "candidate_smooth": (0.15, 0.5),
+    "length": (1.5, 0.5),
+    "noise": (0.10, 0.5),
+}
+"""Hyperparameter → (median, spread of its natural logarithm). Standard deviations are in log time."""
+MEDIANS = {name: median for name, (median, _) in PRIORS.items()}
 PREDICTED_UNIT = 3.0
 """Doublings of the predicted time per unit of distance."""
 SCALES = ("length", "common", "linear", "smooth", "mechanism", "mechanism_smooth", "candidate", "candidate_smooth")
 Positive = Annotated[float, Meta(ge=1e-12, le=1e6)]
+MAX_DEVIATION_ROWS = 400
+"""Maximum measured rows from which `Correction.deviation` is computed: its cost grows with their square."""
 CHUNK_ROWS = 4096
 """Rows per query: their covariances with all measured rows are in memory."""
 
@@ -268,6 +283,36 @@ class Correction:
             part = np.arange(start, min(start + CHUNK_ROWS, len(x)))
             factor[part] = covariance(self.scales, inputs.take(part), self.inputs) @ self.weights
         return factor
+
+    def deviation(self, x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
+        """Return the standard deviation of times around the corrected ones, (rows,), in units of the noise.
+
+        It is about 1 near the measured rows and grows with the distance from them. The priors' medians decide it,
+        because few rows do not show how far they reach. Parameters are those of `log_factor`.
+
+        References
+        ----------
+        Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", equation 2.26.
+        """
+        inputs = CorrectionInputs.of(x, names, predicted_us, units=self.units, codes=self.candidates)
+        sample, precision = self._precision
+        variance = np.empty(len(x))
+        for start in range(0, len(x), CHUNK_ROWS):
+            part = inputs.take(np.arange(start, min(start + CHUNK_ROWS, len(x))))
+            inside = replace(part, terms=np.clip(part.terms, sample.terms.min(axis=0), sample.terms.max(axis=0)))
+            known = covariance(MEDIANS, part, sample)
+            prior = sum(MEDIANS[name] ** 2 for name in SCALES if name not in ("length", "linear"))
+            prior = prior + MEDIANS["linear"] ** 2 * (inside.terms**2).mean(axis=1)
+            variance[start : start + len(part)] = prior - ((known @ precision) * known).sum(axis=1)
+        return np.sqrt(1.0 + np.maximum(variance, 0.0) / MEDIANS["noise"] ** 2)
+
+    @cached_property
+    def _precision(self) -> tuple[CorrectionInputs, np.ndarray]:
+        """Return measured rows, and the inverse (rows, rows) of their covariance with noise, by the priors' medians."""
+        step = -(-len(self.inputs) // MAX_DEVIATION_ROWS)
+        sample = self.inputs.take(np.arange(0, len(self.inputs), step))
+        noise = MEDIANS["noise"] ** 2 * np.eye(len(sample))
+        return sample, np.linalg.inv(covariance(MEDIANS, sample, sample) + noise)
 
 
 def covariance(scales: Mapping[str, float], a: CorrectionInputs, b: CorrectionInputs) -> np.ndarray:

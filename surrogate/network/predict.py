@@ -7,6 +7,7 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
+from surrogate.features.algorithms import has_fewer_flops
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
 from surrogate.features.gpu import Gpu
@@ -33,8 +34,6 @@ Source: fp8 products on H20 in zksainx/pipeweave's table; the vendor limits this
 products over 4096 × 4096 × 2048 is 0.93, the maximum 0.95.
 """
 OUT_OF_LIMITS = "no algorithm within the limits"
-FEWER_FLOPS = ("WINOGRAD", "FFT")
-"""Parts of the names of algorithms that need fewer operations than the direct convolution."""
 GEFORCE_FLOP_PER_CLOCK = 520.0
 """Maximum of half-precision operations per clock on an SM of a GeForce board; the vendor limits its tensor units.
 
@@ -313,7 +312,7 @@ def min_kernel_us(problem: NetworkProblem, gpu: Gpu, algorithm: str | None = Non
     """
     peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
     weight_bytes = problem.weight_bytes if isinstance(problem, Operator) else 0
-    flops = 0 if any(word in (algorithm or "").upper() for word in FEWER_FLOPS) else problem.flops
+    flops = 0 if has_fewer_flops(algorithm or "") else problem.flops
     return float(roofline_us(flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
 
 

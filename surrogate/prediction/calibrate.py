@@ -135,14 +135,14 @@ def _calibrated_family(
     usable = _usable_rows(family_model, rows, uncalibrated_us)
     row_gpu = device_names(rows.frame).astype(str)
     corrections: dict[str, Correction] = {}
-    holdout_us = np.full(len(rows), np.nan)
+    holdout_us, deviation = np.full((2, len(rows)), np.nan)
     gpus = sorted(set(row_gpu))
     for done, gpu in enumerate(gpus):
         step(done, len(gpus), gpu)
         fitted = np.flatnonzero(usable & (row_gpu == gpu))
         measured = rows.take(fitted)
         _check_measured(measured, gpu, name)
-        corrections[gpu], log_factor = fit_correction(measured, uncalibrated_us[fitted], seed)
+        corrections[gpu], log_factor, deviation[fitted] = fit_correction(measured, uncalibrated_us[fitted], seed)
         holdout_us[fitted] = uncalibrated_us[fitted] * np.exp(log_factor)
     step(len(gpus), len(gpus), "done")
     # Errors on shapes that were trained on the GPU do not count.
@@ -152,7 +152,9 @@ def _calibrated_family(
     calibrated = replace(
         uncalibrated,
         fitted=Calibrated(uncalibrated.model, {**old_corrections, **corrections}),
-        widths=_calibrated_widths(family_model, rows.take(evaluated), holdout_us[evaluated]),
+        widths=_calibrated_widths(
+            family_model, rows.take(evaluated), holdout_us[evaluated], deviation=deviation[evaluated]
+        ),
     )
     records = {}
     for gpu in gpus:
@@ -265,18 +267,21 @@ def _united_domain(base: Domain, new: Domain) -> Domain:
     )
 
 
-def _calibrated_widths(family_model: FamilyModel, rows: Rows, holdout_us: np.ndarray) -> Widths:
+def _calibrated_widths(
+    family_model: FamilyModel, rows: Rows, holdout_us: np.ndarray, *, deviation: np.ndarray
+) -> Widths:
     """Return the half widths of the calibrated devices, per candidate if it has enough held-out shapes, else pooled.
 
-    Errors are first divided by the bundle's factors for distance and time. A candidate that was not measured on the
-    device gets the larger of two half widths: the bundle's for the candidate, and the pooled one of the device.
+    Errors are first divided by the bundle's factors for distance and time, and by the ``deviation`` (rows,), so that
+    intervals are wider farther from the sample. A candidate that was not measured on the device gets the larger of two
+    half widths: the bundle's for the candidate, and the pooled one of the device.
     """
     device = device_names(rows.frame).astype(str)
     distance = distances_to(family_model.domain.references, rows)
-    factors = replace(family_model.widths, by_key={ALL: 1.0}).at(
+    factors = replace(family_model.widths, by_key={ALL: 1.0}, max_errors={}).at(
         device, rows.candidate, dtypes_of(rows), distance, holdout_us
     )
-    score = np.abs(np.log(holdout_us / rows.time_us)) / factors
+    score = np.abs(np.log(holdout_us / rows.time_us)) / (factors * deviation)
     by_key = {
         key: base for key, base in family_model.widths.by_key.items() if key.gpu not in set(device) or key.dtype is None
     }

@@ -7,14 +7,13 @@ ranker of a setting when a question first needs it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
-from surrogate.features.roofline import compute_us, peak_tflops
 from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, MODEL, ROOFLINE, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
@@ -39,12 +38,15 @@ class CandidateEvidence:
         Kind of evidence (`surrogate.prediction.results.SOURCES`).
     half_width : array of float
         Half width of the interval in log time, before the factors for distance and time.
-    is_fixed : array of bool
-        Whether no factor applies, because the half width comes from held-out GPUs at any distance.
+    half_width_limits : array of float, (2, candidates)
+        Minimum and maximum of the half width with these factors. They are equal if it comes from held-out GPUs at any
+        distance.
     floor_us : array of float
         Time in µs that the harness adds to every measurement; 0 without a floor.
     unlisted : mapping
         Position → the value of a configuration that is not in the training data.
+    counts_flops : array of int
+        0 for algorithms that need fewer FLOPs than the problem has, else 1.
     outside : tuple
         Why the candidate's setting is outside the training data; None if it is inside.
     is_inside : array of bool
@@ -53,9 +55,10 @@ class CandidateEvidence:
 
     source: np.ndarray
     half_width: np.ndarray
-    is_fixed: np.ndarray
+    half_width_limits: np.ndarray
     floor_us: np.ndarray
     unlisted: Mapping[int, str]
+    counts_flops: np.ndarray
     outside: tuple[str | None, ...]
     is_inside: np.ndarray
 
@@ -162,20 +165,24 @@ class Ranker:
     def answers(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> AnswerRows:
         """Return the answers in row i for a candidate and a problem, by position; ``sizes`` is (problems, sizes)."""
         times = self.source.times(sizes, problem_of_row, candidate_of_row)
-        return self.rows(sizes, problem_of_row, candidate_of_row, times)
+        return self.rows(sizes, self.setting.problem(sizes.T), problem_of_row, candidate_of_row, times)
 
     def rows(
-        self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray, times: Times
+        self, sizes: np.ndarray, problem: Any, problem_of_row: np.ndarray, candidate_of_row: np.ndarray, times: Times
     ) -> AnswerRows:
-        """Return the answers for the source's ``times``, with intervals, floors and rooflines."""
+        """Return the answers for the source's ``times``, with intervals, floors and rooflines.
+
+        ``problem`` is the problem of all ``sizes``: of numbers, or of arrays.
+        """
         time_us, evidence = times.time_us, self.evidence
         source = evidence.source[candidate_of_row]
-        # 1. Half widths: base × factor for the distance × factor for the time + extrapolation width. All candidates of
-        #    a library have the same distance.
+        # 1. Half widths: base × factor for the distance × factor for the time, within limits, + extrapolation width.
+        #    All candidates of a library have the same distance.
         distance, inside, extrapolation = self._distances(sizes)
         library = self.library_of[candidate_of_row]
         factor = self.widths.distance.at(distance)[library, problem_of_row] * self.widths.time_us.at(time_us)
-        half = evidence.half_width[candidate_of_row] * np.where(evidence.is_fixed[candidate_of_row], 1.0, factor)
+        factor *= 1.0 if times.deviation is None else times.deviation
+        half = np.clip(evidence.half_width[candidate_of_row] * factor, *evidence.half_width_limits[:, candidate_of_row])
         half += extrapolation[problem_of_row]
         if times.measured is not None:
             half[times.measured] = MEASURED_HALF_WIDTH
@@ -193,9 +200,11 @@ class Ranker:
         if len(at_floor):
             source[at_floor] = FLOOR
             half[at_floor] = np.maximum(half[at_floor], np.log(floor_us[at_floor] / time_us[at_floor]))
-        # 4. The interval; its lower end is no shorter than the GPU's peak allows.
+        # 4. The interval; its lower end is no shorter than the GPU's peaks allow. Measured boards may exceed them.
         spread = np.exp(half)
-        lower_us = np.minimum(time_us, np.maximum(time_us / spread, self._min_us(sizes)[problem_of_row]))
+        min_us = self._min_us(sizes, problem)[evidence.counts_flops[candidate_of_row], problem_of_row]
+        exceeded_us = 0.0 if self.source_name == MODEL else time_us
+        lower_us = np.maximum(time_us / spread, np.where(min_us < time_us, min_us, exceeded_us))
         in_domain = inside[library, problem_of_row] & evidence.is_inside[candidate_of_row]
         in_domain[at_floor] = False
         return AnswerRows(
@@ -223,7 +232,7 @@ class Ranker:
         """Return the answers for the ``candidates`` (rows,) on one problem."""
         times = self.source.one(problem, candidates) if len(candidates) else Times(np.empty(0), np.empty(0))
         sizes = np.array([self.setting.family.sizes_of(problem)])
-        return self.rows(sizes, np.zeros(len(candidates), dtype=np.int64), candidates, times)
+        return self.rows(sizes, problem, np.zeros(len(candidates), dtype=np.int64), candidates, times)
 
     def _ranking(self, problem: AnyProblem, reasons: Reasons, rows: AnswerRows, ranked: np.ndarray) -> Ranking:
         """Return the ranking of a problem from its ``ranked`` rows."""
@@ -284,21 +293,16 @@ class Ranker:
         filled[unknown] = self.source.roofline_us(sizes, problems, candidates)
         return filled
 
-    def _min_us(self, sizes: np.ndarray) -> np.ndarray:
-        """Return lower bounds in µs, (problems,).
+    def _min_us(self, sizes: np.ndarray, problem: Any) -> np.ndarray:
+        """Return the shortest possible times in µs, (2, problems), of candidates with fewer FLOPs and of all others.
 
-        On an unmeasured GPU the bound of a product is its time at the peak rate. For a described kernel it is
-        `Source.min_us`. For everything else it is 0.
+        For a described kernel it is `Source.min_us`.
         """
         if self.setting.family.parameter_names:
-            return np.array([self.source.min_us(self.setting.problem(row)) for row in sizes.tolist()])
-        if self.source_name == MODEL:
-            return np.zeros(len(sizes))
-        problem = self.setting.problem(sizes.T)
-        if not getattr(problem, "MULTIPLIES", False):
-            return np.zeros(len(sizes))
-        peak = peak_tflops(self.source.context.device, problem.dtype, problem.uses_tensor_cores)
-        return np.broadcast_to(compute_us(problem.flops, peak), len(sizes))
+            return np.array(2 * [[self.source.min_us(self.setting.problem(row)) for row in sizes.tolist()]])
+        family, values, device = self.setting.family, self.setting.by_name, self.source.context.device
+        ends = [family.shortest_us(problem, values, device, counts_flops=counts) for counts in (False, True)]
+        return np.array([np.broadcast_to(end, len(sizes)) for end in ends])
 
     def has(self, name: str) -> bool:
         """Return whether a candidate has this name."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
-from surrogate.features.algorithms import CUDNN_GRAPH, newest, version_number
+from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, version_number
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
@@ -439,12 +439,14 @@ def _evidence(
     keys = _setting_keys(setting, candidates)
     is_measured = np.array([key in family_model.domain.settings for key in keys])
     is_fixed = facts.is_trained & ~is_measured
+    half_width, limits = _half_widths(facts, candidates, widths, is_fixed)
     return CandidateEvidence(
         source=_source_names(facts, is_measured, donors),
-        half_width=_half_widths(facts, candidates, widths, is_fixed),
-        is_fixed=is_fixed,
+        half_width=half_width,
+        half_width_limits=limits,
         floor_us=_floors(family_model, setting, candidates),
         unlisted=_unlisted(family_model, candidates),
+        counts_flops=np.array([not has_fewer_flops(each.name) for each in candidates], dtype=np.int64),
         outside=(),
         is_inside=np.empty(0),
     ).outside_of(family_model.domain, keys, dict(setting.versions))
@@ -452,18 +454,22 @@ def _evidence(
 
 def _half_widths(
     facts: SettingFacts, candidates: Iterable[LibraryCandidate], widths: Widths, is_fixed: np.ndarray
-) -> np.ndarray:
-    """Return the base of each candidate's half width in log time, (candidates,).
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the base of each candidate's half width in log time, (candidates,), and its limits, (2, candidates).
 
-    For a candidate that ``is_fixed``, it is at least the half width of an unmeasured GPU.
+    For a candidate that ``is_fixed``, it is at least the half width of an unmeasured GPU. On a calibrated GPU, that
+    half width is the limit.
     """
     setting = facts.setting
     dtype = setting.by_name.get("dtype", "")
     bases = np.array([widths.base(setting.gpu, each.key, dtype) for each in candidates])
     if facts.analytical is not None and not facts.covers_whole_setting and not facts.is_measured:
         bases = np.where(facts.covered, facts.analytical.by_kind[""].half_width, bases)
-    min_half_width = facts.family_model.unmeasured_gpu.by_group[_width_group(facts)].half_width
-    return np.where(is_fixed, np.maximum(bases, min_half_width), bases)
+    unmeasured = np.maximum(bases, facts.family_model.unmeasured_gpu.by_group[_width_group(facts)].half_width)
+    bases = np.where(is_fixed, unmeasured, bases)
+    limits = np.array([widths.limit(each.key) for each in candidates])
+    limits = unmeasured if facts.is_measured and not facts.is_trained else limits
+    return bases, np.where(is_fixed, bases, [np.zeros(len(bases)), limits])
 
 
 def _source_names(facts: SettingFacts, is_measured: np.ndarray, donors: tuple[str, ...]) -> np.ndarray:

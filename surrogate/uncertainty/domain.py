@@ -35,11 +35,12 @@ shapes.
 BATCH_WEIGHT = 0.25
 """Distance per doubling of a batch size outside the measured batches. Inside them it adds no distance."""
 PER_DOUBLING = 0.4
-"""Half width in log time that a described kernel's problem gains per doubling or halving outside the measured ones.
+"""Half width in log time that a described kernel's problem gains per halving or doubling outside the measured ones.
 
 It is the smallest multiple of 0.1 with which intervals cover 90 % of the times, near and far. Seven tables determined
 it, and seven other tables confirmed it. On each table, models of the smaller problems predicted the larger problems,
-and the reverse.
+and the reverse. Above the measured problems, a table shows its own (`Domain.per_doubling`). Below them it does not: no
+large problem shows that the launch decides the time of small ones.
 """
 _CHUNK = 256  # products of this many problems stay in the cache
 
@@ -196,18 +197,18 @@ class TrainingShapes:
         return np.all((self.minimum <= sizes) & (sizes <= self.maximum), axis=1)
 
     def doublings_outside(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the doublings or halvings (rows,) between the measured ranges and ``sizes`` (rows, sizes).
+        """Return the halvings below and the doublings above the measured ranges to ``sizes`` (rows, sizes), (rows, 2).
 
         They are summed over the sizes. If the product of the sizes is farther outside, it counts instead.
         """
         logs, shapes, minimum, maximum = (
             np.log2(np.maximum(each, 1)) for each in (sizes, self.shapes, self.minimum, self.maximum)
         )
-        outside = np.maximum(minimum - logs, 0.0) + np.maximum(logs - maximum, 0.0)
         shaped = ~_is_batch(self.family)
         product, measured = logs[:, shaped].sum(axis=1), shapes[:, shaped].sum(axis=1)
-        product_outside = np.maximum(product - measured.max(), measured.min() - product)
-        return np.maximum(outside.sum(axis=1), product_outside)
+        below = np.maximum(np.maximum(minimum - logs, 0.0).sum(axis=1), measured.min() - product)
+        above = np.maximum(np.maximum(logs - maximum, 0.0).sum(axis=1), product - measured.max())
+        return np.column_stack([below, above])
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON types. The key ``reach`` is left out if there is no limit."""
@@ -241,6 +242,8 @@ class Domain:
         Measured library versions.
     references
         Problems to which distances are measured.
+    per_doubling
+        Half width per doubling above the measured problems, for a described kernel.
     """
 
     family: Family
@@ -248,6 +251,7 @@ class Domain:
     shapes: frozenset[str]
     versions: frozenset[LibraryVersion]
     references: Mapping[ReferenceKey, TrainingShapes] = field(default_factory=dict)
+    per_doubling: float = PER_DOUBLING
 
     @classmethod
     def of(cls, rows: "Rows", held_out_distance: np.ndarray | None = None) -> Self:
@@ -291,7 +295,8 @@ class Domain:
         """
         if not self.family.parameter_names:
             return np.zeros(len(sizes))
-        return PER_DOUBLING * np.min([each.doublings_outside(sizes) for each in self.references.values()], axis=0)
+        slopes = PER_DOUBLING, self.per_doubling
+        return np.min([each.doublings_outside(sizes) @ slopes for each in self.references.values()], axis=0)
 
     def setting_reason(self, key: SettingKey, library_version: str) -> str | None:
         """Return why this setting or the library's version is outside, or None."""
@@ -386,6 +391,7 @@ class Domain:
             "shapes": sorted(self.shapes),
             "versions": sorted(map(key_text, self.versions)),
             "references": {key_text(key): references.to_dict() for key, references in self.references.items()},
+            "per_doubling": self.per_doubling,
         }
         return json.dumps(content, sort_keys=True).encode()
 
@@ -402,7 +408,9 @@ class Domain:
             ReferenceKey.from_text(text, family): TrainingShapes.from_dict(family, stored)
             for text, stored in data.references.items()
         }
-        return cls(family, settings, frozenset(data.shapes), versions, references=references)
+        return cls(
+            family, settings, frozenset(data.shapes), versions, references=references, per_doubling=data.per_doubling
+        )
 
 
 @dataclass(frozen=True)
@@ -413,6 +421,7 @@ class _Stored:
     shapes: tuple[str, ...]
     versions: tuple[str, ...]
     references: Mapping[str, Mapping[str, Any]]
+    per_doubling: Number = PER_DOUBLING
 
 
 def setting_columns(family: Family) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ comes from these scores.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from math import log
 from typing import Self
 
 import numpy as np
@@ -18,6 +19,8 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels, label_folds
 from surrogate.features.errors import InputError
 from surrogate.uncertainty import intervals
+from surrogate.uncertainty.domain import PER_DOUBLING, training_shapes_of
+from surrogate.uncertainty.held_out_fits import FitTimes, Split
 from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, WidthKey, Widths
 
 MIN_SHAPES = 10
@@ -30,6 +33,8 @@ MIN_ERROR = 1e-9
 """Minimum error in log time. Smaller errors are rounding errors, and an exact model must not divide by zero."""
 MIN_WIDTH = 1e-4
 """Minimum base. A model without errors on a few rows is not perfect."""
+PER_DOUBLING_BOUNDS = (0.05, log(2.0))
+"""Bounds of the half width per doubling: times that follow the work and constant ones differ by a factor of 2."""
 FOLDS = 5
 """Number of folds of the shapes. Each fold is scored by widths that were fitted on the other folds."""
 SHARE_BOUNDS = (0.02, 2.0)
@@ -192,7 +197,37 @@ def _with_final_constant(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
         last_of_few = max(last, _few_shapes_quantile(remaining[is_few], scores.shape[is_few]))
     factors = {key: last_of_few if key in few else last for key in widths.by_key}
     bases = {key: max(base * factors[key], MIN_WIDTH) for key, base in widths.by_key.items()}
-    return replace(widths, by_key=bases), cross_fitted * np.where(is_few, last_of_few, last)
+    widths = replace(widths, by_key=bases, max_errors=_max_errors(scores))
+    limits = np.array([widths.limit(name) for name in scores.candidate])
+    return widths, np.minimum(cross_fitted * np.where(is_few, last_of_few, last), limits)
+
+
+def _max_errors(scores: HeldOutScores) -> dict[str, float]:
+    """Return the largest error of each candidate and of all, for those with enough shapes (`Widths.max_errors`)."""
+    frame = pd.DataFrame({"candidate": scores.candidate})
+    groups = {
+        ALL.candidate: np.arange(len(frame)),
+        **{name: rows for (name,), rows in row_groups(frame, ("candidate",))},
+    }
+    enough = {name: rows for name, rows in groups.items() if _shape_count(scores, rows) >= MIN_SHAPES}
+    return {name: max(float(scores.error[rows].max()), MIN_WIDTH) for name, rows in enough.items()}
+
+
+def fit_per_doubling(rows: Rows, split: Split, answer: FitTimes, half_width: float) -> float:
+    """Return `Domain.per_doubling` from the ``answer`` of a fit on the smaller problems (`large_split`).
+
+    It is the half width that covers the larger problems, less the ``half_width`` inside the measured ones, divided by
+    the median distance.
+    """
+    part = rows.take(split[1])
+    references = training_shapes_of(rows.take(split[0])).values()
+    doublings = np.min([each.doublings_outside(part.sizes).sum(axis=1) for each in references], axis=0)
+    outside = part.ok & (doublings > 0)
+    if answer is None or not outside.any():
+        return PER_DOUBLING
+    error = np.abs(np.log(answer[0][outside] / part.time_us[outside]))
+    excess = _few_shapes_quantile(error, part.shape[outside]) - half_width
+    return float(np.clip(excess / np.median(doublings[outside]), *PER_DOUBLING_BOUNDS))
 
 
 def conformal_quantile(scores: np.ndarray, shape: np.ndarray) -> float:

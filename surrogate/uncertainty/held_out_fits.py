@@ -42,6 +42,18 @@ def shape_splits(
     return splits
 
 
+def large_split(rows: Rows) -> list[Split]:
+    """Return the split that holds out the larger half of a described kernel's problems, by the product of their sizes.
+
+    The list is empty for another family, and if a half has a single shape.
+    """
+    work = np.log2(np.maximum(rows.sizes, 1)).sum(axis=1)
+    is_small = work <= np.median(work[np.unique(rows.shape, return_index=True)[1]])
+    if not rows.family.parameter_names or min(len(np.unique(rows.shape[half])) for half in (is_small, ~is_small)) < 2:
+        return []
+    return [(np.flatnonzero(is_small), np.flatnonzero(~is_small))]
+
+
 class Fit(NamedTuple):
     """An unfitted model, the positions of its training rows, and the positions of its held-out rows (maybe none)."""
 

@@ -2,15 +2,17 @@
 
 The half width of an interval in log time is a product. The base depends on GPU and candidate, with fallbacks to the
 candidate on any GPU and to all rows. One factor depends on the distance to the training data, one on the predicted
-time. `surrogate.uncertainty.fit` fits them on rows held out by shape. This module needs only numpy, so that an answer
-does not wait for pandas or SciPy.
+time. The product is at most the candidate's largest error: the data show no larger one, near or far.
+`surrogate.uncertainty.fit` fits them on rows held out by shape. This module needs only numpy, so that an answer does
+not wait for pandas or SciPy.
 """
 
+import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import exp, log, sinh, sqrt
+from math import exp, inf, log, sinh, sqrt
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
@@ -90,17 +92,25 @@ class Widths:
     independent_share
         Share of a half width that is independent between the candidates of one problem. Bundles store it as
         ``own_share``.
+    max_errors
+        Candidate → largest held-out error in log time, which limits its half widths; "all" for the other candidates.
+        Empty: no limit.
     """
 
     by_key: Mapping[WidthKey, float]
     distance: StepFunction = StepFunction()
     time_us: StepFunction = StepFunction()
     independent_share: float = 1.0
+    max_errors: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def base(self, gpu: str, candidate: str, dtype: str) -> float:
         """Return a candidate's half width before the factors for distance and time. ``gpu`` is a registry name."""
         keys = (WidthKey(gpu, candidate, dtype), WidthKey(gpu, candidate), WidthKey(None, candidate), ALL)
         return next(self.by_key[key] for key in keys if key in self.by_key)
+
+    def limit(self, candidate: str) -> float:
+        """Return the largest half width of a candidate."""
+        return self.max_errors.get(candidate, self.max_errors.get(ALL.candidate, inf))
 
     def at(
         self, gpu: np.ndarray, candidate: np.ndarray, dtype: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray
@@ -112,7 +122,8 @@ class Widths:
         keys = list(zip(gpu, candidate, dtype, strict=True))
         bases = {key: self.base(*key) for key in set(keys)}
         base = np.array([bases[key] for key in keys], dtype=np.float64) * self.distance.at(distance)
-        return base * self.time_us.at(predicted_us)
+        limits = {name: self.limit(name) for name in set(candidate)}
+        return np.minimum(base * self.time_us.at(predicted_us), [limits[name] for name in candidate])
 
     @property
     def max_half_width(self) -> float:
@@ -126,6 +137,7 @@ class Widths:
             "distance": asdict(self.distance),
             "time_us": asdict(self.time_us),
             "own_share": self.independent_share,
+            "max_errors": dict(self.max_errors),
         }
         return json.dumps({"coverage": COVERAGE, "by_key": by_key, **factors}, sort_keys=True).encode()
 
@@ -139,7 +151,9 @@ class Widths:
         distance, time_us = (from_json_types(StepFunction, data[name], name) for name in ("distance", "time_us"))
         if ALL not in by_key or list(distance.values) != sorted(distance.values):
             raise InputError(f"by_key lacks {ALL.candidate!r}, or the factor for the distance falls")
-        return cls(by_key, distance, time_us, independent_share=from_json_types(Factor, data["own_share"], "own_share"))
+        max_errors = from_json_types(Mapping[str, HalfWidth], data.get("max_errors", {}), "max_errors")
+        share = from_json_types(Factor, data["own_share"], "own_share")
+        return cls(by_key, distance, time_us, independent_share=share, max_errors=max_errors)
 
 
 def _width_key(text: str, libraries: Collection[str]) -> WidthKey:
@@ -178,7 +192,6 @@ UNKNOWN = HeldOutGpuErrors(0, None, UNMEASURED_HALF_WIDTH)
 FROM_OTHER_GPUS = "never measured on this GPU, so its times come from other GPUs' measurements"
 FROM_DATASHEET = "from the datasheet alone"
 UNKNOWN_ERRORS = "{basis}: the errors of such times are unknown"
-EVEN_PROBABILITIES = ", so P(best) is nearer to even"
 EXPECTED_ERRORS = (
     "{basis}: on {gpus} left out of training, the median error of {times} was {percent:.0f} %,"
     " and nine in ten times are expected within a factor of {factor:.1f}"
@@ -231,8 +244,7 @@ class UnmeasuredGpuErrors(Struct, frozen=True):
         basis = FROM_OTHER_GPUS if is_described else FROM_DATASHEET
         errors = self.by_group[group_key]
         if errors.median_ape is None:
-            note = UNKNOWN_ERRORS.format(basis=basis)
-            return note + EVEN_PROBABILITIES if is_described else note
+            return UNKNOWN_ERRORS.format(basis=basis)
         line, _, dtype = group_key.partition("|")
         if group_key == NEVER:
             times = "times in settings never measured"

@@ -258,7 +258,7 @@ def products(count: int, factor: Callable[[pd.DataFrame], object]) -> tuple[Rows
 
 
 def fitted_log_factors(rows: Rows, predicted_us: np.ndarray) -> np.ndarray:
-    correction, _ = fit_correction(rows, predicted_us)
+    correction, *_ = fit_correction(rows, predicted_us)
     return correction.log_factor(rows.columns(correction_columns(rows.family)), rows.candidate, predicted_us)
 
 

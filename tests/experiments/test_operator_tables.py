@@ -67,23 +67,35 @@ def test_repeated_rows_of_a_version_become_their_median() -> None:
 
 
 def test_scope_operators_have_the_size_of_the_convolution_output() -> None:
-    """Convolutions, unknown variants and windows larger than the image are dropped."""
+    """Convolutions, unknown variants and pooling are dropped: the columns of a pool do not hold its window."""
     rows = rows_of(
         {**CONV, "op": "CUDNN_ACTIVATION_BWD", "variant": "ACTIVATION_TANH"},
         {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_FAST, SOFTMAX_MODE_INSTANCE"},
         {**CONV, "op": "CUDNN_BATCHNORM_FWD", "variant": "BATCHNORM_SPATIAL, true"},
-        {**CONV, "op": "CUDNN_POOLING_BWD", "variant": "POOLING_AVERAGE_COUNT_EXCLUDE_PADDING"},
-        {**CONV, "op": "CUDNN_POOLING_FWD", "variant": "POOLING_MAX", "h": 1, "pad_h": 0, "r": 1, "s": 9, "pad_w": 0},
+        {**CONV, "op": "CUDNN_POOLING_FWD", "variant": "POOLING_MAX"},
         {**CONV, "op": "CUDNN_CONV_BIAS_ACTIVATION_FWD", "variant": "anything"},
         {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_ODD"},
     )
     by_kind = rows.set_index("operator")
     assert by_kind.loc["tanh_backward", ["n", "c", "h", "w"]].tolist() == [2, 8, 8, 8]
     assert by_kind.loc["softmax", ["n", "c", "h", "w", "variant"]].tolist() == [2, 512, 1, 1, "FAST"]
-    pool = by_kind.loc["avg_pool_backward", ["h", "window", "pad", "variant"]]
-    assert pool.tolist() == [8, 3, 1, "EXCLUDE_PADDING"]
-    assert "batch_norm" in by_kind.index and "max_pool" not in by_kind.index
-    assert len(rows) == 4
+    assert sorted(by_kind.index) == ["batch_norm", "softmax", "tanh_backward"]
+
+
+def test_pools_come_from_the_layers_of_networks() -> None:
+    """Layers that occur several times are one row, and the modes of a pool are one variant."""
+    layer = {
+        "gpu": "Tesla T4",
+        "network": "VGG16",
+        "layer_idx": 3,
+        "library_version": "7.6.3",
+        "op": "CUDNN_POOLING_FWD",
+    }
+    sizes = {"n": 1, "c": 64, "h": 224, "w": 224, "r": 2, "s": 3, "pad_h": 0, "pad_w": 1, "stride_h": 2, "stride_w": 2}
+    pool = {**layer, **sizes, "variant": "POOLING_MAX_DETERMINISTIC", "time_us": 28.1}
+    rows = rows_of(pool, {**pool, "layer_idx": 9}, {**pool, "op": "CUDNN_CONV_FWD", "variant": "GEMM"})
+    columns = ["operator", "variant", "h", "window", "window_w", "pad", "pad_w", "time_us", "repeats"]
+    assert rows[columns].to_numpy().tolist() == [["max_pool", "", 224, 2, 3, 0, 1, 28.1, 1]]
 
 
 def test_dense_rows_have_sizes_and_math_types() -> None:

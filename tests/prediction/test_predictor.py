@@ -284,7 +284,7 @@ def test_invalid_questions_are_refused_in_one_line(
 def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:
     part = bundle.family_models["conv"]
     rows = rows_of(normalise(frame[(frame["gpu"] == GPUS[0]) & (frame["status"] == "ok")], "test"))
-    correction, _ = fit_correction(rows, 1.3 * part.model.predict(rows))
+    correction, *_ = fit_correction(rows, 1.3 * part.model.predict(rows))
     model = Calibrated(part.model, {"v100-sxm2-16gb": correction})
     served = Predictor(replace(bundle, family_models={"conv": replace(part, fitted=model)}))
     predicted = served.predict(rows.frame).predicted_us

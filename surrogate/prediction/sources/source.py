@@ -82,13 +82,14 @@ class Times(NamedTuple):
 
     A time is NaN if the source does not cover the candidate. ``measured`` marks times that were measured on the same
     problem. ``fails`` marks candidates that are expected not to run the problem. If one of the two is None, it marks no
-    row.
+    row. ``deviation`` multiplies the half widths; None: by 1.
     """
 
     time_us: np.ndarray
     workspace_bytes: np.ndarray
     measured: np.ndarray | None = None
     fails: np.ndarray | None = None
+    deviation: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class Mixed(Source):
 
 @dataclass(frozen=True, slots=True)
 class CalibratedSource(Source):
-    """Times of ``source``, multiplied by a ``correction``."""
+    """Times of ``source``, multiplied by a ``correction``. Intervals widen with the distance from its sample."""
 
     source: Source
     correction: "Correction"
@@ -226,4 +227,5 @@ class CalibratedSource(Source):
             x[:, position] = columns[name]
         keys = np.array([candidate.key for candidate in candidates], dtype=object)[candidate_of_row]
         factor = np.exp(self.correction.log_factor(x, keys, times.time_us))
-        return times._replace(time_us=np.maximum(times.time_us * factor, min_us[candidate_of_row]))
+        time_us = np.maximum(times.time_us * factor, min_us[candidate_of_row])
+        return times._replace(time_us=time_us, deviation=self.correction.deviation(x, keys, times.time_us))
