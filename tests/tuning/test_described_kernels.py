@@ -71,7 +71,8 @@ def test_extrapolated_times_follow_the_work_and_intervals_widen(bundle: Bundle) 
     factor = exp(8 * bundle.family_models["made_up"].domain.per_doubling)
     assert 1.5 < factor < 24.5  # this kernel follows its work: its own table shows a smaller width than the default
     assert best[2].reason == (
-        f"m 1048576 lies outside the measured 64 … 4096, so that intervals are wider, each end by a factor of {factor:.3g}"
+        "m 1048576 lies outside the measured 64 … 4096, so that intervals are wider,"
+        f" each end by a factor of {factor:.3g}"
     )
     assert best[2].reason in best[2].to_dict()["notes"][-1]
     rows = predictor.predict(
