@@ -194,6 +194,11 @@ class Operator(InNetwork, ABC):
         """Compulsory DRAM traffic in bytes."""
 
     @property
+    def tensor_bytes(self) -> Number:
+        """Minimum bytes of its tensors in memory. Without tensors that are overwritten, it is `dram_bytes`."""
+        return self.dram_bytes
+
+    @property
     def weight_bytes(self) -> Number:
         """The part of `dram_bytes` that is weights; 0 if the kind does not separate them."""
         return 0
@@ -370,6 +375,11 @@ class Image(MemoryBound):
     def dram_bytes(self) -> Number:
         """Elements × accesses × itemsize."""
         return self.ACCESSES * self.itemsize * self.elements
+
+    @property
+    def tensor_bytes(self) -> Number:
+        """Elements × itemsize: the result may overwrite the input."""
+        return self.itemsize * self.elements
 
     def roofline_us(self, gpu: Gpu) -> Number:
         """Return the memory time in µs at the bandwidth of copies. It also covers the operations of gelu and

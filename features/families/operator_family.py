@@ -174,6 +174,10 @@ class OperatorFamily(Family[Operator]):
         """Return True if the operator is one pass over memory."""
         return self.kinds[setting[0]].is_streaming()
 
+    def tensor_bytes(self, problem: Operator) -> Number:
+        """Return the operator's bytes of tensors."""
+        return problem.tensor_bytes
+
     def stratum(self, problem: Operator) -> np.ndarray:
         """Return (rows,) the stratum of each problem's operator."""
         return np.full(len(np.atleast_1d(problem.flops)), problem.stratum, dtype=object)

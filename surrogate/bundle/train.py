@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from surrogate.uncertainty.fit import fit_widths
 from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, run_fits, shape_splits
 from surrogate.uncertainty.intervals import AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors
 from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unmeasured_gpu, gpu_splits, trained_settings
+from surrogate.uncertainty.unmeasured_group import fit_unmeasured_group, group_splits
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape for the interval widths and the model card's errors. With few shapes more folds are needed: a fold is
@@ -124,7 +125,8 @@ def train(data: Data, **options: Any) -> Bundle:
     kept = {family: rows for family, rows in tables.items() if family.name not in few}
     seed = chosen.seed
     families = [
-        _FamilyFits(rows, models[family], _folds(rows, seed), gpu_splits(rows, seed)) for family, rows in kept.items()
+        _FamilyFits(rows, models[family], _folds(rows, seed), gpu_splits(rows, seed), group_splits(rows, seed))
+        for family, rows in kept.items()
     ]
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
@@ -227,21 +229,22 @@ def _folds(rows: Rows, seed: int) -> list[Split]:
 
 
 class _FamilyFits(NamedTuple):
-    """A family's rows, its unfitted model, and the splits to fit: folds by shape, and held-out GPUs."""
+    """A family's rows, its unfitted model, and the splits to fit: folds by shape, held-out GPUs and kernel groups."""
 
     rows: Rows
     model: TimeModel
     folds: list[Split]
     gpus: list[Split]
+    groups: list[Split]
 
     @property
     def fitted_rows(self) -> int:
         """Number of training rows of all fits."""
-        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus))
+        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus, *self.groups))
 
     def fit(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
         """Return the fitted family model, and the card of its held-out rows."""
-        rows, folds, gpus = self.rows, self.folds, self.gpus
+        rows, folds, gpus, groups = self.rows, self.folds, self.gpus, self.groups
         model = _searched(self.model, rows, options, steps) if options.trials else self.model
         # 1. All fits: without each fold, on all rows, and without each GPU.
         final = duplicate(model)
@@ -251,9 +254,14 @@ class _FamilyFits(NamedTuple):
             Fit(f"GPU {n} of {len(gpus)} left out", model.for_unmeasured_gpu(), *split)
             for n, split in enumerate(gpus, 1)
         ]
+        fits += [
+            Fit(f"kernel group {n} of {len(groups)} left out", duplicate(model), *split)
+            for n, split in enumerate(groups, 1)
+        ]
         answers = run_fits(rows, fits, steps.begin, options.keep)
         holdout_us, distance = combined_answers(rows, folds, answers[: len(folds)])
-        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 :])
+        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 : len(fits) - len(groups)])
+        group_half_width = fit_unmeasured_group(rows, groups, answers[len(fits) - len(groups) :])
         if folds_hold_out_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
@@ -266,7 +274,9 @@ class _FamilyFits(NamedTuple):
             family=rows.family,
             fitted=final,
             support=support,
-            widths=fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated),
+            widths=replace(
+                fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated), unmeasured_group=group_half_width
+            ),
             domain=Domain.of(ok, distance[rows.ok]),
             unmeasured_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated),
             candidates=candidate_keys(ok),

@@ -413,7 +413,8 @@ def _ranker(
         errors = family_model.unmeasured_gpu
         half_width = errors.by_group[_width_group(facts)].half_width
         widths = Widths({ALL: half_width}, independent_share=errors.independent_share)
-    evidence = _evidence(facts, context.candidates, widths, donors)
+    keys = _setting_keys(setting, context.candidates)
+    evidence = _evidence(facts, keys, context.candidates, widths, donors)
     fallback = SIMILAR_GPU if family_model.family.parameter_names or any(donors) else DATASHEET
     return Ranker(
         setting=setting,
@@ -423,7 +424,9 @@ def _ranker(
         rules=SupportRules(facts.support_setting, context.candidates, family_model.support),
         family_model=family_model,
         evidence=evidence,
-        source_name=MODEL if facts.is_measured else fallback,
+        source_name=MODEL if MODEL in evidence.source else fallback,
+        measured_groups={} if facts.covers_whole_setting else _measured_groups(facts),
+        unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),
@@ -431,12 +434,27 @@ def _ranker(
     )
 
 
+def _measured_groups(facts: SettingFacts) -> dict[str, frozenset[str]]:
+    """Return `Ranker.measured_groups` of the libraries with statuses."""
+    family, _, versions, values = facts.setting
+    signatures = {signature for signature, _ in facts.family_model.support.exact} if family.kernel_groups else set()
+    measured: dict[str, set[str]] = {each.library: {*family.kernel_groups[:1]} for each in signatures}
+    for each in signatures:
+        if each.setting == values:
+            measured[each.library].add(family.kernel_group_of(each.traits))
+    incomplete = {name for name, groups in measured.items() if len(groups) < len(family.kernel_groups)}
+    return {library: frozenset(measured[library]) for library, _ in versions if library in incomplete}
+
+
 def _evidence(
-    facts: SettingFacts, candidates: tuple[LibraryCandidate, ...], widths: Widths, donors: tuple[str, ...]
+    facts: SettingFacts,
+    keys: Sequence[SettingKey],
+    candidates: tuple[LibraryCandidate, ...],
+    widths: Widths,
+    donors: tuple[str, ...],
 ) -> CandidateEvidence:
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
     family_model, setting = facts.family_model, facts.setting
-    keys = _setting_keys(setting, candidates)
     is_measured = np.array([key in family_model.domain.settings for key in keys])
     is_fixed = facts.is_trained & ~is_measured
     return CandidateEvidence(

@@ -73,6 +73,7 @@ def test_predictions_of_measured_data_equal_the_models(measurements: Path) -> No
     from surrogate.dataset.store import read_dataset
 
     frame = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet").frame.sample(2000, random_state=0)
+    frame = frame[frame["gpu"] != "GRID K520"]  # estimated workspaces may exceed its 4 GiB
     fitted = bundle_of(frame)
     agree(Predictor(fitted), fitted, frame.reset_index(drop=True))
 
