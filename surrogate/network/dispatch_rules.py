@@ -228,8 +228,7 @@ def embedding(call: Call) -> Layers:
         bag = max(1, lookups // max(1, bags))
     rows, dim = table
     batch = max(1, lookups // bag)
-    problem = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
-    yield call.layer(problem, weights=("weight",))
+    yield call.layer(EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype), weights=("weight",))
 
 
 def embedding_backward(call: Call) -> Layers:
@@ -260,16 +259,8 @@ def lookup(call: Call, kind: str) -> Layers:
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     bag = max(1, round(lookups / (batch * tables)))
-    problem = operator(
-        kind,
-        batch=batch,
-        tables=tables,
-        rows=max(1, elements // width),
-        bag=bag,
-        dim=width // tables,
-        rows_per_block=rows_per_block,
-        dtype=call.dtype,
-    )
+    table = {"tables": tables, "rows": max(1, elements // width), "dim": width // tables}
+    problem = operator(kind, batch=batch, bag=bag, rows_per_block=rows_per_block, dtype=call.dtype, **table)
     yield call.layer(problem)
 
 

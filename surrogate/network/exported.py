@@ -38,13 +38,9 @@ MAX_EXPRESSION_LENGTH = 2000
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "Add": lambda *values: sum(values),
     "Mul": lambda *values: prod(values),
-    "Max": max,
-    "Min": min,
-    "FloorDiv": floordiv,
-    "CleanDiv": floordiv,
-    "CeilDiv": ceil_div,
-    "Mod": mod,
-    "PythonMod": mod,
+    **{"Max": max, "Min": min, "CeilDiv": ceil_div},
+    **dict.fromkeys(("FloorDiv", "CleanDiv"), floordiv),
+    **dict.fromkeys(("Mod", "PythonMod"), mod),
 }
 
 
@@ -59,8 +55,7 @@ def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     with one_line_errors(f"{path}: not the layout of an exported program; export it again"):
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
-        inputs = _user_inputs(graph, signature)
-        values, batch = _symbol_values(path, graph, inputs, options.batch, options.dims or {})
+        values, batch = _symbol_values(path, graph, _user_inputs(graph, signature), options.batch, options.dims or {})
         tensors = _tensors(graph, signature, weights.get("config", {}), values, options.dtype)
         stored = list(tensors.values())
         nodes = _joined_norms(graph["nodes"])
@@ -149,15 +144,9 @@ def _tensors(
         kind = dtype if dtype and floating else DTYPES.get(meta["dtype"], "fp32")
         steps = [_size(step, values) for step in meta.get("strides", ())]
         nhwc = len(steps) in (4, 5) and steps[1] == 1 and min(shape[1], prod(shape[2:])) > 1
-        tensors[name] = Tensor(
-            shape,
-            kind,
-            floating,
-            constant=name in weights or name in buffers,
-            parameter=name in weights,
-            buffer=paths.get(str(weights.get(name, {}).get("parameter_name"))) or name,
-            channels_last=nhwc,
-        )
+        tensor = Tensor(shape, kind, floating, constant=name in weights or name in buffers, channels_last=nhwc)
+        buffer = paths.get(str(weights.get(name, {}).get("parameter_name"))) or name
+        tensors[name] = replace(tensor, parameter=name in weights, buffer=buffer)
     return tensors
 
 

@@ -245,11 +245,10 @@ def batch_size(trace: Trace) -> int | None:
     """
     if any(map(_SERVER_NAMES.search, trace.names)):
         return None
-    ranges = trace.ranges
-    layers = trace.name_matches(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
+    layers = trace.name_matches(trace.ranges, _WITH_BATCH.__contains__) & (trace.ranges.shapes >= 0)
     for row in np.flatnonzero(layers).tolist():
         shapes = trace.shapes_of(row) or ()
-        position = 1 if trace.name_of(ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
+        position = 1 if trace.name_of(trace.ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
         image = shapes[position] if len(shapes) > 1 else ()
         if is_shape(image) and len(image) >= 2 and image[0] > 0:
             return int(image[0])
@@ -313,13 +312,12 @@ def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> li
     Autograd accumulates each gradient in a range of its own with the parameter's shape. Raises `InputError` if no
     iteration has such a range.
     """
-    ranges = trace.ranges
     parameters: list[list[Parameter]] = [[] for _ in iterations]
-    rows = np.flatnonzero(trace.name_matches(ranges, "torch::autograd::AccumulateGrad".__eq__))
-    for row, position in zip(rows.tolist(), iteration_at(tuple(iterations), ranges.start_ns[rows]), strict=True):
+    rows = np.flatnonzero(trace.name_matches(trace.ranges, "torch::autograd::AccumulateGrad".__eq__))
+    for row, position in zip(rows.tolist(), iteration_at(tuple(iterations), trace.ranges.start_ns[rows]), strict=True):
         shape = next(iter(trace.shapes_of(row) or ()), ())
         if position >= 0 and shape and is_shape(shape) and prod(shape):
-            parameters[position].append(Parameter(prod(shape), int(ranges.start_ns[row])))
+            parameters[position].append(Parameter(prod(shape), int(trace.ranges.start_ns[row])))
     if not any(parameters):
         raise InputError(
             "the trace has no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"
