@@ -12,12 +12,8 @@ from surrogate.features.families.transfer import AllReduce, AllToAll, Collective
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.read import read_trace, trace_files
-from surrogate.trace.iteration.overheads import (
-    cross_validated_us,
-    fit_collective_model,
-    fit_collective_models,
-    load_overheads,
-)
+from surrogate.trace.iteration import overheads as host_overheads
+from surrogate.trace.iteration.overheads import cross_validated_us, fit_collective_model
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
 from tests.known import known_answers
@@ -50,29 +46,7 @@ def test_collective_model_of_many_sizes_is_the_published_curve():
         assert float(model.time_us(message.dram_bytes, message.factor)) == pytest.approx(time_us, rel=0.03)
 
 
-NCCL_US = [
-    25.09,
-    25.19,
-    25.65,
-    25.98,
-    26.02,
-    26.55,
-    27.33,
-    29.02,
-    28.08,
-    28.32,
-    28.45,
-    30.14,
-    32.08,
-    53.37,
-    71.58,
-    99.07,
-    167.82,
-    278.33,
-    398.37,
-    715.41,
-    1334.56,
-]
+NCCL_US = known_answers(__file__)["nccl_us"]
 """NCCL 2.29's all-reduce over eight B200, fp16, 512 bytes to 512 MiB (ai-dynamo/aiconfigurator, Apache-2.0)."""
 
 
@@ -88,7 +62,7 @@ def test_cross_validation_leaves_out_the_predicted_size():
     problems = messages(250_000, 500_000, 500_000, 750_000)
     assert cross_validated_us(problems, [80.0, 400.0, 90.0, 220.0])[1:3] == [pytest.approx(150.0)] * 2
     assert cross_validated_us(messages(8, 80), [1.0, 2.0]) == [None, None]
-    assert fit_collective_models([AllToAll(elements=8, ranks=2)], [1.0]) == {}
+    assert host_overheads.fit_collective_models([AllToAll(elements=8, ranks=2)], [1.0]) == {}
 
 
 def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
@@ -142,7 +116,8 @@ def test_iteration_command_saves_collective_models(seer, folder):
     code, out, _ = seer("iteration", folder, "--times", "surrogate", "--save-overheads", folder / "o")
     assert code == 0 and "2 ranks, surrogate times" in out and "all_reduce" in out
     # 4 kB take 40 µs and 44 kB take 60 µs: 2 µs per 4 kB plus 38 µs.
-    assert load_overheads(folder / "o").collective_models["all_reduce"].overhead_us == pytest.approx(38.0)
+    models = host_overheads.load_overheads(folder / "o").collective_models
+    assert models["all_reduce"].overhead_us == pytest.approx(38.0)
     words = ("--times", "surrogate", "--overheads", folder / "o", "--json")
     answer = seer("iteration", folder / "0.json", *words).succeeded().json
     assert [row["device_us"] for row in answer["iterations"]] == pytest.approx([40.0, 60.0])
