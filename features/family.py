@@ -223,6 +223,10 @@ class Family(ABC, Generic[P]):
         """Return the library's registered candidates, in order; empty if only measurements list them."""
         return ()
 
+    def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool:
+        """Return True if two runs of a candidate give the same bits; also if that is unknown."""
+        return all(each.deterministic for each in self.candidates(library, setting) if each.algorithm == algorithm)
+
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
         """Return a candidate's mechanism, the second argument of `Formula.candidate`; "" if there is only one."""
         return ""

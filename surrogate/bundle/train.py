@@ -73,8 +73,8 @@ class TrainOptions(KernelOptions):
 def train(data: Data, **options: Any) -> Bundle:
     """Fit a model on all ok rows of a table, for each of its families.
 
-    Interval widths and the card's errors come from folds by shape (`fold_count`). With three GPUs or more, the half
-    widths for unmeasured GPUs come from fits without one GPU.
+    Interval widths and the card's errors come from folds by shape (`fold_count`). With GPUs of two
+    architectures or more, the half widths for unmeasured GPUs come from fits without one GPU.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class _FamilyFits(NamedTuple):
             unmeasured_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
-            min_us=min_times(ok),
+            min_us=min_times(ok) if model.has_min_us else {},
             floors=harness_floors(data, rows.family),
         )
         independent_share = family_model.widths.independent_share

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from surrogate.features.families import operator
-from surrogate.features.families.attention import Attention
+from surrogate.features.families.attention import Attention, AttentionBackward
 from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.recurrent import Recurrent
@@ -103,14 +103,10 @@ def _fused_attention(call: Call) -> Attention | None:
 
 
 def attention_backward(call: Call) -> Layers:
-    """Yield the gradient of attention.
-
-    For the fused kernel it counts three times the forward pass; else it is the scores again, four products and a
-    softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate.
-    """
+    """Yield the gradient of attention: one fused call, else the scores again, four products and a softmax gradient."""
     if fused := _fused_attention(call):
-        for part in ("grad_query", "grad_key", "grad_value"):
-            yield call.layer(fused, part=part)
+        sizes = {**fused.sizes, "dtype": fused.dtype, "phase": fused.phase}
+        yield call.layer(AttentionBackward(**sizes), part="grad")
         return
     batch, sizes = _unfused_attention(call)
     rows, columns, _ = sizes["scores"]

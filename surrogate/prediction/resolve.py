@@ -151,7 +151,7 @@ class Resolver:
         """
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
-            others = self.bundle.family_model(question.family, question.gpu, question.setting_values).candidates
+            others = self._family_model(question).candidates
             all_names = {key.solver or key.algorithm for key in others}
             if not any(name in all_names and not ranker.has(name) for name in question.requested):
                 return ranker
@@ -174,7 +174,7 @@ class Resolver:
         Unmeasured versions share the ranker of the next older measured version, so that they need no memory of their
         own.
         """
-        family_model = self.bundle.family_model(question.family, question.gpu, question.setting_values)
+        family_model = self._family_model(question)
         libraries = family_model.domain.libraries if question.library is None else [question.library]
         measured = set().union(*map(family_model.domain.versions_of, libraries))
         if version in measured or not measured:
@@ -212,10 +212,13 @@ class Resolver:
         def is_measured(setting: tuple[str, ...]) -> bool:
             return any(
                 key.gpu == gpu_name and key.setting_values == setting and library in (None, key.library)
-                for key in self.bundle.family_model(family, gpu_name, setting).domain.settings
+                for key in self.bundle.family_model(family, gpu_name, setting, library).domain.settings
             )
 
         return question._replace(setting_values=other) if is_measured(other) and not is_measured(values) else question
+
+    def _family_model(self, question: Question) -> FamilyModel:
+        return self.bundle.family_model(question.family, question.gpu, question.setting_values, question.library)
 
     def check_library(self, name: str) -> None:
         """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
@@ -241,7 +244,7 @@ class Resolver:
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""
         family, gpu_name, values, library, _, requested, _ = question
-        family_model = self.bundle.family_model(family, gpu_name, values)
+        family_model = self._family_model(question)
         device = self.device(gpu_name)
         others = {name: self.device(name) for name in family_model.domain.gpus if name != gpu_name}
         similar = SimilarGpus.of(family_model, values, device, others)
@@ -590,7 +593,7 @@ def _candidates(
             algorithm=key.algorithm,
             solver=key.solver or "",
             mechanism=family.mechanism(library, values, key.algorithm),
-            deterministic=getattr(registered.get(key.algorithm), "deterministic", True),
+            deterministic=family.is_deterministic(library, values, key.algorithm),
         ): key.algorithm in choosable
         for key in keys
     }

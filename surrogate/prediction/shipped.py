@@ -35,6 +35,8 @@ class Shipped:
     path: Path
     families: Mapping[str, frozenset[str]]
     """Family → element types in its training data."""
+    operators: Mapping[str, frozenset[str]]
+    """Family → operators in its training data."""
     gpus: frozenset[str]
     vendors: frozenset[str]
     libraries: frozenset[str]
@@ -78,6 +80,7 @@ def shipped() -> tuple[Shipped, ...]:
             Shipped(
                 path=file.parent,
                 families={name: frozenset(listed.get(name, {}).get("dtype", ())) for name in index.parts},
+                operators={name: frozenset(listed.get(name, {}).get("operator", ())) for name in index.parts},
                 gpus=frozenset(canonical(name) for name in data["gpus"]),
                 vendors=frozenset(gpu(name).vendor for name in data["gpus"]),
                 libraries=frozenset(text.partition(" ")[0] for text in data["libraries"]),
@@ -205,7 +208,7 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
 def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shipped:
     """Return the shipped bundle for a family. If several bundles are equal in the order, the last one is returned.
 
-    Order of preference:
+    Bundles with the operator in the type, and with the library, are preferred. Then the order is:
 
     1. on AMD, the AMD-only bundle, if the operator is tiled or not given, and if the others have fewer than
        `MIN_AMD_ROWS` rows on the GPU or lack the operator and type;
@@ -217,7 +220,10 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
     bundles = [bundle for bundle in shipped() if family in bundle.families]
     amd_only = [bundle for bundle in bundles if bundle.vendors == AMD]
     bundles = [bundle for bundle in bundles if bundle not in amd_only]
-    dtype, kind = settings.get("dtype", ""), settings.get("operator", "")
+    dtype, kind, library = (settings.get(name, "") for name in ("dtype", "operator", "library"))
+    typed = [bundle for bundle in bundles if dtype in bundle.families[family]] or bundles
+    bundles = [bundle for bundle in typed if kind in bundle.operators[family]] or bundles
+    bundles = [bundle for bundle in bundles if library in bundle.libraries] or bundles
     is_tiled = kind in FAMILIES[family].tiled_kinds or not kind
     if amd_only and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
         models = [_cached_bundle(bundle.path).family_models[family] for bundle in bundles if gpu_name in bundle.gpus]

@@ -13,10 +13,12 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.fit import dtypes_of, fit_independent_share
 from surrogate.uncertainty.held_out_fits import Split
-from surrogate.uncertainty.intervals import COVERAGE, HeldOutGpuErrors, UnmeasuredGpuErrors
+from surrogate.uncertainty.intervals import COVERAGE, UNMEASURED_HALF_WIDTH, HeldOutGpuErrors, UnmeasuredGpuErrors
 
 MIN_GPUS = 3
-"""Minimum number of GPUs (or architectures) that show how GPUs differ."""
+"""Minimum number of GPUs that show how GPUs differ."""
+MIN_ARCHITECTURES = 2
+"""Minimum number of architectures to hold one out. With two, the margin for an unmeasured GPU is a quarter."""
 NEW_GPU_MARGIN = 0.5
 """Margin for an unmeasured GPU: a share of the largest half width, divided by the number of held-out GPUs.
 
@@ -113,6 +115,9 @@ def held_out_gpu_errors(
     # 1. All GPUs together. If a GPU has trained settings, only those count.
     has_trained_settings = np.isin(device, np.unique(device[setting_was_trained]))
     by_group = {"": errors_at(np.flatnonzero(setting_was_trained | ~has_trained_settings))}
+    if frame["line"].nunique() == 1:  # the errors of one line do not show those of another
+        half_width = max(by_group[""].half_width, UNMEASURED_HALF_WIDTH)
+        by_group[""] = replace(by_group[""], half_width=half_width)
     if len(never := np.flatnonzero(~setting_was_trained)):
         by_group[intervals.NEVER] = errors_at(never)
     # 2. Each line, and each element type of a line. On few GPUs a type is no narrower than all types together.
@@ -154,7 +159,7 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
     largest: dict[str, str] = {}  # architecture → its GPU with most rows
     for name in gpus[np.argsort(-counts, kind="stable")].tolist():
         largest.setdefault(architecture[name], name)
-    if len(largest) < MIN_GPUS or len(set(names)) < 2:
+    if len(largest) < MIN_ARCHITECTURES or len(set(names)) < 2:
         return []
     fold = fold_labels(names, GPU_FOLDS, seed)
     splits = []
