@@ -6,6 +6,7 @@ table, L bag size, D dimension. Rows are fp32 and indices int32. Transfers are r
 size is a number or an array.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -60,6 +61,8 @@ def sectors(values: Number) -> Number:
 
 USUAL_ROWS_PER_BLOCK = 45
 """Samples per block, if unknown. Source: Lin et al. (HiPC 2022)."""
+UNSHARED = "unshared"
+"""The variant of kernels without shared memory."""
 
 
 # A row of 8 values is one sector of 32 bytes. A sample reads one sector of indices and three of offsets, and it writes
@@ -68,10 +71,12 @@ USUAL_ROWS_PER_BLOCK = 45
 class EmbeddingBag(MemoryBound):
     """Sums of ``bag`` rows of ``dim`` values from each of ``tables`` tables of ``rows`` rows, for ``batch`` samples.
 
-    Indices are int32 and uniform. ``rows_per_block`` samples share a thread block.
+    Indices are int32 and uniform. ``rows_per_block`` samples share a thread block, which holds their indices in shared
+    memory unless the variant is `UNSHARED`.
     """
 
     FAMILY: ClassVar[str] = "embedding"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**MemoryBound.CHOICES, "variant": ("", UNSHARED)}
     BATCH: ClassVar[str] = "batch"
     GRADIENT: ClassVar[tuple[str, ...]] = ("embedding_bag_backward",)
     UPDATES_WEIGHTS: ClassVar[bool] = True
@@ -134,7 +139,10 @@ class EmbeddingBag(MemoryBound):
         hit = self.hit_rate(rates)
         row = sectors(self.dim)
         dram_bytes = self.tables * (self.batch * self.sample_bytes + self.batch * (1 - hit) * self.bag * row)
-        l2_bytes = self.tables * self.batch * hit * self.bag * row
+        # Without shared memory, each pass of a block's threads over a row, 4 values each, reads the indices again.
+        passes = self.dim // (4 * minimum(self.dim / 4, 1024 / self.rows_per_block))
+        indices = passes * sectors(self.bag) if self.variant == UNSHARED else 0
+        l2_bytes = self.tables * self.batch * (hit * self.bag * row + indices)
         transfer_us = maximum(l2_bytes / rates.l2_gbs, dram_bytes / rates.dram_gbs) / 1e3
         (narrow, narrow_factor), (middle, middle_factor) = SMALL_DIM_FACTORS
         return transfer_us * where(self.dim <= narrow, narrow_factor, where(self.dim <= middle, middle_factor, 1.0))
@@ -158,9 +166,15 @@ class EmbeddingBagBackward(EmbeddingBag):
 
     @property
     def dram_bytes(self) -> Number:
-        """Traffic in bytes: indices and gradient are in shared memory; each index reads and writes its row."""
+        """Traffic in bytes: each index reads and writes its row.
+
+        Without shared memory, each index is read by itself, and reads its sample's gradient twice.
+        """
         row = sectors(self.dim)
-        return (2 * SECTOR_BYTES + sectors(self.bag) + 2 * self.bag * row + row) * self.batch * self.tables
+        indices, gradient = sectors(self.bag), row
+        if self.variant == UNSHARED:
+            indices, gradient = SECTOR_BYTES * self.bag, 2 * self.bag * row
+        return (2 * SECTOR_BYTES + indices + 2 * self.bag * row + gradient) * self.batch * self.tables
 
     def model_us(self, rates: MemoryRates) -> Number:
         """Return the time in µs: the larger of DRAM traffic and L·4·⌊D/4⌋ multiply-adds per sample at the peak."""

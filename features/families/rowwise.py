@@ -4,6 +4,7 @@ Pointwise operators (activations, sums, copies) access every element once. Rowwi
 gradient) reduce along rows or channels.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -103,6 +104,7 @@ class Quantise(Reduction):
     for it."""
 
     FAMILY: ClassVar[str] = "quantise"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Reduction.CHOICES, "dtype": ("fp32", "fp16", "bf16")}
     FLOPS: ClassVar[int] = 2
 
     dtype: str = "bf16"

@@ -7,7 +7,7 @@ arrays; nothing in them executes.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -213,6 +213,10 @@ class Bundle:
             raise InputError(f"the bundle has no {family.name}; {fitted_on}: give another bundle or another library")
         settings = {**dict(zip(family.setting_names, values, strict=False)), "library": library or ""}
         return self._family_model_for(family.name, settings, gpu)
+
+    def operator_times(self, gpu: str) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        """Return a function that gives the times of operators without candidates on a GPU; None: they have no time."""
+        return None
 
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         """Return the model of a family in the bundle. A subclass may hold several models of one family."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from surrogate.features.families import operator
 from surrogate.features.families.attention import Attention, AttentionBackward
-from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
+from surrogate.features.families.embedding import UNSHARED, USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
@@ -240,6 +240,8 @@ def embedding_backward(call: Call) -> Layers:
 def lookup(call: Call, kind: str) -> Layers:
     """Yield a lookup in several tables at once, or its update, which has the gradient in the result's place.
 
+    A trace marks kernels without shared memory as ``unshared``, and updates by Adagrad as ``adagrad``.
+
     The result is (batch, tables · dimension) or (batch, tables, dimension); rows, bag and dimension are means over the
     tables. FBGEMM's plain Adagrad counts as the row-wise one.
     """
@@ -256,7 +258,10 @@ def lookup(call: Call, kind: str) -> Layers:
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     bag = max(1, round(lookups / (batch * tables)))
     table = {"tables": tables, "rows": max(1, elements // width), "dim": width // tables}
-    problem = operator(kind, batch=batch, bag=bag, rows_per_block=rows_per_block, dtype=call.dtype, **table)
+    launch = {"rows_per_block": rows_per_block, "variant": UNSHARED * call.number("unshared", 0)}
+    if call.number("adagrad", 0) and not kind.endswith("_adagrad"):
+        kind = f"{kind}_adagrad"
+    problem = operator(kind, batch=batch, bag=bag, dtype=call.dtype, **table, **launch)
     yield call.layer(problem)
 
 

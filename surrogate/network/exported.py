@@ -173,25 +173,18 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[s
 
 def _joined_norms(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the nodes, and one node for all parts of each decomposed RMS norm, which a GPU runs as one kernel."""
-    for is_norm, group in groupby(nodes, _norm_function):
+    for function, group in groupby(nodes, lambda node: str(node.get("metadata", {}).get("torch_fn", ""))):
         parts = list(group)
-        means = [part for part in parts if operator_name(str(part["target"])) == "mean"]
-        if not is_norm or not means:
+        ops = [operator_name(str(part["target"])) for part in parts]
+        if not function.endswith(".rms_norm") or "mean" not in ops:
             yield from parts
             continue
-        made = [result.get("as_tensor") for part in parts for result in part["outputs"]]
-        read = [item["arg"] for part in parts for item in part["inputs"] if "as_tensor" in item["arg"]]
-        values = [value for value in read if value["as_tensor"] not in made]
-        axis = {"as_int": min(means[0]["inputs"][1]["arg"]["as_ints"])}
-        arguments = {"input": values[0], "dim": axis} | ({"weight": values[-1]} if values[-1] != values[0] else {})
+        axes = parts[ops.index("mean")]["inputs"][1]["arg"]["as_ints"]
+        factors = [part["inputs"][1]["arg"] for part, op in zip(parts, ops, strict=True) if op == "mul"]
+        arguments = {"input": parts[0]["inputs"][0]["arg"], "dim": {"as_int": min(axes)}}
+        arguments |= zip(["weight"], factors[1:], strict=False)  # the first factor is the deviation
         inputs = [{"name": name, "arg": value} for name, value in arguments.items()]
         yield {**parts[-1], "target": "torch.ops.aten.rms_norm.default", "inputs": inputs}
-
-
-def _norm_function(node: Mapping[str, Any]) -> str:
-    """Return the number and name of the call of RMS norm that a node is a part of, or "" for any other node."""
-    function = str(node.get("metadata", {}).get("torch_fn", ""))
-    return function if function.endswith(".rms_norm") else ""
 
 
 def _is_unchanged(node: Mapping[str, Any], values: Mapping[str, object]) -> bool:

@@ -385,4 +385,4 @@ def _fastest(ranker: Ranker, selection: Selection) -> Estimate:
     several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
     setting = " ".join(filter(None, ranker.setting.values))
     why = several if len(reasons) > 1 else "".join(reasons)
-    raise InputError(f"no algorithm runs {selection.problem} {setting}: {why}")
+    raise InputError(f"no algorithm runs {selection.problem} {setting}: {why}; give other settings or another GPU")

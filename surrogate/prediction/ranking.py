@@ -232,7 +232,7 @@ class Ranker:
         # 5. A candidate fails if its workspace does not fit beside the tensors.
         free_bytes = self._free_bytes(problems)
         needs_more = times.workspace_bytes > (free_bytes if np.ndim(free_bytes) == 0 else free_bytes[problem_of_row])
-        return AnswerRows(
+        rows = AnswerRows(
             problem=problem_of_row,
             candidate=candidate_of_row,
             time_us=time_us,
@@ -244,6 +244,11 @@ class Ranker:
             in_domain=in_domain,
             fails=needs_more if times.fails is None else needs_more | times.fails,
         )
+        if times.answers is None:
+            return rows
+        lower_us, upper_us, source = times.answers
+        half = np.log(upper_us / time_us)
+        return rows._replace(lower_us=lower_us, upper_us=upper_us, half_width=half, source=source)
 
     def estimate(self, problem: AnyProblem, index: np.ndarray) -> tuple[Estimate, str | None]:
         """Return the fastest of the candidates at ``index``, and why it does not run (None if it runs)."""

@@ -16,9 +16,11 @@ from surrogate.features.algorithms import CUDNN_GRAPH, newest, version_number
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
+from surrogate.features.families.operator_family import OperatorFamily
+from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
 from surrogate.features.problem import HALF
-from surrogate.models.call_cost import call_cost_us
+from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
 from surrogate.prediction.engines import NOT_MEASURED
@@ -27,6 +29,8 @@ from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (
     AnalyticalSource,
     DatasheetModels,
+    KernelFunction,
+    KernelSource,
     ProductModels,
     datasheet_models,
     product_models,
@@ -51,6 +55,11 @@ BY_AVERAGE_RANK = (
     "{gpu} was not measured in this setting: its candidates are in the order of their average rank on measured GPUs"
 )
 NO_EVIDENCE = "{} was not measured on any GPU: times come from datasheet peaks"
+AS_IN_NETWORKS = (
+    "{} was never measured alone: its time is the kernel's in a busy stream, as in a network or a trace, from kernels"
+    " that move the same bytes or from its roofline"
+)
+CALL_ALONE = "times are of a call alone; networks and traces count the kernel in a busy stream, without its launch"
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
 FROM_OTHER_HALF = (
     "times in {1} are measurements in {0}: the GPU runs both at the same rate, and their values have the same size"
@@ -81,7 +90,8 @@ class SettingFacts(NamedTuple):
     ``choosable``: candidate → whether it can be chosen. ``is_measured``: whether a library was measured in the setting
     on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration.
     ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``analytical`` are the models of
-    its kernels; they cover the whole setting or only some candidates.
+    its kernels; they cover the whole setting or only some candidates. ``kernel_times`` answers for an operator without
+    candidates.
     """
 
     setting: QuerySetting
@@ -93,6 +103,7 @@ class SettingFacts(NamedTuple):
     is_trained: bool
     unmeasured_libraries: frozenset[str]
     is_measured_version: bool = True
+    kernel_times: KernelFunction | None = None
     analytical: DatasheetModels | ProductModels | None = None
     covers_whole_setting: bool = False
 
@@ -237,9 +248,13 @@ class Resolver:
             return replace(other, notes={name: (*notes, note) for name, notes in other.notes.items()})
         facts = self._facts(question)
         context = _context(facts)
+        if facts.kernel_times is not None:
+            ranker = _ranker(facts, context, KernelSource(context, facts.kernel_times), ("",), {"": ()})
+            reason = AS_IN_NETWORKS.format(question.setting_values[0])
+            return replace(ranker, evidence=replace(ranker.evidence, outside=(reason,)))
         source, donors, note = _source(facts, context)
         general = () if facts.is_measured else tuple(self._unmeasured_notes(facts, note))
-        return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general))
+        return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general, self.bundle.call_costs))
 
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""
@@ -251,6 +266,7 @@ class Resolver:
         choosable: dict[LibraryCandidate, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
+        kernel_times: KernelFunction | None = None
         for name in _competing(family_model, values, similar, requested) if library is None else [library]:
             version = self._version(question, family_model, name)
             try:
@@ -259,7 +275,12 @@ class Resolver:
             except InputError as error:
                 failures.append(error)
         if not choosable:
-            raise failures[0]
+            is_open = library is None and isinstance(family, OperatorFamily)
+            kernel_times = self.bundle.operator_times(gpu_name) if is_open else None
+            if kernel_times is None:
+                raise failures[0]
+            choosable = {LibraryCandidate(DEFAULT_ALGORITHM, "", DEFAULT_ALGORITHM): True}
+            versions.append(("", ""))
         is_measured = any(gpu_name in family_model.domain.gpus_of(name, values) for name, _ in versions)
         settings = {(key.library, key.setting_values) for key in family_model.domain.settings}
         return _with_datasheet(
@@ -273,6 +294,7 @@ class Resolver:
                 is_trained=is_measured and not similar.is_calibrated,
                 unmeasured_libraries=frozenset(name for name, _ in versions if (name, values) not in settings),
                 is_measured_version=question.is_measured_version,
+                kernel_times=kernel_times,
             )
         )
 
@@ -529,7 +551,9 @@ def _floors(family_model: FamilyModel, setting: QuerySetting, candidates: Iterab
     return np.array([limits.get((candidate.library, candidate.algorithm), 0.0) for candidate in candidates])
 
 
-def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _notes(
+    facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...], costs: Mapping[CallKey, CallCost]
+) -> dict[str, tuple[str, ...]]:
     """Return library → caveats of all its answers; ``general`` caveats apply to every library."""
     setting = facts.setting
     pairs = zip(facts.choosable, donors, strict=True)
@@ -541,6 +565,8 @@ def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...
             own.append(FROM_DONOR.format(gpu=setting.gpu, donor=donor_of[library]))
         if library in facts.unmeasured_libraries:
             own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
+        if setting.family.has_call_cost and call_cost_of(costs, setting.gpu, library).launch_us:
+            own.append(CALL_ALONE)
         notes[library] = tuple(own)
     return notes
 

@@ -458,10 +458,6 @@ class KernelTime:
     source: str
     in_domain: bool
 
-    def to_dict(self) -> dict[str, object]:
-        """Return field name → value, with the problem as text."""
-        return {**{name: getattr(self, name) for name in self.__slots__}, "problem": str(self.problem)}
-
 
 def parse_bytes(text: str) -> int:
     """Return the bytes of ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for any other text."""
@@ -480,7 +476,7 @@ def _title(answer: Selection | Prediction) -> str:
     basis = unmeasured if answer.unmeasured_value else TITLE_SUFFIXES.get(answer.source, "")
     if isinstance(answer.problem, DescribedProblem):
         return f"{place}{basis}"
-    return f"{place}, {releases(answer)}{basis}"
+    return f"{', '.join(filter(None, (place, releases(answer))))}{basis}"
 
 
 def releases(answer: Selection | Prediction) -> str:

@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from surrogate import bundled
-from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, stored_index
+from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.algorithms import CUDNN_GRAPH, VENDOR_LIBRARIES
 from surrogate.features.errors import InputError
-from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
+from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
 from surrogate.models.call_cost import CallCost, CallKey
+from surrogate.models.support import Support
 from surrogate.prediction.engines import NOT_MEASURED
+from surrogate.prediction.kernel_times import within_peaks
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
-from surrogate.prediction.sources.datasheet import shipped_product_models
-from surrogate.uncertainty.intervals import UnmeasuredGpuErrors
+from surrogate.prediction.sources.datasheet import KernelFunction, shipped_product_models
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.intervals import ALL, UnmeasuredGpuErrors, Widths
 
 MIN_AMD_ROWS = 1000
 """Minimum rows of an AMD board. Fewer rows come from one benchmark, which predicts other products worse than
@@ -269,6 +273,18 @@ class ShippedBundle(Bundle):
     """A bundle extended by the families of the other shipped bundles. Several bundles may have the same family."""
 
     family_models: ShippedFamilyModels
+
+    def operator_times(self, gpu: str) -> KernelFunction:
+        predictor, device = load_operators(gpu), _registered_gpu(gpu)
+        return lambda problems: [within_peaks(kernel, device) for kernel in predictor.kernel_times(problems)]
+
+    def family_model(
+        self, family: Family, gpu: str = "", values: tuple[str, ...] = (), library: str | None = None
+    ) -> FamilyModel:
+        if family.name in self.family_models or not isinstance(family, OperatorFamily):
+            return super().family_model(family, gpu, values, library)
+        domain = Domain(family, frozenset(), frozenset(), frozenset())
+        return FamilyModel(family, StoredModel("", {}, {}), Support({}, {}), Widths({ALL: 0.0}), domain)
 
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         return self.family_models.family_model(name, settings, gpu)

@@ -18,7 +18,8 @@ from surrogate.features.gpu import gpu
 from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network, ReadOptions
-from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
+from surrogate.network.predict import fastest_framework, load_predictors
+from surrogate.prediction.kernel_times import SUSTAINED
 from tests.known import known_answers
 
 CONFIGURATIONS = known_answers(__file__)

@@ -82,13 +82,14 @@ class Times(NamedTuple):
 
     A time is NaN if the source does not cover the candidate. ``measured`` marks times that were measured on the same
     problem. ``fails`` marks candidates that are expected not to run the problem. If one of the two is None, it marks no
-    row.
+    row. ``answers`` are the ends of intervals in µs and the sources of times, if they do not follow from the setting.
     """
 
     time_us: np.ndarray
     workspace_bytes: np.ndarray
     measured: np.ndarray | None = None
     fails: np.ndarray | None = None
+    answers: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True, slots=True)

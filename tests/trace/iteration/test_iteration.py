@@ -14,6 +14,7 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
+from surrogate.prediction.results import KernelTime
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration.overheads import host_work, measure_overheads
@@ -45,8 +46,8 @@ class FixedOperators:
     source: str = "roofline"
 
     def kernel_times(self, ops: Any) -> Any:
-        times = [float(op.dram_bytes) / 1e5 for op in ops]
-        return [SimpleNamespace(time_us=time, lower_us=time, upper_us=2 * time, source=self.source) for time in times]
+        times = [(op, float(op.dram_bytes) / 1e5) for op in ops]
+        return [KernelTime(op, "", "", "", us, us, 2 * us, us, self.source, False) for op, us in times]
 
 
 @pytest.fixture

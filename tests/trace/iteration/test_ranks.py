@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from surrogate.features.families import operator
 from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from surrogate.features.families.transfer import AllReduce, AllToAll, CollectiveModel, Concat
 from surrogate.network.aten_call import UnsupportedError
@@ -258,32 +259,44 @@ def test_device_time_of_a_recommendation_model_is_covered(dlrm):
     assert rows["fbgemm::permute_2D_sparse_data"].predicted_us == pytest.approx(14 * shortest)
 
 
-def test_table_batched_lookup_gives_its_problems(read):
-    """The lookup has 3 tables of 200 rows, 32 samples of 10 indices, and 4 samples a block."""
+@pytest.mark.parametrize(
+    ("arguments", "update", "kind", "variant"),
+    [
+        ("", "", "embedding_bag_backward", ""),
+        ("<float, true, f>", "sgd_kernel_1<float, (bool)1, f>", "embedding_bag_backward", ""),
+        ("<float, false, f>", "sgd_kernel_1<float, (bool)0, f>", "embedding_bag_backward", "unshared"),
+        ("<float, true, f>", "adagrad_approx_kernel_1<float, f>", "embedding_bag_backward_adagrad", ""),
+    ],
+)
+def test_table_batched_lookup_gives_its_problems(read, arguments, update, kind, variant):
+    """The lookup has 3 tables of 200 rows, 32 samples of 10 indices, and 4 samples a block.
+
+    The kernels' names show shared memory and the optimizer.
+    """
     event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 10}
+    launch = event | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "dur": 5}
+    kernel = event | {"cat": "kernel"}
+    on_device = {"device": 0, "stream": 7, "grid": [24, 1, 1], "block": [16, 4, 1]}
     forward = {"Input Dims": [[600, 64], [3], [960], [97]], "Input type": ["float", "long int", "long int", "long int"]}
+    backward = event | {"name": "LookupFunctionBackward", "args": {"Input Dims": [[32, 3, 64]]}}
+    names = (f"batched_embedding_forward_kernel_1{arguments}", f"batched_embedding_backward_{update}")
     trace = read(
         {
             "traceEvents": [
                 event | {"name": "LookupFunction", "ts": 0, "args": forward},
-                event
-                | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 5, "args": {"correlation": 1}},
-                event
-                | {
-                    "name": "batched_embedding_forward_kernel_1",
-                    "cat": "kernel",
-                    "ts": 8,
-                    "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [24, 1, 1], "block": [16, 4, 1]},
-                },
-                event | {"name": "LookupFunctionBackward", "ts": 20, "args": {"Input Dims": [[32, 3, 64]]}},
-                event | {"name": "LookupFunctionBackward", "ts": 40, "args": {"Input Dims": [[32, 3, 64]]}},
+                launch | {"ts": 2, "args": {"correlation": 1}},
+                kernel | {"name": names[0], "ts": 8, "args": on_device | {"correlation": 1}},
+                backward | {"ts": 20},
+                launch | {"ts": 22, "args": {"correlation": 2}},
+                kernel | {"name": names[1], "ts": 28, "args": on_device | {"correlation": 2}},
+                backward | {"ts": 40},
             ]
         }
     )
     reader = CallReader(trace)
-    sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4}
+    sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4, "variant": variant}
     assert reader.problems(0) == (EmbeddingBag(**sizes),)
-    assert reader.problems(1) == (EmbeddingBagBackward(**sizes),)
+    assert reader.problems(1) == (operator(kind, **sizes),)
     with pytest.raises(UnsupportedError, match="shapes"):
         reader.problems(2)  # the trace has no second lookup
 
