@@ -6,11 +6,11 @@ table, L bag size, D dimension. Rows are fp32 and indices int32. Transfers are r
 size is a number or an array.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..elementwise import Number, ceil_div, maximum, minimum, round_up, where
+from ..errors import check_choice
 from ..gpu import Gpu
 from ..problem import Size
 from .operator import Extents, MemoryBound, register_operator
@@ -76,7 +76,6 @@ class EmbeddingBag(MemoryBound):
     """
 
     FAMILY: ClassVar[str] = "embedding"
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**MemoryBound.CHOICES, "variant": ("", UNSHARED)}
     BATCH: ClassVar[str] = "batch"
     GRADIENT: ClassVar[tuple[str, ...]] = ("embedding_bag_backward",)
     UPDATES_WEIGHTS: ClassVar[bool] = True
@@ -87,6 +86,10 @@ class EmbeddingBag(MemoryBound):
     bag: Annotated[int, Size("rows summed for a sample")] = 1
     dim: Annotated[int, Size("values of a row")]
     rows_per_block: Annotated[int, Size("samples that share a thread block")] = USUAL_ROWS_PER_BLOCK
+
+    def __post_init__(self) -> None:
+        MemoryBound.__post_init__(self)
+        check_choice(f"{self.kind}: variant", self.variant, ("", UNSHARED))
 
     @property
     def extents(self) -> Extents:
