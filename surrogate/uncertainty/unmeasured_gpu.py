@@ -37,6 +37,8 @@ MAX_FIT_ROWS = 150_000
 """Maximum training rows of each of these fits. More rows are sampled."""
 GPU_FOLDS = 3
 """Number of folds of the shapes. A held-out GPU is evaluated on one fold, which its fit was trained on for no GPU."""
+MIN_FOLD_SHAPES = 12
+"""Minimum shapes for these folds. With fewer shapes, a held-out GPU is evaluated on all of them."""
 
 
 def fit_unmeasured_gpu(
@@ -162,14 +164,15 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
     if len(largest) < MIN_ARCHITECTURES or len(set(names)) < 2:
         return []
     fold = fold_labels(names, GPU_FOLDS, seed)
+    is_any_fold = len(set(names)) < MIN_FOLD_SHAPES
     splits = []
     for number, held_out_gpu in enumerate(list(largest.values())[:MAX_GPUS]):
         on_gpu = device == held_out_gpu
         same_architecture = [name for name in architecture if architecture[name] == architecture[held_out_gpu]]
         folds = np.unique(fold[on_gpu])  # folds with rows on the GPU; each GPU takes the next of its folds
         holdout_fold = folds[number % len(folds)]
-        holdout = np.flatnonzero(on_gpu & (fold == holdout_fold))
-        train = np.flatnonzero((fold != holdout_fold) & ~np.isin(device, same_architecture))
+        holdout = np.flatnonzero(on_gpu & (is_any_fold | (fold == holdout_fold)))
+        train = np.flatnonzero((is_any_fold | (fold != holdout_fold)) & ~np.isin(device, same_architecture))
         sample = np.sort(np.random.default_rng(seed).permutation(train)[:MAX_FIT_ROWS])
         if len(sample):
             splits.append((position[sample], position[holdout]))
