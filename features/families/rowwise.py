@@ -75,17 +75,21 @@ class Reduction(Image):
         return self.roofline_us(gpu) * where(self.itemsize * self.elements > gpu.l2_bytes, repeats, 1.0)
 
     def serial_us(self, gpu: Gpu) -> Number:
-        """Return the minimum time in µs of one row, or of starting all rows.
+        """Return the minimum time in µs of one row, of starting all rows, or of computing all values.
 
         The block of a row loads its parts one after another, however few rows there are. Many short rows are limited by
-        the rate at which an SM starts them.
+        the rate at which an SM starts them, and a gradient by the rate at which an SM computes values.
         """
         if not self.SERIAL:
             return 0.0
-        passes, in_flight, rows_per_us = self.SERIAL
+        passes, in_flight, rows_per_us, *values_per_clock = self.SERIAL
         row_bytes = self.itemsize * self.elements / self.rows
-        row_us = passes * row_bytes * LATENCY_US / in_flight
-        return maximum(row_us, self.rows / (rows_per_us * gpu.sms)) if rows_per_us else row_us
+        serial_us = passes * row_bytes * LATENCY_US / in_flight
+        if rows_per_us:
+            serial_us = maximum(serial_us, self.rows / (rows_per_us * gpu.sms))
+        if values_per_clock:
+            serial_us = maximum(serial_us, self.elements / (values_per_clock[0] * gpu.sms * gpu.boost_mhz))
+        return serial_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

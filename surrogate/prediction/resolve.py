@@ -37,7 +37,15 @@ from surrogate.prediction.sources.datasheet import (
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, SimilarGpus
-from surrogate.prediction.sources.source import CalibratedSource, Context, LibraryCandidate, Mixed, QuerySetting, Source
+from surrogate.prediction.sources.source import (
+    CalibratedSource,
+    Context,
+    LibraryCandidate,
+    Mixed,
+    NotBelow,
+    QuerySetting,
+    Source,
+)
 from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
@@ -391,6 +399,8 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
     if facts.unmeasured_libraries and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
+    if facts.unmeasured_libraries and dtype_math[0] == "fp32":
+        source = _not_below_bf16(facts, source)
     if facts.analytical is not None and not facts.covers_whole_setting:
         sources = source, AnalyticalSource(context, facts.analytical)
         source = Mixed(context, sources, covers=np.array([~facts.covered, facts.covered]))
@@ -408,14 +418,32 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
 
     A candidate with both kinds of kernels takes the shorter time: of multiply-adds, or at TF32's peak.
     """
-    setting, device, candidates, _, _ = tensor.context
-    values = tuple({**setting.by_name, "math": "fma"}[name] for name in setting.family.setting_names)
-    formula = setting.family.formula(values, device)
-    fma_context = tensor.context._replace(setting=setting._replace(values=values), formula=formula)
+    setting, _, candidates, _, _ = tensor.context
     has_both = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
     unmeasured = np.array([candidate.library in facts.unmeasured_libraries for candidate in candidates])
-    multiply_adds = model_source(fma_context, facts.family_model, facts.similar.donors)
+    multiply_adds = _in_setting(facts, tensor.context, {"math": "fma"})
     return Mixed(tensor.context, (multiply_adds, tensor), covers=np.array([unmeasured, ~unmeasured | has_both]))
+
+
+def _not_below_bf16(facts: SettingFacts, source: Source) -> Source:
+    """Return the source for fp32; no time is below the time in bf16 if that type was measured on the GPU."""
+    family, values = facts.setting.family, facts.setting.by_name
+    changes = {name: "bf16" for name, value in values.items() if value == "fp32"}
+    changes["math"] = family.default_math("bf16", facts.device)
+    half = _in_setting(facts, source.context, changes)
+    keys = _setting_keys(half.context.setting, source.context.candidates)
+    measured = np.flatnonzero([key in facts.family_model.domain.settings for key in keys])
+    return NotBelow(source.context, source, half, measured) if len(measured) else source
+
+
+def _in_setting(facts: SettingFacts, context: Context, changes: Mapping[str, str]) -> Source:
+    """Return the source of the model in the setting with some of its values changed."""
+    setting = context.setting
+    values = tuple({**setting.by_name, **changes}[name] for name in setting.family.setting_names)
+    changed = context._replace(
+        setting=setting._replace(values=values), formula=setting.family.formula(values, context.device)
+    )
+    return model_source(changed, facts.family_model, facts.similar.donors)
 
 
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:

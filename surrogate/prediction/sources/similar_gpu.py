@@ -25,13 +25,13 @@ class SimilarGpus(NamedTuple):
     """The measured GPUs that are similar to one, in groups of falling similarity.
 
     ``architecture``: GPUs of the same architecture, the nearest first. ``donors``: the GPUs among them whose
-    measurements may replace its own. ``vendor``: GPUs of its vendor. ``all_gpus``: all measured GPUs.
+    measurements may replace its own, by name. ``vendor``: GPUs of its vendor. ``all_gpus``: all measured GPUs.
     ``is_calibrated``: whether all measurements of the GPU itself come from a calibration.
     """
 
     own: str
     architecture: tuple[str, ...]
-    donors: tuple[str, ...]
+    donors: Mapping[str, Gpu]
     vendor: frozenset[str]
     all_gpus: frozenset[str]
     is_calibrated: bool
@@ -42,7 +42,12 @@ class SimilarGpus(NamedTuple):
         nearest_first, donors = same_architecture_gpus(family_model.family, values, device, others)
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
         return cls(
-            device.name, nearest_first, donors, vendor, frozenset(others), family_model.is_calibrated(device.name)
+            own=device.name,
+            architecture=nearest_first,
+            donors={name: others[name] for name in donors},
+            vendor=vendor,
+            all_gpus=frozenset(others),
+            is_calibrated=family_model.is_calibrated(device.name),
         )
 
     def evidence(self, find: Callable[[frozenset[str]], Iterable[str]], *, each: bool = True) -> set[str]:
