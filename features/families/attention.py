@@ -72,7 +72,8 @@ class AttentionOperator(Operator):
 
     def __post_init__(self) -> None:
         if not self.phase:
-            phase = "context" if np.max(self.query_length) > 1 else "generation"
+            one_token = np.max(self.query_length) == 1 and "generation" in self.CHOICES["phase"]
+            phase = "generation" if one_token else "context"
             object.__setattr__(self, "phase", phase)
         if not self.kv_dtype:
             object.__setattr__(self, "kv_dtype", self.dtype)

@@ -82,14 +82,11 @@ class Reduction(Image):
         """
         if not self.SERIAL:
             return 0.0
-        passes, in_flight, rows_per_us, *values_per_clock = self.SERIAL
-        row_bytes = self.itemsize * self.elements / self.rows
-        serial_us = passes * row_bytes * LATENCY_US / in_flight
-        if rows_per_us:
-            serial_us = maximum(serial_us, self.rows / (rows_per_us * gpu.sms))
-        if values_per_clock:
-            serial_us = maximum(serial_us, self.elements / (values_per_clock[0] * gpu.sms * gpu.boost_mhz))
-        return serial_us
+        passes, in_flight, rows_per_us, values_per_clock = (*self.SERIAL, 0.0)[:4]
+        row_us = passes * self.itemsize * self.elements / self.rows * LATENCY_US / in_flight
+        start_us = self.rows / (rows_per_us * gpu.sms) if rows_per_us else 0.0
+        values_us = self.elements / (values_per_clock * gpu.sms * gpu.boost_mhz) if values_per_clock else 0.0
+        return maximum(maximum(row_us, start_us), values_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,9 +202,7 @@ class KernelTimes:
             measured = self._resolver.in_measured_type(
                 Question(family, target.name, family.setting_of(fallback), self._library)
             )
-            family_model = self._resolver.bundle.family_model(
-                family, target.name, measured.setting_values, self._library
-            )
+            family_model = self._resolver.family_model(measured)
             for library in family_model.domain.default_libraries if self._library is None else [self._library]:
                 reference = family_model.domain.reference_key(library, measured.setting_values)
                 rows = family_model.row_counts.get(reference, 0)

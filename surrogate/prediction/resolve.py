@@ -31,21 +31,14 @@ from surrogate.prediction.sources.datasheet import (
     DatasheetModels,
     KernelFunction,
     KernelSource,
+    NotBelow,
     ProductModels,
     datasheet_models,
     product_models,
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, SimilarGpus
-from surrogate.prediction.sources.source import (
-    CalibratedSource,
-    Context,
-    LibraryCandidate,
-    Mixed,
-    NotBelow,
-    QuerySetting,
-    Source,
-)
+from surrogate.prediction.sources.source import CalibratedSource, Context, LibraryCandidate, Mixed, QuerySetting, Source
 from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
@@ -170,7 +163,7 @@ class Resolver:
         """
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
-            others = self._family_model(question).candidates
+            others = self.family_model(question).candidates
             all_names = {key.solver or key.algorithm for key in others}
             if not any(name in all_names and not ranker.has(name) for name in question.requested):
                 return ranker
@@ -193,7 +186,7 @@ class Resolver:
         Unmeasured versions share the ranker of the next older measured version, so that they need no memory of their
         own.
         """
-        family_model = self._family_model(question)
+        family_model = self.family_model(question)
         libraries = family_model.domain.libraries if question.library is None else [question.library]
         measured = set().union(*map(family_model.domain.versions_of, libraries))
         if version in measured or not measured:
@@ -231,12 +224,13 @@ class Resolver:
         def is_measured(setting: tuple[str, ...]) -> bool:
             return any(
                 key.gpu == gpu_name and key.setting_values == setting and library in (None, key.library)
-                for key in self.bundle.family_model(family, gpu_name, setting, library).domain.settings
+                for key in self.family_model(question._replace(setting_values=setting)).domain.settings
             )
 
         return question._replace(setting_values=other) if is_measured(other) and not is_measured(values) else question
 
-    def _family_model(self, question: Question) -> FamilyModel:
+    def family_model(self, question: Question) -> FamilyModel:
+        """Return the model that answers a question."""
         return self.bundle.family_model(question.family, question.gpu, question.setting_values, question.library)
 
     def check_library(self, name: str) -> None:
@@ -267,7 +261,7 @@ class Resolver:
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""
         family, gpu_name, values, library, _, requested, _ = question
-        family_model = self._family_model(question)
+        family_model = self.family_model(question)
         device = self.device(gpu_name)
         others = {name: self.device(name) for name in family_model.domain.gpus if name != gpu_name}
         similar = SimilarGpus.of(family_model, values, device, others)
@@ -440,10 +434,9 @@ def _in_setting(facts: SettingFacts, context: Context, changes: Mapping[str, str
     """Return the source of the model in the setting with some of its values changed."""
     setting = context.setting
     values = tuple({**setting.by_name, **changes}[name] for name in setting.family.setting_names)
-    changed = context._replace(
-        setting=setting._replace(values=values), formula=setting.family.formula(values, context.device)
-    )
-    return model_source(changed, facts.family_model, facts.similar.donors)
+    formula = setting.family.formula(values, context.device)
+    context = context._replace(setting=setting._replace(values=values), formula=formula)
+    return model_source(context, facts.family_model, facts.similar.donors)
 
 
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:

@@ -8,7 +8,6 @@ replace the GPU's own.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -286,9 +285,7 @@ class TableSource(Source):
             return Times(np.maximum(self.model.predict(rows), min_us[candidate_of_row]), rows.workspace_bytes)
 
 
-def model_source(
-    context: Context, family_model: FamilyModel, donors: Mapping[str, Gpu] = MappingProxyType({})
-) -> Source:
+def model_source(context: Context, family_model: FamilyModel, donors: Mapping[str, Gpu]) -> Source:
     """Return the source of a family's model. It may use measurements of the ``donors``, similar GPUs, nearest first."""
     if family_model.family.parameter_names:  # a described kernel's model needs pandas and scikit-learn
         from surrogate.prediction.sources.measured import ConfigurationSource

@@ -39,15 +39,11 @@ class SimilarGpus(NamedTuple):
     @classmethod
     def of(cls, family_model: FamilyModel, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
         """Return the groups of ``others``, the GPUs that a model was fitted on, for a setting on a device."""
-        nearest_first, donors = same_architecture_gpus(family_model.family, values, device, others)
+        nearest_first, donor_names = same_architecture_gpus(family_model.family, values, device, others)
+        donors = {name: others[name] for name in donor_names}
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
         return cls(
-            own=device.name,
-            architecture=nearest_first,
-            donors={name: others[name] for name in donors},
-            vendor=vendor,
-            all_gpus=frozenset(others),
-            is_calibrated=family_model.is_calibrated(device.name),
+            device.name, nearest_first, donors, vendor, frozenset(others), family_model.is_calibrated(device.name)
         )
 
     def evidence(self, find: Callable[[frozenset[str]], Iterable[str]], *, each: bool = True) -> set[str]:

@@ -204,24 +204,6 @@ class Mixed(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class NotBelow(Source):
-    """Times of ``source``, at least the shortest time of the ``candidates`` (positions) of ``other``."""
-
-    source: Source
-    other: Source
-    candidates: np.ndarray
-
-    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
-        """Implement `Source.times`."""
-        times = self.source.times(sizes, problem_of_row, candidate_of_row)
-        shape = len(sizes), len(self.candidates)
-        every_problem, every_candidate = (positions.ravel() for positions in np.indices(shape))
-        others_us = self.other.times(sizes, every_problem, self.candidates[every_candidate]).time_us
-        shortest_us = others_us.reshape(shape).min(axis=1)
-        return times._replace(time_us=np.maximum(times.time_us, shortest_us[problem_of_row]))
-
-
-@dataclass(frozen=True, slots=True)
 class CalibratedSource(Source):
     """Times of ``source``, multiplied by a ``correction``."""
 
