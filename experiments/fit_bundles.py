@@ -51,7 +51,8 @@ class Plan:
         if self.notices:
             notices = {"licence_notices": list(self.notices)}
             return Dataset(read_operator_tables(paths), "listed", ", ".join(path.name for path in paths), notices)
-        return Effort().sample(load_datasets(paths, None, self.where), self.shapes)
+        rows = load_datasets(paths, None, self.where)
+        return Effort().sample(rows, self.shapes) if self.shapes else rows
 
 
 PLANS = {name: Plan(**plan) for name, plan in own_settings(__file__).items()}

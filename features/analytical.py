@@ -96,6 +96,7 @@ class TensorCoreModel:
     start_us: float = 0.0
     tile_time: float = 0.0
     gathered_share: float = 1.0
+    rms_norm_bandwidth: float = 0.95
 
     def convolution_us(self, z: Sized, gpu: Gpu, dtype: str) -> Number:
         """Return the time in µs of one convolution; numbers or arrays."""

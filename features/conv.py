@@ -32,6 +32,7 @@ from .gpu import Gpu, gpu
 from .problem import FOLLOWS, PADDING, SIZE_COLUMNS, STEP, ConvColumns, InNetwork, Problem, Size, declared_sizes
 from .roofline import MACHINE_NAMES, Machine, machine, machine_features, mechanism_b_max, missing_units, roofline_us
 from .terms import MECHANISM_TERMS, KernelTerms, Sized, fits, is_depthwise, sized
+from .workspace import workspace_bytes
 
 SETTINGS = problems.CONV_SETTINGS
 """Setting of a convolution → its allowed values."""
@@ -394,6 +395,7 @@ class ConvFamily(Family[Problem]):
     batch = ("n",)
     strata = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")
     primary = "ungrouped"
+    kernel_groups = ("ungrouped", "grouped", "depthwise")
     candidate_key = ("direction", "algorithm")
     problem_names = (*_DECLARED["size_names"], *_DECLARED["term_names"])
     candidate_names = (*_DECLARED["candidate_names"],)
@@ -445,9 +447,14 @@ class ConvFamily(Family[Problem]):
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
             kernel = MECHANISM_TERMS[mechanism](terms.problem, slots[mechanism])
             code = MECHANISM_CODE[mechanism]
-            return (algorithm_features(terms.problem, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
+            needed = workspace_bytes(terms.problem, mechanism, gpu.vendor, kernel.workspace_bytes)
+            return algorithm_features(terms.problem, m, terms.roofline_us, code, kernel), needed
 
         return Formula((*map(float, (*constants, *machine_features(m))),), problem, candidate)
+
+    def tensor_bytes(self, problem: Problem) -> Number:
+        """Return the bytes of input, filter and output."""
+        return formulas.tensor_bytes(problem)
 
     def stratum(self, problem: Problem) -> np.ndarray:
         """Return the stratum by filter and stride; groups come first, and dilated filters belong to ``other``."""
@@ -466,6 +473,10 @@ class ConvFamily(Family[Problem]):
         """Return ungrouped, depthwise or grouped: each group has its own kernels."""
         p = problem
         return np.select([p.groups == 1, p.groups == p.c], ["ungrouped", "depthwise"], "grouped")
+
+    def kernel_group_of(self, traits: tuple[int, ...]) -> str:
+        """Return the kernel group from the sixth trait."""
+        return self.kernel_groups[traits[5] - 1]
 
     def in_grouping(self, stratum: np.ndarray, grouping: str) -> np.ndarray:
         """Return True for members of a grouping; ``ungrouped`` is everything except ``grouped``."""

@@ -72,6 +72,8 @@ class Family(ABC, Generic[P]):
     """Sizes that are not part of a shape: folds hold out all batches of a shape together."""
     strata: tuple[str, ...]
     """Groups of problems that reports list separately."""
+    kernel_groups: tuple[str, ...] = ()
+    """Groups of problems with kernels of their own, the usual one first; empty if all problems run the same kernels."""
     primary: str = "all"
     """The grouping of problems that the primary figure covers."""
     candidate_key: tuple[str, ...]
@@ -215,6 +217,10 @@ class Family(ABC, Generic[P]):
         time."""
         return False
 
+    def tensor_bytes(self, problem: P) -> Number:
+        """Return the minimum bytes of the problem's tensors in memory; 0 if they are unknown."""
+        return 0
+
     @abstractmethod
     def stratum(self, problem: P) -> np.ndarray:
         """Return (rows,) the stratum of each problem of an array problem."""
@@ -231,6 +237,10 @@ class Family(ABC, Generic[P]):
     def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
         """Return the library's registered candidates, in order; empty if only measurements list them."""
         return ()
+
+    def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool:
+        """Return True if two runs of a candidate give the same bits; also if that is unknown."""
+        return all(each.deterministic for each in self.candidates(library, setting) if each.algorithm == algorithm)
 
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
         """Return a candidate's mechanism, the second argument of `Formula.candidate`; "" if there is only one."""
@@ -253,6 +263,10 @@ class Family(ABC, Generic[P]):
     def traits(self, problem: P) -> tuple[Number, ...]:
         """Return the properties of the sizes that decide support: numbers, or arrays for an array problem."""
         return ()
+
+    def kernel_group_of(self, traits: tuple[int, ...]) -> str:
+        """Return the one of `kernel_groups` that problems with these traits belong to."""
+        raise NotImplementedError
 
     def refusal(self, library: str, setting: tuple[str, ...], algorithm: str, problem: P, gpu_name: str) -> str | None:
         """Return the reason why the library's documentation excludes a candidate for one problem, or None."""

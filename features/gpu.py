@@ -350,12 +350,14 @@ class GpuRegistry:
         return f"GPU {name} is taken as {board.name}, its commonest board; others: {', '.join(others)}"
 
     def _fitting(self, name: str) -> list[Gpu]:
-        """Return the boards with a label that ``name`` shortens; a board's architecture is one of its labels."""
-        return [
-            board
-            for board in self.gpus
-            if any(_shortens(name, label) for label in (board.name, *board.aliases, board.architecture))
-        ]
+        """Return the boards with a label that ``name`` shortens, or of an architecture that it is the name of."""
+
+        def fits(board: Gpu) -> bool:
+            labels = (board.name, *board.aliases, board.architecture)
+            capability = f"sm{10 * board.compute_capability:.0f}"
+            return _key(name) == capability != "sm0" or any(_shortens(name, label) for label in labels)
+
+        return [board for board in self.gpus if fits(board)]
 
     def with_file(self, path: str | os.PathLike[str]) -> "GpuRegistry":
         """Return this registry with the GPUs of a TOML file (layout: `gpus.toml`) added; a row replaces a GPU of the

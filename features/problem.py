@@ -224,7 +224,7 @@ QUANTISED: dict[str, Element] = {name: Element(*row) for name, row in TABLE["qua
 
 - fp8: E4M3 with one scale per tensor.
 - fp8_block: E4M3 with an fp32 scale per 128 activations and per 128 × 128 weights, as in DeepSeek-V3.
-- nvfp4: 4 bits with an fp8 scale per 16 values.
+- nvfp4: 4 bits with an fp8 scale per 16 values. mxfp4: 4 bits with an 8-bit exponent per 32 values.
 - int8_wo, int4_wo, w4a16_mxfp4: only weights are quantised; products run at bf16's peak.
 - int8_sq: SmoothQuant's W8A8.
 - w4a8_mxfp4_mxfp8, w4afp8: 4-bit weights with 8-bit activations; products run at fp8's peak.

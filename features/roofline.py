@@ -35,6 +35,15 @@ def roofline_us(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs
     return maximum(compute_us(flops, peak_tflops), memory_us(dram_bytes, dram_gbs))
 
 
+def exponentials_us(per_sm: Number, boost_mhz: Number, compute_capability: Number) -> Number:
+    """Return the time in µs of ``per_sm`` exponentials on each SM.
+
+    Source: NVIDIA, CUDA C++ Programming Guide, throughput of arithmetic instructions: 16 per clock. "Inside NVIDIA
+    Blackwell Ultra" (2025): twice as many.
+    """
+    return per_sm / (16 * where(compute_capability >= 10.3, 2, 1) * boost_mhz)
+
+
 def ridge_flops_per_byte(peak_tflops: Number, dram_gbs: Number) -> Number:
     """Return the arithmetic intensity (FLOP per DRAM byte) at which compute and memory take equally long."""
     return peak_tflops * 1e3 / dram_gbs

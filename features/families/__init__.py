@@ -125,8 +125,10 @@ class Families(dict[str, Family]):
                 kind = next(iter(default.kinds))
                 body = text
             if kind not in self.of_kind:
-                listed = f"known: {', '.join(self)}, and operators{nearest(kind, self.of_kind)}"
-                raise InputError(f"problem {text!r}: {kind!r} is unknown; {listed}")
+                kinds = self[kind].kinds if kind in self else self.of_kind
+                state = "a family; name one of its operators" if kind in self else "unknown; known operators"
+                listed = f"{', '.join(kinds)}{nearest(kind, kinds)}"
+                raise InputError(f"problem {text!r}: {kind!r} is {state}: {listed}")
             family = self[self.of_kind[kind]]
         if foreign := [name for name in settings if name not in family.settings]:
             names = ", ".join(name for name in family.setting_names if name != "operator")

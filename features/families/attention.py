@@ -21,6 +21,7 @@ PHASES = ("context", "generation", "encoder")
 """A prompt with a causal mask; one or few tokens after a filled cache; all positions without a mask."""
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
 """Element types of a cache."""
+DTYPES = (*KV_DTYPES, "mxfp8")
 QUERY_ROWS = 128
 """Query rows of a thread block."""
 LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
@@ -51,16 +52,16 @@ class AttentionOperator(Operator):
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "dtype": KV_DTYPES,
+        "dtype": DTYPES,
         "math": MATHS,
         "phase": PHASES,
-        "kv_dtype": KV_DTYPES,
+        "kv_dtype": DTYPES,
     }
 
     dtype: str = "bf16"
     math: str = "default"
     phase: Annotated[str, "context (a prompt), generation (tokens after a cache) or encoder"] = ""
-    kv_dtype: Annotated[str, "element type of the cached keys and values: bf16, fp16, fp8 or fp32"] = ""
+    kv_dtype: Annotated[str, "element type of the cached keys and values: bf16, fp16, fp8, fp32 or mxfp8"] = ""
     batch: Annotated[int, Size("samples")] = 1
     heads: Annotated[int, Size("query heads on the GPU")]
     query_length: Annotated[int, Size("new tokens of a sample", "tokens")]
@@ -71,7 +72,8 @@ class AttentionOperator(Operator):
 
     def __post_init__(self) -> None:
         if not self.phase:
-            phase = "context" if np.max(self.query_length) > 1 else "generation"
+            one_token = np.max(self.query_length) == 1 and "generation" in self.CHOICES["phase"]
+            phase = "generation" if one_token else "context"
             object.__setattr__(self, "phase", phase)
         if not self.kv_dtype:
             object.__setattr__(self, "kv_dtype", self.dtype)
@@ -193,13 +195,12 @@ class Mla(AttentionOperator):
     """Multi-head latent attention of one GPU's ``heads`` heads (the model's heads / its tensor parallelism).
 
     Generation has the absorbed form: queries of 576 values, and a latent cache of 576 values that all heads share. The
-    first 512 of them are the values. Context has the expanded form: keys of 192 and values of 128 per head, expanded
-    beforehand, while the cache is written. Some libraries use the absorbed form in context, too; a fitted correction
-    covers the difference.
+    first 512 of them are the values. Context and encoder have the expanded form: keys of 192 and values of 128 per
+    head, expanded beforehand, while the cache is written. Some libraries use the absorbed form in context, too; a
+    fitted correction covers the difference.
     """
 
     FAMILY: ClassVar[str] = "mla"
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**AttentionOperator.CHOICES, "phase": PHASES[:2]}
     LETTERS: ClassVar[Mapping[str, str]] = _LETTERS
 
     @property
@@ -209,12 +210,15 @@ class Mla(AttentionOperator):
 
     @property
     def kv_bytes(self) -> Number:
-        """Bytes of the latent cache; in context also of every head's keys and values."""
+        """Bytes of the latent cache; in the expanded form also of every head's keys and values."""
         cache = self.batch * self.key_counts[1] * (LATENT + ROPE) * self.kv_itemsize
-        if self.phase == "generation":
-            return cache
+        return cache if self.phase == "generation" else cache + self._expanded_bytes
+
+    @property
+    def _expanded_bytes(self) -> Number:
+        """Bytes of every head's keys and values."""
         expanded = self.batch * self.heads * self.key_counts[1] * sum(self.head_dims)
-        return cache + expanded * self.element.activation_bytes
+        return expanded * self.element.activation_bytes
 
     @property
     def blocks(self) -> Number:
@@ -222,6 +226,54 @@ class Mla(AttentionOperator):
         if self.phase == "generation":
             return self.batch * ceil_div(self.heads * self.query_length, DECODE_ROWS)
         return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
+
+
+class BackwardPass(AttentionOperator):
+    """The gradients of attention with respect to queries, keys and values, from one fused call.
+
+    Source: Dao, "FlashAttention-2" (2023), section 3.1.2. The scores are computed again, and four products follow.
+    """
+
+    __slots__ = ()
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**AttentionOperator.CHOICES, "phase": ("context", "encoder")}
+    NONDETERMINISTIC: ClassVar[frozenset[str]] = frozenset({"sdpa"})
+
+    @property
+    def flops(self) -> Number:
+        """Five products over every pair: 2·batch·heads·pairs·(3·key length + 2·value length)."""
+        key, out = self.head_dims
+        return 2 * self.batch * self.heads * self.key_counts[2] * (3 * key + 2 * out)
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Bytes of Q, K, V, O and dO, which are read, and of dQ, dK and dV, which are written."""
+        value, (key, out) = self.element, self.head_dims
+        rows = self.batch * self.heads * self.query_length
+        read = rows * (key + 2 * out) * value.activation_bytes + self.kv_bytes
+        return read + (rows * key + self.kv_bytes / self.kv_itemsize) * value.output_bytes
+
+
+# 10 pairs: 2·2·4·10·(3·8 + 2·8). Q, O, dO and dQ have 256 values each; keys and values, and their gradients, 128 each.
+@register_operator("attention_backward:b2h4g1d8q4k4", flops=6400, dram_bytes=2 * (4 * 256 + 2 * 128), blocks=8)
+class AttentionBackward(BackwardPass, Attention):
+    """The gradients of ``attention``, with its sizes.
+
+    In 8 bits the backward pass ignores the window: cuDNN 9.22's times grow with the square of the query length.
+    """
+
+    def _span(self) -> Number:
+        return self.context_length if self.element.unit == "fp8" else Attention._span(self)
+
+
+# 3 pairs: 2·2·3·(3·192 + 2·128). Q and dQ have 2·2·192 values, O and dO 2·2·128, keys and values 2·2·320.
+@register_operator("mla_backward:h2q2", flops=9984, dram_bytes=2 * (2 * 768 + 2 * 512 + 2 * 1280), blocks=2)
+class MlaBackward(BackwardPass, Mla):
+    """The gradients of ``mla`` in the expanded form, with its sizes; the latent cache has no part in them."""
+
+    @property
+    def kv_bytes(self) -> Number:
+        """Bytes of every head's keys and values."""
+        return self._expanded_bytes
 
 
 def pair_columns(op: AttentionOperator, m: Machine) -> tuple[Number, ...]:

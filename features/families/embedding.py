@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..elementwise import Number, ceil_div, maximum, minimum, round_up, where
+from ..errors import check_choice
 from ..gpu import Gpu
 from ..problem import Size
 from .operator import Extents, MemoryBound, register_operator
@@ -60,6 +61,8 @@ def sectors(values: Number) -> Number:
 
 USUAL_ROWS_PER_BLOCK = 45
 """Samples per block, if unknown. Source: Lin et al. (HiPC 2022)."""
+UNSHARED = "unshared"
+"""The variant of kernels without shared memory."""
 
 
 # A row of 8 values is one sector of 32 bytes. A sample reads one sector of indices and three of offsets, and it writes
@@ -68,7 +71,8 @@ USUAL_ROWS_PER_BLOCK = 45
 class EmbeddingBag(MemoryBound):
     """Sums of ``bag`` rows of ``dim`` values from each of ``tables`` tables of ``rows`` rows, for ``batch`` samples.
 
-    Indices are int32 and uniform. ``rows_per_block`` samples share a thread block.
+    Indices are int32 and uniform. ``rows_per_block`` samples share a thread block, which holds their indices in shared
+    memory unless the variant is `UNSHARED`.
     """
 
     FAMILY: ClassVar[str] = "embedding"
@@ -82,6 +86,10 @@ class EmbeddingBag(MemoryBound):
     bag: Annotated[int, Size("rows summed for a sample")] = 1
     dim: Annotated[int, Size("values of a row")]
     rows_per_block: Annotated[int, Size("samples that share a thread block")] = USUAL_ROWS_PER_BLOCK
+
+    def __post_init__(self) -> None:
+        MemoryBound.__post_init__(self)
+        check_choice(f"{self.kind}: variant", self.variant, ("", UNSHARED))
 
     @property
     def extents(self) -> Extents:
@@ -134,7 +142,10 @@ class EmbeddingBag(MemoryBound):
         hit = self.hit_rate(rates)
         row = sectors(self.dim)
         dram_bytes = self.tables * (self.batch * self.sample_bytes + self.batch * (1 - hit) * self.bag * row)
-        l2_bytes = self.tables * self.batch * hit * self.bag * row
+        # Without shared memory, each pass of a block's threads over a row, 4 values each, reads the indices again.
+        passes = self.dim // (4 * minimum(self.dim / 4, 1024 / self.rows_per_block))
+        indices = passes * sectors(self.bag) if self.variant == UNSHARED else 0
+        l2_bytes = self.tables * self.batch * (hit * self.bag * row + indices)
         transfer_us = maximum(l2_bytes / rates.l2_gbs, dram_bytes / rates.dram_gbs) / 1e3
         (narrow, narrow_factor), (middle, middle_factor) = SMALL_DIM_FACTORS
         return transfer_us * where(self.dim <= narrow, narrow_factor, where(self.dim <= middle, middle_factor, 1.0))
@@ -158,9 +169,15 @@ class EmbeddingBagBackward(EmbeddingBag):
 
     @property
     def dram_bytes(self) -> Number:
-        """Traffic in bytes: indices and gradient are in shared memory; each index reads and writes its row."""
+        """Traffic in bytes: each index reads and writes its row.
+
+        Without shared memory, each index is read by itself, and reads its sample's gradient twice.
+        """
         row = sectors(self.dim)
-        return (2 * SECTOR_BYTES + sectors(self.bag) + 2 * self.bag * row + row) * self.batch * self.tables
+        indices, gradient = sectors(self.bag), row
+        if self.variant == UNSHARED:
+            indices, gradient = SECTOR_BYTES * self.bag, 2 * self.bag * row
+        return (2 * SECTOR_BYTES + indices + 2 * self.bag * row + gradient) * self.batch * self.tables
 
     def model_us(self, rates: MemoryRates) -> Number:
         """Return the time in µs: the larger of DRAM traffic and L·4·⌊D/4⌋ multiply-adds per sample at the peak."""

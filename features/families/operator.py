@@ -105,6 +105,8 @@ class Operator(InNetwork, ABC):
     """Kinds of the same sizes and the same traffic, nearest first. Their measurements replace missing ones."""
     BANDWIDTH_SHARE: ClassVar[str] = ""
     """The name of its share of the DRAM bandwidth in `TensorCoreModel`: streaming, norm or pool; empty if unknown."""
+    NONDETERMINISTIC: ClassVar[frozenset[str]] = frozenset()
+    """Algorithms with which two runs may differ in bits."""
     APPLIED_BY: ClassVar[str] = ""
     """For a norm: the kind, of the same sizes, that scales and shifts with known statistics."""
 
@@ -194,6 +196,11 @@ class Operator(InNetwork, ABC):
     @abstractmethod
     def dram_bytes(self) -> Number:
         """Compulsory DRAM traffic in bytes."""
+
+    @property
+    def tensor_bytes(self) -> Number:
+        """Minimum bytes of its tensors in memory. Without tensors that are overwritten, it is `dram_bytes`."""
+        return self.dram_bytes
 
     @property
     def weight_bytes(self) -> Number:
@@ -372,6 +379,11 @@ class Image(MemoryBound):
     def dram_bytes(self) -> Number:
         """Elements × accesses × itemsize."""
         return self.ACCESSES * self.itemsize * self.elements
+
+    @property
+    def tensor_bytes(self) -> Number:
+        """Elements × itemsize: the result may overwrite the input."""
+        return self.itemsize * self.elements
 
     def roofline_us(self, gpu: Gpu) -> Number:
         """Return the memory time in µs at the bandwidth of copies. It also covers the operations of gelu and

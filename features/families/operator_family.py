@@ -111,8 +111,9 @@ class OperatorFamily(Family[Operator]):
             raise InputError(f"problem {f'{kind}:{body}'!r} lacks a size; {expected}") from None
 
     def misfits(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
-        """Return the operator's rules if the family has only one operator."""
-        return next(iter(self.kinds.values())).misfits(sizes) if len(self.kinds) == 1 else []
+        """Return the operators' rules if all operators of the family have the same rules."""
+        rules = {cls.misfits.__func__: cls.misfits for cls in self.kinds.values()}
+        return next(iter(rules.values()))(sizes) if len(rules) == 1 else []
 
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> Operator:
         """Return the `Operator` of the setting's kind; sizes that it lacks are ignored. Raises `InputError` for an
@@ -178,9 +179,17 @@ class OperatorFamily(Family[Operator]):
         multiplies = gpu_name and self.kinds[setting[0]].MULTIPLIES
         return missing_units(gpu_by_name(gpu_name), *setting[1:3]) if multiplies else None
 
+    def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool:
+        """Return False for an algorithm that the operator lists as nondeterministic."""
+        return algorithm not in self.kinds[setting[0]].NONDETERMINISTIC
+
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Return True if the operator is one pass over memory."""
         return self.kinds[setting[0]].is_streaming()
+
+    def tensor_bytes(self, problem: Operator) -> Number:
+        """Return the operator's bytes of tensors."""
+        return problem.tensor_bytes
 
     def stratum(self, problem: Operator) -> np.ndarray:
         """Return (rows,) the stratum of each problem's operator."""

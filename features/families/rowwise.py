@@ -4,6 +4,7 @@ Pointwise operators (activations, sums, copies) access every element once. Rowwi
 gradient) reduce along rows or channels.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -74,17 +75,18 @@ class Reduction(Image):
         return self.roofline_us(gpu) * where(self.itemsize * self.elements > gpu.l2_bytes, repeats, 1.0)
 
     def serial_us(self, gpu: Gpu) -> Number:
-        """Return the minimum time in µs of one row, or of starting all rows.
+        """Return the minimum time in µs of one row, of starting all rows, or of computing all values.
 
         The block of a row loads its parts one after another, however few rows there are. Many short rows are limited by
-        the rate at which an SM starts them.
+        the rate at which an SM starts them, and a gradient by the rate at which an SM computes values.
         """
         if not self.SERIAL:
             return 0.0
-        passes, in_flight, rows_per_us = self.SERIAL
-        row_bytes = self.itemsize * self.elements / self.rows
-        row_us = passes * row_bytes * LATENCY_US / in_flight
-        return maximum(row_us, self.rows / (rows_per_us * gpu.sms)) if rows_per_us else row_us
+        passes, in_flight, rows_per_us, values_per_clock = (*self.SERIAL, 0.0)[:4]
+        row_us = passes * self.itemsize * self.elements / self.rows * LATENCY_US / in_flight
+        start_us = self.rows / (rows_per_us * gpu.sms) if rows_per_us else 0.0
+        values_us = self.elements / (values_per_clock * gpu.sms * gpu.boost_mhz) if values_per_clock else 0.0
+        return maximum(maximum(row_us, start_us), values_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ class Quantise(Reduction):
     for it."""
 
     FAMILY: ClassVar[str] = "quantise"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Reduction.CHOICES, "dtype": ("fp32", "fp16", "bf16")}
     FLOPS: ClassVar[int] = 2
 
     dtype: str = "bf16"

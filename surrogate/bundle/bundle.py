@@ -7,7 +7,7 @@ arrays; nothing in them executes.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -200,15 +200,23 @@ class Bundle:
         """Registry names of the GPUs in training or calibration data."""
         return frozenset().union(*(family_model.domain.gpus for family_model in self.family_models.values()))
 
-    def family_model(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> FamilyModel:
+    def family_model(
+        self, family: Family, gpu: str = "", values: tuple[str, ...] = (), library: str | None = None
+    ) -> FamilyModel:
         """Return the model of a family, for problems of ``values`` (`Family.setting_names`) on a GPU (registry name).
 
-        Raises `InputError` if the bundle lacks the family.
+        If several models have the family, a model of the ``library`` is preferred. Raises `InputError` if the bundle
+        lacks the family.
         """
         if family.name not in self.family_models:
             fitted_on = f"it was fitted on {', '.join(self.family_models)}"
             raise InputError(f"the bundle has no {family.name}; {fitted_on}: give another bundle or another library")
-        return self._family_model_for(family.name, dict(zip(family.setting_names, values, strict=False)), gpu)
+        settings = {**dict(zip(family.setting_names, values, strict=False)), "library": library or ""}
+        return self._family_model_for(family.name, settings, gpu)
+
+    def operator_times(self, gpu: str) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        """Return a function that gives the times of operators without candidates on a GPU; None: they have no time."""
+        return None
 
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         """Return the model of a family in the bundle. A subclass may hold several models of one family."""

@@ -35,6 +35,7 @@ from surrogate.uncertainty.fit import fit_per_doubling, fit_widths
 from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, large_split, run_fits, shape_splits
 from surrogate.uncertainty.intervals import ALL, AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors, Widths
 from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unmeasured_gpu, gpu_splits, trained_settings
+from surrogate.uncertainty.unmeasured_group import fit_unmeasured_group, group_splits
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape for the interval widths and the model card's errors. With few shapes more folds are needed: a fold is
@@ -72,8 +73,8 @@ class TrainOptions(KernelOptions):
 def train(data: Data, **options: Any) -> Bundle:
     """Fit a model on all ok rows of a table, for each of its families.
 
-    Interval widths and the card's errors come from folds by shape (`fold_count`). With three GPUs or more, the half
-    widths for unmeasured GPUs come from fits without one GPU.
+    Interval widths and the card's errors come from folds by shape (`fold_count`). With GPUs of two
+    architectures or more, the half widths for unmeasured GPUs come from fits without one GPU.
 
     Parameters
     ----------
@@ -124,7 +125,14 @@ def train(data: Data, **options: Any) -> Bundle:
     kept = {family: rows for family, rows in tables.items() if family.name not in few}
     seed = chosen.seed
     families = [
-        _FamilyFits(rows, models[family], _folds(rows, seed), gpu_splits(rows, seed), large_split(rows))
+        _FamilyFits(
+            rows,
+            models[family],
+            _folds(rows, seed),
+            gpu_splits(rows, seed),
+            group_splits(rows, seed),
+            large_split(rows),
+        )
         for family, rows in kept.items()
     ]
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
@@ -228,22 +236,23 @@ def _folds(rows: Rows, seed: int) -> list[Split]:
 
 
 class _FamilyFits(NamedTuple):
-    """A family's rows, its unfitted model, and the splits to fit: folds by shape, held-out GPUs, and large problems."""
+    """A family's rows, its model, and the splits: folds by shape, held-out GPUs, kernel groups and large problems."""
 
     rows: Rows
     model: TimeModel
     folds: list[Split]
     gpus: list[Split]
+    groups: list[Split]
     large: list[Split]
 
     @property
     def fitted_rows(self) -> int:
         """Number of training rows of all fits."""
-        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus, *self.large))
+        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus, *self.groups, *self.large))
 
     def fit(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
         """Return the fitted family model, and the card of its held-out rows."""
-        rows, folds, gpus = self.rows, self.folds, self.gpus
+        rows, folds, gpus, groups = self.rows, self.folds, self.gpus, self.groups
         model = _searched(self.model, rows, options, steps) if options.trials else self.model
         # 1. All fits: without each fold, on all rows, and without each GPU.
         final = duplicate(model)
@@ -253,11 +262,17 @@ class _FamilyFits(NamedTuple):
             Fit(f"GPU {n} of {len(gpus)} left out", model.for_unmeasured_gpu(), *split)
             for n, split in enumerate(gpus, 1)
         ]
+        fits += [
+            Fit(f"kernel group {n} of {len(groups)} left out", duplicate(model), *split)
+            for n, split in enumerate(groups, 1)
+        ]
         fits += [Fit("small problems", duplicate(model), *split) for split in self.large]
         answers = run_fits(rows, fits, steps.begin, options.keep)
         holdout_us, distance = combined_answers(rows, folds, answers[: len(folds)])
-        of_large = len(folds) + 1 + len(gpus)
-        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 : of_large])
+        of_groups = len(folds) + 1 + len(gpus)
+        of_large = of_groups + len(groups)
+        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 : of_groups])
+        group_half_width = fit_unmeasured_group(rows, groups, answers[of_groups:of_large])
         if folds_hold_out_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
@@ -275,12 +290,12 @@ class _FamilyFits(NamedTuple):
             family=rows.family,
             fitted=final,
             support=support,
-            widths=widths,
+            widths=replace(widths, unmeasured_group=group_half_width),
             domain=replace(Domain.of(ok, distance[rows.ok]), per_doubling=max(slopes, default=PER_DOUBLING)),
             unmeasured_gpu=self._unmeasured_gpu(held_out_gpu_us, setting_was_trained, evaluated, widths),
             candidates=candidate_keys(ok),
             row_counts=row_counts(ok),
-            min_us=min_times(ok),
+            min_us=min_times(ok) if model.has_min_us else {},
             floors=harness_floors(data, rows.family),
         )
         card = held_out_card(

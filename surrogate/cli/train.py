@@ -51,7 +51,7 @@ def command(
 
     DATA may hold several families of kernels; the command fits one model per family. The errors in the model card and
     the intervals come from folds by shape. The intervals on an unmeasured GPU come from fits without one of the GPUs.
-    If DATA has fewer than three GPUs, these intervals are 3 times as wide.
+    If DATA has one architecture alone, these intervals reach from a third of the time to three times the time.
 
     A table of configurations of a kernel of your own needs gpu, its sizes and parameters, and time_us. Name the columns
     with --kernel, or with --sizes and --parameters, unless the metadata of the file names them. The default model is

@@ -205,8 +205,7 @@ class NsightCompute:
             names = ",".join(dict.fromkeys((*metrics, *LAUNCH)))
             options = (*_TABLE["ncu_options"], "--metrics", names, "--export", str(report))
             # Base units would be rounded to two decimals. So the export keeps ncu's units, and the reader scales them.
-            page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
-            export = (self.path, "--import", str(report), *page)
+            export = (self.path, "--import", str(report), "--csv", "--page", "raw", "--print-kernel-base", "mangled")
             runs.append(ProfiledRun(name, (self.path, *options), report, export))
         return tuple(runs)
 
@@ -344,10 +343,9 @@ def collect_counters(run: RunLog, seconds: float | None = None, seed: int = 0) -
     ``seconds`` limits the number of pairs (None: all). The device must be closed, because the profiled program needs
     the GPU's memory. Raises `InputError` if the device is no GPU, or if its profiler is missing.
     """
-    properties = run.header.device.properties
-    if "compute_capability" not in properties:
+    if "compute_capability" not in run.header.device.properties:
         raise InputError(f"{run.header.device.gpu} is no GPU and has no counters; give --device cudnn")
-    tool = find_tool(float(properties["compute_capability"]))
+    tool = find_tool(float(run.header.device.properties["compute_capability"]))
     records = read_log(run.path).records
     counted_keys = {(record["problem"], record["algorithm"]) for record in records if record["kind"] == "counters"}
     pairs = [pair for pair in measured_pairs(records) if (problem_key(pair.conv), pair.algorithm) not in counted_keys]

@@ -68,8 +68,7 @@ def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
 
 def relative_error(y: np.ndarray, reference: np.ndarray) -> float:
     """Return ‖y − reference‖ / ‖reference‖ (Frobenius norms in float64); the norm of ``y`` if the reference is zero."""
-    norm = float(np.linalg.norm(reference))
-    return float(np.linalg.norm(y.astype(np.float64) - reference)) / (norm or 1.0)
+    return float(np.linalg.norm(y.astype(np.float64) - reference)) / (float(np.linalg.norm(reference)) or 1.0)
 
 
 def _padded(x: np.ndarray, conv: Conv, height: int = 0, width: int = 0) -> np.ndarray:

@@ -73,28 +73,26 @@ def properties_json(gpu: Gpu) -> str:
         rule = f"it needs an NVIDIA GPU of compute capability {supported}"
         raise InputError(f"GPU {gpu.name} cannot be described to cuDNN 9; {rule}")
     limits = LIMITS[gpu.compute_capability]
-    memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
-    return json.dumps(
-        {
-            **SHARED,
-            "deviceVer": round(gpu.compute_capability * 100),
-            "multiProcessorCount": gpu.sms,
-            "warpSize": WARP_THREADS,
-            "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
-            "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
-            "maxRegistersPerSM": REGISTERS_PER_SM,
-            "maxCtasPerSM": int(limits.blocks),
-            "maxThreadsPerBlock": MAX_THREADS,
-            "maxThreadsPerSM": int(limits.warps) * WARP_THREADS,
-            "regsPerBlock": REGISTERS_PER_SM,
-            "totalGlobalMem": gpu.memory_bytes,
-            "smClockRateKHz": round(gpu.boost_mhz * 1e3),
-            "memClockRateKHz": round(memory_clock_khz),
-            "l2CacheSize": gpu.l2_bytes,
-            "supportCoopLaunch": int(gpu.compute_capability >= 6.0),
-            "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
-        }
-    )
+    properties = {
+        **SHARED,
+        "deviceVer": round(gpu.compute_capability * 100),
+        "multiProcessorCount": gpu.sms,
+        "warpSize": WARP_THREADS,
+        "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
+        "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
+        "maxRegistersPerSM": REGISTERS_PER_SM,
+        "maxCtasPerSM": int(limits.blocks),
+        "maxThreadsPerBlock": MAX_THREADS,
+        "maxThreadsPerSM": int(limits.warps) * WARP_THREADS,
+        "regsPerBlock": REGISTERS_PER_SM,
+        "totalGlobalMem": gpu.memory_bytes,
+        "smClockRateKHz": round(gpu.boost_mhz * 1e3),
+        "memClockRateKHz": round(gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3),
+        "l2CacheSize": gpu.l2_bytes,
+        "supportCoopLaunch": int(gpu.compute_capability >= 6.0),
+        "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
+    }
+    return json.dumps(properties)
 
 
 def _library() -> Library:

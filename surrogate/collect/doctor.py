@@ -121,14 +121,12 @@ def _board(info: DeviceInfo) -> Iterator[Check]:
 
 
 def _software(info: DeviceInfo) -> Iterator[Check]:
-    properties = info.properties
-    versions = info.versions
-    driver_cuda = versions.get("cuda_driver", "?")
-    yield Check("runtime", OK, f"CUDA {versions.get('cuda_runtime', '?')}, CuPy {versions.get('cupy', '?')}")
+    driver_cuda = info.versions.get("cuda_driver", "?")
+    yield Check("runtime", OK, f"CUDA {info.versions.get('cuda_runtime', '?')}, CuPy {info.versions.get('cupy', '?')}")
     numbers = [int(part) for part in info.library_version.split(".")]
-    too_new = numbers >= FIRST_WITHOUT_VOLTA and float(properties.get("compute_capability", 9.0)) < 7.5
-    yield Check.of("cudnn", too_new, f"{info.library_version} at {properties.get('library_path')}", OLDER_CUDNN)
-    why = properties.get("cupti_missing")
+    too_new = numbers >= FIRST_WITHOUT_VOLTA and float(info.properties.get("compute_capability", 9.0)) < 7.5
+    yield Check.of("cudnn", too_new, f"{info.library_version} at {info.properties.get('library_path')}", OLDER_CUDNN)
+    why = info.properties.get("cupti_missing")
     remedy = REMEDIES["without_cupti"] if why in LEFT_OUT.values() else _cupti_remedy(driver_cuda)
     yield Check.of("cupti", why, why or "opens", remedy)
 

@@ -179,8 +179,7 @@ class RunLog(AbstractContextManager["RunLog"]):
 
         Raises `OSError` if the line does not fit (the disk is full). The log then ends with the previous record.
         """
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=JsonRecord.to_dict)
-        line = text.encode() + b"\n"
+        line = json.dumps(record, separators=(",", ":"), allow_nan=False, default=JsonRecord.to_dict).encode() + b"\n"
         written = 0
         try:
             while written < len(line):  # a disk that fills up accepts a part, then refuses the next write

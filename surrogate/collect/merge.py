@@ -78,18 +78,13 @@ def _measurement(result: Measurement) -> dict[str, Any]:
     wrong = [time for time in (*result.times_us, *result.spans_us) if not 0 < time < math.inf]
     if wrong:
         result = Measurement("failed", f"a repeat of {wrong[0]:g} µs")
+    names = ("status", "workspace_bytes", "build_ms", "deterministic", "sm_clock_mhz", "throttle_reasons", "kernels")
     return {
-        "status": result.status,
-        "reason": result.reason or None,
-        "workspace_bytes": result.workspace_bytes,
-        "build_ms": result.build_ms,
-        "deterministic": result.deterministic,
+        **{name: getattr(result, name) for name in names},
         **summarise(result.times_us),
+        "reason": result.reason or None,
         "span_us": statistics.median(result.spans_us) if result.spans_us else None,
         "timer": result.timer or None,
-        "sm_clock_mhz": result.sm_clock_mhz,
-        "throttle_reasons": result.throttle_reasons,
-        "kernels": result.kernels,
     }
 
 
@@ -209,11 +204,10 @@ def _rows(visits: pd.DataFrame, found: Records, done: Mapping[tuple[str, ...], M
 
 def _origin(planned: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
     """Return the first origin, the first ranking's best and all networks of one problem's ``problem`` records."""
-    networks = dict.fromkeys(name for problem in planned for name in problem["networks"])
     return {
         "origin": next((problem["origin"] for problem in planned if problem["origin"]), ""),
         "heuristic_algorithm": next((problem["first"] for problem in planned if problem["first"]), None),
-        "networks": ",".join(networks) or None,
+        "networks": ",".join(dict.fromkeys(name for problem in planned for name in problem["networks"])) or None,
     }
 
 
@@ -250,7 +244,7 @@ def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], list[dict[
     return launches
 
 
-def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
+def _anchors(visits: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a record for each row with several ok visits: its problem, drift and trend.
 
     ``drift`` is slowest / fastest − 1. ``trend`` is last / first − 1 in order of time.
@@ -258,14 +252,8 @@ def _anchors(visits: pd.DataFrame) -> list[dict[str, object]]:
     ok = visits[visits["status"] == "ok"]
     repeated: Any = ok[ok.duplicated(list(KEY), keep=False)].sort_values("at_s", kind="stable").groupby(list(KEY))
     return [
-        {
-            "gpu": row[0],
-            "problem": row[-2],
-            "algorithm": row[-1],
-            "visits": len(times),
-            "drift": float(times.max() / times.min() - 1.0),
-            "trend": float(times.iloc[-1] / times.iloc[0] - 1.0),
-        }
+        {"gpu": row[0], "problem": row[-2], "algorithm": row[-1], "visits": len(times)}
+        | {"drift": float(times.max() / times.min() - 1.0), "trend": float(times.iloc[-1] / times.iloc[0] - 1.0)}
         for row, times in repeated["time_us"]
     ]
 

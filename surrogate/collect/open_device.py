@@ -107,8 +107,7 @@ class Worker:
     def _ask(self, call: str, **arguments: object) -> Any:
         timeout_s = self._timeout_s if self._child else self._first_timeout_s
         child = self._child or self._start()
-        request = json.dumps({"call": call, **arguments}, default=asdict)
-        reply = self._exchange(child, request, timeout_s)
+        reply = self._exchange(child, json.dumps({"call": call, **arguments}, default=asdict), timeout_s)
         if "lost" in reply:
             self._discard(child)
             self.losses += 1
@@ -121,9 +120,8 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         # In its own session the child does not get the terminal's Ctrl-C; the parent ends it in order.
-        pipe = subprocess.PIPE
         timer = {TIMER: AFTER_LOSSES} if self.without_cupti else {}
-        streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "text": True, "bufsize": 1}
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         self._child = subprocess.Popen(self._command, env=os.environ | timer, start_new_session=True, **streams)
         self._info = None
         self.starts += 1
@@ -278,8 +276,7 @@ def open_device(
     """
     name = ALIASES.get(name, name)
     if name == "cudnn":
-        tensor_bytes = str(max(max_tensor_bytes, GPU_CAPS.max_tensor_bytes))
-        command = command_for("engines" if engines else "cudnn", tensor_bytes)
+        command = command_for("engines" if engines else "cudnn", str(max(max_tensor_bytes, GPU_CAPS.max_tensor_bytes)))
         return WorkerDevice(command, timeout_s, without_cupti=without_cupti)
     if name == "cpu":
         from surrogate.collect.cpu import CpuDevice

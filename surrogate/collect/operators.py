@@ -34,16 +34,10 @@ GEMM = ("batch", "m", "n", "k")
 EMBEDDING = ("batch", "rows", "tables", "bag", "dim", "rows_per_block")
 SOFTMAX = ("n", "c")
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "max_pool": POOL,
-    "max_pool_backward": POOL,
-    "batch_norm": IMAGE,
-    "relu": IMAGE,
-    "add": IMAGE,
-    "layout_transform": IMAGE,
-    "softmax": SOFTMAX,
-    "gemm": GEMM,
-    "embedding_bag": EMBEDDING,
-    "embedding_bag_backward": EMBEDDING,
+    **dict.fromkeys(("max_pool", "max_pool_backward"), POOL),
+    **dict.fromkeys(("batch_norm", "relu", "add", "layout_transform"), IMAGE),
+    **{"softmax": SOFTMAX, "gemm": GEMM},
+    **dict.fromkeys(("embedding_bag", "embedding_bag_backward"), EMBEDDING),
 }
 """Kind → the sizes in its key; other sizes have their defaults."""
 MIN_BYTES, MAX_BYTES = 1 << 12, 4 << 30
@@ -190,12 +184,11 @@ class CudnnCalls:
         shape = (operator.n, operator.c, operator.out_h, operator.out_w)
         y = empty(shape)
         self._set_tensor(self._y, shape)
-        call = self._check
         common = (self._handle, self._pooling, self._one)
 
         def forward() -> None:
             arguments = *common, self._x, x.data.ptr, self._zero, self._y, y.data.ptr
-            call("cudnnPoolingForward", *arguments)
+            self._check("cudnnPoolingForward", *arguments)
 
         if operator.kind == "max_pool":
             return forward
@@ -204,7 +197,7 @@ class CudnnCalls:
 
         def backward() -> None:  # the closure keeps the arrays: CuPy reuses the memory of arrays without a reference
             operands = self._y, y.data.ptr, self._y, dy.data.ptr, self._x, x.data.ptr
-            call("cudnnPoolingBackward", *common, *operands, self._zero, self._x, dx.data.ptr)
+            self._check("cudnnPoolingBackward", *common, *operands, self._zero, self._x, dx.data.ptr)
 
         return backward
 

@@ -182,8 +182,7 @@ def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
         if first is None:
             distinct[problem.conv] = problem
         elif not set(problem.networks) <= set(first.networks):
-            networks = tuple(dict.fromkeys(first.networks + problem.networks))
-            distinct[problem.conv] = replace(first, networks=networks)
+            distinct[problem.conv] = replace(first, networks=tuple(dict.fromkeys(first.networks + problem.networks)))
     return list(distinct.values())
 
 

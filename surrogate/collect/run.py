@@ -227,8 +227,7 @@ class _MeasurementLoop:
     def log_ranking(self, device: "Device | HeuristicDevice", key: str, problem: PlannedProblem) -> str:
         """Log a convolution's ranking without times. Raises `DeviceLostError`."""
         ranking = device.heuristic(problem.conv)
-        names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
-        self.log.append(problem_record(problem, names, ranking))
+        self.log.append(problem_record(problem, tuple(dict.fromkeys(choice.algorithm for choice in ranking)), ranking))
         self.statuses["ranked"] += 1
         self.done.add(key)
         return ""

@@ -1,8 +1,10 @@
 """The result of a reader (`Imported`), and the columns that several readers fill."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,10 +12,11 @@ import pandas as pd
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError, check_choice, nearest
 from surrogate.features.families import CONV, FAMILIES, FAMILY_OF_KIND
 from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.formats.foreign_file import ReadLimits, read_lines
 
 KEY_COLUMNS = CONV.row_key
 """The columns that identify one row of a convolution."""
@@ -85,6 +88,36 @@ def family_rows(measured: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"a size or time is not a number ({error}); fetch the table again") from None
     key = ["family", "gpu", "library", "library_version", *settings, *sizes, "algorithm", "status"]
     return medians(filled, key)
+
+
+def fastest(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return the row with the shortest time of each ``key``, in the order of ``rows``."""
+    return rows.iloc[np.argsort(rows["time_us"].to_numpy(), kind="stable")].drop_duplicates(key).sort_index()
+
+
+def csv_table(path: Path, whose: str, limits: ReadLimits) -> pd.DataFrame:
+    """Return a CSV file with a header as texts, without blank lines; its index counts the lines below the header.
+
+    Raises `InputError` if it is not CSV.
+    """
+    content = StringIO("\n".join(line for _, line in read_lines(path, **limits)) or "nothing")
+    try:
+        table = pd.read_csv(content, dtype=str, keep_default_na=False, skipinitialspace=True, skip_blank_lines=False)
+        if not isinstance(table.index, pd.RangeIndex):
+            raise ValueError("line 2: more values than columns")
+    except ValueError as error:  # a ParserError is one
+        raise InputError(f"{path} is not CSV ({error}); give {whose}") from None
+    return table[~(table.isna() | (table == "")).all(axis=1)]
+
+
+def check_columns(table: pd.DataFrame, path: Path, needed: Sequence[str]) -> None:
+    """Raise `InputError` if a table of texts lacks a column of ``needed``, or has no rows."""
+    missing = next((name for name in needed if name not in table), None)
+    if missing:
+        hint = nearest(missing, map(str, table))
+        raise InputError(f"{path}: column {missing} is missing; {', '.join(needed)} are needed{hint}")
+    if table.empty:
+        raise InputError(f"{path} has no rows; {', '.join(needed)} and one row per measurement are needed")
 
 
 def medians(repeats: pd.DataFrame, key: list[str], **rest: tuple[str, str]) -> pd.DataFrame:

@@ -5,7 +5,6 @@ batch_size, M, N, K. A row is one kernel of a batch of (M × K)·(K × N) produc
 assumed and checked.
 """
 
-from io import StringIO
 from pathlib import Path
 from typing import Unpack
 
@@ -13,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, check_choice, nearest
+from surrogate.features.errors import InputError, check_choice
 from surrogate.formats import Format, Option
-from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
-from surrogate.formats.imported import Imported, family_rows
+from surrogate.formats.foreign_file import Paths, ReadLimits
+from surrogate.formats.imported import Imported, check_columns, csv_table, family_rows
 
 _SIZES = {"batch": "batch_size", "m": "M", "n": "N", "k": "K"}
 _COLUMNS = ("kernel_name", "kernel_runtime", *_SIZES.values())
@@ -43,21 +42,8 @@ FORMAT = Format("lin-csv", "GEMM times of the recommendation-model notebook", re
 
 
 def _frame(path: Path, unit_us: float, limits: ReadLimits) -> pd.DataFrame:
-    text = "\n".join(line for _, line in read_lines(path, **limits))
-    content = StringIO(text or ",".join(_COLUMNS))
-    try:
-        table = pd.read_csv(content, dtype=str, keep_default_na=False, skipinitialspace=True, skip_blank_lines=False)
-        if not isinstance(table.index, pd.RangeIndex):
-            raise ValueError("line 2: more values than columns")
-    except ValueError as error:  # a ParserError is one
-        raise InputError(f"{path} is not CSV ({error}); give the notebook's CSV file") from None
-    missing = next((name for name in _COLUMNS if name not in table), None)
-    if missing:
-        needed = f"{', '.join(_COLUMNS)} are needed{nearest(missing, map(str, table))}"
-        raise InputError(f"{path}: column {missing} is missing; {needed}")
-    table = table[~(table.isna() | (table == "")).all(axis=1)]  # blank lines
-    if table.empty:
-        raise InputError(f"{path} has no rows; {', '.join(_COLUMNS)} and one row per kernel are needed")
+    table = csv_table(path, "the notebook's CSV file", limits)
+    check_columns(table, path, _COLUMNS)
     for column in _COLUMNS[1:]:
         values = pd.to_numeric(table[column], errors="coerce")
         wrong = ~(np.isfinite(values) & (values > 0))

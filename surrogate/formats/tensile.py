@@ -33,7 +33,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.roofline import peak_tflops
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes, read_lines
-from surrogate.formats.imported import Imported, family_rows, plural, rows_within
+from surrogate.formats.imported import Imported, family_rows, fastest, plural, rows_within
 from surrogate.formats.tuned import readable
 
 ENDINGS = (".yaml", ".yml", ".dat", ".yaml.gz", ".dat.gz")
@@ -89,8 +89,7 @@ def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) 
     if not sum(map(len, frames)):
         raise InputError(f"{paths[0]}: no measured size; {'; '.join(notes[:3]) or 'it has no table of sizes'}")
     rows = pd.concat(frames, ignore_index=True)
-    fastest = rows.iloc[np.argsort(rows["time_us"].to_numpy(), kind="stable")].drop_duplicates(_KIND).sort_index()
-    return Imported(family_rows(settings_of(fastest)), candidates="listed", notes=notes)
+    return Imported(family_rows(settings_of(fastest(rows, _KIND))), candidates="listed", notes=notes)
 
 
 FORMAT = Format("tensile", "Tensile logic of rocBLAS and hipBLASLt, YAML or MessagePack", read, finds_files=True)

@@ -69,6 +69,8 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """True for a model that is compared only if the user names it."""
     predicts_time: ClassVar[bool] = True
     """False for a model that only ranks. Then only its choices are evaluated."""
+    has_min_us: ClassVar[bool] = True
+    """False for a model that fits the launch itself, so that its answers need no lower bound."""
     fits_failures: ClassVar[bool] = False
     """True for a model that also learns from failed rows. Their time is inf."""
     storable: ClassVar[bool] = False

@@ -208,25 +208,28 @@ class LiEtAl(TimeModel):
     least_rows: Annotated[int, SearchRange(3, 60, log=True)] = 8
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Fit each GPU and candidate, and the more general groups (see `_levels`)."""
-        columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
+        """Fit each GPU and candidate, and the more general groups (see `levels`)."""
+        units = self.units(rows)
         self.coefficients_ = {
-            key: relative_fit(columns[index], time_us[index], nonnegative=True)
-            for key, index in fitted_groups(_levels(rows), self.least_rows, np.arange(len(rows)))
+            key: relative_fit(units[index], time_us[index], nonnegative=True)
+            for key, index in fitted_groups(self.levels(rows), self.least_rows, np.arange(len(rows)))
         }
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
+        units = self.units(rows)
         time_us = np.full(len(rows), np.nan)
-        for level in reversed(_levels(rows)):  # the more specific fit overwrites the general one
+        for level in reversed(self.levels(rows)):  # the more specific fit overwrites the general one
             for key, index in level.groups(np.arange(len(rows))):
                 if key in self.coefficients_:
-                    time_us[index] = columns[index] @ self.coefficients_[key]
+                    time_us[index] = units[index] @ self.coefficients_[key]
         return np.maximum(time_us, MIN_US)
 
+    def units(self, rows: Rows) -> np.ndarray:
+        """Return the times in µs at the peak and at the bandwidth, and one, (rows, 3)."""
+        return np.column_stack([peak_times(rows), np.ones(len(rows))])
 
-def _levels(rows: Rows) -> list[GroupLevel]:
-    """Return three levels of groups: candidate, kernel group and GPU; candidate and kernel group; candidate."""
-    columns = key_columns(rows)
-    levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
-    return [GroupLevel.of(joined(columns, names).to_numpy()) for names in levels]
+    def levels(self, rows: Rows) -> list[GroupLevel]:
+        """Return three levels of groups: candidate, kernel group and GPU; candidate and kernel group; candidate."""
+        columns = key_columns(rows)
+        levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
+        return [GroupLevel.of(joined(columns, names).to_numpy()) for names in levels]

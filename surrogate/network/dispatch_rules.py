@@ -11,8 +11,8 @@ from math import prod
 import numpy as np
 
 from surrogate.features.families import operator
-from surrogate.features.families.attention import Attention
-from surrogate.features.families.embedding import USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
+from surrogate.features.families.attention import Attention, AttentionBackward
+from surrogate.features.families.embedding import UNSHARED, USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
@@ -103,14 +103,10 @@ def _fused_attention(call: Call) -> Attention | None:
 
 
 def attention_backward(call: Call) -> Layers:
-    """Yield the gradient of attention.
-
-    For the fused kernel it counts three times the forward pass; else it is the scores again, four products and a
-    softmax gradient. Source: Dao, "FlashAttention-2" (2023): 2.5 times the arithmetic, at five sixths of the rate.
-    """
+    """Yield the gradient of attention: one fused call, else the scores again, four products and a softmax gradient."""
     if fused := _fused_attention(call):
-        for part in ("grad_query", "grad_key", "grad_value"):
-            yield call.layer(fused, part=part)
+        sizes = {**fused.sizes, "dtype": fused.dtype, "phase": fused.phase}
+        yield call.layer(AttentionBackward(**sizes), part="grad")
         return
     batch, sizes = _unfused_attention(call)
     rows, columns, _ = sizes["scores"]
@@ -228,8 +224,7 @@ def embedding(call: Call) -> Layers:
         bag = max(1, lookups // max(1, bags))
     rows, dim = table
     batch = max(1, lookups // bag)
-    problem = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
-    yield call.layer(problem, weights=("weight",))
+    yield call.layer(EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype), weights=("weight",))
 
 
 def embedding_backward(call: Call) -> Layers:
@@ -244,6 +239,8 @@ def embedding_backward(call: Call) -> Layers:
 
 def lookup(call: Call, kind: str) -> Layers:
     """Yield a lookup in several tables at once, or its update, which has the gradient in the result's place.
+
+    A trace marks kernels without shared memory as ``unshared``, and updates by Adagrad as ``adagrad``.
 
     The result is (batch, tables · dimension) or (batch, tables, dimension); rows, bag and dimension are means over the
     tables. FBGEMM's plain Adagrad counts as the row-wise one.
@@ -260,16 +257,11 @@ def lookup(call: Call, kind: str) -> Layers:
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     bag = max(1, round(lookups / (batch * tables)))
-    problem = operator(
-        kind,
-        batch=batch,
-        tables=tables,
-        rows=max(1, elements // width),
-        bag=bag,
-        dim=width // tables,
-        rows_per_block=rows_per_block,
-        dtype=call.dtype,
-    )
+    table = {"tables": tables, "rows": max(1, elements // width), "dim": width // tables}
+    launch = {"rows_per_block": rows_per_block, "variant": UNSHARED * call.number("unshared", 0)}
+    if call.number("adagrad", 0) and not kind.endswith("_adagrad"):
+        kind = f"{kind}_adagrad"
+    problem = operator(kind, batch=batch, bag=bag, dtype=call.dtype, **table, **launch)
     yield call.layer(problem)
 
 

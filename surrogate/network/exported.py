@@ -38,13 +38,9 @@ MAX_EXPRESSION_LENGTH = 2000
 _FUNCTIONS: dict[str, Callable[..., int]] = {
     "Add": lambda *values: sum(values),
     "Mul": lambda *values: prod(values),
-    "Max": max,
-    "Min": min,
-    "FloorDiv": floordiv,
-    "CleanDiv": floordiv,
-    "CeilDiv": ceil_div,
-    "Mod": mod,
-    "PythonMod": mod,
+    **{"Max": max, "Min": min, "CeilDiv": ceil_div},
+    **dict.fromkeys(("FloorDiv", "CleanDiv"), floordiv),
+    **dict.fromkeys(("Mod", "PythonMod"), mod),
 }
 
 
@@ -59,8 +55,7 @@ def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     with one_line_errors(f"{path}: not the layout of an exported program; export it again"):
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
-        inputs = _user_inputs(graph, signature)
-        values, batch = _symbol_values(path, graph, inputs, options.batch, options.dims or {})
+        values, batch = _symbol_values(path, graph, _user_inputs(graph, signature), options.batch, options.dims or {})
         tensors = _tensors(graph, signature, weights.get("config", {}), values, options.dtype)
         stored = list(tensors.values())
         nodes = _joined_norms(graph["nodes"])
@@ -149,15 +144,9 @@ def _tensors(
         kind = dtype if dtype and floating else DTYPES.get(meta["dtype"], "fp32")
         steps = [_size(step, values) for step in meta.get("strides", ())]
         nhwc = len(steps) in (4, 5) and steps[1] == 1 and min(shape[1], prod(shape[2:])) > 1
-        tensors[name] = Tensor(
-            shape,
-            kind,
-            floating,
-            constant=name in weights or name in buffers,
-            parameter=name in weights,
-            buffer=paths.get(str(weights.get(name, {}).get("parameter_name"))) or name,
-            channels_last=nhwc,
-        )
+        tensor = Tensor(shape, kind, floating, constant=name in weights or name in buffers, channels_last=nhwc)
+        buffer = paths.get(str(weights.get(name, {}).get("parameter_name"))) or name
+        tensors[name] = replace(tensor, parameter=name in weights, buffer=buffer)
     return tensors
 
 
@@ -184,25 +173,18 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], values: Mapping[s
 
 def _joined_norms(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the nodes, and one node for all parts of each decomposed RMS norm, which a GPU runs as one kernel."""
-    for is_norm, group in groupby(nodes, _norm_function):
+    for function, group in groupby(nodes, lambda node: str(node.get("metadata", {}).get("torch_fn", ""))):
         parts = list(group)
-        means = [part for part in parts if operator_name(str(part["target"])) == "mean"]
-        if not is_norm or not means:
+        ops = [operator_name(str(part["target"])) for part in parts]
+        if not function.endswith(".rms_norm") or "mean" not in ops:
             yield from parts
             continue
-        made = [result.get("as_tensor") for part in parts for result in part["outputs"]]
-        read = [item["arg"] for part in parts for item in part["inputs"] if "as_tensor" in item["arg"]]
-        values = [value for value in read if value["as_tensor"] not in made]
-        axis = {"as_int": min(means[0]["inputs"][1]["arg"]["as_ints"])}
-        arguments = {"input": values[0], "dim": axis} | ({"weight": values[-1]} if values[-1] != values[0] else {})
+        axes = parts[ops.index("mean")]["inputs"][1]["arg"]["as_ints"]
+        factors = [part["inputs"][1]["arg"] for part, op in zip(parts, ops, strict=True) if op == "mul"]
+        arguments = {"input": parts[0]["inputs"][0]["arg"], "dim": {"as_int": min(axes)}}
+        arguments |= zip(["weight"], factors[1:], strict=False)  # the first factor is the deviation
         inputs = [{"name": name, "arg": value} for name, value in arguments.items()]
         yield {**parts[-1], "target": "torch.ops.aten.rms_norm.default", "inputs": inputs}
-
-
-def _norm_function(node: Mapping[str, Any]) -> str:
-    """Return the number and name of the call of RMS norm that a node is a part of, or "" for any other node."""
-    function = str(node.get("metadata", {}).get("torch_fn", ""))
-    return function if function.endswith(".rms_norm") else ""
 
 
 def _is_unchanged(node: Mapping[str, Any], values: Mapping[str, object]) -> bool:

@@ -286,7 +286,6 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
 
     Otherwise all layers have the window; Qwen's models have it only if the file switches it on.
     """
-    config = sizes.config
     window = sizes.optional("sliding_window")
     if kinds := sizes.kinds_of(layers):
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
@@ -294,7 +293,7 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
         window = window or sizes.optional("attention_chunk_size")
         interval = sizes.optional("sliding_window_pattern") or 4
         return tuple(0 if (layer + 1) % interval == 0 else window for layer in range(layers))
-    used = config.get("use_sliding_window", not kind.startswith("qwen"))
+    used = sizes.config.get("use_sliding_window", not kind.startswith("qwen"))
     first = sizes.optional("max_window_layers") if used else layers
     return tuple(window if layer >= first else 0 for layer in range(layers))
 

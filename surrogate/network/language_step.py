@@ -83,13 +83,11 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     for prefix, (name, problem, weights) in step.kernels():
         builder.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
     network = with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups)))
-    stages = deployment.pipeline_parallel
-    weights_bytes = -(-round(step.weights_bytes()) // stages)
     return replace(
         network,
         gap_us=GAP_US,
-        state_bytes=-(-step.kv_bytes // stages),
-        weights_bytes=weights_bytes,
+        state_bytes=-(-step.kv_bytes // deployment.pipeline_parallel),
+        weights_bytes=-(-round(step.weights_bytes()) // deployment.pipeline_parallel),
         notes=(*decoder.notes, *deployment.notes()),
     )
 
@@ -326,8 +324,7 @@ class Step:
         No table has times of these kernels. Their times follow from the bytes that they move, with keys in fp8.
         """
         d = self.decoder
-        width = d.index_heads * d.index_dim
-        yield from self.product("indexer.q_proj", d.query_rank, width, layer=kind.same_as)
+        yield from self.product("indexer.q_proj", d.query_rank, d.index_heads * d.index_dim, layer=kind.same_as)
         yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads, layer=None)
         scored = sum(count * new * context for count, new, context in self.groups)
         read = sum(count * context * d.index_dim for count, _, context in self.groups)
@@ -340,12 +337,11 @@ class Step:
         A decoded token reads and writes each request's state. A prompt does this once per `CHUNK` positions. It also
         moves 7 rows of values per token: queries, keys, values, their products and the state's updates.
         """
-        d = self.decoder
         share = self.deployment.tensor_parallel
         value_heads, key_heads = heads.value_heads // share, ceil_div(heads.key_heads, share)
         keys, values = key_heads * heads.key_dim, value_heads * heads.value_dim
-        yield from self.product("in_proj", d.hidden, 2 * keys + 2 * values, layer=kind.same_as)
-        yield from self.product("gates", d.hidden, 2 * value_heads, layer=None)
+        yield from self.product("in_proj", self.decoder.hidden, 2 * keys + 2 * values, layer=kind.same_as)
+        yield from self.product("gates", self.decoder.hidden, 2 * value_heads, layer=None)
         mixed = 2 * keys + values
         convolution = self.streamed_kernel("convolution", mixed * heads.taps // 2, mixed)
         yield StepKernel("convolution", convolution, mixed * heads.taps)
@@ -355,7 +351,7 @@ class Step:
             rows = (count * new, mixed if new == 1 else 7 * values)
             yield StepKernel("delta", streamed("delta", [(states,), rows], [(states,), (count * new, values)], STATE))
         yield StepKernel("norm", self.streamed_kernel("gated_norm", 2 * values, values))
-        yield from self.product("out_proj", values, d.hidden, layer=kind.same_as)
+        yield from self.product("out_proj", values, self.decoder.hidden, layer=kind.same_as)
 
     def dense(self, prefix: str, inter: int, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield an MLP: gate and up in one product, activation, down."""
@@ -382,8 +378,7 @@ class Step:
             dtype=self.checkpoint.product_dtype("experts", kind.same_as),
             routing=deployment.routing,
         )
-        own = problem.local_experts * problem.matrices * d.hidden * problem.width
-        yield StepKernel("experts", problem, own)
+        yield StepKernel("experts", problem, problem.local_experts * problem.matrices * d.hidden * problem.width)
         if d.shared_inter:
             yield from self.dense("shared.", d.shared_inter, kind)
         if deployment.data_parallel > 1:

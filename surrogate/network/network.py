@@ -254,17 +254,9 @@ class NetworkBuilder:
 
     def network(self, name: str, batch: int | None, training: bool = False, **memory: Any) -> Network:
         """Return everything collected as a network; ``memory`` are its fields on memory."""
-        has_3d = any(layer.is_3d for layer in self.layers)
-        return Network(
-            name=name,
-            layers=tuple(self.layers),
-            batch=batch,
-            training=training,
-            ignored=dict(self.ignored),
-            unsupported=dict(self.unsupported),
-            notes=(NOTE_3D,) if has_3d else (),
-            **memory,
-        )
+        counts: dict[str, Any] = {"ignored": dict(self.ignored), "unsupported": dict(self.unsupported)}
+        notes = (NOTE_3D,) if any(layer.is_3d for layer in self.layers) else ()
+        return Network(name, tuple(self.layers), batch, training, notes=notes, **counts, **memory)
 
 
 def with_settings(network: Network, math: str | None, layout: str | None) -> Network:

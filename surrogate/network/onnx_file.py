@@ -115,8 +115,7 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> I
         for name in proto.output:
             buffer = inputs[0].buffer if view else name
             result = replace(tensors.get(name, Tensor()), needs_gradient=needs_gradient, buffer=buffer)
-            parameter = constant and any(t.parameter for t in inputs)
-            tensors[name] = replace(result, constant=constant, parameter=parameter)
+            tensors[name] = replace(result, constant=constant, parameter=constant and any(t.parameter for t in inputs))
         outputs = tuple(tensors[name] for name in proto.output if name)
         yield replace(call, outputs=outputs, op=CONSTANT_FOLDED if constant and call.op in RULES else call.op)
 
@@ -299,8 +298,7 @@ def _size_inputs(
                 raise InputError(f"{path}: input {info.name!r} has an unknown size {key!r}; give it as --dim {key}=224")
             dim.ClearField("dim_param")
             dim.dim_value = value
-        tensor = info.type.tensor_type
-        if _is_too_long(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim)):
+        if _is_too_long(info.type.tensor_type.elem_type, (dim.dim_value for dim in info.type.tensor_type.shape.dim)):
             raise InputError(f"{path}: input {info.name!r} is a list of {value} integers; give at most {MAX_INDICES}")
     for name in dims:
         if name not in used:

@@ -146,14 +146,9 @@ class Window(NamedTuple):
         reach = (height_out - 1) * step + rows
         pad = max(0, (reach - height) // 2)
         height = min(max(height, reach - 2 * pad), reach - 2 * pad + step - 1)
-        return Window(
-            self.images * depth_out,
-            (height, self.size[2]),
-            (rows, self.taps[2]),
-            (pad, self.pad[2]),
-            (step, self.stride[2]),
-            (1, self.dilation[2]),
-        )
+        # Each field keeps its last axis; the first two axes become one.
+        first = (height, rows, pad, step, 1)
+        return Window(self.images * depth_out, *((each, axes[2]) for each, axes in zip(first, self[1:], strict=True)))
 
 
 def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str) -> MaxPool:

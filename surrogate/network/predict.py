@@ -7,18 +7,18 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
-from surrogate.features.algorithms import has_fewer_flops
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
-from surrogate.features.roofline import compute_us, missing_units, peak_tflops, roofline_us
+from surrogate.features.roofline import missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, ProblemTime
 from surrogate.network.training import gradient_exchange
+from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 
 if TYPE_CHECKING:
@@ -27,23 +27,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH = 2**24
 """Upper end of the search for the largest batch."""
-SUSTAINED = 0.94
-"""Share of the tensor peak that long products reach if nothing else limits them.
-
-Source: fp8 products on H20 in zksainx/pipeweave's table; the vendor limits this GPU's tensor units. The median of the
-products over 4096 × 4096 × 2048 is 0.93, the maximum 0.95.
-"""
 OUT_OF_LIMITS = "no algorithm within the limits"
-GEFORCE_FLOP_PER_CLOCK = 520.0
-"""Maximum of half-precision operations per clock on an SM of a GeForce board; the vendor limits its tensor units.
-
-All other boards do more.
-"""
-GEFORCE_SUSTAINED = 1.05
-"""Share of the tensor peak that GeForce boards reach; they run above the datasheet clock.
-
-Source: timm's transformers on RTX 3090 and 4090, half of their families.
-"""
 
 
 class AlgorithmLimits(TypedDict, total=False):
@@ -101,7 +85,9 @@ class Predictors:
         kernels = self.kernel_predictor.kernel_times(single) if single else []
         return {
             **{problem: _best_time(choice.estimates[0]) for problem, choice in selections.items() if choice.estimates},
-            **{problem: self._kernel_time(problem, kernel) for problem, kernel in zip(single, kernels, strict=True)},
+            **{
+                each: _kernel_time(within_peaks(kernel, self.gpu)) for each, kernel in zip(single, kernels, strict=True)
+            },
         }
 
     def default_math_answers(self, problems: Iterable[AnyOperator]) -> dict[AnyOperator, ProblemTime]:
@@ -109,15 +95,6 @@ class Predictors:
         runs = {problem: with_default_math(problem, self.gpu) for problem in problems}
         answers = self.answers(dict.fromkeys(runs.values()), {})
         return {problem: answers[run] for problem, run in runs.items() if run in answers}
-
-    def _kernel_time(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
-        """Return the kernel's time; without measurements at least the time at the peak's sustained share."""
-        factor = 1.0
-        if kernel.source in FALLBACK_SOURCES and problem.uses_tensor_cores:
-            peak = peak_tflops(self.gpu, problem.dtype, True) * sustained_share(self.gpu)
-            factor = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
-        time_us, lower_us, upper_us = (factor * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
-        return ProblemTime(time_us, lower_us, upper_us, half_width=log(upper_us / time_us), source=kernel.source)
 
     def time(self, network: Network, **limits: Unpack[AlgorithmLimits]) -> NetworkTime:
         """Predict the times of the network's layers.
@@ -296,33 +273,16 @@ def _setting(problem: NetworkProblem) -> tuple[str, ...]:
     return tuple(getattr(problem, name) for name in family_of(problem).setting_names)
 
 
+def _kernel_time(kernel: KernelTime) -> ProblemTime:
+    half_width = log(kernel.upper_us / kernel.time_us)
+    return ProblemTime(kernel.time_us, kernel.lower_us, kernel.upper_us, half_width, kernel.source)
+
+
 def _best_time(best: Estimate) -> ProblemTime:
     """Return the time of the best algorithm."""
     return ProblemTime(
         best.time_us, best.lower_us, best.upper_us, half_width=best.half_width, source=best.source, estimate=best
     )
-
-
-def min_kernel_us(problem: NetworkProblem, gpu: Gpu, algorithm: str | None = None) -> float:
-    """Return the shortest time in µs that the GPU's peaks allow: all operations, and the weights that exceed L2.
-
-    The operations do not count if ``algorithm`` needs fewer than a direct convolution. Other bytes give no bound: one
-    kernel's result may still be in L2 for the next kernel, and a compiler removes kernels. Some measured passes of
-    timm's networks are shorter than such bounds.
-    """
-    peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
-    weight_bytes = problem.weight_bytes if isinstance(problem, Operator) else 0
-    flops = 0 if has_fewer_flops(algorithm or "") else problem.flops
-    return float(roofline_us(flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
-
-
-def sustained_share(gpu: Gpu) -> float:
-    """Return the share of the tensor peak that long products reach; `SUSTAINED` and the board's power limit it."""
-    peak_watts = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops
-    if peak_watts:
-        return min(SUSTAINED, gpu.board_watts / peak_watts)
-    flop_per_clock = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
-    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < flop_per_clock <= GEFORCE_FLOP_PER_CLOCK else SUSTAINED
 
 
 def sustained_us(problem: NetworkProblem, gpu: Gpu) -> float:

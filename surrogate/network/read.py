@@ -203,8 +203,7 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
     if not builder.layers:
         raise InputError(f"{path}: no row has a problem; give columns n, c, h, k and r, or a problem as text")
     batches = {layer.problem.samples for layer in builder.layers} - {None}
-    network = builder.network(path.stem, batches.pop() if len(batches) == 1 else None)
-    return replace(network, keeps_math=True)
+    return replace(builder.network(path.stem, batches.pop() if len(batches) == 1 else None), keeps_math=True)
 
 
 def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool) -> Layer:
@@ -212,8 +211,7 @@ def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool
     dtype = options.dtype
     if dtype is not None and dtype != problem.dtype:
         problem = replace(problem, dtype=dtype, math=family_of(problem).default_math(dtype))
-    weights = problem.weights
     gradients: tuple[str, ...] = ()
     if options.training and not problem.is_gradient:
-        gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
-    return Layer(name, problem.kind, problem, gradients, weights)
+        gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if problem.weights else ()))
+    return Layer(name, problem.kind, problem, gradients, problem.weights)

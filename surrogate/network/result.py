@@ -24,22 +24,8 @@ MIN_MEASURED_PERCENT = 90
 MAX_DISPLAYED_LAYERS = 12
 """Number of layers in the short table; it shows the longest ones."""
 TOTALS = (
-    "network",
-    "gpu",
-    "batch",
-    "training",
-    "gpus",
-    "total_us",
-    "lower_us",
-    "upper_us",
-    "kernels_us",
-    "coverage",
-    "samples_per_s",
-    "measured_share",
-    "parameters",
-    "multiply_adds",
-    "memory_bytes",
-    "fits",
+    *("network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "coverage"),
+    *("samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits"),
 )
 """First keys of `NetworkTime.to_dict`."""
 FIGURES = ("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage")

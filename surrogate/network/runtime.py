@@ -241,8 +241,7 @@ def with_runtime(network: Network, runtime: str | None = None, host: str | None 
         network = replace(network, notes=(*network.notes, MEMORY_NOTE))
     cost, host_factor = shipped_hosts().launch_costs[runtime], shipped_hosts().hosts[host]
     launch_us = host_factor * cost.launch_us(count_launches(network))
-    time = HostTime(runtime, host, launch_us, host_factor * cost.floor_us, exp(cost.half_width))
-    return replace(network, host=time)
+    return replace(network, host=HostTime(runtime, host, launch_us, host_factor * cost.floor_us, exp(cost.half_width)))
 
 
 def count_launches(network: Network) -> Launches:

@@ -110,22 +110,15 @@ class Choices:
         concurrency = self.values_of("concurrency")
         for tensor, data in self._groups(decoder, powers):
             ranks = tensor * data
+            group = {"tensor_parallel": tensor, "data_parallel": data, "node": node}
             spread = (1, ranks) if decoder.experts and decoder.experts % ranks == 0 else (1,)
             experts = self.values_of("expert_parallel") or spread
             # Try several stages only if a stage fills an NVLink domain, since all-reduces within a domain are faster.
             stages = pipelines or [1, *(way for way in powers[1:] if ranks == node and way <= len(decoder.windows))]
             ways = product(dict.fromkeys(experts), stages, dtypes or (None,), kv_dtypes or (None,))
             for expert, pipeline, dtype, kv_dtype in ways:
-                deployment = Deployment(
-                    tensor_parallel=tensor,
-                    data_parallel=data,
-                    expert_parallel=expert,
-                    pipeline_parallel=pipeline,
-                    dtype=dtype,
-                    kv_dtype=kv_dtype,
-                    routing=self.routing,
-                    node=node,
-                )
+                split = {"expert_parallel": expert, "pipeline_parallel": pipeline}
+                deployment = Deployment(**group, **split, dtype=dtype, kv_dtype=kv_dtype, routing=self.routing)
                 maximum = self.gpus // deployment.gpus
                 for users in concurrency or USERS:
                     previous = 0

@@ -207,42 +207,24 @@ class _RecurrentSettings(NamedTuple):
 
 
 def _layers(
-    mode: int,
-    values: "Tensor",
-    hx: "Tensor | list[Tensor]",
-    params: "list[Tensor]",
-    *settings: Any,
-    sizes: tuple[int, ...] = (),
+    mode: int, values: "Tensor", hx: Any, params: "list[Tensor]", *settings: Any, sizes: tuple[int, ...] = ()
 ) -> tuple[object, ...]:
     """Run all layers of a recurrent network in one call; ``sizes``: sequences at each step of a packed batch."""
     import torch
 
-    layer_settings = _RecurrentSettings(*settings)
+    has_biases, layers, dropout, train, bidirectional, batch_first = _RecurrentSettings(*settings)
     states = list(hx) if isinstance(hx, list | tuple) else [hx]
     if torch.is_autocast_enabled("cpu"):
         half = torch.get_autocast_dtype("cpu")
         values, states, params = values.to(half), [state.to(half) for state in states], [p.to(half) for p in params]
-    weights = 2 + 2 * layer_settings.has_biases  # per layer and direction, without a projection
-    projected = len(params) // layer_settings.num_layers // (1 + layer_settings.bidirectional) > weights
-    result = torch.ops.aten._cudnn_rnn(
-        values,
-        params,
-        weights + projected,
-        values.new_empty(0),
-        states[0],
-        states[1] if mode == CUDNN_RNN_MODES["lstm"] else None,
-        mode,
-        params[1].shape[0] // (1, 1, 4, 3)[mode],  # hidden values
-        params[1].shape[1] if projected else 0,
-        layer_settings.num_layers,
-        layer_settings.batch_first,
-        layer_settings.dropout,
-        layer_settings.train,
-        layer_settings.bidirectional,
-        list(sizes),
-        None,
-    )
-    return result[:3] if mode == CUDNN_RNN_MODES["lstm"] else result[:2]
+    weights = 2 + 2 * has_biases  # per layer and direction, without a projection
+    projected = len(params) // layers // (1 + bidirectional) > weights
+    is_lstm = mode == CUDNN_RNN_MODES["lstm"]
+    operands = values, params, weights + projected, values.new_empty(0), states[0], states[1] if is_lstm else None
+    widths = params[1].shape[0] // (1, 1, 4, 3)[mode], params[1].shape[1] if projected else 0  # hidden, projected
+    options = layers, batch_first, dropout, train, bidirectional, list(sizes), None
+    result = torch.ops.aten._cudnn_rnn(*operands, mode, *widths, *options)
+    return result[:3] if is_lstm else result[:2]
 
 
 def _packed_layers(

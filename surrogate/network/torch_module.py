@@ -211,8 +211,7 @@ def time_module(
     limits: AlgorithmLimits = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
     def read(size: int | None) -> Network:
-        at_size = replace(options, batch=size)
-        network = with_options(module_network(module, inputs, at_size), options)
+        network = with_options(module_network(module, inputs, replace(options, batch=size)), options)
         return with_runtime(network, options.runtime, options.host)
 
     batch = largest_batch(read, predictors, **limits) if max_batch else options.batch

@@ -71,14 +71,18 @@ def only_listed(ranker: Ranker, problems: Sequence[AnyProblem], rankings: Sequen
     """
     measured = {each.algorithm for each in ranker.candidates if each.library == CUDNN_GRAPH}
     answers = []
-    for ranking, listed in zip(rankings, listed_configurations(ranker, problems), strict=True):
+    listings = listed_configurations(ranker, problems)
+    for problem, ranking, listed in zip(problems, rankings, listings, strict=True):
         unlisted = measured - listed.keys()
         estimates = [
             _as_listed(estimate, listed) for estimate in ranking.estimates if estimate.candidate.name not in unlisted
         ]
         excluded = [each for each in ranking.excluded if each.algorithm not in unlisted]
         excluded += [Excluded(name, NEVER_MEASURED) for name in listed if name not in measured]
-        answers.append(Ranking(tuple(estimates), tuple(excluded)))
+        refusals = [ranker.memory_refusal(problem, estimate.workspace_bytes) for estimate in estimates]
+        pairs = list(zip(estimates, refusals, strict=True))
+        excluded += [Excluded(estimate.candidate.name, reason) for estimate, reason in pairs if reason]
+        answers.append(Ranking(tuple(estimate for estimate, reason in pairs if not reason), tuple(excluded)))
     return answers
 
 

@@ -21,7 +21,7 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import Limits, Ranked, Selection, by_reason, configuration_of, releases
+from surrogate.prediction.results import ROOFLINE, Limits, Ranked, Selection, by_reason, configuration_of, releases
 from surrogate.report.tables import template
 
 KIND = "seer-picks"
@@ -86,7 +86,7 @@ class Picks:
         first = self.selections[0]
         limit = "none" if self.limits.workspace_bytes is None else f"{self.limits.workspace_bytes} bytes"
         return [
-            f"Predicted picks for {first.gpu}, {releases(first)}, by SEER Surrogate.",
+            f"Predicted picks for {', '.join(filter(None, (first.gpu, releases(first))))}, by SEER Surrogate.",
             f"Model {self.model}, fitted on {self.data}. Times are predictions, not measurements.",
             f"Workspace limit: {limit}; deterministic algorithms only: {'yes' if self.limits.deterministic else 'no'}.",
             f"{len(self.feasible)} of {len(self.selections)} problems have a pick.",
@@ -147,11 +147,13 @@ def picks_for(
     if not selections:
         raise InputError(next(iter(refused.values())))
     bundle = origin or predictor.bundle
-    data = bundle.card.get("data", {})
+    is_fitted = family in bundle.family_models
+    data = bundle.card.get("data", {}) if is_fitted else {"name": "no measurements"}
+    model = bundle.family_models[family].fitted.name if is_fitted else ROOFLINE
     return Picks(
         selections,
         limits,
-        bundle.family_models[family].fitted.name,
+        model,
         data=data.get("name", "unnamed data"),
         candidate=bundle.candidate,
         bundle=name,

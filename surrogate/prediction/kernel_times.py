@@ -1,4 +1,4 @@
-"""Kernel times in a busy stream, which networks and traces add up.
+"""Kernel times in a busy stream, which networks and traces add up, and which answer for operators without candidates.
 
 Training data hold times of isolated calls. A busy stream hides the launch of a call, so the launch is subtracted. An
 unmeasured kind of problem uses a fallback: a kind that moves the same bytes. If several libraries were measured, the
@@ -6,18 +6,21 @@ library with the most rows represents the framework.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp, inf
 from typing import NamedTuple
 
-from surrogate.features.families import AnyProblem, Family, Operator, family_of
+from surrogate.features.algorithms import has_fewer_flops
+from surrogate.features.families import AnyProblem, DescribedProblem, Family, NetworkProblem, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
+from surrogate.features.roofline import compute_us, peak_tflops, roofline_us
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
 from surrogate.prediction.engines import has_engines, only_listed
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
-from surrogate.prediction.results import DATASHEET, MODEL, ROOFLINE, KernelTime
+from surrogate.prediction.results import DATASHEET, FALLBACK_SOURCES, MODEL, ROOFLINE, KernelTime
 from surrogate.prediction.sources.datasheet import datasheet_models
 
 WINDOW_RATE = 4.0
@@ -33,6 +36,23 @@ MIN_ROWS = 100
 """Minimum rows for a GPU's own measurements to be preferred over the larger table of a more distant fallback."""
 MAX_ANSWERS = 100_000
 """Maximum number of answers that are kept. An answer of a predictor takes about 2 KB."""
+
+SUSTAINED = 0.94
+"""Share of the tensor peak that long products reach if nothing else limits them.
+
+Source: fp8 products on H20 in zksainx/pipeweave's table; the vendor limits this GPU's tensor units. The median of the
+products over 4096 × 4096 × 2048 is 0.93, the maximum 0.95.
+"""
+GEFORCE_FLOP_PER_CLOCK = 520.0
+"""Maximum of half-precision operations per clock on an SM of a GeForce board; the vendor limits its tensor units.
+
+All other boards do more.
+"""
+GEFORCE_SUSTAINED = 1.05
+"""Share of the tensor peak that GeForce boards reach; they run above the datasheet clock.
+
+Source: timm's transformers on RTX 3090 and 4090, half of their families.
+"""
 
 
 class FallbackChoice(NamedTuple):
@@ -70,15 +90,17 @@ class KernelTimes:
         """
         if len(self._answers) > MAX_ANSWERS:
             self._answers.clear()
+        answers: dict[AnyProblem, KernelTime] = {}
         by_setting: dict[Ranker, list[tuple[AnyProblem, AnyProblem]]] = {}
         for problem in dict.fromkeys(problems):
-            if problem in self._answers:
+            if (kept := self._answers.get(problem)) is not None:
+                answers[problem] = kept
                 continue
             chosen = self._fallback_choice(problem, target)
             if (answer := self._from_datasheet(problem, chosen, target)) is not None:
-                self._answers[problem] = answer
+                answers[problem] = answer
             elif chosen is None:
-                self._answers[problem] = self._from_roofline(problem, target)
+                answers[problem] = self._from_roofline(problem, target)
             else:
                 by_setting.setdefault(chosen.ranker, []).append((problem, problem.fallbacks()[chosen.position]))
         for ranker, pairs in by_setting.items():
@@ -88,10 +110,11 @@ class KernelTimes:
                 rankings = only_listed(ranker, fallbacks, rankings)
             for (problem, fallback), ranking in zip(pairs, rankings, strict=True):
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
-                    self._answers[problem] = self._candidate_time(ranker, problem, fallback, ranking)
+                    answers[problem] = self._candidate_time(ranker, problem, fallback, ranking)
                 else:
-                    self._answers[problem] = self._from_roofline(problem, target)
-        return [self._answers[problem] for problem in problems]
+                    answers[problem] = self._from_roofline(problem, target)
+        self._answers.update(answers)
+        return [answers[problem] for problem in problems]
 
     def _candidate_time(
         self, ranker: Ranker, problem: AnyProblem, fallback: AnyProblem, ranking: Ranking
@@ -103,10 +126,10 @@ class KernelTimes:
         call_us = own_us = best.time_us
         bounds = 0.0, inf
         if ranker.setting.family.has_call_cost and self._resolver.bundle.call_costs:
-            roofline_us = float(ranker.source.context.formula.problem(fallback).roofline_us)
+            base_us = float(ranker.source.context.formula.problem(fallback).roofline_us)
             streaming = ranker.setting.family.is_streaming(ranker.setting.values)
             launch = call_cost_of(self._resolver.bundle.call_costs, gpu, best.candidate.library)
-            own_us = launch.kernel_us(call_us, roofline_us, streaming)
+            own_us = launch.kernel_us(call_us, base_us, streaming)
             if isinstance(problem, MemoryBound) and (not best.in_domain or ranker.source_name != MODEL):
                 device = ranker.source.context.device
                 min_us, max_us = _possible_us(problem, device)
@@ -141,17 +164,17 @@ class KernelTimes:
     def _from_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """Return the roofline time with the launch slope of streaming operators, for a problem that no model covers."""
         if isinstance(problem, Operator):
-            roofline_us = float(problem.roofline_us(target))
-            min_us = roofline_us * problem.MIN_SHARE
+            base_us = float(problem.roofline_us(target))
+            min_us = base_us * problem.MIN_SHARE
         else:
             family = family_of(problem)
             formula = family.formula(family.setting_of(problem), target)
-            roofline_us = min_us = float(formula.problem(problem).roofline_us)
+            base_us = min_us = float(formula.problem(problem).roofline_us)
         costs = self._resolver.bundle.call_costs.items()
         own_slopes = [cost.slope for key, cost in costs if key.gpu == target.name]
         slope = min(own_slopes or [cost.slope for key, cost in costs if not key.gpu], default=1.0)
-        ends = (max(min_us, MIN_KERNEL_US), ROOFLINE_UPPER * roofline_us + 2 * MIN_KERNEL_US)
-        time_us = slope * roofline_us + MIN_KERNEL_US
+        ends = (max(min_us, MIN_KERNEL_US), ROOFLINE_UPPER * base_us + 2 * MIN_KERNEL_US)
+        time_us = slope * base_us + MIN_KERNEL_US
         return _without_measurements(problem, target, time_us, ends, ROOFLINE)
 
     def _fallback_choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
@@ -178,7 +201,7 @@ class KernelTimes:
             measured = self._resolver.in_measured_type(
                 Question(family, target.name, family.setting_of(fallback), self._library)
             )
-            family_model = self._resolver.bundle.family_model(family, target.name, measured.setting_values)
+            family_model = self._resolver.family_model(measured)
             for library in family_model.domain.default_libraries if self._library is None else [self._library]:
                 reference = family_model.domain.reference_key(library, measured.setting_values)
                 rows = family_model.row_counts.get(reference, 0)
@@ -211,3 +234,42 @@ def _without_measurements(
 ) -> KernelTime:
     """Return a time from the roofline or the datasheet; no candidate is predicted."""
     return KernelTime(problem, gpu.name, "", "", time_us, *ends, time_us, source, in_domain=False)
+
+
+def within_peaks(kernel: KernelTime, gpu: Gpu) -> KernelTime:
+    """Return the time with a lower end that the GPU's peaks allow.
+
+    Without measurements on the GPU, the time is at least the time at the peak's sustained share.
+    """
+    problem, factor = kernel.problem, 1.0
+    if isinstance(problem, DescribedProblem):
+        return kernel
+    if kernel.source in FALLBACK_SOURCES and problem.uses_tensor_cores:
+        peak = peak_tflops(gpu, problem.dtype, True) * sustained_share(gpu)
+        factor = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
+    time_us, lower_us, upper_us = (factor * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
+    min_us = min_kernel_us(problem, gpu)
+    lower_us = max(lower_us, min_us) if min_us < time_us else lower_us
+    return replace(kernel, time_us=time_us, lower_us=lower_us, upper_us=upper_us)
+
+
+def min_kernel_us(problem: NetworkProblem, gpu: Gpu, algorithm: str | None = None) -> float:
+    """Return the shortest time in µs that the GPU's peaks allow: all operations, and the weights that exceed L2.
+
+    The operations do not count if ``algorithm`` needs fewer than a direct convolution. Other bytes give no bound: one
+    kernel's result may still be in L2 for the next kernel, and a compiler removes kernels. Some measured passes of
+    timm's networks are shorter than such bounds.
+    """
+    peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores) * max(sustained_share(gpu), 1.0)
+    weight_bytes = problem.weight_bytes if isinstance(problem, Operator) else 0
+    flops = 0 if has_fewer_flops(algorithm or "") else problem.flops
+    return float(roofline_us(flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
+
+
+def sustained_share(gpu: Gpu) -> float:
+    """Return the share of the tensor peak that long products reach; `SUSTAINED` and the board's power limit it."""
+    peak_watts = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops
+    if peak_watts:
+        return min(SUSTAINED, gpu.board_watts / peak_watts)
+    flop_per_clock = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
+    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < flop_per_clock <= GEFORCE_FLOP_PER_CLOCK else SUSTAINED

@@ -323,7 +323,8 @@ class Predictor:
             in_domain=estimate.in_domain,
             reason=refusal or ranker.reason(problem, estimate),
             supported=refusal is None,
-            notes=ranker.notes[candidate.library],
+            notes=ranker.notes_of(problem, candidate.library),
+            unmeasured_value=ranker.unmeasured_value,
         )
 
 
@@ -352,7 +353,8 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
         independent_share=ranker.widths.independent_share,
         top=limits.top,
         source=ranker.source_name,
-        notes=ranker.notes[(pick.candidate if pick else ranker.candidates[0]).library],
+        notes=ranker.notes_of(problem, (pick.candidate if pick else ranker.candidates[0]).library),
+        unmeasured_value=ranker.unmeasured_value,
     )
 
 
@@ -383,4 +385,4 @@ def _fastest(ranker: Ranker, selection: Selection) -> Estimate:
     several = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
     setting = " ".join(filter(None, ranker.setting.values))
     why = several if len(reasons) > 1 else "".join(reasons)
-    raise InputError(f"no algorithm runs {selection.problem} {setting}: {why}")
+    raise InputError(f"no algorithm runs {selection.problem} {setting}: {why}; give other settings or another GPU")

@@ -6,17 +6,19 @@ ranker of a setting when a question first needs it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log
+from math import exp, inf, log
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
+from surrogate.features.elementwise import where
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
 from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, MODEL, ROOFLINE, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
+from surrogate.report.tables import binary_size
 from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape_hash
 from surrogate.uncertainty.intervals import Widths
 
@@ -24,6 +26,12 @@ ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width of a roofline time in log time. Kernels take up to about ten times their roofline time."""
 AT_FLOOR = "all its measurements are at the harness's floor, up to {:,.0f} µs: the kernel's own time is unknown"
 NEVER_MEASURED = "never measured in the bundle's training data"
+WORKSPACE_EXCEEDS_MEMORY = "its workspace of {}, with tensors of {}, exceeds the {} of {}"
+TENSORS_EXCEED_MEMORY = "the problem does not fit: its tensors take {}, more than the {} of {}"
+GROUP_NEVER_MEASURED = (
+    "{} problems were never measured with {}; on such rows left out of training, nine in ten times were within a factor"
+    " of {:.2g}"
+)
 MIN_ARRAY_PROBLEMS = 12
 """Minimum number of problems for which arrays are faster than one problem after another."""
 
@@ -121,6 +129,12 @@ class Ranker:
         Position of each candidate's library in ``references``.
     notes : mapping
         Library → caveats of all its answers.
+    measured_groups : mapping
+        Library → `Family.kernel_group_of` its measured problems in the setting on any GPU. A library is left out if
+        measurements of every group exist, or if times do not come from its measurements.
+    unmeasured_value : str
+        The first value of the setting that was never measured on the GPU, as in ``math fma``; "" for a measured setting
+        or GPU.
     """
 
     setting: QuerySetting
@@ -135,6 +149,8 @@ class Ranker:
     references: Mapping[str, ReferenceKey]
     library_of: np.ndarray
     notes: Mapping[str, tuple[str, ...]]
+    measured_groups: Mapping[str, frozenset[str]]
+    unmeasured_value: str
 
     def rank(self, problem: AnyProblem) -> Ranking:
         """Return the ranking of the candidates that the library is expected to run on a problem."""
@@ -165,14 +181,21 @@ class Ranker:
     def answers(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> AnswerRows:
         """Return the answers in row i for a candidate and a problem, by position; ``sizes`` is (problems, sizes)."""
         times = self.source.times(sizes, problem_of_row, candidate_of_row)
-        return self.rows(sizes, self.setting.problem(sizes.T), problem_of_row, candidate_of_row, times)
+        problems = self.setting.problem(sizes.T)
+        return self.rows(sizes, problem_of_row, candidate_of_row, times, problems=problems)
 
     def rows(
-        self, sizes: np.ndarray, problem: Any, problem_of_row: np.ndarray, candidate_of_row: np.ndarray, times: Times
+        self,
+        sizes: np.ndarray,
+        problem_of_row: np.ndarray,
+        candidate_of_row: np.ndarray,
+        times: Times,
+        *,
+        problems: Any,
     ) -> AnswerRows:
         """Return the answers for the source's ``times``, with intervals, floors and rooflines.
 
-        ``problem`` is the problem of all ``sizes``: of numbers, or of arrays.
+        ``problems`` is one problem of numbers, or all of them in arrays.
         """
         time_us, evidence = times.time_us, self.evidence
         source = evidence.source[candidate_of_row]
@@ -184,6 +207,10 @@ class Ranker:
         factor *= 1.0 if times.deviation is None else times.deviation
         half = np.clip(evidence.half_width[candidate_of_row] * factor, *evidence.half_width_limits[:, candidate_of_row])
         half += extrapolation[problem_of_row]
+        is_crossed = np.array(False)
+        if self.measured_groups:
+            is_crossed = self._is_crossed(problems)[library, problem_of_row]
+            half[is_crossed] = np.maximum(half[is_crossed], self.family_model.widths.unmeasured_group)
         if times.measured is not None:
             half[times.measured] = MEASURED_HALF_WIDTH
             source[times.measured] = MEASURED
@@ -202,12 +229,16 @@ class Ranker:
             half[at_floor] = np.maximum(half[at_floor], np.log(floor_us[at_floor] / time_us[at_floor]))
         # 4. The interval; its lower end is no shorter than the GPU's peaks allow. Measured boards may exceed them.
         spread = np.exp(half)
-        min_us = self._min_us(sizes, problem)[evidence.counts_flops[candidate_of_row], problem_of_row]
+        min_us = self._min_us(sizes, problems)[evidence.counts_flops[candidate_of_row], problem_of_row]
         exceeded_us = 0.0 if self.source_name == MODEL else time_us
         lower_us = np.maximum(time_us / spread, np.where(min_us < time_us, min_us, exceeded_us))
         in_domain = inside[library, problem_of_row] & evidence.is_inside[candidate_of_row]
         in_domain[at_floor] = False
-        return AnswerRows(
+        in_domain &= ~is_crossed
+        # 5. A candidate fails if its workspace does not fit beside the tensors.
+        free_bytes = self._free_bytes(problems)
+        needs_more = times.workspace_bytes > (free_bytes if np.ndim(free_bytes) == 0 else free_bytes[problem_of_row])
+        rows = AnswerRows(
             problem=problem_of_row,
             candidate=candidate_of_row,
             time_us=time_us,
@@ -217,22 +248,27 @@ class Ranker:
             workspace_bytes=times.workspace_bytes.astype(np.int64),
             source=source,
             in_domain=in_domain,
-            fails=np.zeros(len(candidate_of_row), dtype=bool) if times.fails is None else times.fails,
+            fails=needs_more if times.fails is None else needs_more | times.fails,
         )
+        if times.answers is None:
+            return rows
+        lower_us, upper_us, source = times.answers
+        half = np.log(upper_us / time_us)
+        return rows._replace(lower_us=lower_us, upper_us=upper_us, half_width=half, source=source)
 
     def estimate(self, problem: AnyProblem, index: np.ndarray) -> tuple[Estimate, str | None]:
         """Return the fastest of the candidates at ``index``, and why it does not run (None if it runs)."""
         rows = self._rows_of_one(problem, index)
         first = rows.ranked()[:1]
         fastest = int(rows.candidate[first[0]])
-        failure = self.source.failures(problem, [fastest])[0] if rows.fails[first[0]] else None
+        failure = self._failures(problem, rows, first)[0] if rows.fails[first[0]] else None
         return self._estimates(rows, first)[0], self.rules.of(problem)[fastest] or failure
 
     def _rows_of_one(self, problem: AnyProblem, candidates: np.ndarray) -> AnswerRows:
         """Return the answers for the ``candidates`` (rows,) on one problem."""
         times = self.source.one(problem, candidates) if len(candidates) else Times(np.empty(0), np.empty(0))
         sizes = np.array([self.setting.family.sizes_of(problem)])
-        return self.rows(sizes, problem, np.zeros(len(candidates), dtype=np.int64), candidates, times)
+        return self.rows(sizes, np.zeros(len(candidates), dtype=np.int64), candidates, times, problems=problem)
 
     def _ranking(self, problem: AnyProblem, reasons: Reasons, rows: AnswerRows, ranked: np.ndarray) -> Ranking:
         """Return the ranking of a problem from its ``ranked`` rows."""
@@ -247,13 +283,51 @@ class Ranker:
             if reason is not None or i not in choosable
         ]
         if len(failing):
-            failed = sorted(rows.candidate[failing].tolist())
-            texts = self.source.failures(problem, failed)
-            excluded += [Excluded(self.candidates[i].name, text) for i, text in zip(failed, texts, strict=True)]
+            failing = failing[np.argsort(rows.candidate[failing])]
+            names = [self.candidates[i].name for i in rows.candidate[failing].tolist()]
+            excluded += map(Excluded, names, self._failures(problem, rows, failing))
         floors = dict(zip(self.candidates, self.evidence.floor_us.tolist(), strict=True)) if at_floor else {}
         at_floor.sort(key=lambda estimate: self.candidates.index(estimate.candidate))
         excluded += [Excluded(each.candidate.name, AT_FLOOR.format(floors[each.candidate])) for each in at_floor]
         return Ranking(tuple(above_floor or estimates), tuple(excluded))
+
+    def _failures(self, problem: AnyProblem, rows: AnswerRows, failing: np.ndarray) -> list[str]:
+        """Return why each of the rows at ``failing`` does not run."""
+        texts = self.source.failures(problem, rows.candidate[failing].tolist())
+        pairs = zip(rows.workspace_bytes[failing].tolist(), texts, strict=True)
+        return [self.memory_refusal(problem, workspace_bytes) or text for workspace_bytes, text in pairs]
+
+    def memory_refusal(self, problem: AnyProblem, workspace_bytes: int) -> str | None:
+        """Return the reason if the workspace does not fit into the GPU's memory beside the tensors, else None."""
+        if workspace_bytes <= self._free_bytes(problem):
+            return None
+        device, tensor_bytes = self.source.context.device, self.setting.family.tensor_bytes(problem)
+        sizes = (*map(binary_size, (workspace_bytes, tensor_bytes, device.memory_bytes)), device.name)
+        return WORKSPACE_EXCEEDS_MEMORY.format(*sizes)
+
+    def _free_bytes(self, problems: Any) -> Any:
+        """Return the bytes of memory beside the tensors; the entire memory if even the tensors do not fit."""
+        memory_bytes = self.source.context.device.memory_bytes or inf
+        free_bytes = memory_bytes - self.setting.family.tensor_bytes(problems)
+        return where(free_bytes < 0, memory_bytes, free_bytes)
+
+    def notes_of(self, problem: AnyProblem, library: str) -> tuple[str, ...]:
+        """Return the caveats of an answer: those of its library, and whether the tensors exceed the GPU's memory."""
+        if not self.tensors_exceed_memory(problem):
+            return self.notes[library]
+        device = self.source.context.device
+        sizes = map(binary_size, (int(self.setting.family.tensor_bytes(problem)), device.memory_bytes))
+        return (*self.notes[library], TENSORS_EXCEED_MEMORY.format(*sizes, device.name))
+
+    def tensors_exceed_memory(self, problems: Any) -> Any:
+        """Return whether the tensors of one problem, or of each problem of arrays, exceed the GPU's memory."""
+        return self.setting.family.tensor_bytes(problems) > (self.source.context.device.memory_bytes or inf)
+
+    def _is_crossed(self, problems: Any) -> np.ndarray:
+        """Return True (libraries, problems) if the problem's kernel group was never measured in the setting."""
+        groups = np.atleast_1d(self.setting.family.kernel_group(problems))
+        measured = [self.measured_groups.get(name) for name in self.references]
+        return np.array([np.zeros(len(groups), bool) if m is None else ~np.isin(groups, [*m]) for m in measured])
 
     def _estimates(self, rows: AnswerRows, ranked: np.ndarray) -> list[Estimate]:
         """Return the estimates of the ``ranked`` rows. `AnswerRows` has its columns in the order of `Estimate`."""
@@ -330,6 +404,10 @@ class Ranker:
             return None
         candidate = estimate.candidate if estimate else self.candidates[0]
         position = next(i for i, each in enumerate(self.candidates) if each.key == candidate.key)
+        if self.measured_groups and self._is_crossed(problem)[self.library_of[position], 0]:
+            place = " ".join(filter(None, (candidate.library, *self.setting.values)))
+            group = str(self.setting.family.kernel_group(problem))
+            return GROUP_NEVER_MEASURED.format(group, place, exp(self.family_model.widths.unmeasured_group))
         if reason := self.evidence.outside[position]:
             return reason
         sizes = self.setting.family.sizes_of(problem)

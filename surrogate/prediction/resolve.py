@@ -16,9 +16,11 @@ from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, 
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
+from surrogate.features.families.operator_family import OperatorFamily
+from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
 from surrogate.features.problem import HALF
-from surrogate.models.call_cost import call_cost_us
+from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
 from surrogate.prediction.engines import NOT_MEASURED
@@ -27,6 +29,9 @@ from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (
     AnalyticalSource,
     DatasheetModels,
+    KernelFunction,
+    KernelSource,
+    NotBelow,
     ProductModels,
     datasheet_models,
     product_models,
@@ -51,6 +56,11 @@ BY_AVERAGE_RANK = (
     "{gpu} was not measured in this setting: its candidates are in the order of their average rank on measured GPUs"
 )
 NO_EVIDENCE = "{} was not measured on any GPU: times come from datasheet peaks"
+AS_IN_NETWORKS = (
+    "{} was never measured alone: its time is the kernel's in a busy stream, as in a network or a trace, from kernels"
+    " that move the same bytes or from its roofline"
+)
+CALL_ALONE = "times are of a call alone; networks and traces count the kernel in a busy stream, without its launch"
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
 FROM_OTHER_HALF = (
     "times in {1} are measurements in {0}: the GPU runs both at the same rate, and their values have the same size"
@@ -81,7 +91,8 @@ class SettingFacts(NamedTuple):
     ``choosable``: candidate → whether it can be chosen. ``is_measured``: whether a library was measured in the setting
     on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration.
     ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``analytical`` are the models of
-    its kernels; they cover the whole setting or only some candidates.
+    its kernels; they cover the whole setting or only some candidates. ``kernel_times`` answers for an operator without
+    candidates.
     """
 
     setting: QuerySetting
@@ -93,6 +104,7 @@ class SettingFacts(NamedTuple):
     is_trained: bool
     unmeasured_libraries: frozenset[str]
     is_measured_version: bool = True
+    kernel_times: KernelFunction | None = None
     analytical: DatasheetModels | ProductModels | None = None
     covers_whole_setting: bool = False
 
@@ -151,7 +163,7 @@ class Resolver:
         """
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
-            others = self.bundle.family_model(question.family, question.gpu, question.setting_values).candidates
+            others = self.family_model(question).candidates
             all_names = {key.solver or key.algorithm for key in others}
             if not any(name in all_names and not ranker.has(name) for name in question.requested):
                 return ranker
@@ -174,7 +186,7 @@ class Resolver:
         Unmeasured versions share the ranker of the next older measured version, so that they need no memory of their
         own.
         """
-        family_model = self.bundle.family_model(question.family, question.gpu, question.setting_values)
+        family_model = self.family_model(question)
         libraries = family_model.domain.libraries if question.library is None else [question.library]
         measured = set().union(*map(family_model.domain.versions_of, libraries))
         if version in measured or not measured:
@@ -212,10 +224,14 @@ class Resolver:
         def is_measured(setting: tuple[str, ...]) -> bool:
             return any(
                 key.gpu == gpu_name and key.setting_values == setting and library in (None, key.library)
-                for key in self.bundle.family_model(family, gpu_name, setting).domain.settings
+                for key in self.family_model(question._replace(setting_values=setting)).domain.settings
             )
 
         return question._replace(setting_values=other) if is_measured(other) and not is_measured(values) else question
+
+    def family_model(self, question: Question) -> FamilyModel:
+        """Return the model that answers a question."""
+        return self.bundle.family_model(question.family, question.gpu, question.setting_values, question.library)
 
     def check_library(self, name: str) -> None:
         """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
@@ -234,20 +250,25 @@ class Resolver:
             return replace(other, notes={name: (*notes, note) for name, notes in other.notes.items()})
         facts = self._facts(question)
         context = _context(facts)
+        if facts.kernel_times is not None:
+            ranker = _ranker(facts, context, KernelSource(context, facts.kernel_times), ("",), {"": ()})
+            reason = AS_IN_NETWORKS.format(question.setting_values[0])
+            return replace(ranker, evidence=replace(ranker.evidence, outside=(reason,)))
         source, donors, note = _source(facts, context)
         general = () if facts.is_measured else tuple(self._unmeasured_notes(facts, note))
-        return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general))
+        return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general, self.bundle.call_costs))
 
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""
         family, gpu_name, values, library, _, requested, _ = question
-        family_model = self.bundle.family_model(family, gpu_name, values)
+        family_model = self.family_model(question)
         device = self.device(gpu_name)
         others = {name: self.device(name) for name in family_model.domain.gpus if name != gpu_name}
         similar = SimilarGpus.of(family_model, values, device, others)
         choosable: dict[LibraryCandidate, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
+        kernel_times: KernelFunction | None = None
         for name in _competing(family_model, values, similar, requested) if library is None else [library]:
             version = self._version(question, family_model, name)
             try:
@@ -256,7 +277,12 @@ class Resolver:
             except InputError as error:
                 failures.append(error)
         if not choosable:
-            raise failures[0]
+            is_open = library is None and isinstance(family, OperatorFamily)
+            kernel_times = self.bundle.operator_times(gpu_name) if is_open else None
+            if kernel_times is None:
+                raise failures[0]
+            choosable = {LibraryCandidate(DEFAULT_ALGORITHM, "", DEFAULT_ALGORITHM): True}
+            versions.append(("", ""))
         is_measured = any(gpu_name in family_model.domain.gpus_of(name, values) for name, _ in versions)
         settings = {(key.library, key.setting_values) for key in family_model.domain.settings}
         return _with_datasheet(
@@ -270,6 +296,7 @@ class Resolver:
                 is_trained=is_measured and not similar.is_calibrated,
                 unmeasured_libraries=frozenset(name for name, _ in versions if (name, values) not in settings),
                 is_measured_version=question.is_measured_version,
+                kernel_times=kernel_times,
             )
         )
 
@@ -366,6 +393,8 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
     if facts.unmeasured_libraries and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
+    if facts.unmeasured_libraries and dtype_math[0] == "fp32":
+        source = _not_below_bf16(facts, source)
     if facts.analytical is not None and not facts.covers_whole_setting:
         sources = source, AnalyticalSource(context, facts.analytical)
         source = Mixed(context, sources, covers=np.array([~facts.covered, facts.covered]))
@@ -383,14 +412,31 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
 
     A candidate with both kinds of kernels takes the shorter time: of multiply-adds, or at TF32's peak.
     """
-    setting, device, candidates, _, _ = tensor.context
-    values = tuple({**setting.by_name, "math": "fma"}[name] for name in setting.family.setting_names)
-    formula = setting.family.formula(values, device)
-    fma_context = tensor.context._replace(setting=setting._replace(values=values), formula=formula)
+    setting, _, candidates, _, _ = tensor.context
     has_both = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
     unmeasured = np.array([candidate.library in facts.unmeasured_libraries for candidate in candidates])
-    multiply_adds = model_source(fma_context, facts.family_model, facts.similar.donors)
+    multiply_adds = _in_setting(facts, tensor.context, {"math": "fma"})
     return Mixed(tensor.context, (multiply_adds, tensor), covers=np.array([unmeasured, ~unmeasured | has_both]))
+
+
+def _not_below_bf16(facts: SettingFacts, source: Source) -> Source:
+    """Return the source for fp32; no time is below the time in bf16 if that type was measured on the GPU."""
+    family, values = facts.setting.family, facts.setting.by_name
+    changes = {name: "bf16" for name, value in values.items() if value == "fp32"}
+    changes["math"] = family.default_math("bf16", facts.device)
+    half = _in_setting(facts, source.context, changes)
+    keys = _setting_keys(half.context.setting, source.context.candidates)
+    measured = np.flatnonzero([key in facts.family_model.domain.settings for key in keys])
+    return NotBelow(source.context, source, half, measured) if len(measured) else source
+
+
+def _in_setting(facts: SettingFacts, context: Context, changes: Mapping[str, str]) -> Source:
+    """Return the source of the model in the setting with some of its values changed."""
+    setting = context.setting
+    values = tuple({**setting.by_name, **changes}[name] for name in setting.family.setting_names)
+    formula = setting.family.formula(values, context.device)
+    context = context._replace(setting=setting._replace(values=values), formula=formula)
+    return model_source(context, facts.family_model, facts.similar.donors)
 
 
 def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
@@ -413,7 +459,8 @@ def _ranker(
         errors = family_model.unmeasured_gpu
         half_width = errors.by_group[_width_group(facts)].half_width
         widths = Widths({ALL: half_width}, independent_share=errors.independent_share)
-    evidence = _evidence(facts, context.candidates, widths, donors)
+    keys = _setting_keys(setting, context.candidates)
+    evidence = _evidence(facts, keys, context.candidates, widths, donors)
     fallback = SIMILAR_GPU if family_model.family.parameter_names or any(donors) else DATASHEET
     return Ranker(
         setting=setting,
@@ -423,7 +470,9 @@ def _ranker(
         rules=SupportRules(facts.support_setting, context.candidates, family_model.support),
         family_model=family_model,
         evidence=evidence,
-        source_name=MODEL if facts.is_measured else fallback,
+        source_name=MODEL if MODEL in evidence.source else fallback,
+        measured_groups={} if facts.covers_whole_setting else _measured_groups(facts),
+        unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),
@@ -431,12 +480,27 @@ def _ranker(
     )
 
 
+def _measured_groups(facts: SettingFacts) -> dict[str, frozenset[str]]:
+    """Return `Ranker.measured_groups` of the libraries with statuses."""
+    family, _, versions, values = facts.setting
+    signatures = {signature for signature, _ in facts.family_model.support.exact} if family.kernel_groups else set()
+    measured: dict[str, set[str]] = {each.library: {*family.kernel_groups[:1]} for each in signatures}
+    for each in signatures:
+        if each.setting == values:
+            measured[each.library].add(family.kernel_group_of(each.traits))
+    incomplete = {name for name, groups in measured.items() if len(groups) < len(family.kernel_groups)}
+    return {library: frozenset(measured[library]) for library, _ in versions if library in incomplete}
+
+
 def _evidence(
-    facts: SettingFacts, candidates: tuple[LibraryCandidate, ...], widths: Widths, donors: tuple[str, ...]
+    facts: SettingFacts,
+    keys: Sequence[SettingKey],
+    candidates: tuple[LibraryCandidate, ...],
+    widths: Widths,
+    donors: tuple[str, ...],
 ) -> CandidateEvidence:
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
     family_model, setting = facts.family_model, facts.setting
-    keys = _setting_keys(setting, candidates)
     is_measured = np.array([key in family_model.domain.settings for key in keys])
     is_fixed = facts.is_trained & ~is_measured
     half_width, limits = _half_widths(facts, candidates, widths, is_fixed)
@@ -514,7 +578,9 @@ def _floors(family_model: FamilyModel, setting: QuerySetting, candidates: Iterab
     return np.array([limits.get((candidate.library, candidate.algorithm), 0.0) for candidate in candidates])
 
 
-def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _notes(
+    facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...], costs: Mapping[CallKey, CallCost]
+) -> dict[str, tuple[str, ...]]:
     """Return library → caveats of all its answers; ``general`` caveats apply to every library."""
     setting = facts.setting
     pairs = zip(facts.choosable, donors, strict=True)
@@ -526,6 +592,8 @@ def _notes(facts: SettingFacts, donors: tuple[str, ...], general: tuple[str, ...
             own.append(FROM_DONOR.format(gpu=setting.gpu, donor=donor_of[library]))
         if library in facts.unmeasured_libraries:
             own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
+        if setting.family.has_call_cost and call_cost_of(costs, setting.gpu, library).launch_us:
+            own.append(CALL_ALONE)
         notes[library] = tuple(own)
     return notes
 
@@ -578,7 +646,7 @@ def _candidates(
             algorithm=key.algorithm,
             solver=key.solver or "",
             mechanism=family.mechanism(library, values, key.algorithm),
-            deterministic=getattr(registered.get(key.algorithm), "deterministic", True),
+            deterministic=family.is_deterministic(library, values, key.algorithm),
         ): key.algorithm in choosable
         for key in keys
     }

@@ -182,6 +182,8 @@ class Selection(TableResult):
         Source of the whole setting, one of `SOURCES`.
     notes : tuple of str
         Caveats of the setting.
+    unmeasured_value : str
+        The first value of the setting that was never measured on a measured GPU, such as ``math fma``; else empty.
     """
 
     problem: AnyProblem
@@ -195,6 +197,7 @@ class Selection(TableResult):
     top: int | None = None
     source: str = MODEL
     notes: tuple[str, ...] = ()
+    unmeasured_value: str = ""
 
     @property
     def in_domain(self) -> bool:
@@ -326,6 +329,8 @@ class Prediction(TableResult):
         Whether the library is expected to run the candidate.
     notes : tuple of str
         Caveats of the setting.
+    unmeasured_value : str
+        As in `Selection`.
     """
 
     problem: AnyProblem
@@ -342,6 +347,7 @@ class Prediction(TableResult):
     reason: str | None
     supported: bool = True
     notes: tuple[str, ...] = ()
+    unmeasured_value: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return field name → value, with the problem as text."""
@@ -452,10 +458,6 @@ class KernelTime:
     source: str
     in_domain: bool
 
-    def to_dict(self) -> dict[str, object]:
-        """Return field name → value, with the problem as text."""
-        return {**{name: getattr(self, name) for name in self.__slots__}, "problem": str(self.problem)}
-
 
 def parse_bytes(text: str) -> int:
     """Return the bytes of ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for any other text."""
@@ -470,10 +472,11 @@ def parse_bytes(text: str) -> int:
 def _title(answer: Selection | Prediction) -> str:
     """Return the heading: the problem, the GPU, the libraries, and the source if the setting was not measured."""
     place = f"{setting_line(answer.problem)} on {answer.gpu}"
-    basis = TITLE_SUFFIXES.get(answer.source, "")
+    unmeasured = f", {answer.unmeasured_value} never measured"
+    basis = unmeasured if answer.unmeasured_value else TITLE_SUFFIXES.get(answer.source, "")
     if isinstance(answer.problem, DescribedProblem):
         return f"{place}{basis}"
-    return f"{place}, {releases(answer)}{basis}"
+    return f"{', '.join(filter(None, (place, releases(answer))))}{basis}"
 
 
 def releases(answer: Selection | Prediction) -> str:

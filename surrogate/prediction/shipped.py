@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from surrogate import bundled
-from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, stored_index
+from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.algorithms import CUDNN_GRAPH, VENDOR_LIBRARIES
 from surrogate.features.errors import InputError
-from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, family_of
+from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
+from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
 from surrogate.models.call_cost import CallCost, CallKey
+from surrogate.models.support import Support
 from surrogate.prediction.engines import NOT_MEASURED
+from surrogate.prediction.kernel_times import within_peaks
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
-from surrogate.prediction.sources.datasheet import shipped_product_models
-from surrogate.uncertainty.intervals import UnmeasuredGpuErrors
+from surrogate.prediction.sources.datasheet import KernelFunction, shipped_product_models
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.intervals import ALL, UnmeasuredGpuErrors, Widths
 
 MIN_AMD_ROWS = 1000
 """Minimum rows of an AMD board. Fewer rows come from one benchmark, which predicts other products worse than
@@ -35,6 +39,8 @@ class Shipped:
     path: Path
     families: Mapping[str, frozenset[str]]
     """Family → element types in its training data."""
+    operators: Mapping[str, frozenset[str]]
+    """Family → operators in its training data."""
     gpus: frozenset[str]
     vendors: frozenset[str]
     libraries: frozenset[str]
@@ -78,6 +84,7 @@ def shipped() -> tuple[Shipped, ...]:
             Shipped(
                 path=file.parent,
                 families={name: frozenset(listed.get(name, {}).get("dtype", ())) for name in index.parts},
+                operators={name: frozenset(listed.get(name, {}).get("operator", ())) for name in index.parts},
                 gpus=frozenset(canonical(name) for name in data["gpus"]),
                 vendors=frozenset(gpu(name).vendor for name in data["gpus"]),
                 libraries=frozenset(text.partition(" ")[0] for text in data["libraries"]),
@@ -205,7 +212,7 @@ def load(gpu_or_path: object, *, gpu: str | None = None, library: str | None = N
 def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shipped:
     """Return the shipped bundle for a family. If several bundles are equal in the order, the last one is returned.
 
-    Order of preference:
+    Bundles with the operator in the type, and with the library, are preferred. Then the order is:
 
     1. on AMD, the AMD-only bundle, if the operator is tiled or not given, and if the others have fewer than
        `MIN_AMD_ROWS` rows on the GPU or lack the operator and type;
@@ -217,7 +224,10 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
     bundles = [bundle for bundle in shipped() if family in bundle.families]
     amd_only = [bundle for bundle in bundles if bundle.vendors == AMD]
     bundles = [bundle for bundle in bundles if bundle not in amd_only]
-    dtype, kind = settings.get("dtype", ""), settings.get("operator", "")
+    dtype, kind, library = (settings.get(name, "") for name in ("dtype", "operator", "library"))
+    typed = [bundle for bundle in bundles if dtype in bundle.families[family]] or bundles
+    bundles = [bundle for bundle in typed if kind in bundle.operators[family]] or bundles
+    bundles = [bundle for bundle in bundles if library in bundle.libraries] or bundles
     is_tiled = kind in FAMILIES[family].tiled_kinds or not kind
     if amd_only and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
         models = [_cached_bundle(bundle.path).family_models[family] for bundle in bundles if gpu_name in bundle.gpus]
@@ -263,6 +273,18 @@ class ShippedBundle(Bundle):
     """A bundle extended by the families of the other shipped bundles. Several bundles may have the same family."""
 
     family_models: ShippedFamilyModels
+
+    def operator_times(self, gpu: str) -> KernelFunction:
+        predictor, device = load_operators(gpu), _registered_gpu(gpu)
+        return lambda problems: [within_peaks(kernel, device) for kernel in predictor.kernel_times(problems)]
+
+    def family_model(
+        self, family: Family, gpu: str = "", values: tuple[str, ...] = (), library: str | None = None
+    ) -> FamilyModel:
+        if family.name in self.family_models or not isinstance(family, OperatorFamily):
+            return super().family_model(family, gpu, values, library)
+        domain = Domain(family, frozenset(), frozenset(), frozenset())
+        return FamilyModel(family, StoredModel("", {}, {}), Support({}, {}), Widths({ALL: 0.0}), domain)
 
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         return self.family_models.family_model(name, settings, gpu)

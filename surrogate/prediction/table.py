@@ -247,12 +247,17 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
     chosen = answers.candidate[best]
     is_configuration = bool(requested) and bool(group.family.parameter_names)  # the table has the parameters
     name_of = attrgetter("algorithm" if is_configuration else "name")
+    notes = _notes(ranker)[ranker.library_of[chosen]]
+    too_large = ranker.tensors_exceed_memory(ranker.setting.problem(distinct.T))
+    for row in np.flatnonzero(np.broadcast_to(too_large, len(distinct))[problems[best]]).tolist():
+        problem_of_best = ranker.setting.problem(distinct[problems[best[row]]].tolist())
+        notes[row] = ranker.notes_of(problem_of_best, candidates[chosen[row]].library)
     filled = {
         "library": np.array([candidate.library for candidate in candidates], dtype=object)[chosen],
         "algorithm": np.array([name_of(candidate) for candidate in candidates], dtype=object)[chosen],
         "predicted_us": answers.time_us[best],
         "supported": allowed[problems[best], chosen] & ~answers.fails[best],
-        "notes": _notes(ranker)[ranker.library_of[chosen]],
+        "notes": notes,
         **{name: getattr(answers, name)[best] for name in ("lower_us", "upper_us", "in_domain", "source")},
         "workspace_bytes": answers.workspace_bytes[best],
     }

@@ -18,6 +18,8 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem
+from surrogate.features.kernels import LOOKUP_KERNELS
+from surrogate.network import aten_call
 from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, operator_name, recorded_call
 from surrogate.network.dispatch import flops_and_bytes, has_rule, problems
 from surrogate.trace.events.parts import Iteration, iteration_at
@@ -28,26 +30,17 @@ _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
 _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
 _GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
 """Backward convolution → the position of its output's gradient among its arguments."""
-_NODE_OPERATORS = {
-    "CatBackward": "aten::cat",
-    "CatBackward0": "aten::cat",
-    "IndexBackward": "aten::index",
-    "IndexBackward0": "aten::index",
-}
+_NODE_OPERATORS: Mapping[str, str] = aten_call.DISPATCH["autograd_nodes"]
 """Autograd node → its operator. The operator's arguments do not determine the shape of its result. The only argument of
 the node has this shape.
 """
-_WITH_BATCH = {
-    *("aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm"),
-    *_FORWARD,
-}
+_WITH_BATCH = {*aten_call.DISPATCH["batch_first"]["ops"]}
 _SERVER_NAMES = re.compile(
     r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention"
 )
 """Matches names in traces of servers. The rows of a server's layers are the tokens of many requests."""
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
-_LOOKUP_KERNEL = re.compile(r"embedding\w*forward")
 _Read = TypeVar("_Read")
 
 
@@ -62,6 +55,8 @@ class CallReader:
         self.owners = enclosing(trace.ranges, trace.name_matches(trace.ranges, has_rule))
         self._gradients = _gradient_shapes(trace)
         self._lookups = _lookups(trace)
+        kernels = LOOKUP_KERNELS.items() if self._lookups else ()
+        self._lookup_kernels = {name: trace.name_matches(trace.activities, find) for name, find in kernels}
         self._results = _result_shapes(trace)
         self._read: dict[Hashable, object] = {}
 
@@ -103,13 +98,15 @@ class CallReader:
         return source, output, (int(ranges.name[row]), source < 0, *arguments, output, *extra.items()), extra
 
     def _unrecorded_arguments(self, row: int, source: int) -> dict[str, int]:
-        """Return arguments that operators do not record: rows per block of a lookup's launch, ranks of a collective."""
+        """Return arguments that operators do not record: ranks of a collective, and details of a lookup's kernels."""
         trace, ranges = self.trace, self.trace.ranges
         if row in self._lookups and source >= 0:
             # The x threads of a block share a row of a table; each y row of threads serves one sample.
-            lookup = trace.name_matches(trace.activities, _LOOKUP_KERNEL.search) & (trace.activities.range == source)
-            rows = trace.activities.block[lookup, 1]
-            return {"rows_per_block": int(rows[0])} if rows[:1].any() else {}
+            kernels, block = self._lookup_kernels, trace.activities.block
+            rows = block[kernels["forward"] & (trace.activities.range == source), 1]
+            launched = trace.activities.range == row
+            marks = {name: 1 for name in ("unshared", "adagrad") if (kernels[name] & launched).any()}
+            return marks | ({"rows_per_block": int(rows[0])} if rows[:1].any() else {})
         if not trace.name_of(ranges, row).startswith("nccl:"):
             return {}
         # Newer profilers record the size of the group as the last argument of the range around the collective.
@@ -245,11 +242,10 @@ def batch_size(trace: Trace) -> int | None:
     """
     if any(map(_SERVER_NAMES.search, trace.names)):
         return None
-    ranges = trace.ranges
-    layers = trace.name_matches(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
+    layers = trace.name_matches(trace.ranges, _WITH_BATCH.__contains__) & (trace.ranges.shapes >= 0)
     for row in np.flatnonzero(layers).tolist():
         shapes = trace.shapes_of(row) or ()
-        position = 1 if trace.name_of(ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
+        position = 1 if trace.name_of(trace.ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
         image = shapes[position] if len(shapes) > 1 else ()
         if is_shape(image) and len(image) >= 2 and image[0] > 0:
             return int(image[0])
@@ -313,13 +309,12 @@ def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> li
     Autograd accumulates each gradient in a range of its own with the parameter's shape. Raises `InputError` if no
     iteration has such a range.
     """
-    ranges = trace.ranges
     parameters: list[list[Parameter]] = [[] for _ in iterations]
-    rows = np.flatnonzero(trace.name_matches(ranges, "torch::autograd::AccumulateGrad".__eq__))
-    for row, position in zip(rows.tolist(), iteration_at(tuple(iterations), ranges.start_ns[rows]), strict=True):
+    rows = np.flatnonzero(trace.name_matches(trace.ranges, "torch::autograd::AccumulateGrad".__eq__))
+    for row, position in zip(rows.tolist(), iteration_at(tuple(iterations), trace.ranges.start_ns[rows]), strict=True):
         shape = next(iter(trace.shapes_of(row) or ()), ())
         if position >= 0 and shape and is_shape(shape) and prod(shape):
-            parameters[position].append(Parameter(prod(shape), int(ranges.start_ns[row])))
+            parameters[position].append(Parameter(prod(shape), int(trace.ranges.start_ns[row])))
     if not any(parameters):
         raise InputError(
             "the trace has no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"

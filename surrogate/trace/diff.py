@@ -206,12 +206,11 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
     """Return device time in µs and calls per iteration by name and shape, in the order of first use."""
     trace = part.trace
     layers = part.layers
-    activities = part.trace.activities
     ranges = part.trace.ranges
     names = np.array(trace.names, dtype=object)
-    kernel = names[activities.name]
+    kernel = names[part.trace.activities.name]
     is_operator = (ranges.kind == events.OPERATOR) & trace.name_matches(ranges, _OPERATOR.match)
-    around = linked(enclosing(ranges, is_operator, outermost=True), activities.range)
+    around = linked(enclosing(ranges, is_operator, outermost=True), part.trace.activities.range)
     operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
     shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
     stem = [_LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)]
@@ -230,7 +229,7 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
         table["shape"] = table.groupby("name")["shape"].transform("first") if by == "layer" else ""
     # Launches outside layers are listed by operator or kernel; each is one call.
     table["calls"] = np.where(around >= 0, around, -1 - np.arange(len(around)))
-    groups = table.assign(us=activities.time_us).groupby(["name", "shape"], sort=False)
+    groups = table.assign(us=part.trace.activities.time_us).groupby(["name", "shape"], sort=False)
     items = groups.agg({"stem": "first", "family": "first", "us": "sum", "calls": "nunique"}).reset_index()
     return items.assign(us=items["us"] / count, calls=items["calls"] / count)
 
@@ -253,9 +252,8 @@ def _totals(side: _Side) -> dict[str, float]:
     others are means. Busy and idle times come from `step_table`; they add up to the mean iteration.
     """
     part, count, iteration_us = side
-    trace = part.trace
     calls = part.trace.calls
-    operators = take_rows(trace.ranges, trace.ranges.kind == events.OPERATOR)
+    operators = take_rows(part.trace.ranges, part.trace.ranges.kind == events.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
     steps = step_table(part).rows
     idle_us = sum(map(idle_of_step, steps)) / count

@@ -315,8 +315,7 @@ def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
     if not ends_us:
         left_us = np.where(changed.removed, 0.0, changed.duration_us)
         half_us = case.graph.duration_us + MIN_SAVED_SHARE * (left_us - case.graph.duration_us)
-        half = replace(case.graph, duration_us=half_us)
-        ends_us = [simulate(half).per_iteration_us]
+        ends_us = [simulate(replace(case.graph, duration_us=half_us)).per_iteration_us]
     saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
     return Finding(
@@ -401,12 +400,11 @@ def small_kernels(case: FinderInput) -> Draft | None:
     if launches.sum() < _MANY * case.steps:
         return None
     saved = WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
-    is_torch = any(name.startswith("aten::") for name in graph.names)
     return Draft(
         "launches and the work around them",
         saved,
         what_if="cuda-graphs",
-        change="torch" if is_torch else "cuda",
+        change="torch" if any(name.startswith("aten::") for name in graph.names) else "cuda",
         details=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time includes the profiler's cost",
     )
 
@@ -442,7 +440,6 @@ def host_outside_layers(case: FinderInput) -> Draft | None:
     position = int(np.searchsorted(in_layers, longest))
     neighbours = [graph.layers[graph.layer[row]] for row in in_layers[max(position - 1, 0) : position + 1].tolist()]
     longest_us = float(graph.duration_us[longest])
-    is_one_piece = longest_us > 0.5 * case.time_us(tasks)
     return Draft(
         "work outside of operators",
         tasks,
@@ -450,7 +447,7 @@ def host_outside_layers(case: FinderInput) -> Draft | None:
         min_gain=MIN_HOST_GAIN,
         details=f"; the longest, {longest_us / 1e3:,.4g} ms, is next to"
         f" {' and '.join(dict.fromkeys(neighbours)) or 'no operator'}",
-        change="once" if is_one_piece else "often",
+        change="once" if longest_us > 0.5 * case.time_us(tasks) else "often",
     )
 
 

@@ -65,10 +65,9 @@ def kernel_table(source: TraceSource, by: str = "name") -> ResultTable:
     """
     profile = profiling.profile(source)
     check_choice("grouping of kernels", by, GROUPINGS)
-    activities = profile.trace.activities
-    kernels = np.flatnonzero(activities.kind == events.KERNEL)
+    kernels = np.flatnonzero(profile.trace.activities.kind == events.KERNEL)
     labels, of_kernel = _groups(profile, kernels, by)
-    total = float(activities.time_us[kernels].sum())
+    total = float(profile.trace.activities.time_us[kernels].sum())
     groups = grouped(of_kernel, np.arange(len(kernels)))
     heading = "kernel" if by == "name" else by
     rows = [{heading: labels[i], **_row(profile, labels[i], kernels[members], total)} for i, members in groups]
@@ -275,13 +274,12 @@ def launch_use(
         limits = occupancy(compute_capability, threads, registers, shared_bytes)
     except InputError:
         return unknown
-    resident = limits.blocks_per_sm
-    if resident < 1 or blocks < 1:
+    if limits.blocks_per_sm < 1 or blocks < 1:
         return unknown
     warps = -(-threads // WARP_THREADS)
-    fills = resident * sms
+    fills = limits.blocks_per_sm * sms
     return {
-        "occupancy_pct": 100.0 * resident * warps / LIMITS[compute_capability].warps,
+        "occupancy_pct": 100.0 * limits.blocks_per_sm * warps / LIMITS[compute_capability].warps,
         "limited_by": f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(limits.limiting),
         "waves": blocks / fills if fills else 0.0,
     }
@@ -327,10 +325,9 @@ def with_counters(profile: Profile, paths: Sequence[str | Path]) -> Profile:
     InputError
         If a file has another format, or no kernel joins.
     """
-    trace = profile.trace
     activities = profile.trace.activities
     kernels = np.flatnonzero(activities.kind == events.KERNEL)
-    names = [trace.names[name] for name in activities.name[kernels].tolist()]
+    names = [profile.trace.names[name] for name in activities.name[kernels].tolist()]
     return replace(profile, counters=_joined(names, activities.grid[kernels], paths, kernels, len(activities)))
 
 

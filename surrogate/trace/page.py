@@ -181,9 +181,8 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
     if profile.gpu is None or not dots:
         return ""
     units = {round(100 * row["tflops"] / row["compute_pct"], 3): row["unit"] for row in reversed(dots)}
-    dram = profile.gpu.dram_gbs
     peaks = sorted(units, reverse=True)
-    ridges = [ridge_flops_per_byte(peak, dram) for peak in peaks]
+    ridges = [ridge_flops_per_byte(peak, profile.gpu.dram_gbs) for peak in peaks]
     intensities, rates = ([row[column] for row in dots] for column in ("flop_per_byte", "tflops"))
     lowest = min([*ridges, *intensities]) / 2
     highest = max([*ridges, *intensities]) * 16
@@ -191,7 +190,7 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
         figure, (axis,) = blank(3.6)
         # A roof rises with the bandwidth up to its ridge, and is flat after it.
         for peak, ridge in zip(peaks, ridges, strict=True):
-            axis.loglog([lowest, ridge, highest], [lowest * dram / 1e3, peak, peak], color=INK)
+            axis.loglog([lowest, ridge, highest], [lowest * profile.gpu.dram_gbs / 1e3, peak, peak], color=INK)
             side = "bottom" if peak == peaks[0] else "top"
             axis.annotate(f"{units[peak]} {format_value(peak)}", (highest, peak), ha="right", va=side)
         axis.scatter(intensities, rates, [20 + 20 * row["time_pct"] for row in dots], color=BLUE, alpha=0.6)

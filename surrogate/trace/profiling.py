@@ -104,8 +104,7 @@ def profile(trace: TraceSource, gpu: str | None = None) -> Profile:
     if isinstance(trace, Profile):
         return trace
     trace = as_trace(trace)
-    devices = np.array([stream.device for stream in trace.streams], dtype=np.int64)
-    device_of = linked(devices, trace.activities.stream)
+    device_of = linked(np.array([stream.device for stream in trace.streams], dtype=np.int64), trace.activities.stream)
     device = main_device(trace, device_of)
     idle_us = idle_before_us(trace.activities, device_of)
     registered = gpu_of(trace, device, gpu)

@@ -95,19 +95,17 @@ def type_table(source: TraceSource) -> ResultTable:
 
 def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     """Return for each label the sums of all figures over its layers, without labels that take no time."""
-    trace = profile.trace
     layers = profile.layers
-    activities = profile.trace.activities
     labels, of_layer = layers.labels(by)
 
     def sums(layer: Ints, **columns: Ints | Floats) -> pd.DataFrame:
         """Return the sums of the columns by the label of their layer (-1: outside layers)."""
         return pd.DataFrame(columns).groupby(of_layer[layer]).sum().reindex(range(len(labels)), fill_value=0)
 
-    activity_layer, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
+    activity_layer, time, phase = layers.of_activity, profile.trace.activities.time_us, layers.phase_of_activity
     host_us = (layers.end_ns - layers.start_ns) / 1e3
     # The backward pass has no range of its own, so sum its outermost ranges on all threads.
-    ranges, of_range, allocations = trace.ranges, layers.of_range, trace.allocations
+    ranges, of_range, allocations = profile.trace.ranges, layers.of_range, profile.trace.allocations
     in_backward = (layers.phase_of_range == BACKWARD) & (linked(layers.phase_of_range, ranges.parent) != BACKWARD)
     table = sums(
         activity_layer,
@@ -115,7 +113,7 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
         forward_us=time * ((activity_layer >= 0) & (phase == FORWARD)),
         backward_us=time * (phase == BACKWARD),
         idle_us=profile.idle_us,
-        kernels=activities.kind == events.KERNEL,
+        kernels=profile.trace.activities.kind == events.KERNEL,
         gflop=np.nan_to_num(profile.flops) / 1e9,
     ).join(
         [
@@ -148,14 +146,13 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
 
 def _shapes(profile: Profile) -> dict[str, str]:
     """Return layer → the first tensor shape among the inputs of its forward operators, ``32x3x224x224``."""
-    ranges = profile.trace.ranges
-    layers = profile.layers
 
     def text(row: int) -> str:
         shapes = profile.trace.shapes_of(row) or ()
         return "x".join(map(str, next((shape for shape in shapes if shape and is_shape(shape)), ())))
 
-    return _first_by_layer(profile, (ranges.shapes >= 0) & (layers.phase_of_range == FORWARD), text)
+    is_forward = profile.layers.phase_of_range == FORWARD
+    return _first_by_layer(profile, (profile.trace.ranges.shapes >= 0) & is_forward, text)
 
 
 def sources_by_layer(profile: Profile) -> dict[str, str]:
@@ -176,10 +173,9 @@ def sources_by_layer(profile: Profile) -> dict[str, str]:
 
 def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], str]) -> dict[str, str]:
     """Return layer → the first text that is not empty among its chosen ranges."""
-    layers = profile.layers
     texts = {}
-    for row in np.flatnonzero((layers.of_range >= 0) & chosen).tolist():
-        name = layers.name[int(layers.of_range[row])]
+    for row in np.flatnonzero((profile.layers.of_range >= 0) & chosen).tolist():
+        name = profile.layers.name[int(profile.layers.of_range[row])]
         if not texts.get(name):
             texts[name] = text(row)
     return {name: text for name, text in texts.items() if text}
@@ -338,8 +334,7 @@ def step_bound(profile: Profile) -> str | None:
     """
     steps = step_table(profile)
     timeline = simulate(graph_of(profile.trace, profile.layers))
-    path = path_us(timeline)
-    longest = bound(path)
+    longest = bound(path_us(timeline))
     total_us = sum(row["time_us"] for row in steps)
     if not longest or not total_us:
         return None
@@ -388,11 +383,9 @@ def summary(source: TraceSource) -> Row:
     """
     profile = steady(profiling.profile(source))
     trace = profile.trace
-    layers = profile.layers
-    activities = profile.trace.activities
     on_device = np.flatnonzero(profile.device_of == profile.device)
-    time, kind, total_us = activities.time_us, activities.kind, profile.total_us
-    times_us = [iteration.time_us for iteration in layers.iterations]
+    time, kind, total_us = profile.trace.activities.time_us, profile.trace.activities.kind, profile.total_us
+    times_us = [iteration.time_us for iteration in profile.layers.iterations]
     batch = batch_size(trace)
     middle_us = float(np.median(times_us))
     invalid = invalid_reason(trace)
@@ -410,9 +403,9 @@ def summary(source: TraceSource) -> Row:
         "compute_capability": profile.fact("compute_capability") or None,
         "sms": profile.fact("sms") or None,
         "devices": len(np.unique(profile.device_of)),
-        "streams": len(np.unique(activities.stream)),
+        "streams": len(np.unique(profile.trace.activities.stream)),
         "iterations": len(times_us),
-        "iterations_by": layers.iterations[0].by,
+        "iterations_by": profile.layers.iterations[0].by,
         "iteration_ms": middle_us / 1e3,
         "iteration_min_ms": min(times_us) / 1e3,
         "iteration_max_ms": max(times_us) / 1e3,
@@ -429,7 +422,7 @@ def summary(source: TraceSource) -> Row:
         "idle_ms": idle_us / 1e3,
         "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == events.SYNC_CALL].sum()) / 1e3,
-        "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / total_us if total_us else None,
+        "unattributed_pct": 100 * float(time[profile.layers.of_activity < 0].sum()) / total_us if total_us else None,
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -229,11 +229,7 @@ def operator_spans(tracer: Tracer) -> Iterator[None]:
 
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(
-            self,
-            func: Callable[..., object],
-            types: object,
-            args: tuple[object, ...] = (),
-            kwargs: Mapping[str, object] | None = None,
+            self, func: Callable[..., object], types: object, args: Sequence[object] = (), kwargs: Any = None
         ) -> object:
             with tracer.span("operator", str(func)):
                 return func(*args, **(kwargs or {}))
@@ -417,7 +413,6 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
     parent = spans.parent.tolist()
     start = spans.start_ns.tolist()
     end = spans.end_ns.tolist()
-    track = spans.track
     inside = [p >= 0 and start[p] <= start[i] and end[i] <= end[p] for i, p in enumerate(parent)]
     # Select the spans of new levels, outer levels first, because they contain the others.
     members = np.flatnonzero(spans.level > reached)
@@ -425,12 +420,12 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
     # Per parent and track: the time of the spans inside, and the end of the last one in its run and in the timeline.
     busy = Counter[tuple[int, str]]()
     for i in members:
-        busy[parent[i], track[i]] += (end[i] - start[i]) * inside[i]
+        busy[parent[i], spans.track[i]] += (end[i] - start[i]) * inside[i]
     last: dict[tuple[int, str], tuple[float, float]] = {}
     for i in members:
         p = parent[i]
         new_start = float(start[i])
-        key = (p if inside[i] else -1, track[i])
+        key = (p if inside[i] else -1, spans.track[i])
         if (p < 0 <= reached) or (p >= 0 and number[p] not in placed):
             lost += 1
             continue

@@ -50,14 +50,8 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
         getattr(runner.kernel_options, "kernel_name", "kernel"), space
     )
     gpu = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
-    tuner = Tuner(
-        source,
-        str(gpu),
-        options.get("problem"),
-        seed=options.get("seed", 0),
-        log=options.get("log"),
-        configurations=space,
-    )
+    given = {name: options[name] for name in ("problem", "seed", "log") if name in options}
+    tuner = Tuner(source, str(gpu), configurations=space, **given)
     # A configuration of the bundle's kernel may lack parameters that follow from the others, such as block sizes.
     full = {tuner.position_of(each): each for each in space}
     if len(full) < len(space):
@@ -87,15 +81,8 @@ def as_time_us(cost: float, higher_is_better: object) -> float | None:
 
 
 OPTIONS = (
-    "bundle",
-    "gpu",
-    "problem",
-    "seed",
-    "log",
-    "max_fevals",
-    "time_limit",
-    "x0",
-    "searchspace_construction_options",
+    *("bundle", "gpu", "problem", "seed", "log"),
+    *("max_fevals", "time_limit", "x0", "searchspace_construction_options"),
 )
 """The options of this strategy, and the options that Kernel Tuner passes to every strategy."""
 MAX_COST = 1e30

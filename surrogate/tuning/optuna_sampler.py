@@ -81,8 +81,7 @@ class Sampler(BaseSampler):
         if self._tuner is None:
             self._tuner = Tuner(*self._arguments, seed=self._seed)
             for trial in study.get_trials(deepcopy=False):
-                ended = trial.state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
-                if ended and trial.params:
+                if trial.state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED) and trial.params:
                     with suppress(InputError):  # the kernel has no such parameter or value
                         self._tuner.tell(trial.params, trial.value if trial.state == TrialState.COMPLETE else None)
         return self._tuner

@@ -183,12 +183,10 @@ class Search:
     def _improvement(self) -> np.ndarray:
         """Return (candidates,) the expected improvement of the speed over the best one so far."""
         process, best = self._process, self.best
-        residuals = self._residuals(process.order, best)
-        mean = self._expected[process.candidates] + process.mean(residuals)
+        mean = self._expected[process.candidates] + process.mean(self._residuals(process.order, best))
         if best is None and not self._pending:
             return mean
-        proposed = self._proposed[process.candidates]
-        target = 1.0 if best else mean[proposed].max(initial=0.0)
+        target = 1.0 if best else mean[self._proposed[process.candidates]].max(initial=0.0)
         spread = np.sqrt(np.maximum(process.variance, TINY))
         z = (mean - target) / spread
         # If no candidate is likely to improve the speed, the mean decides.
@@ -267,8 +265,7 @@ class Search:
             return float(value), slope
 
         bounds = [(start - 3.0, start + 3.0) for start in self._start]
-        options = {"maxiter": 30}
-        return minimize(loss, self._start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        return minimize(loss, self._start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30}).x
 
 
 class _Process:
@@ -337,8 +334,7 @@ class _Process:
         factor = self._rows[: len(self.order), self.positions]
         solved = np.zeros(len(self.order))
         for row in np.flatnonzero(~np.isnan(residuals)):
-            expected = factor[:row, row] @ solved[:row]
-            solved[row] = (residuals[row] - expected) / self._pivots[row]
+            solved[row] = (residuals[row] - factor[:row, row] @ solved[:row]) / self._pivots[row]
         return solved.astype(np.float32) @ self._rows[: len(self.order)]
 
 

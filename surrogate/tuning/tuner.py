@@ -105,14 +105,8 @@ class Tuner:
         self._space = build_space(opened, gpu, problem, configurations)
         self._positions = {text: position for position, text in enumerate(self._space.texts)}
         prior = self._space.prior
-        self._search = Search(
-            self._space.parameters,
-            prior and prior.score,
-            prior and prior.failure,
-            self._space.others,
-            self._space.terms,
-            seed=seed,
-        )
+        expected = (prior.score, prior.failure) if prior else (None, None)
+        self._search = Search(self._space.parameters, *expected, self._space.others, self._space.terms, seed=seed)
         self._log = None if log is None else Path(log)
         self._times_us: dict[int, list[float]] = {}
         if self._log is not None:
@@ -340,8 +334,7 @@ def find_problem(family: DescribedFamily, problem: object, model: Configurations
         if len(measured) == 1:
             key = next(iter(measured))
             settings = dict(zip(family.setting_names, key, strict=False))
-            sizes = zip(family.size_names, map(int, key[len(settings) :]), strict=True)
-            return family.problem(dict(sizes), settings)
+            return family.problem(dict(zip(family.size_names, map(int, key[len(settings) :]), strict=True)), settings)
         raise InputError(f"{len(measured)} problems were measured; give one as a text or a mapping of sizes")
     if family.description.sizes:
         raise InputError(f"problem is missing; give the sizes {', '.join(family.size_names)}")

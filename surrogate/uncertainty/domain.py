@@ -300,10 +300,8 @@ class Domain:
 
     def setting_reason(self, key: SettingKey, library_version: str) -> str | None:
         """Return why this setting or the library's version is outside, or None."""
-        if key not in self.settings:
-            # Find the first field that was never measured together with the fields before it.
+        if length := self._new_field(key):
             fields = key.fields
-            length = next(i for i in range(1, len(fields) + 1) if fields[:i] not in self._beginnings)
             together = ", ".join(filter(None, fields[: length - 1]))
             return f"{setting_columns(self.family)[length - 1]} {fields[length - 1]} was never measured" + (
                 f" with {together}" if together else f"; measured: {', '.join(self.gpus)}"
@@ -312,6 +310,21 @@ class Domain:
             measured = ", ".join(sorted(self.versions_of(key.library))).strip() or "a table without versions"
             return f"{key.library} {library_version} was never measured; measured: {measured}"
         return None
+
+    def unmeasured_value(self, keys: Sequence[SettingKey]) -> str:
+        """Return the name and the value of the first field that no measurement shares with the fields before it.
+
+        If one of the keys was measured, the result is empty. Otherwise the key with the most measured fields counts.
+        """
+        lengths = [self._new_field(key) for key in keys]
+        length = max(lengths)
+        field = keys[lengths.index(length)].fields[length - 1]
+        return f"{setting_columns(self.family)[length - 1]} {field}" if all(lengths) else ""
+
+    def _new_field(self, key: SettingKey) -> int:
+        """Return the position, from 1, of the first field that was never measured with the fields before it, or 0."""
+        fields = key.fields
+        return next((i for i in range(1, len(fields) + 1) if fields[:i] not in self._beginnings), 0)
 
     def size_reason(self, key: ReferenceKey, sizes: Sequence[int]) -> str | None:
         """Return why these sizes are outside, or None."""

@@ -25,6 +25,8 @@ from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, WidthKe
 
 MIN_SHAPES = 10
 """Minimum held-out shapes of a key. A key with fewer shapes gets no narrower base than its parent."""
+MIN_FACTOR_SHAPES = 7
+"""Minimum held-out shapes for factors of distance and time, and for a base per candidate."""
 POOLED_SHAPES = 20
 """With this many shapes, a key's own quantile and its parent's have equal weights (in logs)."""
 DISTANCE_BANDS = 6
@@ -178,10 +180,14 @@ def _with_final_constant(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
     """Return widths whose last constant comes from cross-fitted scores, and the cross-fitted half widths (rows,).
 
     A described kernel has too many configurations, and too few shapes, for a width per configuration. It gets one
-    width.
+    width. If there are fewer than `MIN_FACTOR_SHAPES` shapes, the one width covers nine in ten of their rows: factors
+    would multiply the error of the worst shape with itself.
     """
     if scores.is_described:
         widths = Widths({ALL: max(_few_shapes_quantile(scores.error, scores.shape), MIN_WIDTH)})
+        return widths, scores.half_widths(widths)
+    if len(np.unique(scores.shape)) < MIN_FACTOR_SHAPES:
+        widths = Widths({ALL: max(float(np.quantile(scores.error, COVERAGE)), MIN_WIDTH)})
         return widths, scores.half_widths(widths)
     widths = _fitted(scores)
     cross_fitted = _cross_fitted(scores, _fitted, seed=0)

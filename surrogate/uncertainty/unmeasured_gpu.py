@@ -13,10 +13,12 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.fit import dtypes_of, fit_independent_share
 from surrogate.uncertainty.held_out_fits import Split
-from surrogate.uncertainty.intervals import COVERAGE, HeldOutGpuErrors, UnmeasuredGpuErrors
+from surrogate.uncertainty.intervals import COVERAGE, UNMEASURED_HALF_WIDTH, HeldOutGpuErrors, UnmeasuredGpuErrors
 
 MIN_GPUS = 3
-"""Minimum number of GPUs (or architectures) that show how GPUs differ."""
+"""Minimum number of GPUs that show how GPUs differ."""
+MIN_ARCHITECTURES = 2
+"""Minimum number of architectures to hold one out. With two, the margin for an unmeasured GPU is a quarter."""
 NEW_GPU_MARGIN = 0.5
 """Margin for an unmeasured GPU: a share of the largest half width, divided by the number of held-out GPUs.
 
@@ -35,6 +37,8 @@ MAX_FIT_ROWS = 150_000
 """Maximum training rows of each of these fits. More rows are sampled."""
 GPU_FOLDS = 3
 """Number of folds of the shapes. A held-out GPU is evaluated on one fold, which its fit was trained on for no GPU."""
+MIN_FOLD_SHAPES = 12
+"""Minimum shapes for these folds. With fewer shapes, a held-out GPU is evaluated on all of them."""
 
 
 def fit_unmeasured_gpu(
@@ -113,6 +117,9 @@ def held_out_gpu_errors(
     # 1. All GPUs together. If a GPU has trained settings, only those count.
     has_trained_settings = np.isin(device, np.unique(device[setting_was_trained]))
     by_group = {"": errors_at(np.flatnonzero(setting_was_trained | ~has_trained_settings))}
+    if frame["line"].nunique() == 1:  # the errors of one line do not show those of another
+        half_width = max(by_group[""].half_width, UNMEASURED_HALF_WIDTH)
+        by_group[""] = replace(by_group[""], half_width=half_width)
     if len(never := np.flatnonzero(~setting_was_trained)):
         by_group[intervals.NEVER] = errors_at(never)
     # 2. Each line, and each element type of a line. On few GPUs a type is no narrower than all types together.
@@ -154,17 +161,18 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
     largest: dict[str, str] = {}  # architecture → its GPU with most rows
     for name in gpus[np.argsort(-counts, kind="stable")].tolist():
         largest.setdefault(architecture[name], name)
-    if len(largest) < MIN_GPUS or len(set(names)) < 2:
+    if len(largest) < MIN_ARCHITECTURES or len(set(names)) < 2:
         return []
     fold = fold_labels(names, GPU_FOLDS, seed)
+    is_any_fold = len(set(names)) < MIN_FOLD_SHAPES
     splits = []
     for number, held_out_gpu in enumerate(list(largest.values())[:MAX_GPUS]):
         on_gpu = device == held_out_gpu
         same_architecture = [name for name in architecture if architecture[name] == architecture[held_out_gpu]]
         folds = np.unique(fold[on_gpu])  # folds with rows on the GPU; each GPU takes the next of its folds
         holdout_fold = folds[number % len(folds)]
-        holdout = np.flatnonzero(on_gpu & (fold == holdout_fold))
-        train = np.flatnonzero((fold != holdout_fold) & ~np.isin(device, same_architecture))
+        holdout = np.flatnonzero(on_gpu & (is_any_fold | (fold == holdout_fold)))
+        train = np.flatnonzero((is_any_fold | (fold != holdout_fold)) & ~np.isin(device, same_architecture))
         sample = np.sort(np.random.default_rng(seed).permutation(train)[:MAX_FIT_ROWS])
         if len(sample):
             splits.append((position[sample], position[holdout]))

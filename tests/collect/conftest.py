@@ -66,8 +66,7 @@ class FakeDevice:
         times = (base, base + 1.0, base + 2.0, base + 1.0, base + 3.0)
         name = f"{algorithm.lower()}_kernel"
         kernel = MeasuredKernel(f"_Z{len(name)}{name}v", 8, 2, 1, 128, 1, 1, 96, 1024, 0, base + 1.0)
-        spans = tuple(time + 0.5 for time in times)
-        return Measurement("ok", "", times, spans, "cupti", 64, True, (kernel,))
+        return Measurement("ok", "", times, tuple(time + 0.5 for time in times), "cupti", 64, True, (kernel,))
 
 
 @pytest.fixture

@@ -46,27 +46,12 @@ def test_shards_of_a_plan_file_are_collected(seer, recording, tmp_path):
         output = tmp_path / f"{shard[0]}.jsonl"
         words = ("--device", "replay", "--recording", recording, "--plan", plan, "--shard", shard)
         assert seer(*words, "-o", output).code == 0
-    rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).frame
-    assert len(rows) == 24
+    assert len(merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).frame) == 24
 
 
 def test_setting_options_reach_the_plan(seer, tmp_path, recording):
-    result = seer(
-        "--device",
-        "replay",
-        "--recording",
-        recording,
-        "--math",
-        "default",
-        "--dtype",
-        "fp16",
-        "--layout",
-        "NHWC",
-        "--direction",
-        "bwd_data",
-        "-o",
-        tmp_path / "run",
-    )
+    settings = ("--math", "default", "--dtype", "fp16", "--layout", "NHWC", "--direction", "bwd_data")
+    result = seer("--device", "replay", "--recording", recording, *settings, "-o", tmp_path / "run")
     assert result.code == 2
     assert "fp16 default NHWC bwd_data was not recorded" in result.err
 
@@ -137,8 +122,7 @@ def test_cap_options_apply_and_omitted_problems_are_logged(seer, tmp_path, monke
     assert header is not None
     description = f"plan {plan}: 2 of 3 problems, without 1 with a tensor over 4 MiB (--max-tensor)"
     assert description in result.err and header.description == description
-    again = seer(*words, "-o", tmp_path / "2.jsonl")
-    assert "2 of 3 problems, without 1 over 0.5 GFLOP (--max-gflop)" in again.err
+    assert "2 of 3 problems, without 1 over 0.5 GFLOP (--max-gflop)" in seer(*words, "-o", tmp_path / "2.jsonl").err
     assert seer(*words, "-o", output, "--campaign", "--max-gflop", 1).is_refusal("leave --plan out")
 
 

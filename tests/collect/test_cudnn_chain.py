@@ -64,8 +64,7 @@ def computed(device: CudnnDevice, conv: Conv, algorithm: int = 1) -> dict[str, n
         roles = convolutions.set_problem(conv).roles
         sizes, shapes = tensor_sizes_bytes(conv), tensor_shapes(conv)
         pointers = dict(zip(roles, device.gpu.place([sizes[role] for role in roles], conv.dtype), strict=True))
-        size = convolutions.workspace_bytes(algorithm)
-        convolutions.run(algorithm, pointers, (device.gpu.workspace, size))
+        convolutions.run(algorithm, pointers, (device.gpu.workspace, convolutions.workspace_bytes(algorithm)))
         device.gpu.synchronize()
         return {role: as_array(device.gpu.read(pointers[role], sizes[role]), shapes[role], conv) for role in pointers}
 

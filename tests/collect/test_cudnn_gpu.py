@@ -22,8 +22,7 @@ def values(gpu, pointer, count, dtype):
 
 
 def test_memory_is_shared_between_tensors_and_workspace(cupy):
-    small = CudaDevice(1 << 20, 1 << 20)
-    assert small.workspace_bytes == 1 << 20
+    assert CudaDevice(1 << 20, 1 << 20).workspace_bytes == 1 << 20
     free, _ = cupy.cuda.runtime.memGetInfo()
     large = CudaDevice(60 << 30, 1 << 40)
     left, _ = cupy.cuda.runtime.memGetInfo()

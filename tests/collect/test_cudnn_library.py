@@ -46,15 +46,8 @@ def test_algo_perf_has_the_layout_of_the_header():
     """cudnnConvolutionFwdAlgoPerf_t on 64-bit systems: int, int, float, size_t, int, int, int[3]."""
     offsets = {name: getattr(abi.AlgoPerf, name).offset for name, _ in abi.AlgoPerf._fields_}
     assert ctypes.sizeof(abi.AlgoPerf) == 48
-    assert offsets == {
-        "algo": 0,
-        "status": 4,
-        "time": 8,
-        "memory": 16,
-        "determinism": 24,
-        "math_type": 28,
-        "reserved": 32,
-    }
+    names = ("algo", "status", "time", "memory", "determinism", "math_type", "reserved")
+    assert offsets == dict(zip(names, (0, 4, 8, 16, 24, 28, 32), strict=True))
 
 
 def test_status_of_maps_codes_to_statuses():

@@ -88,8 +88,7 @@ def test_an_unusable_frontend_is_refused_with_the_remedy(refused, chain):
 
 @pytest.mark.parametrize(("problem_s", "count"), [(0.0, BENCHMARK_LIMIT), (1e9, LISTED - 2)])
 def test_a_problem_takes_its_time_and_no_more(device, make_plan, record, problem_s, count):
-    plan = make_plan(3)
-    merged = merge_runs([record(plan, device, problem_s=problem_s)])
+    merged = merge_runs([record(make_plan(3), device, problem_s=problem_s)])
     frame = merged.frame
     expected = set(range(1, LISTED - 1))  # fp32 FMA: without tensor cores
     assert merged.candidates == "listed" and set(frame["library"]) == {"cudnn-graph"}

@@ -139,8 +139,7 @@ def test_find_times_of_another_math_type_are_ignored(make_plan, record, fake_dev
         HeuristicEntry("GEMM", "ok", 3.0, math="tensor_op"),
         HeuristicEntry("GEMM", "ok", 4.0, math="fma"),
     )
-    rows = merge_runs([record(make_plan(1), device)]).frame
-    assert list(rows.find_time_us.dropna()) == [4.0]
+    assert list(merge_runs([record(make_plan(1), device)]).frame.find_time_us.dropna()) == [4.0]
 
 
 def test_logs_without_rows_are_refused(refused, make_plan, record, tmp_path):
@@ -192,16 +191,8 @@ def ranked(path, *rankings, version="9.19.0", gpu="h200-sxm"):
     header = Header(DeviceInfo(gpu, "cudnn-graph", version), "a" * 64, (1, 1), protocol={"heuristic_only": True})
     with RunLog(path, header) as log:
         for n, entries in enumerate(rankings, 1):
-            log.append(
-                {
-                    "kind": "problem",
-                    "problem": PROBLEM.format(n),
-                    "origin": "networks",
-                    "networks": ["Net", "Other"],
-                    "candidates": [],
-                    "heuristic": entries,
-                }
-            )
+            record = {"kind": "problem", "problem": PROBLEM.format(n), "origin": "networks", "candidates": []}
+            log.append({**record, "networks": ["Net", "Other"], "heuristic": entries})
     return path
 
 

@@ -7,16 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surrogate.collect import plan as planning
 from surrogate.collect.log import conv_of
-from surrogate.collect.plan import (
-    ANCHOR_VISITS,
-    GPU_CAPS,
-    PlannedProblem,
-    PlanSettings,
-    build_plan,
-    evenly_spaced,
-    problem_key,
-)
+from surrogate.collect.plan import ANCHOR_VISITS, PlannedProblem, PlanSettings, build_plan, evenly_spaced, problem_key
 from surrogate.features.conv import Conv
 
 
@@ -56,8 +49,7 @@ def test_anchors_recur_throughout_every_shard():
         for conv in anchors:
             places = [i for i, problem in enumerate(plan.problems) if problem.conv == conv]
             assert [plan.problems[i].visit for i in places] == list(range(ANCHOR_VISITS))
-            gaps = [b - a for a, b in pairwise(places)]
-            assert min(gaps) > len(plan) / 10
+            assert min([b - a for a, b in pairwise(places)]) > len(plan) / 10
         assert len({problem.key for problem in plan.problems}) == len(plan)
     first, second = ({p.conv for p in plan.problems if p.visit} for plan in plans)
     assert first == second
@@ -71,8 +63,7 @@ def test_evenly_spaced_covers_the_range_of_flops():
 
 def test_duplicate_problems_are_merged_with_all_networks():
     conv = Conv(n=1, c=64, h=28, k=32, r=3)
-    sources = [PlannedProblem(conv, "a", ("X",)), PlannedProblem(conv, "b", ("Y", "X"))]
-    plan = build_plan(sources, description="t")
+    plan = build_plan([PlannedProblem(conv, "a", ("X",)), PlannedProblem(conv, "b", ("Y", "X"))], description="t")
     assert [(p.origin, p.networks) for p in plan.problems] == [("a", ("X", "Y"))]
 
 
@@ -90,7 +81,7 @@ def test_the_description_counts_problems_over_the_caps():
     sources = [*problems(3), PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")]
     sources.append(PlannedProblem(Conv(n=256, c=1024, h=320, k=1, r=1), "big tensor"))
     sources.append(PlannedProblem(Conv(n=128, c=512, h=56, k=512, r=3), "long"))
-    plan = build_plan(sources, description="t", caps=GPU_CAPS)
+    plan = build_plan(sources, description="t", caps=planning.GPU_CAPS)
     assert len(plan) == 3
     assert plan.left_out == {
         "under 1e+06 FLOPs": 1,

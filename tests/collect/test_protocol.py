@@ -17,14 +17,8 @@ def test_long_calls_are_repeated_less(warm_us, repeats):
 
 def test_summarise_computes_median_range_and_stability():
     summary = summarise([10.0, 11.0, 10.5, 30.0, 10.2])
-    assert list(summary.values()) == [
-        10.5,
-        10.0,
-        30.0,
-        pytest.approx(0.5),
-        5,
-        False,
-    ]  # unstable: one call took three times as long
+    # It is unstable, because one call took three times as long.
+    assert list(summary.values()) == [10.5, 10.0, 30.0, pytest.approx(0.5), 5, False]
     # The median absolute deviation of the second list is a sixth of its median.
     repeats = ([10.0, 10.1, 10.2], [10.0, 12.0, 14.0], [10.0], [])
     assert [summarise(times_us)["stable"] for times_us in repeats] == [True, False, None, None]

@@ -81,8 +81,7 @@ def test_samples_cover_the_domain():
 @pytest.mark.parametrize("caps", [GPU_CAPS, CPU_CAPS])
 def test_the_mixture_has_fixed_shares_of_sources(caps):
     problems, anchors = mixture(1000, 3, caps)
-    origins = Counter(problem.origin.split()[0] for problem in problems)
-    assert origins == {"sample": 474, "grid": 263, "network": 263}
+    assert Counter(problem.origin.split()[0] for problem in problems) == {"sample": 474, "grid": 263, "network": 263}
     assert len({problem.conv for problem in problems}) > 990
     assert {anchor.origin for anchor in anchors} == {"network"}
 

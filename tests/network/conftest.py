@@ -16,7 +16,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import Operator
 from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
-from surrogate.prediction.results import Estimate, Selection
+from surrogate.prediction.results import Estimate, KernelTime, Selection
 from surrogate.prediction.sources.source import LibraryCandidate
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
@@ -66,7 +66,8 @@ class FakeKernels:
         """Return one prediction per operator."""
         self.query_count += len(ops)
         times = [3.0 + float(op.roofline_us(self.device)) for op in ops]
-        return [SimpleNamespace(time_us=t, lower_us=t / 2, upper_us=2 * t, source="roofline") for t in times]
+        ends = zip(ops, times, strict=True)
+        return [KernelTime(op, "t4", "", "", us, us / 2, 2 * us, us, "roofline", False) for op, us in ends]
 
 
 @pytest.fixture

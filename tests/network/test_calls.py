@@ -171,8 +171,7 @@ def test_a_3d_convolution_keeps_its_flops_and_bytes() -> None:
     assert problems(unrecorded) == (layer.problem,)
     gradient = {"grad_output": Tensor((2, 4, 8, 8, 8)), "output_mask": [True] * 3}
     backward = layers(Call("convolution_backward", arguments | window | gradient))
-    names = [part.operator.partition(".")[2] for part in backward]
-    assert names == ["bwd_data.3d", "bwd_filter.3d", "bias"]
+    assert [part.operator.partition(".")[2] for part in backward] == ["bwd_data.3d", "bwd_filter.3d", "bias"]
     assert backward[0].problem.flops == backward[1].problem.flops == flops
     back = {"input": Tensor((2, 4, 8, 8, 8)), "transposed": True, "output_padding": [0, 1, 1]}
     transposed = Call("convolution", arguments | window | back, (Tensor((2, 3, 8, 16, 16)),))

@@ -128,14 +128,12 @@ def test_memory_follows_the_dtypes_of_weights_and_cache(folder: Callable[..., Pa
         expected = (plain.weights_bytes or 0) + inside * (ELEMENTS[dtype].weight_bytes - 2)
         assert network.weights_bytes == pytest.approx(expected, rel=3e-3), quant
         assert network.state_bytes == plain.state_bytes
-    cached = _step(folder(_compressed(FP8_GROUP, kv_cache_scheme=WEIGHTS_8)), 1000)
-    assert cached.state_bytes == plain.state_bytes / 2
+    assert _step(folder(_compressed(FP8_GROUP, kv_cache_scheme=WEIGHTS_8)), 1000).state_bytes == plain.state_bytes / 2
 
 
 def test_smaller_groups_have_more_scales(folder: Callable[..., Path]) -> None:
     def stored(**group: Any) -> int:
-        weights = {"num_bits": 4, "type": "int", **group}
-        return _step(folder(_compressed({"weights": weights})), 1).weights_bytes or 0
+        return _step(folder(_compressed({"weights": {"num_bits": 4, "type": "int", **group}})), 1).weights_bytes or 0
 
     inside = 4 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
     assert stored(group_size=32) - stored(group_size=128) == pytest.approx(inside * (2 / 32 - 2 / 128))
@@ -157,16 +155,8 @@ def test_the_command_refuses_in_one_line_and_accepts_another_dtype(seer: Any, fo
 
 
 def test_a_gpu_without_units_for_the_dtype_is_refused(seer: Any, folder: Callable[..., Path]) -> None:
-    run = seer(
-        "network",
-        folder(_compressed({"weights": WEIGHTS_FP4, "input_activations": WEIGHTS_FP4})),
-        "--gpu",
-        "h100-sxm",
-        "--decode",
-        512,
-        "--library",
-        "vllm",
-    )
+    path = folder(_compressed({"weights": WEIGHTS_FP4, "input_activations": WEIGHTS_FP4}))
+    run = seer("network", path, "--gpu", "h100-sxm", "--decode", 512, "--library", "vllm")
     assert run.code == 2 and "h100-sxm has no fp4 units" in run.err
 
 
@@ -174,36 +164,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from([*READERS, "Linear", "re:a*"]),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "config_groups",
-                    "weights",
-                    "input_activations",
-                    "num_bits",
-                    "type",
-                    "targets",
-                    "ignore",
-                    "dynamic",
-                    "bits",
-                    "group_size",
-                    "quant_algo",
-                    "quantization",
-                    "quantized_layers",
-                    "weight_block_size",
-                    "global_quant_config",
-                    "weight",
-                    "dtype",
-                    "quant_type",
-                    "default",
-                    "_type",
-                    "kv_cache_scheme",
-                    "modules_to_not_convert",
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
+        | st.dictionaries(st.sampled_from(known_answers(__file__)["words"]), inner, max_size=4)
     ),
     max_leaves=12,
 )

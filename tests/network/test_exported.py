@@ -42,8 +42,7 @@ def _program(batch: str, *, weight: bool = True) -> dict[str, Any]:
         {"parameter": {"arg": {"name": "w"}}} if weight else {},
         {"user_input": {"arg": {"as_tensor": {"name": "x"}}}},
     ]
-    graph = {"tensor_values": values, "nodes": nodes}
-    return {"graph_module": {"graph": graph, "signature": {"input_specs": inputs}}}
+    return {"graph_module": {"graph": {"tensor_values": values, "nodes": nodes}, "signature": {"input_specs": inputs}}}
 
 
 def _write(path: Path, content: bytes, **others: bytes) -> Path:
@@ -55,8 +54,7 @@ def _write(path: Path, content: bytes, **others: bytes) -> Path:
 
 
 def test_a_program_written_by_hand_is_read(refused, tmp_path: Path) -> None:
-    path = _write(tmp_path / "net.pt2", json.dumps(_program(N)).encode())
-    found = read_exported(path, ReadOptions(batch=5))
+    found = read_exported(_write(tmp_path / "net.pt2", json.dumps(_program(N)).encode()), ReadOptions(batch=5))
     assert [layer.name for layer in found.layers] == ["body.conv2d", "body.relu"]
     assert found.convs == (Conv(n=5, c=3, h=8, k=4, r=3, pad_h=1),)
     assert (found.batch, found.unsupported, found.layers[0].parameters) == (5, {}, 4 * 27)

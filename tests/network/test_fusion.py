@@ -66,8 +66,7 @@ def test_an_input_of_a_reduction_is_written_if_a_later_layer_reads_it() -> None:
 
 
 def test_half_precision_convolutions_run_in_nhwc() -> None:
-    single = Conv(n=8, c=64, h=56, k=64, r=3)
-    fp16, fp32 = fused(CONV, single)
+    fp16, fp32 = fused(CONV, Conv(n=8, c=64, h=56, k=64, r=3))
     assert isinstance(fp16, Conv) and isinstance(fp32, Conv)
     assert (fp16.layout, fp32.layout) == ("NHWC", "NCHW")
 

@@ -18,7 +18,8 @@ from surrogate.features.gpu import gpu
 from surrogate.network.language import Deployment, read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network, ReadOptions
-from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
+from surrogate.network.predict import fastest_framework, load_predictors
+from surrogate.prediction.kernel_times import SUSTAINED
 from tests.known import known_answers
 
 CONFIGURATIONS = known_answers(__file__)
@@ -49,8 +50,7 @@ def _problems(network: Network, kind: type) -> list[Any]:
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
 def test_parameter_count_matches_the_published_count(step: Step, config: dict[str, Any], billions: float) -> None:
-    parameters = sum(layer.parameters for layer in step(config, decode=100).layers)
-    assert parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert sum(layer.parameters for layer in step(config, decode=100).layers) / 1e9 == pytest.approx(billions, rel=2e-3)
 
 
 def test_prefill_computes_all_tokens_and_the_head_only_the_last(step: Step) -> None:

@@ -16,6 +16,7 @@ from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
 from surrogate.network.result import comparison_records
+from tests.known import cases
 
 GIB = 2**30
 
@@ -106,24 +107,7 @@ def test_memory_agrees_with_the_memory_tracker_of_torch(name: str) -> None:
     assert errors["module"] < 0.1 and errors["exported"] < 10
 
 
-@pytest.mark.parametrize(
-    ("name", "seen_gib"),
-    [
-        ("h100-sxm", 79.22),
-        ("a100-sxm4-80gb", 79.25),
-        ("a100-sxm4-40gb", 39.39),
-        ("v100-sxm2-16gb", 15.78),
-        ("rtx-3090", 23.69),
-        ("rtx-4090", 23.64),
-        ("rtx-5090", 31.37),
-        ("rtx-a6000", 47.53),
-        ("a30", 23.50),
-        ("t4", 14.76),
-        ("l40s", 44.42),
-        ("l40", 44.40),
-        ("mi300x", 191.98),
-    ],
-)
+@cases(__file__)
 def test_usable_memory_is_less_than_board_memory(name: str, seen_gib: float) -> None:
     """The sizes are totals of `torch.cuda.mem_get_info` and of error messages in published logs."""
     assert usable_bytes(gpu(name)) / GIB == pytest.approx(seen_gib, rel=0.01)

@@ -25,8 +25,7 @@ def _write(path: Path, nodes, *, inputs=(("x", 1, [1, 3]),), weights=None, funct
     graph = helper.make_graph(
         nodes, "g", [info(*i) for i in inputs], [info("y", 1, None)], stored, value_info=[info(*s) for s in shapes]
     )
-    model = helper.make_model(graph, opset_imports=OPSETS, functions=list(functions))
-    path.write_bytes(model.SerializeToString())
+    path.write_bytes(helper.make_model(graph, opset_imports=OPSETS, functions=list(functions)).SerializeToString())
     return path
 
 

@@ -60,8 +60,7 @@ def test_a_cell_is_two_products_and_one_kernel(kind: str, fused: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
 def test_an_exported_program_has_recurrent_kernels_in_both_passes(tmp_path: Path) -> None:
-    program = torch.export.export(recurrent_module("GRU"), (torch.zeros(7, 4, 8),))
-    torch.export.save(program, tmp_path / "gru.pt2")
+    torch.export.save(torch.export.export(recurrent_module("GRU"), (torch.zeros(7, 4, 8),)), tmp_path / "gru.pt2")
     found = read_exported(tmp_path / "gru.pt2")
     (problem,) = [layer.problem for layer in found.layers if layer.problem.kind == "recurrent"]
     assert problem.sizes == {"steps": 7, "batch": 4, "inputs": 8, "hidden": 16, "rows": 48}

@@ -28,19 +28,9 @@ from tests.test_docs import blocks
 
 LLAMA, SMALL, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["llama-3.1-8b"], NETWORKS["deepseek-v3"]
 PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "network" / "README.md"
-STEPS = ServerSteps(
-    load=Load(1000, 101),
-    users=11,
-    running=11,
-    stages=1,
-    decode_ms=10.0,
-    prompt_ms=40.0,
-    memory_bytes=1.0,
-    fits=True,
-    parts={"products": 0.7, "prompts": 0.3},
-    half_width=0.0,
-    floored_problems=(),
-)
+MEASURED: dict[str, Any] = {"memory_bytes": 1.0, "fits": True, "half_width": 0.0, "floored_problems": ()}
+MEASURED |= {"parts": {"products": 0.7, "prompts": 0.3}}
+STEPS = ServerSteps(Load(1000, 101), users=11, running=11, stages=1, decode_ms=10.0, prompt_ms=40.0, **MEASURED)
 SERVER_MODEL = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
 
@@ -97,8 +87,7 @@ def test_the_search_finds_the_cheapest_configuration_that_meets_the_targets(serv
     meeting = [row for row in servers.rows if row.fits and row.tpot_ms <= 30]
     assert best.usd_per_million_tokens == min(row.usd_per_million_tokens or 0 for row in meeting)
     assert [row.meets for row in servers.rows] == sorted((row.meets for row in servers.rows), reverse=True)
-    cost = 2.0 / 3600 / best.tokens_per_s_per_gpu * 1e6
-    assert best.usd_per_million_tokens == pytest.approx(cost)
+    assert best.usd_per_million_tokens == pytest.approx(2.0 / 3600 / best.tokens_per_s_per_gpu * 1e6)
 
 
 def test_fp8_weights_fit_on_one_gpu_and_bf16_weights_do_not(servers: Serving) -> None:
@@ -162,14 +151,8 @@ def test_rivals_have_intervals_that_overlap_the_best(servers: Serving) -> None:
 def test_every_number_of_replicas_is_tried_with_equal_users() -> None:
     choices = Choices(libraries="vllm", concurrency=120, gpus=6, tensor_parallel=1)
     plans = list(choices.plans(read_decoder(SMALL), gpu("h100-sxm")))
-    assert [(plan.replicas, plan.setup.users) for plan in plans] == [
-        (1, 120),
-        (2, 60),
-        (3, 40),
-        (4, 30),
-        (5, 24),
-        (6, 20),
-    ]
+    assert [plan.replicas for plan in plans] == [1, 2, 3, 4, 5, 6]
+    assert [plan.setup.users for plan in plans] == [120, 60, 40, 30, 24, 20]
     few = Choices(concurrency=3, gpus=8, tensor_parallel=1).plans(read_decoder(SMALL), gpu("h100-sxm"))
     assert [plan.replicas for plan in few] == [1, 2, 3]
 

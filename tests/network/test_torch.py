@@ -19,6 +19,7 @@ from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import MEMORY_NOTE
 from surrogate.network.torch_module import EVAL_NOTE, module_network
 from surrogate.network.training import training_iteration
+from tests.known import known_answers
 
 torch = pytest.importorskip("torch")
 MODULES = "tests.network.torch_modules"
@@ -243,52 +244,8 @@ def test_a_constructor_may_read_tensor_values(own: None) -> None:
     assert not found.unsupported
 
 
-ARCHITECTURES = [
-    "vit_base_patch16_224",
-    "deit3_small_patch16_224",
-    "eva02_tiny_patch14_224",
-    "beit_base_patch16_224",
-    "convnext_tiny",
-    "convnextv2_tiny",
-    "swin_tiny_patch4_window7_224",
-    "swinv2_tiny_window8_256",
-    "regnety_016",
-    "regnetx_032",
-    "resnet50",
-    "resnext50_32x4d",
-    "resnetv2_50",
-    "resnest50d",
-    "seresnet50",
-    "efficientnet_b0",
-    "tf_efficientnetv2_s",
-    "mobilenetv3_large_100",
-    "mobilevit_s",
-    "densenet121",
-    "dla34",
-    "inception_v4",
-    "xception41",
-    "nfnet_f0",
-    "maxvit_tiny_tf_224",
-    "coatnet_0_rw_224",
-    "cait_s24_224",
-    "crossvit_small_240",
-    "xcit_small_12_p16_224",
-    "mixer_b16_224",
-    "poolformer_s12",
-    "pvt_v2_b1",
-    "levit_256",
-    "edgenext_small",
-    "fastvit_t8",
-    "ghostnet_100",
-    "davit_tiny",
-    "volo_d1_224",
-    "vgg16",
-    "tiny_vit_5m_224",
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", known_answers(__file__)["architectures"])
 def test_timm_architectures_are_almost_fully_supported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from surrogate import InputError, Prediction, Predictor, Selection, load
 from surrogate.features.families import OPERATORS, AnyProblem, family_of
+from surrogate.features.problem import ELEMENTS
+from surrogate.network.network import Layer, NetworkBuilder
 from surrogate.network.predict import load_predictors
 from surrogate.prediction.resolve import MAX_SETTINGS, Question
 from surrogate.prediction.results import SOURCES
@@ -124,6 +126,7 @@ def test_kernels_of_networks_and_traces_equal_the_selections_picks(predictor: Pr
         pytest.param(["n32c256h14k256r3p1", "n1c64h56k64r1"], {"dtype": "fp16"}, id="conv"),
         pytest.param(["gemm:m4096n4096k4096", "gemm:m1n4096k4096"], {"dtype": "fp8"}, id="gemm"),
         pytest.param(["attention:b8h32g8d128q2048k2048"], {"kv_dtype": "fp8"}, id="attention"),
+        pytest.param(["embedding_bag:batch512rows1000dim64"], {"variant": "unshared"}, id="embedding"),
     ],
 )
 def test_commands_answer_as_the_python_api(
@@ -152,6 +155,62 @@ def test_commands_answer_as_the_python_api(
         predicted = seer("predict", "--gpu", "h100-sxm", text, *options, "--json").succeeded().json
         assert selected == selection.to_dict()
         assert predicted == predictor.predict(text, **settings).to_dict() | {"notes": [*selection.notes]}
+
+
+BOARDS = ("v100", "t4", "a100", "h100", "b200", "rtx-4090", "mi210", "mi300x", "b60")
+"""One GPU of each kind: architectures, vendors, with and without measured kernels."""
+
+
+@pytest.mark.parametrize(
+    ("board", "types"),
+    [
+        *((board, {"fp32", "bf16"}) for board in ("v100", "h100", "mi300x")),
+        *(pytest.param(board, {*ELEMENTS}, marks=pytest.mark.slow) for board in BOARDS),
+    ],
+)
+def test_every_operator_answers_alone_or_is_refused_in_one_line(board: str, types: set[str]) -> None:
+    """An operator without measured candidates has the answer of its layer in a network."""
+    predictor, predictors = load(board), load_predictors(board)
+    alone: dict[AnyProblem, Prediction] = {}
+    for cls in OPERATORS.values():
+        assert cls.KNOWN_ANSWER
+        for dtype in types.intersection(cls.CHOICES["dtype"]):
+            problem = predictor.read(cls.KNOWN_ANSWER.problem, dtype=dtype)
+            if not (selection := predictor.select(problem)).estimates:
+                with pytest.raises(InputError, match=r"has no \w+ units; give other settings or another GPU$"):
+                    predictor.predict(problem)
+                continue
+            answer = predictor.predict(problem)
+            assert fields_of(answer)[:-1] == pick_of(selection)
+            assert 0 < answer.lower_us <= answer.time_us <= answer.upper_us
+            if not answer.library:
+                assert "never measured alone" in (answer.reason or "")
+                alone[problem] = answer
+    assert len(alone) >= 40
+    builder = NetworkBuilder()
+    builder.add([Layer(str(problem), problem.kind, problem) for problem in alone])
+    layers = predictors.time(builder.network("all", None, False)).layers
+    times = [(layer.time_us, layer.lower_us, layer.upper_us, layer.source) for layer in layers]
+    assert times == [fields_of(answer)[:4] for answer in alone.values()]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rowwise:n4c4", "'rowwise' is a family; name one of its operators: softmax, softmax_backward, layer_norm,"),
+        ("rmsnorm:n4c4", "'rmsnorm' is unknown; known operators: conv, gemm, bmm, addmm, linear, relu,"),
+    ],
+)
+def test_an_unknown_operator_lists_operators(refused: Any, text: str, message: str) -> None:
+    with refused(message, "rms_norm"):
+        load("h200").select(text)
+
+
+def test_a_call_s_answer_says_that_networks_leave_out_its_launch() -> None:
+    predictor = load("v100")
+    notes = [predictor.predict(text).notes for text in ("relu:n32c64h7w7", "gemm:m64n64k64", "silu:n32c64h7w7")]
+    say_so = [any("networks and traces count the kernel" in note for note in each) for each in notes]
+    assert say_so == [True, False, False]
 
 
 def test_one_problem_gets_exactly_the_times_of_an_array(predictor: Predictor) -> None:

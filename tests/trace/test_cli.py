@@ -113,8 +113,7 @@ def test_kernels_command_notes_a_rate_above_the_peak_of_the_gpu(seer):
 
 def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, tmp_path):
     """The traces hold steps, operators and all events; each is 10 % slower than the one before."""
-    kept = [("user_annotation",), ("user_annotation", "cpu_op"), None]
-    for number, categories in enumerate(kept):
+    for number, categories in enumerate([("user_annotation",), ("user_annotation", "cpu_op"), None]):
         trace = make_trace(steps=2, start=0)
         trace["traceEvents"] = [
             record | {name: record[name] * (1 + number / 10) for name in ("ts", "dur") if name in record}
@@ -125,8 +124,7 @@ def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, tmp_pa
     files = [tmp_path / f"{number}.json" for number in range(3)]
     answer = seer("spans", *files, "--level", "kernel", "--json").succeeded().json
     assert answer["without_counterpart"] == 0
-    levels = [(row["level"], row["model_us"], row["overhead_pct"]) for row in answer["levels"]]
-    assert levels == [
+    assert [(row["level"], row["model_us"], row["overhead_pct"]) for row in answer["levels"]] == [
         ("model", 990, 0),
         ("operator", pytest.approx(1089), pytest.approx(10)),
         ("kernel", pytest.approx(1188), pytest.approx(10)),

@@ -78,8 +78,7 @@ def test_other_shapes_and_renamed_operators_match_by_order(make_trace, read):
 def test_diff_chooses_the_level_that_matches_most(pair, make_trace, read):
     """Operators match best; a trace without operators is matched by kernels and, last, by kernel family."""
     assert trace_diff(pair[0], pair[1]).by == "operator"
-    events = [event for event in make_trace()["traceEvents"] if event["cat"] != "cpu_op"]
-    text = json.dumps({"traceEvents": events})
+    text = json.dumps({"traceEvents": [event for event in make_trace()["traceEvents"] if event["cat"] != "cpu_op"]})
     found = trace_diff(pair[0], read(json.loads(text), "kernels.json"))
     assert found.by == "kernel" and found.matched_pct == (100, 100)
     a, b = (read(json.loads(text.replace(BACKWARD, name)), name) for name in ("volta_sgemm_32x128_nt", "Cijk_Ailk"))

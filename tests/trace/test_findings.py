@@ -102,8 +102,7 @@ def plant_fp32(events: Events) -> None:
 
 def plant_sgemm(events: Events) -> None:
     """Run only the linear layers in fp32, without TF32."""
-    layers = matching_events(events, "aten::(addmm|mm|linear)$", "cpu_op")
-    for record in layers:
+    for record in matching_events(events, "aten::(addmm|mm|linear)$", "cpu_op"):
         record["args"]["Input type"] = [
             "float" if kind == "c10::BFloat16" else kind for kind in record["args"]["Input type"]
         ]
@@ -164,13 +163,10 @@ def plant_value(events: Events) -> None:
 def plant_copy(events: Events) -> None:
     start = step_start(events)
     delay(events, start - 1, 51 * MS + 1)
-    copy = device(
-        "Memcpy HtoD (Pageable -> Device)", start + 100, 50 * MS, 9_999_998, category="gpu_memcpy", bytes=160e6
-    )
     events += [
         on_host("cpu_op", "aten::copy_", start, 51 * MS, **{"External id": 1}),
         call("cudaMemcpyAsync", start + 50, 50.1 * MS, 9_999_998) | HOST,
-        copy,
+        device("Memcpy HtoD (Pageable -> Device)", start + 100, 50 * MS, 9_999_998, category="gpu_memcpy", bytes=160e6),
     ]
 
 
@@ -322,8 +318,7 @@ def test_findings_exclude_iterations_far_longer_than_the_median(real):
     assert "in iteration 9, one of 9 iterations" in loading.evidence  # this iteration waits for its data
     (answer,) = what_ifs(trace, "faster-host")
     assert answer.baseline_us == pytest.approx(loading.step_us)
-    chosen = trim(trace, iterations_kept=[0, 1, 2])
-    assert summary(chosen)["iterations"] == 3
+    assert summary(trim(trace, iterations_kept=[0, 1, 2]))["iterations"] == 3
     # An unknown GPU also leaves findings out; the warning names them.
     with pytest.warns(UserWarning, match="“Products of fp32 run without TF32”.* lacks a GPU of the registry"):
         advice(replace(real(VGG), devices=()))

@@ -18,8 +18,7 @@ def test_profiler_steps_become_iterations(make_trace, read):
 
 
 def _without(trace, *prefixes):
-    kept = [e for e in trace["traceEvents"] if not e["name"].startswith(prefixes)]
-    return {**trace, "traceEvents": kept}
+    return {**trace, "traceEvents": [e for e in trace["traceEvents"] if not e["name"].startswith(prefixes)]}
 
 
 def test_optimizer_steps_bound_iterations(make_trace, read):
@@ -49,8 +48,7 @@ def test_trace_without_repetition_is_one_iteration(make_trace, read):
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2))
 def test_period_finds_a_repeated_block_after_a_prologue(block, times, prologue):
-    sequence = np.array([*range(100, 100 + prologue), *block * times])
-    assert period(sequence) == (prologue, len(block))
+    assert period(np.array([*range(100, 100 + prologue), *block * times])) == (prologue, len(block))
 
 
 def test_activities_belong_to_the_iteration_of_their_launch(make_trace, read):
@@ -59,8 +57,7 @@ def test_activities_belong_to_the_iteration_of_their_launch(make_trace, read):
     late["ts"] += 700  # it runs while the next step's host work is under way
     found = read(trace)
     of_activity = iteration_of(iterations(found), found)[2]
-    row = [i for i in range(12) if found.name_of(found.activities, i) == "add_kernel"]
-    assert of_activity[row].tolist() == [0, 1]
+    assert of_activity[[i for i in range(12) if found.name_of(found.activities, i) == "add_kernel"]].tolist() == [0, 1]
 
 
 def test_iterations_of_real_traces_have_known_counts(resnet, real):
@@ -79,8 +76,7 @@ def test_trim_keeps_the_second_step(make_trace, read, part):
     tables = (trace.ranges, trace.calls, trace.activities, trace.allocations)
     assert list(map(len, tables)) == [10, 6, 6, 1]
     assert (trace.activities.call >= 0).all() and (trace.activities.range >= 0).all()
-    around = [trace.name_of(trace.ranges, r) for r in trace.activities.range]
-    assert around == [
+    assert [trace.name_of(trace.ranges, r) for r in trace.activities.range] == [
         "aten::cudnn_convolution",
         "aten::relu",
         "ReluBackward0",

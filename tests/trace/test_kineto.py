@@ -13,6 +13,7 @@ from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import take_rows
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import what_ifs
+from tests.trace.events import call, device
 
 
 def test_reader_fills_and_links_every_table(make_trace, read):
@@ -84,8 +85,7 @@ def test_compressed_file_and_bare_list_give_the_same_trace(refused, make_trace, 
 
 def test_fractions_of_a_microsecond_are_kept(read):
     event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 12.345, "dur": 0.125}
-    later = {**event, "ts": 13.0, "dur": 1}
-    trace = read({"traceEvents": [event, later]})
+    trace = read({"traceEvents": [event, {**event, "ts": 13.0, "dur": 1}]})
     assert trace.ranges.start_ns.tolist() == [0, 655] and trace.ranges.end_ns.tolist() == [125, 1655]
 
 
@@ -128,30 +128,8 @@ def test_external_id_links_a_kernel_to_its_operator_without_a_call(make_trace, m
 
 
 def test_kernels_of_a_cuda_graph_share_their_launch(read):
-    call = {
-        "ph": "X",
-        "cat": "cuda_runtime",
-        "name": "cudaGraphLaunch",
-        "pid": 1,
-        "tid": 1,
-        "ts": 0,
-        "dur": 5,
-        "args": {"correlation": 9},
-    }
-    kernels = [
-        {
-            "ph": "X",
-            "cat": "kernel",
-            "name": f"k{i}",
-            "pid": 0,
-            "tid": 7,
-            "ts": 10 + 5 * i,
-            "dur": 4,
-            "args": {"correlation": 9, "stream": 7, "device": 0, "graph node id": i + 1},
-        }
-        for i in range(3)
-    ]
-    trace = read({"traceEvents": [call, *kernels]})
+    kernels = [device(f"k{i}", 10 + 5 * i, 4, 9, **{"graph node id": i + 1}) for i in range(3)]
+    trace = read({"traceEvents": [call("cudaGraphLaunch", 0, 5, 9), *kernels]})
     assert trace.activities.call.tolist() == [0, 0, 0] and trace.activities.graph_node.tolist() == [1, 2, 3]
     assert trace.calls.kind.tolist() == [events.GRAPH_LAUNCH]
 
@@ -168,18 +146,9 @@ def test_equal_correlation_ids_of_two_processes_are_not_mixed(make_trace, read):
 
 def test_synchronisation_records_are_read(make_trace, read):
     trace = make_trace(steps=1)
-    trace["traceEvents"].append(
-        {
-            "ph": "X",
-            "cat": "cuda_sync",
-            "name": "Stream Wait Event",
-            "pid": 0,
-            "tid": 7,
-            "ts": 1_700_000_000_000_700,
-            "dur": 3,
-            "args": {"stream": 7, "device": 0, "correlation": 106, "wait_on_cuda_event_record_corr_id": 101},
-        }
-    )
+    awaited = {"wait_on_cuda_event_record_corr_id": 101}
+    start_us = 1_700_000_000_000_700
+    trace["traceEvents"].append(device("Stream Wait Event", start_us, 3, 106, category="cuda_sync", **awaited))
     found = read(trace)
     assert found.syncs.kind.tolist() == [events.SYNC_STREAM_WAIT]
     assert found.name_of(found.calls, found.syncs.call[0]) == "cudaMemcpyAsync"

@@ -92,5 +92,4 @@ def test_repeated_correlation_id_joins_the_last_call_before():
     none, process = np.full(4, -1), np.array([0, 0, 0])
     assert launched_by(activities, starts, calls, call_starts, none, process).tolist() == [0, 1, 2, -1]
     owner = np.array([1, 1, -1, -1])
-    found = launched_by(activities, starts, calls, call_starts, owner, np.array([0, 1, 0]))
-    assert found.tolist() == [1, 1, 2, -1]
+    assert launched_by(activities, starts, calls, call_starts, owner, np.array([0, 1, 0])).tolist() == [1, 1, 2, -1]

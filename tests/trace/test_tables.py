@@ -82,8 +82,7 @@ def test_layer_table_equals_hand_computed_values(invented):
 
 
 def test_layer_table_names_the_source_line(resnet, invented):
-    rows = _by(layer_table(profile(resnet)), "layer")
-    assert "resnet.py" in rows["conv2d.0"]["source"]
+    assert "resnet.py" in _by(layer_table(profile(resnet)), "layer")["conv2d.0"]["source"]
     assert _by(layer_table(invented), "layer")["conv2d.0"]["source"] is None
 
 

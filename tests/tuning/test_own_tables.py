@@ -91,8 +91,7 @@ def test_a_launch_takes_at_least_1_us_and_a_size_of_0_is_refused(refused, own_bu
 
 
 def test_a_query_without_parameters_gets_the_fastest_configuration(own_bundle: Bundle, table: pd.DataFrame) -> None:
-    query = table[["gpu", "m", "n"]].drop_duplicates()
-    answers = Predictor(own_bundle).predict(query).to_frame()
+    answers = Predictor(own_bundle).predict(table[["gpu", "m", "n"]].drop_duplicates()).to_frame()
     ran = table.groupby(["gpu", "m", "n"], sort=False)["time_us"].min().to_numpy()
     assert answers["predicted_us"].to_numpy() == pytest.approx(ran, rel=1e-5)
     assert set(answers["source"]) == {"measured"}

@@ -63,15 +63,8 @@ def write_cache(folder: Path) -> None:
     for m, n in itertools.product((64, 100, 512, 1024), (16, 100, 2000)):
         timings = []
         for block_m, block_n, warps in itertools.product((16, 64), (16, 64), (2, 4)):
-            config = {
-                "kwargs": {"BLOCK_M": block_m, "BLOCK_N": block_n},
-                "num_warps": warps,
-                "num_ctas": 1,
-                "num_stages": 3,
-                "maxnreg": None,
-                "pre_hook": None,
-                "ir_override": None,
-            }
+            config = {"kwargs": {"BLOCK_M": block_m, "BLOCK_N": block_n}, "num_warps": warps, "num_ctas": 1}
+            config |= {"num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
             time_ms = expected_us(m, n, block_m, block_n, warps) / 1e3
             timings.append([config, [time_ms, time_ms, time_ms]])
         path = folder / f"{m}x{n}" / "matmul.autotune.json"

@@ -59,16 +59,14 @@ def test_no_configuration_is_proposed_twice(seed: int, counts: list[int], has_pr
 def test_every_configuration_is_proposed(has_prior: bool) -> None:
     few = GRID[:40]
     search = Search(few, prior=OTHERS[0, :40] if has_prior else None)
-    order = run_search(search, times()[:40], 1000)
-    assert sorted(order) == list(range(40))
+    assert sorted(run_search(search, times()[:40], 1000)) == list(range(40))
     assert len(search.ask(3)) == 0
     assert search.best == (int(np.argmin(times()[:40])), times()[:40].min())
 
 
 def test_the_search_starts_with_the_prior_and_corrects_it() -> None:
     truth = times(0.5)
-    search = warm(truth, OTHERS)
-    order = run_search(search, truth, 15)
+    order = run_search(warm(truth, OTHERS), truth, 15)
     assert order[0] == int(np.argmin(OTHERS.mean(axis=0)))
     assert truth[order].min() <= 1.02 * truth.min()
 

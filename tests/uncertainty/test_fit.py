@@ -239,15 +239,11 @@ def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -
         and found.group_key("amd", "fp32") == ""
         and found.by_group[""] == by_hand
     )
-    two_gpus = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
-    assert unmeasured_gpu.gpu_splits(two_gpus, 0) == []  # two GPUs do not suffice for a split
-    no_prediction = np.full(len(two_gpus), np.nan)
-    assert (
-        unmeasured_gpu.fit_unmeasured_gpu(
-            two_gpus, no_prediction, setting_was_trained[: len(two_gpus)], evaluated[: len(two_gpus)]
-        )
-        == UnmeasuredGpuErrors()
-    )
+    one_gpu = rows.take((rows.frame["gpu"] == "TITAN V").to_numpy())
+    assert unmeasured_gpu.gpu_splits(one_gpu, 0) == []  # one GPU does not suffice for a split
+    no_prediction = np.full(len(one_gpu), np.nan)
+    unknown = no_prediction, setting_was_trained[: len(one_gpu)], evaluated[: len(one_gpu)]
+    assert unmeasured_gpu.fit_unmeasured_gpu(one_gpu, *unknown) == UnmeasuredGpuErrors()
 
 
 def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:

@@ -92,8 +92,7 @@ class Activity:
             from cupti import cupti  # pyright: ignore[reportMissingImports]
         except (ImportError, RuntimeError, OSError) as error:
             # CUPTI's library may be missing, or may not support the driver.
-            missing = isinstance(error, ModuleNotFoundError)
-            return None, "cupti-python is not installed" if missing else one_line(error)
+            return None, "cupti-python is not installed" if isinstance(error, ModuleNotFoundError) else one_line(error)
         activity = cls(cupti, flush_bytes)
         if activity.broken:  # no driver, another client, or no permission
             activity.close()

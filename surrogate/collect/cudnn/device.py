@@ -56,8 +56,7 @@ class CudnnDevice(Instruments):
 
     def device_info(self) -> DeviceInfo:
         """Return the facts of the instruments, and each algorithm's relative errors, which reveal its arithmetic."""
-        errors = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
-        return self.facts("cudnn", relative_errors=errors)
+        return self.facts("cudnn", relative_errors={math: self._errors(conv) for math, conv in SELF_CHECK.items()})
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Return every algorithm in the enumeration of the direction."""
@@ -129,8 +128,7 @@ class CudnnDevice(Instruments):
             if workspace_bytes > self.gpu.workspace_bytes:
                 over = f"{workspace_bytes} bytes exceed the limit of {self.gpu.workspace_bytes}"
                 return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
-            call = self._call(current, algorithm, workspace_bytes)
-            timed = self.stopwatch.time(call, policy)
+            timed = self.stopwatch.time(self._call(current, algorithm, workspace_bytes), policy)
             return replace(timed, workspace_bytes=workspace_bytes, deterministic=deterministic)
         except (CudnnError, GpuFaultError, MemoryError) as error:
             synchronize_after_failure(self.gpu, error)

@@ -74,10 +74,9 @@ class CudaDevice:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of CUDA's runtime, of the CUDA that the driver supports, and of CuPy."""
-        runtime = self._cupy.cuda.runtime
         return {
-            "cuda_runtime": _cuda_version(runtime.runtimeGetVersion()),
-            "cuda_driver": _cuda_version(runtime.driverGetVersion()),
+            "cuda_runtime": _cuda_version(self._cupy.cuda.runtime.runtimeGetVersion()),
+            "cuda_driver": _cuda_version(self._cupy.cuda.runtime.driverGetVersion()),
             "cupy": str(self._cupy.__version__),
         }
 
@@ -103,11 +102,10 @@ class CudaDevice:
         Raises `MemoryError` if the arena is too small.
         """
         first, second, result = (round_up(size, ALIGNMENT) for size in sizes_bytes)
-        arena_bytes = self._tensors.size
         start = int(self._tensors.data.ptr)
-        result_at = (arena_bytes - result) // ALIGNMENT * ALIGNMENT
+        result_at = (self._tensors.size - result) // ALIGNMENT * ALIGNMENT
         if first + second > result_at:
-            raise MemoryError(f"the tensors need {first + second + result} bytes, the arena holds {arena_bytes}")
+            raise MemoryError(f"the tensors need {first + second + result} bytes, the arena holds {self._tensors.size}")
         with self._watched():
             self._fill(first + second, dtype)
         self._filled = (dtype, min(self._filled[1], result_at))

@@ -78,8 +78,7 @@ class ListedConfigurations:
                 self.graph.build_plan_at_index(index)
                 build_ms = 1e3 * (time.perf_counter() - began_s)
                 workspace_bytes = int(self.graph.get_workspace_size_plan_at_index(index))
-                name = self.graph.get_plan_name_at_index(index)
-                self.built.setdefault(name, Built(index, workspace_bytes, build_ms))
+                self.built.setdefault(self.graph.get_plan_name_at_index(index), Built(index, workspace_bytes, build_ms))
 
     def is_deterministic(self, name: str) -> bool:
         """Return True if a configuration gives equal results at every call.
@@ -124,8 +123,7 @@ class ListedConfigurations:
         graph.build_operation_graph()
         graph.create_execution_plans([getattr(cudnn.heur_mode, mode) for mode in MODES])
         if (conv.dtype, conv.math) == ("fp32", "fma"):  # the frontend ignores an earlier call
-            notes = cudnn.numerical_note
-            graph.deselect_numeric_notes([notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS])
+            graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS])
         return graph, tensors | {result: output}
 
 

@@ -69,8 +69,7 @@ class Instruments:
         """Return the driver's name of the GPU, cuDNN's version, and everything else that can change a time."""
         versions = {**self.gpu.versions(), "cudnn": self.library.version}
         versions |= self._clocks.versions() if self._clocks else {}
-        without_cupti = {"timer": "events", "cupti_missing": self._why_no_activity}
-        timer = {"timer": "cupti"} if self.activity else without_cupti
+        timer = {"timer": "cupti"} if self.activity else {"timer": "events", "cupti_missing": self._why_no_activity}
         facts: dict[str, object] = {"library_path": self.library.path, "flush_bytes": FLUSH_BYTES}
         facts |= self._clocks.facts() if self._clocks else {}
         all_properties = {**self.gpu.properties(), **facts, **timer, **properties}

@@ -95,8 +95,7 @@ def main(words: Sequence[str]) -> None:
         threading.Thread(target=end_with_parent, args=(sys.stdin,), daemon=True).start()
     path, end_s = words
     pairs = read_pairs(Path(path))
-    largest = max(max(tensor_sizes_bytes(pair.conv).values()) for pair in pairs)
-    gpu = CudaDevice(largest, MAX_WORKSPACE_BYTES)
+    gpu = CudaDevice(max(max(tensor_sizes_bytes(pair.conv).values()) for pair in pairs), MAX_WORKSPACE_BYTES)
     # The profiler is the process's only CUPTI client, so the device's own CUPTI instrument stays off.
     device = CudnnDevice(gpu=gpu, activity=(None, "a profiler is attached"))
     stopwatch = ProfiledStopwatch(gpu, CupyProfiler(gpu.queue))

@@ -7,26 +7,33 @@ output tiles replaces them.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surrogate import bundled
 from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.analytical import TensorCoreModel, TiledProductModel
+from surrogate.features.families import AnyProblem
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.json_types import from_json_types
 from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
 
+if TYPE_CHECKING:
+    from surrogate.prediction.results import KernelTime
+
 FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
 """Types of operands that have an analytical model."""
 PRODUCTS = "tiled_products.json"
+
+KernelFunction = Callable[[Sequence[AnyProblem]], "Sequence[KernelTime]"]
+"""A function of problems that returns the time of each in a busy stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +123,36 @@ class AnalyticalSource(Source):
         """Implement `Source.times`."""
         times_us = self.models.times_us(self.context, self.context.setting.problem(sizes.T))
         return Times(times_us[problem_of_row], np.zeros(len(candidate_of_row)))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource(Source):
+    """The times that networks and traces add up, for an operator without candidates."""
+
+    kernel_times: KernelFunction
+
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
+        """Implement `Source.times`."""
+        kernels = self.kernel_times([self.context.setting.problem(row) for row in sizes.tolist()])
+        times = np.array([(each.time_us, each.lower_us, each.upper_us) for each in kernels]).reshape(-1, 3)
+        time_us, lower_us, upper_us = times[problem_of_row].T
+        sources = np.array([each.source for each in kernels], dtype=object)[problem_of_row]
+        return Times(time_us, np.zeros(len(time_us)), answers=(lower_us, upper_us, sources))
+
+
+@dataclass(frozen=True, slots=True)
+class NotBelow(Source):
+    """Times of ``source``, at least the shortest time of the ``candidates`` (positions) of ``other``."""
+
+    source: Source
+    other: Source
+    candidates: np.ndarray
+
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
+        """Implement `Source.times`."""
+        times = self.source.times(sizes, problem_of_row, candidate_of_row)
+        shape = len(sizes), len(self.candidates)
+        every_problem, every_candidate = (positions.ravel() for positions in np.indices(shape))
+        others_us = self.other.times(sizes, every_problem, self.candidates[every_candidate]).time_us
+        shortest_us = others_us.reshape(shape).min(axis=1)
+        return times._replace(time_us=np.maximum(times.time_us, shortest_us[problem_of_row]))

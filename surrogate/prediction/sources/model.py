@@ -18,6 +18,7 @@ from surrogate.features.elementwise import Number
 from surrogate.features.errors import one_line_errors
 from surrogate.features.families import AnyProblem
 from surrogate.features.family import Formula
+from surrogate.features.gpu import Gpu
 from surrogate.models.call_cost import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedArrays
@@ -77,7 +78,7 @@ class TreeSource(Source):
     ``own_column`` is the column of the candidate's own roofline (−1 if there is none). ``call_us`` (candidates,) are
     the call costs in µs. ``trend_positions`` (terms,) are the columns of the trend's terms. The trend applies outside
     the ``trend_ranges`` (candidates, 2, terms) of this GPU. ``donors`` (candidates,) names the GPU that gives each
-    candidate's measurements, or "".
+    candidate's measurements, or "". ``donor_formulas`` has the family's formulas on the donors other than this GPU.
     """
 
     boosted: BoostedArrays
@@ -88,14 +89,15 @@ class TreeSource(Source):
     trend_positions: np.ndarray
     trend_ranges: np.ndarray
     donors: tuple[str, ...]
+    donor_formulas: Mapping[str, Formula]
     near: SettingMeasurements | None
 
     @classmethod
-    def of(cls, context: Context, arrays: BoostedArrays, similar: Sequence[str]) -> "TreeSource":
+    def of(cls, context: Context, arrays: BoostedArrays, similar: Mapping[str, Gpu]) -> "TreeSource":
         """Return the model's trees specialised to the setting.
 
         A candidate without measurements in the setting on the GPU takes time / base and the call cost of a donor. The
-        donor is the first of the ``similar`` GPUs with measurements of the candidate.
+        donor is the first of the ``similar`` GPUs (name → GPU) with measurements of the candidate.
         """
         setting, _, candidates, formula, _ = context
         family, gpu, _, _ = setting
@@ -118,6 +120,7 @@ class TreeSource(Source):
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
             donors=donors,
+            donor_formulas={name: family.formula(setting.values, similar[name]) for name in {*donors} & {*similar}},
             near=_setting_measurements(context, arrays, columns, codes, donors),
         )
 
@@ -205,8 +208,16 @@ class TreeSource(Source):
         base_us = roofline_us
         if self.boosted.algorithm_weight and self.own_column >= 0:
             base_us = base_us * np.exp2(self.boosted.algorithm_weight * x[:, self.own_column].astype(np.float64))
-        log_correction = self._log_correction(sizes, x, candidate_of_row)
-        time_us = (base_us + self.call_us[candidate_of_row]) * np.exp(log_correction)
+        base_us = base_us + self.call_us[candidate_of_row]
+        ratio = np.exp(self._log_correction(sizes, x, candidate_of_row))
+        time_us = base_us * ratio
+        # On a donor, the time above the base is latency and waits, which do not scale with the peaks.
+        donor_of_row = np.array(self.donors, dtype=object)[candidate_of_row]
+        for donor, formula in self.donor_formulas.items():
+            rows = np.flatnonzero((donor_of_row == donor) & (ratio > 1))
+            donor_us = formula.problem(self.context.setting.problem(sizes[rows].T)).roofline_us
+            excess_us = (donor_us + self.call_us[candidate_of_row[rows]]) * (ratio[rows] - 1)
+            time_us[rows] = base_us[rows] + excess_us
         return np.maximum(time_us, self.context.min_us[candidate_of_row])
 
 
@@ -274,7 +285,7 @@ class TableSource(Source):
             return Times(np.maximum(self.model.predict(rows), min_us[candidate_of_row]), rows.workspace_bytes)
 
 
-def model_source(context: Context, family_model: FamilyModel, donors: Sequence[str] = ()) -> Source:
+def model_source(context: Context, family_model: FamilyModel, donors: Mapping[str, Gpu]) -> Source:
     """Return the source of a family's model. It may use measurements of the ``donors``, similar GPUs, nearest first."""
     if family_model.family.parameter_names:  # a described kernel's model needs pandas and scikit-learn
         from surrogate.prediction.sources.measured import ConfigurationSource

@@ -25,13 +25,13 @@ class SimilarGpus(NamedTuple):
     """The measured GPUs that are similar to one, in groups of falling similarity.
 
     ``architecture``: GPUs of the same architecture, the nearest first. ``donors``: the GPUs among them whose
-    measurements may replace its own. ``vendor``: GPUs of its vendor. ``all_gpus``: all measured GPUs.
+    measurements may replace its own, by name. ``vendor``: GPUs of its vendor. ``all_gpus``: all measured GPUs.
     ``is_calibrated``: whether all measurements of the GPU itself come from a calibration.
     """
 
     own: str
     architecture: tuple[str, ...]
-    donors: tuple[str, ...]
+    donors: Mapping[str, Gpu]
     vendor: frozenset[str]
     all_gpus: frozenset[str]
     is_calibrated: bool
@@ -39,7 +39,8 @@ class SimilarGpus(NamedTuple):
     @classmethod
     def of(cls, family_model: FamilyModel, values: tuple[str, ...], device: Gpu, others: Mapping[str, Gpu]) -> Self:
         """Return the groups of ``others``, the GPUs that a model was fitted on, for a setting on a device."""
-        nearest_first, donors = same_architecture_gpus(family_model.family, values, device, others)
+        nearest_first, donor_names = same_architecture_gpus(family_model.family, values, device, others)
+        donors = {name: others[name] for name in donor_names}
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
         return cls(
             device.name, nearest_first, donors, vendor, frozenset(others), family_model.is_calibrated(device.name)

@@ -83,6 +83,7 @@ class Times(NamedTuple):
     A time is NaN if the source does not cover the candidate. ``measured`` marks times that were measured on the same
     problem. ``fails`` marks candidates that are expected not to run the problem. If one of the two is None, it marks no
     row. ``deviation`` multiplies the half widths; None: by 1.
+    row. ``answers`` are the ends of intervals in µs and the sources of times, if they do not follow from the setting.
     """
 
     time_us: np.ndarray
@@ -90,6 +91,7 @@ class Times(NamedTuple):
     measured: np.ndarray | None = None
     fails: np.ndarray | None = None
     deviation: np.ndarray | None = None
+    answers: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True, slots=True)

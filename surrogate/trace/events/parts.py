@@ -105,11 +105,9 @@ def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Int
     """
     of_range = iteration_at(chosen, trace.ranges.start_ns)
     of_call = iteration_at(chosen, trace.calls.start_ns)
-    call = trace.activities.call
     around = trace.activities.range
-    by_start = iteration_at(chosen, trace.activities.start_ns)
-    of_activity = np.where(around >= 0, linked(of_range, around), by_start)
-    return of_range, of_call, np.where(call >= 0, linked(of_call, call), of_activity)
+    of_activity = np.where(around >= 0, linked(of_range, around), iteration_at(chosen, trace.activities.start_ns))
+    return of_range, of_call, np.where(trace.activities.call >= 0, linked(of_call, trace.activities.call), of_activity)
 
 
 def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:
@@ -255,8 +253,7 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
 
     activities = trace.activities
     of_call = inside(trace.calls.start_ns)
-    by_start = inside(activities.start_ns)
-    is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), by_start)
+    is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), inside(activities.start_ns))
     if not is_kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
         raise InputError(
             f"{trace.source}: no event starts at {from_us:g} to {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
@@ -398,9 +395,8 @@ def find_layers(trace: Trace) -> Layers:
     """
     own_anchor = _anchors(trace)
     modules = _leaf_modules(trace)
-    ranges = trace.ranges
     # For every range, find the leaf module (row of ``frames``) that is open on its thread at its start, -1 for none.
-    around = tables.nest_of(take_rows(trace.frames, modules)).open_at(ranges.start_ns, ranges.thread)
+    around = tables.nest_of(take_rows(trace.frames, modules)).open_at(trace.ranges.start_ns, trace.ranges.thread)
     of_module = linked(modules, around)
     own_module = linked(of_module, own_anchor)
     forward = np.where((own_module < 0) & (own_anchor >= 0), linked(_forward_of(trace, own_anchor), own_anchor), -1)
@@ -475,13 +471,12 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     of_ranges[row[from_frame == 0]] = np.flatnonzero(from_frame == 0)
     of_frames[row[from_frame == 1]] = np.flatnonzero(from_frame == 1)
     of_range = np.where(module >= 0, linked(of_frames, module), linked(of_ranges, anchor))
-    around = trace.activities.range
     every = iterations(trace)
     iteration = iteration_at(every, starts)
     texts = [trace.name_of(frames if is_frame else ranges, at) for at, is_frame in zip(row, from_frame, strict=True)]
     names, types = _labels(texts, iteration)
     instances = names, types, row, from_frame, starts, ends, iteration
-    owners = of_range, linked(of_range, around), phases, linked(phases, around, OTHER)
+    owners = of_range, linked(of_range, trace.activities.range), phases, linked(phases, trace.activities.range, OTHER)
     return Layers(*instances, *owners, every, iteration_of(every, trace)[2])
 
 

@@ -89,8 +89,7 @@ def clean_shapes(values: object) -> tuple[object, ...]:
     def clean(value: object, depth: int) -> object:
         if isinstance(value, list | tuple):
             return tuple(clean(inner, depth + 1) for inner in value) if depth < 8 else ()
-        is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-        return value if is_integer else -1
+        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else -1
 
     return tuple(clean(value, 1) for value in values) if isinstance(values, list | tuple) else ()
 
@@ -290,8 +289,7 @@ def build_trace(raw: RawTrace) -> Trace:
 def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ranges, Nesting]:
     # The profiler's own range around an iteration has a known prefix.
     steps = _lookup(names, columns["name"], lambda name: name.startswith("ProfilerStep"))
-    is_step = (steps == 1) & (columns["kind"] != events.FRAME)
-    columns["kind"] = np.where(is_step, events.STEP, columns["kind"])
+    columns["kind"] = np.where((steps == 1) & (columns["kind"] != events.FRAME), events.STEP, columns["kind"])
     nesting = nest(
         columns["start_ns"], columns["end_ns"], columns["thread"], order=columns["external_id"], tolerance_ns=tolerance
     )
@@ -335,14 +333,12 @@ def _activities(columns: Columns, names: Sequence[str], ranges: Ranges, calls: t
     directions = np.where(columns["copy_kind"] >= 0, columns["copy_kind"], directions)
     columns["copy_kind"] = np.where(columns["kind"] == events.COPY, directions, -1)
     columns["graph_node"] = np.maximum(columns["graph_node"], 0)
-    by_id = _by_external_id(columns, ranges)
-    around = np.where(columns["call"] < 0, by_id, linked(calls.range, columns["call"]))
+    around = np.where(columns["call"] < 0, _by_external_id(columns, ranges), linked(calls.range, columns["call"]))
     return tables.Activities(**columns, range=around)
 
 
 def _syncs(columns: Columns, names: Sequence[str]) -> tables.Syncs:
-    by_name = _lookup(names, columns["name"], events.sync_kind)
-    columns["kind"] = np.where(columns["kind"] >= 0, columns["kind"], by_name)
+    columns["kind"] = np.where(columns["kind"] >= 0, columns["kind"], _lookup(names, columns["name"], events.sync_kind))
     return tables.Syncs(**columns)
 
 

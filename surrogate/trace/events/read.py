@@ -312,16 +312,14 @@ class _EventReader:
         except UnicodeError:  # half of a surrogate pair
             key = repr(values)
         if key not in self.signatures:
-            raw = self.raw
-            interners = zip((raw.shapes, raw.types, raw.inputs), values, strict=True)
+            interners = zip((self.raw.shapes, self.raw.types, self.raw.inputs), values, strict=True)
             self.signatures[key] = tuple(
                 -1 if value is None else texts.index(repr(value), value) for texts, value in interners
             )
         return self.signatures[key]
 
     def frame(self, head: EventRow, event: Event, arguments: Event) -> None:
-        number = arguments.get("Python id", -1)
-        self.add["frames"]((*head, events.FRAME, self.thread(event), number, *[-1] * 6))
+        self.add["frames"]((*head, events.FRAME, self.thread(event), arguments.get("Python id", -1), *[-1] * 6))
 
     def call(self, head: EventRow, event: Event, arguments: Event) -> None:
         get = arguments.get
@@ -347,8 +345,7 @@ class _EventReader:
     def allocation(self, event: Event, arguments: Event) -> None:
         get = arguments.get
         device = get("Device Id", -1) if get("Device Type", 0) else -1
-        total = get("Total Allocated", -1)
-        self.add["allocations"]((event.get("ts"), get("Bytes"), device, self.thread(event), total))
+        self.add["allocations"]((event.get("ts"), get("Bytes"), device, self.thread(event), get("Total Allocated", -1)))
 
 
 def _devices(properties: Any) -> list[TraceGpu]:

@@ -157,7 +157,6 @@ class _Assembly:
         activities = self.trace.activities
         count = len(activities)
         without_call = int((activities.call < 0).sum())
-        unexplained_us = self.delays.unexplained_us
         counts = np.bincount(graph.edge_kind, minlength=len(tasks.EDGE_KINDS)).tolist()
         return {
             "attached_pct": 100.0 * (1 - without_call / count) if count else 100.0,
@@ -170,8 +169,8 @@ class _Assembly:
             "syncs_without_target": by_calls.without_target,
             "waits": by_streams.total,
             "waits_without_target": by_streams.without_target,
-            "unexplained_tasks": int((unexplained_us > 0).sum()),
-            "unexplained_us": float(unexplained_us.sum()),
+            "unexplained_tasks": int((self.delays.unexplained_us > 0).sum()),
+            "unexplained_us": float(self.delays.unexplained_us.sum()),
             "launch_latency_us": self.delays.latency_us,
             "dispatch_gap_us": self.delays.typical_gap_us,
             "device_behind_us": list(graph.recorded_lag_us),
@@ -218,9 +217,8 @@ class _Assembly:
 
     def launch_edges(self) -> _Edges:
         """Return edges from the start of each launch call to the activities that it launched."""
-        activities = self.trace.activities
-        rows = np.flatnonzero(activities.call >= 0)
-        call = activities.call[rows]
+        rows = np.flatnonzero(self.trace.activities.call >= 0)
+        call = self.trace.activities.call[rows]
         src = self.host.of_call[call]
         # A driver call inside a runtime call launches later than the runtime call's start.
         inner = (self.trace.calls.start_ns[call] - self.host.start_ns[src]) / 1e3

@@ -74,14 +74,13 @@ class Launched:
 
 def awaited_by_calls(trace: Trace, launched: Launched) -> Waits:
     """Return (call, awaited activity) pairs, and the number of synchronising calls."""
-    calls = trace.calls
     ends = trace.activities.end_ns
     pairs: Pairs = []
     total = without_target = 0
     streams = _recorded_streams(trace, events.SYNC_STREAM)
     for call in np.flatnonzero(_may_wait(trace)).tolist():
-        kind = int(calls.kind[call])
-        name = trace.name_of(calls, call).lower()
+        kind = int(trace.calls.kind[call])
+        name = trace.name_of(trace.calls, call).lower()
         if kind == events.SYNC_CALL:
             total += 1
             targets = _targets(trace, launched, call, name, streams)
@@ -89,7 +88,7 @@ def awaited_by_calls(trace: Trace, launched: Launched) -> Waits:
         elif kind == events.LAUNCH:
             targets = _queue_head(trace, launched, call)
         else:  # cudaFree waits for the device
-            targets = [row for row in _finished(trace, launched, call) if ends[row] > calls.start_ns[call]]
+            targets = [row for row in _finished(trace, launched, call) if ends[row] > trace.calls.start_ns[call]]
         pairs += [(call, target) for target in targets]
     return Waits(pairs, total, without_target)
 
@@ -132,10 +131,9 @@ def _targets(trace: Trace, launched: Launched, call: int, name: str, streams: di
     finished = _finished(trace, launched, call)
     if not finished or "device" in name or "ctx" in name or "context" in name:
         return finished
-    ends = trace.activities.end_ns
-    latest = max(finished, key=lambda row: int(ends[row]))
+    latest = max(finished, key=lambda row: int(trace.activities.end_ns[row]))
     if "event" in name:
-        return [latest] if ends[latest] >= trace.calls.start_ns[call] else []
+        return [latest] if trace.activities.end_ns[latest] >= trace.calls.start_ns[call] else []
     stream = streams[call] if call in streams else _own_stream(trace, launched, call)
     return [row for row in finished if trace.activities.stream[row] == stream] or [latest]
 
@@ -311,10 +309,9 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
 
     ``awaited_end_ns`` is the end of the latest activity of other lanes that each activity waits for, NaN for none.
     """
-    activities = trace.activities
-    start = activities.start_ns.astype(float)
-    launch = linked(trace.calls.start_ns, activities.call, np.nan)
-    before = linked(activities.end_ns, lanes.previous, np.nan)
+    start = trace.activities.start_ns.astype(float)
+    launch = linked(trace.calls.start_ns, trace.activities.call, np.nan)
+    before = linked(trace.activities.end_ns, lanes.previous, np.nan)
     gap, latency, event = ((start - other) / 1e3 for other in (before, launch, awaited_end_ns))
     typical_gap, typical_latency = _typical(trace, gap, latency)
     # Give each cause its typical delay, or the measured one if it was shorter; shape (3, activities).

@@ -212,8 +212,7 @@ def _covered(times: Ints, starts: Ints, ends: Ints) -> Mask:
 def _layer_bounds(trace: Trace, layers: Layers, thread: int) -> Ints:
     """Return the starts and ends of the ranges on a thread at which the layer changes."""
     ranges = trace.ranges
-    around = linked(layers.of_range, ranges.parent)
-    changes = (layers.of_range >= 0) & (layers.of_range != around)
+    changes = (layers.of_range >= 0) & (layers.of_range != linked(layers.of_range, ranges.parent))
     rows = np.flatnonzero((ranges.thread == thread) & changes)
     return np.concatenate([ranges.start_ns[rows], ranges.end_ns[rows]])
 

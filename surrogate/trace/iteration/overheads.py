@@ -292,8 +292,7 @@ class Overheads:
 
         For T4 ``name`` is the call.
         """
-        means = self.means
-        mean = means.get((kind, finer or name)) or means.get((kind, name)) or means.get((kind, ""))
+        mean = self.means.get((kind, finer or name)) or self.means.get((kind, name)) or self.means.get((kind, ""))
         return mean.mean_us if mean else T4_US if kind == "t4" else 0.0
 
     def has_samples(self, name: str) -> bool:
@@ -485,8 +484,7 @@ def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float
 
     first = (maximum - minimum + 0.1, 0.5, float(np.median(size)), minimum - 0.05)
     bounds = (0.0, 0.01, size.min() - 10, minimum - 3), (10.0, 10.0, size.max() + 10, maximum)
-    fit = least_squares(errors, first, bounds=bounds)
-    curve = dict(zip(("l", "k", "x0", "b"), fit.x.tolist(), strict=True))
+    curve = dict(zip(("l", "k", "x0", "b"), least_squares(errors, first, bounds=bounds).x.tolist(), strict=True))
     return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 

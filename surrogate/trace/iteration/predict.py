@@ -157,8 +157,7 @@ class StreamClocks:
 
     def _launch(self, thread: int, action: Action, cpu: float) -> float:
         """Return the host's clock after a launch call, and run the call's activities on their streams."""
-        call_us = self.overheads.us("t4", action.name)
-        ready = cpu + call_us
+        ready = cpu + self.overheads.us("t4", action.name)
         end = 0.0
         for row in action.activities:
             stream = self.stream[row]
@@ -192,8 +191,7 @@ class StreamClocks:
             # If an operator issues a collective, the collectives' stream waits for compute, not the reverse.
             if not collective:
                 self._join_collectives()
-                latest = max(self.device_us.values(), default=0.0)
-                self.device_us = dict.fromkeys(self.device_us, latest)
+                self.device_us = dict.fromkeys(self.device_us, max(self.device_us.values(), default=0.0))
             return cpu
         stream = self._last_stream.get(thread)
         if stream is None or any(word in action.name for word in ("Device", "Ctx", "Event")):
@@ -651,8 +649,7 @@ class IterationReplay:
         table = []
         for name, values in sums.items():
             calls, launches, host, before, after = (values / len(chosen)).tolist()
-            listed = ", ".join(sorted(sources[name]))
-            table.append(OperatorRow(name, calls, launches, host, before, after, listed))
+            table.append(OperatorRow(name, calls, launches, host, before, after, ", ".join(sorted(sources[name]))))
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
 
 

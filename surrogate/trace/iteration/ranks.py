@@ -101,8 +101,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     problems = [problem for problem in messages if problem]
     model_times_us: dict[int, float | None] = {}
     if not overheads.collective_models:
-        models = fit_collective_models(problems, shortest_us[sized].tolist())
-        overheads = replace(overheads, collective_models=models)
+        overheads = replace(overheads, collective_models=fit_collective_models(problems, shortest_us[sized].tolist()))
         model_times_us = dict(zip(sized, cross_validated_us(problems, shortest_us[sized].tolist()), strict=True))
     # First, collectives take their times without waits. Then each rank waits for the last rank to reach each one.
     without_waits_us = [(model_times_us.get(index), us) for index, us in enumerate(shortest_us.tolist())]
@@ -372,10 +371,9 @@ def _device_use(trace: Trace) -> Row:
 
 def _idle(trace: Trace, rows: Ints) -> Row:
     """Return the causes of the idle time between ``rows``, activities in the order of their starts."""
-    activities = trace.activities
-    reach = np.maximum.accumulate(activities.end_ns[rows])[:-1]
-    idle_us = np.maximum(activities.start_ns[rows][1:] - reach, 0) / 1e3
-    by_host = linked(trace.calls.start_ns, activities.call[rows][1:]) > reach
+    reach = np.maximum.accumulate(trace.activities.end_ns[rows])[:-1]
+    idle_us = np.maximum(trace.activities.start_ns[rows][1:] - reach, 0) / 1e3
+    by_host = linked(trace.calls.start_ns, trace.activities.call[rows][1:]) > reach
     by_kernel = ~by_host & (idle_us < KERNEL_DELAY_US)
     causes = {"host_wait_us": by_host, "kernel_wait_us": by_kernel, "other_wait_us": ~by_host & ~by_kernel}
     return {name: float(idle_us[cause].sum()) for name, cause in causes.items()}

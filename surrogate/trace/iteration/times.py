@@ -181,11 +181,10 @@ def predicted_times(
 def _scaled_by_name(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tuple[Gpu, Gpu]) -> PredictedTime:
     """Scale the ``time_us`` of ``rows`` as other kernels of the same name change, or as copies change."""
     own, target = gpus
-    activities = trace.activities
     lacking = np.isin(np.arange(len(time_us)), rows)
-    sums = [np.bincount(activities.name, column * ~lacking) for column in (activities.time_us, time_us)]
+    sums = [np.bincount(trace.activities.name, column * ~lacking) for column in (trace.activities.time_us, time_us)]
     copy_ratio = np.full(len(sums[0]), own.dram_share * own.dram_gbs / (target.dram_share * target.dram_gbs))
-    time_us[lacking] *= np.divide(sums[1], sums[0], out=copy_ratio, where=sums[0] > 0)[activities.name[lacking]]
+    time_us[lacking] *= np.divide(sums[1], sums[0], out=copy_ratio, where=sums[0] > 0)[trace.activities.name[lacking]]
     half_width = log(UNMEASURED_FACTOR[own.vendor == target.vendor])
     return PredictedTime(float(time_us[lacking].sum()), RATES, half_width, "unknown")
 

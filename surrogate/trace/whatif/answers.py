@@ -285,8 +285,7 @@ def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Time
 
     A published error was measured on steps that change as a whole. So it applies only to this part of the step.
     """
-    changed = (after.duration_us != before.duration_us) | after.removed
-    rest_us = simulate(remove(before, changed)).per_iteration_us
+    rest_us = simulate(remove(before, (after.duration_us != before.duration_us) | after.removed)).per_iteration_us
     step_us = predicted.per_iteration_us
     return min(max(baseline.per_iteration_us - rest_us, step_us - rest_us, 0.0), step_us)
 

@@ -122,27 +122,17 @@ def call_kinds(graph: Graph, trace: Trace) -> Ints:
 
 
 DEFAULT_SPEEDUP = 2.0
-_TIMES_AS_FAST = WhatIfValue("how many times as fast", DEFAULT_SPEEDUP)
+_speedup_rule = partial(rule, value=WhatIfValue("how many times as fast", DEFAULT_SPEEDUP), evidence=_ASSUMED_SPEEDUP)
 
 
-@rule(
-    "faster-kernels",
-    value=_TIMES_AS_FAST,
-    evidence=_ASSUMED_SPEEDUP,
-    known_answer=StepAnswer(10 + 200 + 1900 / 2, value=2),
-)
+@_speedup_rule("faster-kernels", known_answer=StepAnswer(10 + 200 + 1900 / 2, value=2))
 def faster_kernels(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Kernels N times as fast."""
     return _faster(graph, value, "kernel")
 
 
 # The last of five operators begins its launch after 4 · 5 + 3 µs; its kernel starts 4 µs later.
-@rule(
-    "faster-host",
-    value=_TIMES_AS_FAST,
-    evidence=_ASSUMED_SPEEDUP,
-    known_answer=StepAnswer(4 * 5 + 3 + 4 + 2, ops=_SHORT, value=2),
-)
+@_speedup_rule("faster-host", known_answer=StepAnswer(4 * 5 + 3 + 4 + 2, ops=_SHORT, value=2))
 def faster_host(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Host work and runtime calls N times as fast."""
     return _faster(graph, value, "host work", "call")
@@ -152,10 +142,8 @@ def _faster(graph: Graph, value: float | None, *kinds: str) -> Change:
     return Change(scale(graph, select(graph, kind=kinds), 1 / (value or DEFAULT_SPEEDUP)))
 
 
-@rule(
+@_speedup_rule(
     "faster-network",
-    value=_TIMES_AS_FAST,
-    evidence=_ASSUMED_SPEEDUP,
     known_answer=StepAnswer(2110 + 300 / 2, (*STEP, Op("c10d::allreduce_", "ncclAllReduce_RING", 300)), value=2),
 )
 def faster_network(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
@@ -238,18 +226,14 @@ def _twice_traced_batch(setting: WhatIfSetting) -> float | None:
 
 
 # A memory-bound addition of 10 samples and of 20. It takes so long that a kernel's minimum time does not matter.
+_ADDITION = Op("aten::add", "add_kernel", 600, shapes=[[10, 10**8], [1, 10**8]])
+
+
 @rule(
     "batch",
     value=WhatIfValue("samples a step", _twice_traced_batch, "twice as many as traced"),
     evidence=_BATCH_EVIDENCE,
-    known_answer=StepAnswer(
-        20 + 600 * 2,
-        value=20,
-        ops=(
-            Op("aten::linear", shapes=[[10, 8], [8, 8]]),
-            Op("aten::add", "add_kernel", 600, shapes=[[10, 10**8], [1, 10**8]]),
-        ),
-    ),
+    known_answer=StepAnswer(20 + 600 * 2, value=20, ops=(Op("aten::linear", shapes=[[10, 8], [8, 8]]), _ADDITION)),
 )
 def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """N samples a step: kernels change in the ratio of their predictions, and data loading in proportion to N.
@@ -444,11 +428,10 @@ def _ratio(predictor: "Predictor", conv: NetworkProblem, algorithm: str | None) 
         return None
     if selection.source in FALLBACK_SOURCES:
         raise _unmeasured(selection.gpu)
-    candidates = selection.candidates
-    traced = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)
+    traced = next((candidate for candidate in selection.candidates if candidate.algorithm == algorithm), None)
     if traced is None:
         return None
-    best = candidates[0]
+    best = selection.candidates[0]
     if best.algorithm == traced.algorithm:
         return 1.0, 1.0, 1.0
     ratio = best.time_us / traced.time_us

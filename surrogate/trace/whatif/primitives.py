@@ -274,7 +274,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         # A new task takes the measured time and the position of the last task before it.
         measured_us.append(max((measured_us[i] for i in task.after), default=0.0))
         position.append(max((position[i] for i in task.after), default=0))
-    # Append the new tasks' columns to the graph's; ``defaults`` are equal for all new tasks.
+    # Append the new columns to the graph's; ``defaults`` are equal for all new tasks or edges.
     added = [graph_tasks.Resource(graph_tasks.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
     values = {
         "name": [names[task.name] for task in new],
@@ -285,25 +285,17 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     }
     defaults = {"phase": PHASES.index("other"), "row": -1, "gap_us": 0.0, "removed": False}
     values |= {name: [value] * len(new) for name, value in defaults.items()}
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
-        for name in graph_tasks.TASK_COLUMNS
-    }
     # The new tasks' edges, of shape (edges, 2).
     edges = [(index, count + i) for i, task in enumerate(new) for index in task.after]
     edges += [(count + i, index) for i, task in enumerate(new) for index in task.before]
-    pairs = np.array(edges, np.int64).reshape(-1, 2)
-    joined = replace(
-        graph,
-        **columns,
-        names=tuple(names),
-        resources=(*graph.resources, *added),
-        src=np.concatenate([graph.src, pairs[:, 0]]),
-        dst=np.concatenate([graph.dst, pairs[:, 1]]),
-        edge_kind=np.concatenate([graph.edge_kind, np.full(len(pairs), graph_tasks.COMMUNICATION)]),
-        lag_us=np.concatenate([graph.lag_us, np.zeros(len(pairs))]),
-        from_start=np.concatenate([graph.from_start, np.zeros(len(pairs), np.bool_)]),
-    )
+    values["src"], values["dst"] = np.array(edges, np.int64).reshape(-1, 2).T.tolist()
+    defaults = {"edge_kind": graph_tasks.COMMUNICATION, "lag_us": 0.0, "from_start": False}
+    values |= {name: [value] * len(edges) for name, value in defaults.items()}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
+        for name in (*graph_tasks.TASK_COLUMNS, *graph_tasks.EDGE_COLUMNS)
+    }
+    joined = replace(graph, **columns, names=tuple(names), resources=(*graph.resources, *added))
     # Tasks of one resource run in their order in the graph.
     result = graph_tasks.reordered(joined, np.argsort(position, kind="stable"))
     return result if (result.src < result.dst).all() else graph_tasks.in_order(result)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -350,14 +350,7 @@ class WhatIfRule:
         return replace(change, assumes=", ".join(filter(None, (number, change.assumes))))
 
 
-def rule(
-    name: str,
-    *,
-    value: WhatIfValue | None = None,
-    evidence: ErrorEvidence | None = None,
-    known_answer: StepAnswer | None = None,
-    takes_gpu: bool = False,
-) -> Callable[[GraphChange], WhatIfRule]:
+def rule(name: str, **declared: Any) -> Callable[[GraphChange], WhatIfRule]:
     """Declare a function of this package as a what-if; the first paragraph of its docstring is its help.
 
     The command line, README's table and the test of known answers find it without any other step.
@@ -366,18 +359,13 @@ def rule(
     ----------
     name : str
         The what-if's name.
-    value : WhatIfValue, optional
-        The meaning and the default of its number, if it takes one.
-    evidence : ErrorEvidence
-        The evidence of its error.
-    known_answer : StepAnswer
-        An answer computed by hand.
-    takes_gpu : bool
-        Whether its value is a GPU's name.
+    **declared
+        Fields of `WhatIfRule`: ``evidence``, ``known_answer`` (an answer computed by hand), ``value`` if it takes a
+        number, ``takes_gpu`` if its value is a GPU's name.
 
     Returns
     -------
     callable
         A decorator of a function (graph, setting, value) → `Change`.
     """
-    return lambda apply: WhatIfRule(name, apply, value, evidence, known_answer, takes_gpu)
+    return lambda apply: WhatIfRule(name, apply, **declared)

@@ -186,8 +186,7 @@ def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, 
                 tasks.append(NewTask(f"push of {name}", resource=NETWORK, duration_us=push_us, after=after, **order))
                 # Slices follow one another without a pause, so only the last slice adds its latency.
                 pull_us = push_us + network.latency_us * (i + 1 == len(sizes))
-                pushed = (len(graph) + len(tasks) - 1,)
-                to_pull = {"duration_us": pull_us, "after": pushed, "before": before}
+                to_pull = {"duration_us": pull_us, "after": (len(graph) + len(tasks) - 1,), "before": before}
                 tasks.append(NewTask(f"pull of {name}", resource=PULL_CHANNEL, **to_pull, **order))
     changed = primitives.insert(graph, tasks)
     for channel in (NETWORK, PULL_CHANNEL):

@@ -72,8 +72,7 @@ def test_run_campaign_writes_tables_logs_and_a_page(start, tmp_path):
     assert engines.candidates == "listed" and set(engines.frame["library"]) == {"cudnn-graph"}
     dataset = read_dataset(out / "convolutions.parquet")
     assert dataset.candidates == "all" and set(dataset.frame["timer"].dropna()) == {"cupti"}
-    kernels = pd.read_parquet(out / "convolutions.kernels.parquet")
-    assert len(kernels) == (dataset.frame["status"] == "ok").sum() > 20
+    assert len(pd.read_parquet(out / "convolutions.kernels.parquet")) == (dataset.frame["status"] == "ok").sum() > 20
     assert len(pd.read_parquet(out / "operators.parquet")) == 8
     logs = [f"slice-{number}.jsonl" for number, each in SLICES.items() if each.source != "counters"]
     assert sorted(path.name for path in out.glob("*.jsonl*")) == logs

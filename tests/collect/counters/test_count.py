@@ -153,8 +153,7 @@ def test_each_chip_gets_only_metrics_that_it_has(capability):
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 9.0])
 def test_find_tool_finds_nsight_compute_on_the_path(refused, capability):
-    found = counting.find_tool(capability, lambda tool: f"/x/{tool}")
-    assert found == counting.NsightCompute("/x/ncu", capability)
+    assert counting.find_tool(capability, lambda tool: f"/x/{tool}") == counting.NsightCompute("/x/ncu", capability)
     with refused("ncu is not on the PATH"):
         counting.find_tool(capability, lambda tool: None)
 

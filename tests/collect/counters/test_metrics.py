@@ -6,23 +6,9 @@ from importlib.metadata import PackageNotFoundError, files
 import pytest
 
 from surrogate.collect.counting import DRAM_SHARE, metric_groups
+from tests.known import known_answers
 
-CHIPS = {
-    "GV100": 7.0,
-    "TU102": 7.5,
-    "TU117": 7.5,
-    "GA100": 8.0,
-    "GA102": 8.6,
-    "GA10B": 8.7,
-    "AD102": 8.9,
-    "GH100": 9.0,
-    "GB100": 10.0,
-    "GB110": 10.3,
-    "GB10B": 11.0,
-    "GB202": 12.0,
-    "GB207": 12.0,
-    "GB20B": 12.1,
-}
+CHIPS = known_answers(__file__)["chips"]
 POINTER, SIZE, NAMES = ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)
 
 

@@ -47,6 +47,8 @@ def test_serial_time_limits_few_long_rows_and_many_short_rows() -> None:
     batch, single = (operator("batch_norm", n=n, c=64, h=64).serial_us(h100) for n in (64, 1))
     assert batch == pytest.approx(64 * single)  # one block per channel processes all images
     assert operator("relu", n=16, c=2**22).serial_us(h100) == 0
+    gradient = operator("rms_norm_backward", n=2**16, c=4096, dtype="bf16")
+    assert gradient.serial_us(h100) == pytest.approx(2**28 / (1.06 * 132 * 1980))
 
 
 def test_softmax_rereads_rows_that_exceed_the_cache() -> None:

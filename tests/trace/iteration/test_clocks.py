@@ -119,8 +119,7 @@ def test_profiler_events_add_host_time(step, action, clocks):
 
 def test_host_waits_when_the_launch_queue_is_full(step, action, clocks, overheads):
     """A host without overheads launches `QUEUE` kernels ahead and then waits for one to end."""
-    none = overheads(t1=0, t2=0, t3=0, t4=0)
-    walk = clocks([95.0] * (QUEUE + 3), overheads=none, gap_us=0.0)
+    walk = clocks([95.0] * (QUEUE + 3), overheads=overheads(t1=0, t2=0, t3=0, t4=0), gap_us=0.0)
     for row in range(QUEUE + 3):
         walk.advance(step("k", row, row + 0.5, action(row, row + 0.1, [row])))
         waited = max(row + 1 - QUEUE, 0) * 100
@@ -155,8 +154,7 @@ def test_longer_kernels_never_end_earlier(walk_kernels, times, data):
 
 @given(times_us, st.sampled_from(["t1", "t2", "t3", "t4", "handover"]))
 def test_more_overhead_never_ends_earlier(walk_kernels, overheads, times, kind):
-    slower = overheads(**{kind: 200.0})
-    assert walk_kernels(times, overheads=slower).now_us >= walk_kernels(times).now_us - 1e-9
+    assert walk_kernels(times, overheads=overheads(**{kind: 200.0})).now_us >= walk_kernels(times).now_us - 1e-9
 
 
 @given(times_us)

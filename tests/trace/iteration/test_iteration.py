@@ -14,22 +14,15 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
+from surrogate.prediction.results import KernelTime
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration.overheads import host_work, measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import DeviceTimes, PredictedTime, predicted_times
+from tests.trace.events import device
 
-KERNEL = {
-    "ph": "X",
-    "cat": "kernel",
-    "name": "k",
-    "pid": 0,
-    "tid": 7,
-    "ts": 1,
-    "dur": 2,
-    "args": {"device": 0, "stream": 7, "correlation": 1},
-}
+KERNEL = device("k", 1, 2, 1)
 
 
 @dataclass
@@ -53,8 +46,8 @@ class FixedOperators:
     source: str = "roofline"
 
     def kernel_times(self, ops: Any) -> Any:
-        times = [float(op.dram_bytes) / 1e5 for op in ops]
-        return [SimpleNamespace(time_us=time, lower_us=time, upper_us=2 * time, source=self.source) for time in times]
+        times = [(op, float(op.dram_bytes) / 1e5) for op in ops]
+        return [KernelTime(op, "", "", "", us, us, 2 * us, us, self.source, False) for op, us in times]
 
 
 @pytest.fixture
@@ -154,11 +147,9 @@ def test_errors_of_kernel_kinds_are_independent():
 def test_operators_without_a_prediction_are_listed(trace, fake):
     found = iteration_times(trace, times="surrogate", bundle=fake, iteration=0)
     assert [(entry.operator, entry.count, entry.time_us) for entry in found.unknown] == [("ReluBackward0", 1, 30.0)]
-    device = found.iterations[0].device_us
-    assert found.coverage == pytest.approx(1 - 30 / device)
+    assert found.coverage == pytest.approx(1 - 30 / found.iterations[0].device_us)
     assert any("kept as measured: ReluBackward0" in note for note in found.table().notes)
-    without = Predictors(fake.gpu, None, fake.kernel_predictor)
-    found = iteration_times(trace, times="surrogate", bundle=without)
+    found = iteration_times(trace, times="surrogate", bundle=Predictors(fake.gpu, None, fake.kernel_predictor))
     assert sum(entry.count for entry in found.unknown if entry.lacks == "a model of convolutions") == 6
     none = Predictors(fake.gpu, FixedConvs(none=True), fake.kernel_predictor)
     found = iteration_times(trace, times="surrogate", bundle=none)
@@ -230,8 +221,7 @@ def test_resnet50_error_is_within_5_pct(resnet, leave_one_out):
 
 def test_vgg13_error_is_within_2_pct(real):
     trace = real("vgg13_b128_training_h100.json.gz")
-    found = iteration_times(trace)
-    assert abs(found.iterations[0].error_pct) <= 2.0  # type: ignore[arg-type]
+    assert abs(iteration_times(trace).iterations[0].error_pct) <= 2.0  # type: ignore[arg-type]
     # The file name contains 128, but the shapes have a batch of 512.
     assert batch_size(trace) == 512
 

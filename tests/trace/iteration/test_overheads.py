@@ -7,20 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events
-from surrogate.trace.iteration.overheads import (
-    HostWork,
-    Mean,
-    Overheads,
-    finer_name,
-    load_overheads,
-    measure_overheads,
-    pooled,
-    trimmed_mean,
-)
+from surrogate.trace.iteration import overheads as host_overheads
+from surrogate.trace.iteration.overheads import Mean, Overheads, finer_name, load_overheads, pooled, trimmed_mean
 
 
 def measured(*steps, **settings):
-    return measure_overheads(HostWork(tuple(steps), (), ()), **settings)
+    return host_overheads.measure_overheads(host_overheads.HostWork(tuple(steps), (), ()), **settings)
 
 
 def test_five_overheads_of_one_operator(step, action):

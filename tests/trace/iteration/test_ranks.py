@@ -7,17 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from surrogate.features.families import operator
 from surrogate.features.families.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from surrogate.features.families.transfer import AllReduce, AllToAll, CollectiveModel, Concat
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.read import read_trace, trace_files
-from surrogate.trace.iteration.overheads import (
-    cross_validated_us,
-    fit_collective_model,
-    fit_collective_models,
-    load_overheads,
-)
+from surrogate.trace.iteration import overheads as host_overheads
+from surrogate.trace.iteration.overheads import cross_validated_us, fit_collective_model
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
 from tests.known import known_answers
@@ -50,29 +47,7 @@ def test_collective_model_of_many_sizes_is_the_published_curve():
         assert float(model.time_us(message.dram_bytes, message.factor)) == pytest.approx(time_us, rel=0.03)
 
 
-NCCL_US = [
-    25.09,
-    25.19,
-    25.65,
-    25.98,
-    26.02,
-    26.55,
-    27.33,
-    29.02,
-    28.08,
-    28.32,
-    28.45,
-    30.14,
-    32.08,
-    53.37,
-    71.58,
-    99.07,
-    167.82,
-    278.33,
-    398.37,
-    715.41,
-    1334.56,
-]
+NCCL_US = known_answers(__file__)["nccl_us"]
 """NCCL 2.29's all-reduce over eight B200, fp16, 512 bytes to 512 MiB (ai-dynamo/aiconfigurator, Apache-2.0)."""
 
 
@@ -88,7 +63,7 @@ def test_cross_validation_leaves_out_the_predicted_size():
     problems = messages(250_000, 500_000, 500_000, 750_000)
     assert cross_validated_us(problems, [80.0, 400.0, 90.0, 220.0])[1:3] == [pytest.approx(150.0)] * 2
     assert cross_validated_us(messages(8, 80), [1.0, 2.0]) == [None, None]
-    assert fit_collective_models([AllToAll(elements=8, ranks=2)], [1.0]) == {}
+    assert host_overheads.fit_collective_models([AllToAll(elements=8, ranks=2)], [1.0]) == {}
 
 
 def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
@@ -142,7 +117,8 @@ def test_iteration_command_saves_collective_models(seer, folder):
     code, out, _ = seer("iteration", folder, "--times", "surrogate", "--save-overheads", folder / "o")
     assert code == 0 and "2 ranks, surrogate times" in out and "all_reduce" in out
     # 4 kB take 40 µs and 44 kB take 60 µs: 2 µs per 4 kB plus 38 µs.
-    assert load_overheads(folder / "o").collective_models["all_reduce"].overhead_us == pytest.approx(38.0)
+    models = host_overheads.load_overheads(folder / "o").collective_models
+    assert models["all_reduce"].overhead_us == pytest.approx(38.0)
     words = ("--times", "surrogate", "--overheads", folder / "o", "--json")
     answer = seer("iteration", folder / "0.json", *words).succeeded().json
     assert [row["device_us"] for row in answer["iterations"]] == pytest.approx([40.0, 60.0])
@@ -283,32 +259,44 @@ def test_device_time_of_a_recommendation_model_is_covered(dlrm):
     assert rows["fbgemm::permute_2D_sparse_data"].predicted_us == pytest.approx(14 * shortest)
 
 
-def test_table_batched_lookup_gives_its_problems(read):
-    """The lookup has 3 tables of 200 rows, 32 samples of 10 indices, and 4 samples a block."""
+@pytest.mark.parametrize(
+    ("arguments", "update", "kind", "variant"),
+    [
+        ("", "", "embedding_bag_backward", ""),
+        ("<float, true, f>", "sgd_kernel_1<float, (bool)1, f>", "embedding_bag_backward", ""),
+        ("<float, false, f>", "sgd_kernel_1<float, (bool)0, f>", "embedding_bag_backward", "unshared"),
+        ("<float, true, f>", "adagrad_approx_kernel_1<float, f>", "embedding_bag_backward_adagrad", ""),
+    ],
+)
+def test_table_batched_lookup_gives_its_problems(read, arguments, update, kind, variant):
+    """The lookup has 3 tables of 200 rows, 32 samples of 10 indices, and 4 samples a block.
+
+    The kernels' names show shared memory and the optimizer.
+    """
     event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 10}
+    launch = event | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "dur": 5}
+    kernel = event | {"cat": "kernel"}
+    on_device = {"device": 0, "stream": 7, "grid": [24, 1, 1], "block": [16, 4, 1]}
     forward = {"Input Dims": [[600, 64], [3], [960], [97]], "Input type": ["float", "long int", "long int", "long int"]}
+    backward = event | {"name": "LookupFunctionBackward", "args": {"Input Dims": [[32, 3, 64]]}}
+    names = (f"batched_embedding_forward_kernel_1{arguments}", f"batched_embedding_backward_{update}")
     trace = read(
         {
             "traceEvents": [
                 event | {"name": "LookupFunction", "ts": 0, "args": forward},
-                event
-                | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 5, "args": {"correlation": 1}},
-                event
-                | {
-                    "name": "batched_embedding_forward_kernel_1",
-                    "cat": "kernel",
-                    "ts": 8,
-                    "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [24, 1, 1], "block": [16, 4, 1]},
-                },
-                event | {"name": "LookupFunctionBackward", "ts": 20, "args": {"Input Dims": [[32, 3, 64]]}},
-                event | {"name": "LookupFunctionBackward", "ts": 40, "args": {"Input Dims": [[32, 3, 64]]}},
+                launch | {"ts": 2, "args": {"correlation": 1}},
+                kernel | {"name": names[0], "ts": 8, "args": on_device | {"correlation": 1}},
+                backward | {"ts": 20},
+                launch | {"ts": 22, "args": {"correlation": 2}},
+                kernel | {"name": names[1], "ts": 28, "args": on_device | {"correlation": 2}},
+                backward | {"ts": 40},
             ]
         }
     )
     reader = CallReader(trace)
-    sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4}
+    sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4, "variant": variant}
     assert reader.problems(0) == (EmbeddingBag(**sizes),)
-    assert reader.problems(1) == (EmbeddingBagBackward(**sizes),)
+    assert reader.problems(1) == (operator(kind, **sizes),)
     with pytest.raises(UnsupportedError, match="shapes"):
         reader.problems(2)  # the trace has no second lookup
 

@@ -11,22 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.gpu import gpu
+from surrogate.trace import whatif
 from surrogate.trace.events.parts import trim
 from surrogate.trace.graph import graph_of
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
-from surrogate.trace.whatif import (
-    WHAT_IF_RULES,
-    Interconnect,
-    evaluate,
-    select,
-    setting_of,
-    user_function,
-    what_if,
-    what_ifs,
-)
+from surrogate.trace.whatif import WHAT_IF_RULES, Interconnect, evaluate, select, setting_of, what_if, what_ifs
 from surrogate.trace.whatif.hardware import HOST_ASSUMPTION, LOADING_ASSUMPTION, convolutions_of
 from surrogate.trace.whatif.setting import Op
 from surrogate.trace.whatif.training import NETWORK
@@ -290,8 +282,7 @@ def test_samples_per_second_follow_the_batch(resnet_graph, resnet_setting, text,
     assert answer["samples_per_s_before"] == pytest.approx(32e6 / answer["baseline_us"])
     assert answer["samples_per_s_after"] == pytest.approx(batch * 1e6 / answer["predicted_us"])
     gpus = 4 if text.startswith("data") else 1
-    gain = answer["samples_per_s_after"] / gpus / answer["samples_per_s_before"]
-    assert answer["speedup"] == pytest.approx(gain)
+    assert answer["speedup"] == pytest.approx(answer["samples_per_s_after"] / gpus / answer["samples_per_s_before"])
     assert answer["baseline_us"] == pytest.approx(174_829, rel=0.01)  # mean of the measured iterations
 
 
@@ -476,11 +467,11 @@ def test_user_function_can_be_a_what_if(refused, invented_graph, setting, tmp_pa
     )
     (tmp_path / "own_broken_module.py").write_text("def (:\n")
     monkeypatch.chdir(tmp_path)
-    answer = evaluate(invented_graph, [user_function("own_what_ifs:no_copies")], setting)[0]
+    answer = evaluate(invented_graph, [whatif.user_function("own_what_ifs:no_copies")], setting)[0]
     assert not select(answer.predicted.graph, kind="copy").any() and answer.speedup >= 1
     for name in ("nothing", "broken"):
         with refused():
-            evaluate(invented_graph, [user_function(f"own_what_ifs:{name}")], setting)
+            evaluate(invented_graph, [whatif.user_function(f"own_what_ifs:{name}")], setting)
     for text in ("own_what_ifs", "own_what_ifs:missing", "no_such_module_here:x", "own_broken_module:x"):
         with refused():
-            user_function(text)
+            whatif.user_function(text)

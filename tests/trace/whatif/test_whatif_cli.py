@@ -22,16 +22,14 @@ def test_simulate_command_reports_iterations_and_coverage(seer, file):
 
 def test_whatif_command_prints_json_csv_and_tables(seer, file):
     rows = seer("whatif", file, "amp", "faster-kernels=4", "--together", "--json").succeeded().json
-    names = ["amp", "faster-kernels=4", "amp + faster-kernels=4"]
-    assert [row["name"] for row in rows] == names
+    assert [row["name"] for row in rows] == ["amp", "faster-kernels=4", "amp + faster-kernels=4"]
     for row in rows:
         assert row["speedup"] == pytest.approx(row["baseline_us"] / row["predicted_us"])
         assert row["device_us_after"] < row["device_us_before"]
         assert sum(row["critical_path_after"].values()) == pytest.approx(row["predicted_us"])
         assert {layer["type"] for layer in row["layers"]} >= {"conv2d", "relu"}
     code, out, _ = seer("whatif", file, "amp", "--csv")
-    columns = set(next(csv.DictReader(io.StringIO(out))))
-    assert code == 0 and columns >= {"name", "baseline_us", "predicted_us"}
+    assert code == 0 and set(next(csv.DictReader(io.StringIO(out)))) >= {"name", "baseline_us", "predicted_us"}
     code, out, _ = seer("whatif", file, "gpu", "--gpu", "h100-sxm")
     assert code == 0
     assert all(text in out for text in ("throughput", "host of the trace", "interval_device_us"))

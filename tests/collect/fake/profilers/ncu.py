@@ -14,16 +14,8 @@ from pathlib import Path
 from profiled import CAPABILITY, DENIED, ORDER, Launch, launches, options, run
 
 VALUED = {
-    "--target-processes",
-    "--profile-from-start",
-    "--replay-mode",
-    "--cache-control",
-    "--clock-control",
-    "--metrics",
-    "--export",
-    "--import",
-    "--page",
-    "--print-kernel-base",
+    *("--target-processes", "--profile-from-start", "--replay-mode", "--cache-control", "--clock-control"),
+    *("--metrics", "--export", "--import", "--page", "--print-kernel-base"),
 }
 PLAIN = {"--nvtx", "--force-overwrite", "--csv", "--version"}
 WAYS = ("op_read", "op_write") if CAPABILITY == "12.0" else ("read", "write")
@@ -103,19 +95,8 @@ def page(report: Path, base: str) -> None:
     rows = [values(launch) for launch in kernels]
     units = {name: scaled(rows[0][name][0], [row[name][1] for row in rows]) for name in metrics}
     writer = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    head = (
-        "ID",
-        "Process ID",
-        "Process Name",
-        "Host Name",
-        "Kernel Name",
-        "Context",
-        "Stream",
-        "Block Size",
-        "Grid Size",
-        "Device",
-        "CC",
-    )
+    head = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream"]
+    head += ["Block Size", "Grid Size", "Device", "CC"]
     writer.writerow((*head, *metrics))
     writer.writerow((*[""] * len(head), *(units[name][0] for name in metrics)))
     for number, (launch, row) in enumerate(zip(kernels, rows, strict=True)):

@@ -1,0 +1,96 @@
+"""Reading aiter's tables of tuned kernels: rows of AMD's columns with invented times."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from surrogate.formats import FORMATS
+from surrogate.formats.imported import Imported
+from tests.conftest import CommandResult
+
+GEMM = """gfx,cu_num,M,N,K,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio
+gfx942,304,64,4096,7168,ck,3,0,21.4,kernel_a,175.6,1410.2,0.0
+gfx942,304,64,4096,7168,asm,4,0,20.9,kernel_b,175.6,1410.2,0.0
+gfx950,256,64,4096,7168,asm,1,2,12.8,kernel_c,293.6,2360.1,0.0
+gfx950,256,1,2112,7168,triton,0,,0.0,kernel_d,0.0,0.0,1.0
+gfx777,256,1,2112,7168,triton,0,,9.0,kernel_d,0.0,0.0,1.0
+"""
+EXPERTS = """gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,q_dtype_a,q_dtype_w,q_type,use_g1u1,us1,us2
+gfx950,256,16,7168,256,256,8,ActivationType.Silu,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,30.5,12.0
+gfx950,256,16,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,QuantType.No,0,60.0,30.0
+gfx950,256,16,7168,256,256,8,ActivationType.Silu,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x32,1,30.0,9.0
+"""
+
+
+def read(folder: Path, text: str, name: str = "tuned.csv", **options: str) -> Imported:
+    (folder / name).write_text(text)
+    return FORMATS["aiter"].read([folder / name], **options)
+
+
+def test_fastest_row_of_a_size_counts_and_a_time_of_zero_does_not(tmp_path: Path) -> None:
+    imported = read(tmp_path, GEMM, dtype="fp8_block")
+    columns = ["gpu", "library", "operator", "dtype", "batch", "m", "n", "k", "algorithm", "maker", "time_us"]
+    assert imported.rows[columns].to_numpy().tolist() == [
+        ["mi300x", "aiter", "gemm", "fp8_block", 1, 64, 4096, 7168, "default", "asm", 20.9],
+        ["mi355x", "aiter", "gemm", "fp8_block", 1, 64, 4096, 7168, "default", "asm", 12.8],
+    ]
+    assert imported.candidates == "listed"
+    assert any("a time of 0" in note for note in imported.notes)
+    assert any("no registered GPU" in note for note in imported.notes)
+
+
+def test_experts_have_the_time_of_both_kernels(tmp_path: Path) -> None:
+    """Experts in mxfp8 have no element type here."""
+    imported = read(tmp_path, EXPERTS)
+    columns = ["operator", "dtype", "variant", "tokens", "hidden", "inter", "experts", "topk", "tensor_parallel"]
+    assert imported.rows[[*columns, "time_us"]].to_numpy().tolist() == [
+        ["moe", "fp8_block", "", 16, 7168, 256, 256, 8, 1, 42.5],
+        ["moe", "bf16", "nongated", 16, 7168, 256, 256, 8, 1, 90.0],
+    ]
+    assert imported.notes == ("left out: 1 row, the package has no such element type",)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value", "expected"),
+    [
+        ("a8w8_blockscale_tuned_gemm.csv", "", "", "fp8_block"),
+        ("kimi_a8w8_blockscale_bpreshuffle_tuned_gemm.csv", "q_dtype_w", "torch.float8_e4m3fn", "fp8_block"),
+        ("a4w4_blockscale_tuned_gemm.csv", "", "", "mxfp4"),
+        ("a8w8_tuned_gemm.csv", "q_dtype_w", "torch.int8", "int8_sq"),
+        ("a8w8_tuned_gemm.csv", "q_dtype_w", "torch.float8_e4m3fnuz", "fp8"),
+        ("bf16_tuned_gemm.csv", "dtype", "torch.bfloat16", "bf16"),
+        ("bf16_tuned_batched_gemm.csv", "", "", "bf16"),
+    ],
+)
+def test_element_type_is_in_a_column_or_in_the_file_name(
+    tmp_path: Path, name: str, column: str, value: str, expected: str
+) -> None:
+    header, *lines = GEMM.splitlines()
+    table = [f"{header},{column}", *(f"{line},{value}" for line in lines)] if column else [header, *lines]
+    rows = read(tmp_path, "\n".join(table), name).rows
+    assert len(rows) == 2 and set(rows["dtype"]) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("", "", "give --dtype"),
+        ("gfx,", "arch,", "give --gpu"),
+        (",us,", ",ns,", "column us is missing"),
+        ("gfx9", "gfx7", "no measurement"),
+        ("\n", ",0\n1,2,", "not CSV"),
+    ],
+)
+def test_wrong_tables_are_refused(refused, tmp_path: Path, old: str, new: str, message: str) -> None:
+    with refused("tuned.csv", message):
+        read(tmp_path, GEMM.replace(old, new) if old else GEMM, **({"dtype": "fp8"} if old else {}))
+
+
+def test_import_command_takes_board_and_element_type(tmp_path: Path, seer: Callable[..., CommandResult]) -> None:
+    """A file without the columns of the board needs --gpu."""
+    path, out = tmp_path / "own.csv", tmp_path / "own.parquet"
+    path.write_text("M,N,K,us\n8,1024,2048,7.5\n")
+    run = seer("import", "aiter", path, "--gpu", "mi308x", "--dtype", "fp8", "-o", out)
+    assert (run.code, "1 row" in run.out + run.err) == (0, True)
+    assert seer("import", "aiter", path, "--gpu", "mi308x", "--dtype", "fp7", "-o", out).code == 2
