@@ -300,10 +300,10 @@ class Correction:
         for start in range(0, len(x), CHUNK_ROWS):
             part = inputs.take(np.arange(start, min(start + CHUNK_ROWS, len(x))))
             inside = replace(part, terms=np.clip(part.terms, sample.terms.min(axis=0), sample.terms.max(axis=0)))
-            known = covariance(MEDIANS, part, sample)
+            shared = covariance(MEDIANS, part, sample)
             prior = sum(MEDIANS[name] ** 2 for name in SCALES if name not in ("length", "linear"))
             prior = prior + MEDIANS["linear"] ** 2 * (inside.terms**2).mean(axis=1)
-            variance[start : start + len(part)] = prior - ((known @ precision) * known).sum(axis=1)
+            variance[start : start + len(part)] = prior - ((shared @ precision) * shared).sum(axis=1)
         return np.sqrt(1.0 + np.maximum(variance, 0.0) / MEDIANS["noise"] ** 2)
 
     @cached_property
