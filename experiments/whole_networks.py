@@ -92,6 +92,7 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
                 if column == OWN and part["lower_ms"].notna().all():
                     inside = part["measured_ms"].between(part["lower_ms"], part["upper_ms"])
                     record["coverage_pct"] = 100 * inside.mean()
+                    record["claimed_factor"] = (part["upper_ms"] / part[OWN]).median()
                 records.append(record)
     return pd.DataFrame(records)
 

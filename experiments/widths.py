@@ -1,17 +1,18 @@
 """Do the widths that ship hold, by GPU, kind of kernel and element type, on rows outside their fit?
 
-The 90 % intervals of every shipped bundle are compared with their coverage on shapes and GPUs outside their fit.
+The 90 % intervals of every shipped bundle are compared with their coverage on shapes and GPUs outside their fit. An
+interval of a sum is judged apart, on measured passes of networks, in the table that `experiments.whole_networks` wrote.
 """
 
 import pandas as pd
 
-from experiments.experiment import Effort, ExperimentResult, columns_first, program
+from experiments.experiment import HOME, Effort, ExperimentResult, columns_first, program
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.prediction.shipped import shipped
 from surrogate.report.charts import dots
 
-HOLDOUT_SHAPES, LEFT_OUT = "shapes held out", "GPU left out"
+HOLDOUT_SHAPES, LEFT_OUT, SUMS = "shapes held out", "GPU left out", "sums"
 GOAL = (0.85, 0.95)
 MIN_SHAPES = 10
 """Minimum shapes of a cell that counts. Smaller cells are listed only."""
@@ -25,13 +26,22 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
         for family, card in bundle.held_out.items():
             for part, rows in ((HOLDOUT_SHAPES, card["intervals"]), (LEFT_OUT, card["unseen_gpus"])):
                 cells += [{"bundle": bundle.path.name, "family": family, "part": part, **row} for row in rows]
-    table = pd.DataFrame(cells).query("gpu != 'all'")
+    table = pd.DataFrame([*cells, *_sums()]).query("gpu != 'all'")
     # There is one row for each type. If a GPU has a single type, its row is the one for all types.
     several = table.duplicated(subset=["bundle", "family", "part", "gpu"], keep=False)
     table = table[~several | (table["dtype"] != "all")].rename(columns={"interval_factor": "claimed_factor"})
     names = ("bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "claimed_factor", "coverage")
     table = columns_first(table.drop(columns="half_width").reset_index(drop=True), *names)
     return ExperimentResult(table, _figure(table), answer(table))
+
+
+def _sums() -> list[dict[str, object]]:
+    """Return a cell for each set of measured passes and GPU: the passes count as shapes."""
+    passes = pd.read_csv(HOME / "tables" / "whole_networks.csv").dropna(subset="coverage_pct")
+    passes = passes.assign(bundle="", part=SUMS, family=passes["set"], dtype=passes["training"], rows=passes["n"])
+    passes = passes.assign(shapes=passes["n"], coverage=passes["coverage_pct"] / 100)
+    names = ["bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "interval_factor", "coverage"]
+    return passes.rename(columns={"claimed_factor": "interval_factor"}).reindex(columns=names).to_dict("records")
 
 
 def _figure(table: pd.DataFrame) -> str | None:
@@ -45,7 +55,7 @@ def _figure(table: pd.DataFrame) -> str | None:
 def answer(table: pd.DataFrame) -> str:
     """Return the numbers of cells inside the goal, wider, and narrower, for each part."""
     texts = []
-    for part in (HOLDOUT_SHAPES, LEFT_OUT):
+    for part in (HOLDOUT_SHAPES, LEFT_OUT, SUMS):
         cells = table[(table["part"] == part) & (table["shapes"] >= MIN_SHAPES)]
         inside, wider = cells["coverage"].between(*GOAL).sum(), (cells["coverage"] > GOAL[1]).sum()
         worst = cells.sort_values("coverage").iloc[0]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surrogate.features.families import family_of, parse_problem
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import bound, peak_flops_table, peak_tflops, ridge_flops_per_byte, roofline_us
@@ -48,3 +49,18 @@ def test_peak_tables_are_complete_and_tensor_cores_never_slower() -> None:
         assert set(table) == {(dtype, tensor) for dtype in ELEMENTS for tensor in (False, True)}
         for dtype in ELEMENTS:
             assert table[dtype, True] >= table[dtype, False] > 0, (board.name, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shortest_us"),
+    [
+        ("v100-sxm2-16gb", "max_pool:n1c64h224w224window2stride2", (12845056 + 3211264) / 900e3),  # over L2: 900 GB/s
+        ("v100-sxm2-16gb", "max_pool:n1c8h8w8window2stride2", 512 / 15.667e6),  # in L2: only 512 comparisons
+        ("h100-sxm", "all_reduce:elements1000000ranks4", 0.5 * (4 + 1.5 * 4e6 / 450e3)),  # switches that add
+    ],
+)
+def test_the_shortest_time_is_what_the_peaks_allow(name: str, text: str, shortest_us: float) -> None:
+    problem = parse_problem(text)
+    family = family_of(problem)
+    setting = dict(zip(family.setting_names, family.setting_of(problem), strict=True))
+    assert family.shortest_us(problem, setting, gpu(name)) == pytest.approx(shortest_us, rel=2e-3)

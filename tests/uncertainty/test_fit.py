@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -204,6 +205,19 @@ def test_exact_model_gets_the_minimum_width() -> None:
     widths = fit.fit_widths(rows, predicted_us, measured_us, distance)
     assert set(widths.by_key.values()) == {fit.MIN_WIDTH}
     assert all(0.5 < value < 2.0 for value in (*widths.distance.values, *widths.time_us.values))
+
+
+def test_no_half_width_exceeds_the_largest_held_out_error() -> None:
+    """Factors for distance and time multiply, but the data end: the 163-fold errors of a pool were the largest."""
+    holdout = held_out(shapes=40)
+    fitted_widths = fitted(*holdout)
+    error = np.abs(np.log(holdout[1] / holdout[2]))
+    assert fitted_widths.max_errors["all"] == pytest.approx(np.nanmax(error))
+    steep = replace(fitted_widths, distance=StepFunction(values=(50.0,)), time_us=StepFunction(values=(50.0,)))
+    key = next(key for key in steep.by_key if key.candidate != "all" and key.gpu is None)
+    assert half_width(steep, "none", key.candidate, 9.0) == steep.limit(key.candidate) <= np.nanmax(error)
+    again = Widths.from_json(steep.to_json(), {key.candidate.partition("|")[0]})
+    assert again.max_errors == steep.max_errors
 
 
 def test_edge_belongs_to_the_step_above() -> None:
