@@ -57,8 +57,8 @@ BY_AVERAGE_RANK = (
 )
 NO_EVIDENCE = "{} was not measured on any GPU: times come from datasheet peaks"
 AS_IN_NETWORKS = (
-    "{} was never measured alone: its time is the kernel's in a busy stream, as in a network or a trace, from kernels"
-    " that move the same bytes or from its roofline"
+    "{} was never measured on {} by itself: its time is the kernel's in a busy stream, as in a network or a trace, from"
+    " other GPUs, from kernels that move the same bytes, or from its roofline"
 )
 CALL_ALONE = "times are of a call alone; networks and traces count the kernel in a busy stream, without its launch"
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
@@ -252,7 +252,7 @@ class Resolver:
         context = _context(facts)
         if facts.kernel_times is not None:
             ranker = _ranker(facts, context, KernelSource(context, facts.kernel_times), ("",), {"": ()})
-            reason = AS_IN_NETWORKS.format(question.setting_values[0])
+            reason = AS_IN_NETWORKS.format(question.setting_values[0], question.gpu)
             return replace(ranker, evidence=replace(ranker.evidence, outside=(reason,)))
         source, donors, note = _source(facts, context)
         general = () if facts.is_measured else tuple(self._unmeasured_notes(facts, note))
@@ -276,14 +276,15 @@ class Resolver:
                 versions.append((name, version))
             except InputError as error:
                 failures.append(error)
-        if not choosable:
-            is_open = library is None and isinstance(family, OperatorFamily)
-            kernel_times = self.bundle.operator_times(gpu_name) if is_open else None
-            if kernel_times is None:
-                raise failures[0]
-            choosable = {LibraryCandidate(DEFAULT_ALGORITHM, "", DEFAULT_ALGORITHM): True}
-            versions.append(("", ""))
         is_measured = any(gpu_name in family_model.domain.gpus_of(name, values) for name, _ in versions)
+        costs = self.bundle.call_costs
+        are_calls = all(call_cost_of(costs, gpu_name, name).launch_us for name, _ in versions)  # or there are none
+        if are_calls and not is_measured and library is None and isinstance(family, OperatorFamily):
+            kernel_times = self.bundle.operator_times(gpu_name)
+        if kernel_times is not None:
+            choosable, versions = {LibraryCandidate(DEFAULT_ALGORITHM, "", DEFAULT_ALGORITHM): True}, [("", "")]
+        elif not choosable:
+            raise failures[0]
         settings = {(key.library, key.setting_values) for key in family_model.domain.settings}
         return _with_datasheet(
             SettingFacts(
