@@ -9,9 +9,10 @@ import click
 import pandas as pd
 
 from experiments.experiment import HOME, Effort, in_one_line
-from experiments.sources import DEFAULT_FOLDER, FILES, own_settings
+from experiments.sources import DEFAULT_FOLDER, FILES, Sources, own_settings
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
+from surrogate.features.algorithms import FASTEST
 from surrogate.models import DEFAULT_MODEL
 
 SHIPPED = HOME.parent / "surrogate" / "bundled"
@@ -48,8 +49,11 @@ class Plan:
             metadata = {**table.metadata, "where": [BF16_NOTE] * (len(fp16_rows) > 0)}
             return Dataset(normalise(rows, self.family), table.candidates, self.family, metadata)
         paths = [folder / FILES[name][0] for name in self.sources]
+        notices = {"licence_notices": list(self.notices)}
+        if "winners" in self.sources:
+            winners = Sources(folder).winners()
+            return Dataset(winners.frame.assign(algorithm=FASTEST), winners.candidates, winners.name, notices)
         if self.notices:
-            notices = {"licence_notices": list(self.notices)}
             return Dataset(read_operator_tables(paths), "listed", ", ".join(path.name for path in paths), notices)
         rows = load_datasets(paths, None, self.where)
         return Effort().sample(rows, self.shapes) if self.shapes else rows

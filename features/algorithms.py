@@ -56,6 +56,8 @@ _ALGORITHMS = read_toml(__file__)
 ALGORITHMS = tuple(Algorithm(*key, **row) for *key, row in _rows(_ALGORITHMS))
 """All registered algorithms, by library, direction and enum value."""
 
+FASTEST = "FASTEST"
+"""Candidate of tables that hold only the time of a library's fastest algorithm for a problem."""
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
 """Vendor of a GPU → the library that runs convolutions on it."""
 CUDNN_GRAPH = "cudnn-graph"

@@ -222,6 +222,10 @@ class Bundle:
         """Return the model of a family in the bundle. A subclass may hold several models of one family."""
         return self.family_models[name]
 
+    def fastest_model(self, family: Family, device: Gpu) -> FamilyModel | None:
+        """Return the model of the times of `FASTEST`, for GPUs without measurements of each candidate, or None."""
+        return None
+
     def __repr__(self) -> str:
         data = self.card.get("data", {})
         models = ", ".join(f"{name}: {family_model.fitted.name}" for name, family_model in self.family_models.items())

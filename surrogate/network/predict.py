@@ -20,6 +20,7 @@ from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime
 from surrogate.network.training import gradient_exchange
 from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
+from surrogate.prediction.sources.datasheet import common_share
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -84,10 +85,12 @@ class Predictors:
         single = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
         kernels = self.kernel_predictor.kernel_times(single) if single else []
         return {
-            **{problem: _best_time(choice.estimates[0]) for problem, choice in selections.items() if choice.estimates},
             **{
-                each: _kernel_time(within_peaks(kernel, self.gpu)) for each, kernel in zip(single, kernels, strict=True)
+                problem: self._best_time(problem, choice.estimates[0])
+                for problem, choice in selections.items()
+                if choice.estimates
             },
+            **{problem: self._kernel_time(problem, kernel) for problem, kernel in zip(single, kernels, strict=True)},
         }
 
     def default_math_answers(self, problems: Iterable[AnyOperator]) -> dict[AnyOperator, ProblemTime]:
@@ -95,6 +98,19 @@ class Predictors:
         runs = {problem: with_default_math(problem, self.gpu) for problem in problems}
         answers = self.answers(dict.fromkeys(runs.values()), {})
         return {problem: answers[run] for problem, run in runs.items() if run in answers}
+
+    def _kernel_time(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
+        kernel = within_peaks(kernel, self.gpu)
+        half_width, share = log(kernel.upper_us / kernel.time_us), common_share(problem, self.gpu, kernel.source, "")
+        return ProblemTime(
+            kernel.time_us, kernel.lower_us, kernel.upper_us, half_width, kernel.source, common_share=share
+        )
+
+    def _best_time(self, problem: NetworkProblem, best: Estimate) -> ProblemTime:
+        """Return the time of the best algorithm."""
+        share = common_share(problem, self.gpu, best.source, best.candidate.mechanism)
+        ends = best.lower_us, best.upper_us
+        return ProblemTime(best.time_us, *ends, best.half_width, best.source, estimate=best, common_share=share)
 
     def time(self, network: Network, **limits: Unpack[AlgorithmLimits]) -> NetworkTime:
         """Predict the times of the network's layers.
@@ -235,6 +251,7 @@ class Predictors:
             bytes=problem.dram_bytes,
             bound=bound if paper_class is None else paper_class,
             source=answer.source,
+            common_share=answer.common_share,
         )
 
     def _classes(self, selections: Selections) -> dict[NetworkProblem, str]:
@@ -271,18 +288,6 @@ def _layer_time(layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
 def _setting(problem: NetworkProblem) -> tuple[str, ...]:
     """Return a convolution's direction, types and layout, as `surrogate.uncertainty.domain.SettingKey` has them."""
     return tuple(getattr(problem, name) for name in family_of(problem).setting_names)
-
-
-def _kernel_time(kernel: KernelTime) -> ProblemTime:
-    half_width = log(kernel.upper_us / kernel.time_us)
-    return ProblemTime(kernel.time_us, kernel.lower_us, kernel.upper_us, half_width, kernel.source)
-
-
-def _best_time(best: Estimate) -> ProblemTime:
-    """Return the time of the best algorithm."""
-    return ProblemTime(
-        best.time_us, best.lower_us, best.upper_us, half_width=best.half_width, source=best.source, estimate=best
-    )
 
 
 def sustained_us(problem: NetworkProblem, gpu: Gpu) -> float:

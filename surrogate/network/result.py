@@ -1,7 +1,9 @@
 """The predicted time of a whole network: its layers, their sums, and comparisons of batches and GPUs."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
@@ -36,6 +38,7 @@ class ProblemTime(NamedTuple):
     """A problem's time on the GPU in µs, its 90 % interval and the interval's half width in log time.
 
     ``estimate`` is the estimate of the chosen algorithm; it is None for a problem that has no choice of algorithms.
+    ``common_share`` is the same as in `LayerTime`.
     """
 
     time_us: float
@@ -44,6 +47,7 @@ class ProblemTime(NamedTuple):
     half_width: float
     source: str
     estimate: "Estimate | None" = None
+    common_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,9 @@ class LayerTime:
         One of SEER's classes; "" if the paper's trees give none.
     source
         Source of the time, such as model or roofline.
+    common_share
+        Share of the half width in log time that all kernels of this source have in common. It remains in a sum of many
+        kernels, where the rest averages out.
     """
 
     name: str
@@ -99,17 +106,28 @@ class LayerTime:
     bytes: int
     bound: str
     source: str
+    common_share: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+    def in_sum(self, end: str, concentration: float) -> float:
+        """Return the time, or an end of the interval in a sum, in µs; ``concentration`` is Σ wᵢ² (`NetworkTime`)."""
+        if end == "time_us" or self.common_share == 1.0:
+            return getattr(self, end)
+        share = sqrt(self.common_share**2 + (1 - self.common_share**2) * concentration)
+        factor = (self.upper_us / self.time_us) ** share
+        return self.time_us * factor if end == "upper_us" else max(self.time_us / factor, self.lower_us)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NetworkTime(TableResult):
     """The predicted time of a network on a GPU.
 
-    Sums contain the predicted layers only; unsupported operators are counted, but never as zero time.
+    Sums contain the predicted layers only; unsupported operators are counted, but never as zero time. Errors of the
+    kernels of one network have a common part and independent parts (`LayerTime.common_share`). In the sum's half width,
+    the squares of the independent parts count with Σ wᵢ², where wᵢ is a problem's share of the time of such kernels.
 
     Parameters
     ----------
@@ -190,17 +208,22 @@ class NetworkTime(TableResult):
 
     @property
     def lower_us(self) -> float:
-        """Sum of the lower ends in µs, as if all errors had the same sign."""
+        """Sum of the lower ends in µs, as if all common errors had the same sign."""
         return self._sum("lower_us", 1 / self.host_time.interval_factor if self.host_time else 1.0)
 
     @property
     def upper_us(self) -> float:
-        """Sum of the upper ends in µs, as if all errors had the same sign."""
+        """Sum of the upper ends in µs, as if all common errors had the same sign."""
         return self._sum("upper_us", self.host_time.interval_factor if self.host_time else 1.0)
 
     def _sum(self, end: str, factor: float) -> float:
         """Return the total of a time or an interval end; the host takes ``factor`` times its expected time."""
-        device_us = sum(getattr(part, end) for part in (*self.layers, self.exchange) if part)
+        times_us: dict[str, float] = defaultdict(float)
+        for layer in self.layers:
+            times_us[layer.problem] += layer.time_us * (layer.common_share < 1.0)
+        concentration = sum(us**2 for us in times_us.values()) / (sum(times_us.values()) or 1.0) ** 2
+        device_us = sum(layer.in_sum(end, concentration) for layer in self.layers)
+        device_us += getattr(self.exchange, end, 0.0)
         host = self.host_time
         return device_us if host is None else max(device_us, factor * host.launch_us) + factor * host.floor_us
 

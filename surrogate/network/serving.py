@@ -20,7 +20,7 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp, hypot, log1p, nan
+from math import exp, expm1, hypot, log1p, nan
 from typing import NamedTuple
 
 from surrogate import bundled
@@ -325,7 +325,7 @@ def _time(
         answer = answers[problem]
         parts[part_of(problem)] += count * answer.time_us
         if answer.source in SOURCES_WITHOUT_GPU_DATA:
-            unmeasured_us += count * (answer.upper_us - answer.time_us)
+            unmeasured_us += count * answer.time_us * expm1(answer.common_share * answer.half_width)
         if answer.source == ROOFLINE and problem.MULTIPLIES:
             refusal = refusal or (missing_units(device, problem.dtype, problem.math) or "")
     floored_in_step = tuple(problem for problem in kernels if problem in floored_problems)

@@ -15,7 +15,7 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.elementwise import where
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
-from surrogate.prediction.results import FLOOR, MEASURED, MEASURED_HALF_WIDTH, MODEL, ROOFLINE, Estimate, Excluded
+from surrogate.prediction.results import FLOOR, MODEL, ROOFLINE, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
 from surrogate.report.tables import binary_size
@@ -180,6 +180,8 @@ class Ranker:
 
     def answers(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> AnswerRows:
         """Return the answers in row i for a candidate and a problem, by position; ``sizes`` is (problems, sizes)."""
+        if len(sizes) == 1:
+            return self._rows_of_one(self.setting.problem(sizes[0].tolist()), candidate_of_row)
         times = self.source.times(sizes, problem_of_row, candidate_of_row)
         problems = self.setting.problem(sizes.T)
         return self.rows(sizes, problem_of_row, candidate_of_row, times, problems=problems)
@@ -211,9 +213,9 @@ class Ranker:
         if self.measured_groups:
             is_crossed = self._is_crossed(problems)[library, problem_of_row]
             half[is_crossed] = np.maximum(half[is_crossed], self.family_model.widths.unmeasured_group)
-        if times.measured is not None:
-            half[times.measured] = MEASURED_HALF_WIDTH
-            source[times.measured] = MEASURED
+        decided = np.isfinite(times.half_width)
+        half = np.where(decided, times.half_width, half)
+        source = np.where(decided, times.source_name, source)
         # 2. A candidate without a time from the source gets its roofline time.
         unknown = np.flatnonzero(~((time_us > 0.0) & (time_us < inf)))
         if len(unknown):
@@ -232,7 +234,7 @@ class Ranker:
         min_us = self._min_us(sizes, problems)[evidence.counts_flops[candidate_of_row], problem_of_row]
         exceeded_us = 0.0 if self.source_name == MODEL else time_us
         lower_us = np.maximum(time_us / spread, np.where(min_us < time_us, min_us, exceeded_us))
-        in_domain = inside[library, problem_of_row] & evidence.is_inside[candidate_of_row]
+        in_domain = inside[library, problem_of_row] & evidence.is_inside[candidate_of_row] | decided
         in_domain[at_floor] = False
         in_domain &= ~is_crossed
         # 5. A candidate fails if its workspace does not fit beside the tensors.

@@ -37,7 +37,12 @@ from surrogate.prediction.sources.datasheet import (
     product_models,
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
-from surrogate.prediction.sources.similar_gpu import AverageRankSource, SimilarGpus
+from surrogate.prediction.sources.similar_gpu import (
+    AverageRankSource,
+    FastestSource,
+    SimilarGpus,
+    same_architecture_gpus,
+)
 from surrogate.prediction.sources.source import CalibratedSource, Context, LibraryCandidate, Mixed, QuerySetting, Source
 from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
@@ -54,6 +59,10 @@ SHARED_MEMORY_UNCHECKED = (
 )
 BY_AVERAGE_RANK = (
     "{gpu} was not measured in this setting: its candidates are in the order of their average rank on measured GPUs"
+)
+FROM_FASTEST = (
+    "a time from {} is the fastest candidate's, from measurements of release {} on {} without TF32; other GPUs tell"
+    " which candidate is the fastest"
 )
 NO_EVIDENCE = "{} was not measured on any GPU: times come from datasheet peaks"
 AS_IN_NETWORKS = (
@@ -90,7 +99,8 @@ class SettingFacts(NamedTuple):
 
     ``choosable``: candidate → whether it can be chosen. ``is_measured``: whether a library was measured in the setting
     on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration.
-    ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``analytical`` are the models of
+    ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``fastest`` answers the measured
+    time of the fastest candidate, without TF32, on the GPU or on a similar one. ``analytical`` are the models of
     its kernels; they cover the whole setting or only some candidates. ``kernel_times`` answers for an operator without
     candidates.
     """
@@ -103,6 +113,7 @@ class SettingFacts(NamedTuple):
     is_measured: bool
     is_trained: bool
     unmeasured_libraries: frozenset[str]
+    fastest: Ranker | None = None
     is_measured_version: bool = True
     kernel_times: KernelFunction | None = None
     analytical: DatasheetModels | ProductModels | None = None
@@ -296,10 +307,24 @@ class Resolver:
                 is_measured=is_measured,
                 is_trained=is_measured and not similar.is_calibrated,
                 unmeasured_libraries=frozenset(name for name, _ in versions if (name, values) not in settings),
+                fastest=None if is_measured else self._fastest(question, device),
                 is_measured_version=question.is_measured_version,
                 kernel_times=kernel_times,
             )
         )
+
+    def _fastest(self, question: Question, device: Gpu) -> Ranker | None:
+        """Return `SettingFacts.fastest` of a question, or None. Another release that was measured is another answer."""
+        family, _, values, _, version, _, is_measured_version = question
+        family_model = self.bundle.fastest_model(family, device)
+        if family_model is None or (version is not None and is_measured_version):
+            return None
+        values = tuple("fma" if value == "default" else value for value in values)
+        settings = family_model.domain.settings
+        measured = {key.gpu: self.device(key.gpu) for key in settings if key.setting_values == values}
+        _, donors = same_architecture_gpus(family, values, device, measured)
+        resolver = Resolver(Bundle({family.name: family_model}))
+        return resolver.ranker(Question(family, donors[0], values)) if donors else None
 
     def _version(self, question: Question, family_model: FamilyModel, library: str) -> str:
         """Return the version of the question, else the newest that was measured on the GPU, else anywhere, else "".
@@ -317,7 +342,7 @@ class Resolver:
         first = next((major for above, major in FIRST_RELEASES.get(library, ()) if capability >= above), 0)
         if version_number(version)[0] >= first:
             return version
-        if question.library_version:
+        if question.library_version and question.is_measured_version:
             raise InputError(f"{library} {version} does not run on {question.gpu}; it needs {first} or newer")
         return f"{first}+"
 
@@ -326,12 +351,18 @@ class Resolver:
         family_model, family, device = facts.family_model, facts.family_model.family, facts.device
         if not device.vendor:
             yield unlisted_note(device.name, family_model.domain.gpus)
-        yield family_model.unmeasured_gpu.note(_width_group(facts), is_described=bool(family.parameter_names))
+        if not facts.covers_whole_setting:
+            yield family_model.unmeasured_gpu.note(_width_group(facts), is_described=bool(family.parameter_names))
+        if facts.analytical is not None:
+            yield facts.analytical.note
         description = family.description if isinstance(family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
             yield SHARED_MEMORY_UNCHECKED
         if rank_note:
             yield rank_note
+        if facts.fastest is not None:
+            (version,), gpu = dict(facts.fastest.setting.versions).values(), facts.fastest.setting.gpu
+            yield FROM_FASTEST.format(MODEL if gpu == device.name else SIMILAR_GPU, version, gpu)
 
 
 def _with_datasheet(facts: SettingFacts) -> SettingFacts:
@@ -394,6 +425,8 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     dtype_math = setting.by_name.get("dtype"), setting.by_name.get("math", "")
     if facts.unmeasured_libraries and facts.device.tf32_tflops and dtype_math == ("fp32", "default"):
         source = _with_tf32(facts, source)
+    else:
+        source = _with_fastest(facts, source)
     if facts.unmeasured_libraries and dtype_math[0] == "fp32":
         source = _not_below_bf16(facts, source)
     if facts.analytical is not None and not facts.covers_whole_setting:
@@ -416,7 +449,7 @@ def _with_tf32(facts: SettingFacts, tensor: Source) -> Source:
     setting, _, candidates, _, _ = tensor.context
     has_both = np.array([setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates])
     unmeasured = np.array([candidate.library in facts.unmeasured_libraries for candidate in candidates])
-    multiply_adds = _in_setting(facts, tensor.context, {"math": "fma"})
+    multiply_adds = _with_fastest(facts, _in_setting(facts, tensor.context, {"math": "fma"}))
     return Mixed(tensor.context, (multiply_adds, tensor), covers=np.array([unmeasured, ~unmeasured | has_both]))
 
 
@@ -446,8 +479,20 @@ def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
     mean_log_slowdowns = facts.family_model.unmeasured_gpu.mean_log_slowdowns
     keys = (key_text(Label(facts.setting.values, candidate.key)) for candidate in context.candidates)
     costs = np.array([mean_log_slowdowns.get(key, np.nan) for key in keys])
+    return AverageRankSource(context, model, *_competition(facts, context), costs)
+
+
+def _competition(facts: SettingFacts, context: Context) -> tuple[SupportRules, np.ndarray]:
+    """Return the support rules of a setting, and whether its candidates can be chosen."""
     rules = SupportRules(facts.support_setting, context.candidates, facts.family_model.support)
-    return AverageRankSource(context, model, costs, rules, np.array([*facts.choosable.values()]))
+    return rules, np.array([*facts.choosable.values()])
+
+
+def _with_fastest(facts: SettingFacts, model: Source) -> Source:
+    """Return the model's times, in which the fastest candidate takes the measured time of the fastest, if any."""
+    if facts.fastest is None:
+        return model
+    return FastestSource(model.context, model, *_competition(facts, model.context), facts.fastest)
 
 
 def _ranker(
@@ -472,7 +517,7 @@ def _ranker(
         family_model=family_model,
         evidence=evidence,
         source_name=MODEL if MODEL in evidence.source else fallback,
-        measured_groups={} if facts.covers_whole_setting else _measured_groups(facts),
+        measured_groups={} if facts.analytical is not None else _measured_groups(facts),
         unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},

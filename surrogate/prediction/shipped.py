@@ -11,7 +11,7 @@ from typing import Any
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
-from surrogate.features.algorithms import CUDNN_GRAPH, VENDOR_LIBRARIES
+from surrogate.features.algorithms import CUDNN_GRAPH, FASTEST, VENDOR_LIBRARIES
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
 from surrogate.features.families.operator_family import OperatorFamily
@@ -48,6 +48,8 @@ class Shipped:
     call_costs: Mapping[CallKey, CallCost]
     held_out: Mapping[str, Any]
     unseen: Mapping[str, UnmeasuredGpuErrors]
+    is_fastest: bool
+    """Whether it answers `FASTEST` only."""
 
     def evidence(self, family: str, gpu_name: str) -> dict[str, object]:
         """Return the evidence for a family on a GPU: the measured rows there, and the expected errors of times.
@@ -92,6 +94,7 @@ def shipped() -> tuple[Shipped, ...]:
                 call_costs=index.launches,
                 held_out=index.card.get("held_out", {}),
                 unseen={name: stored.unseen_gpu for name, stored in index.parts.items()},
+                is_fastest=any(each["algorithms"] == [FASTEST] for each in listed.values()),
             )
         )
     return tuple(bundles)
@@ -102,7 +105,7 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
 
     Raises `InputError` if no bundle covers the GPU or the library.
     """
-    with_family = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
+    with_family = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families and not bundle.is_fastest)
     fitting = [b for b in with_family if library is None or library in b.libraries]
     vendor_library = VENDOR_LIBRARIES.get(device.vendor) if library is None else library
     own = [b for b in fitting if device.name in b.gpus]
@@ -288,6 +291,13 @@ class ShippedBundle(Bundle):
 
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         return self.family_models.family_model(name, settings, gpu)
+
+    def fastest_model(self, family: Family, device: Gpu) -> FamilyModel | None:
+        for bundle in shipped():
+            architectures = {gpu(name).architecture for name in bundle.gpus}
+            if bundle.is_fastest and family.name in bundle.families and device.architecture in architectures:
+                return _cached_bundle(bundle.path).family_models[family.name]
+        return None
 
 
 def _joined(bundle: Bundle) -> ShippedBundle:

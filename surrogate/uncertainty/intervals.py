@@ -248,18 +248,20 @@ class UnmeasuredGpuErrors(Struct, frozen=True):
         half_width_of = {pair: self.by_group[self.group_key(*pair)].half_width for pair in set(pairs)}
         return np.array([half_width_of[pair] for pair in pairs])
 
-    def note(self, group_key: str, is_described: bool) -> str:
+    def note(self, group_key: str, is_described: bool, judged_on: str = "") -> str:
         """Return one line on the expected errors on such a GPU.
 
         If the kernel ``is_described``, its times come from other GPUs' measurements; otherwise they come from the
-        datasheet.
+        datasheet. ``judged_on`` are the times with these errors, in words.
         """
         basis = FROM_OTHER_GPUS if is_described else FROM_DATASHEET
         errors = self.by_group[group_key]
         if errors.median_ape is None:
             return UNKNOWN_ERRORS.format(basis=basis)
         line, _, dtype = group_key.partition("|")
-        if group_key == NEVER:
+        if judged_on:
+            times = judged_on
+        elif group_key == NEVER:
             times = "times in settings never measured"
         elif dtype:
             times = f"times in {dtype}"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from math import e
 
 import pytest
 
@@ -12,7 +13,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network
 from surrogate.network.operators import gemm, pointwise
 from surrogate.network.predict import Predictors, load_predictors
-from surrogate.network.result import BOUNDS, comparison_records
+from surrogate.network.result import BOUNDS, LayerTime, NetworkTime, comparison_records
 
 A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 B = Conv(n=8, c=64, h=28, k=256, r=1)
@@ -127,9 +128,22 @@ def test_json_has_the_documented_keys(predictors: Callable[..., Predictors]) -> 
     data = json.loads(json.dumps(predictors().time(NETWORK).to_dict()))
     assert {"total_us", "coverage", "layers", "ignored", "unsupported"} <= set(data)
     keys = "name operator problem algorithm time_us lower_us upper_us workspace_bytes flops bytes bound source"
-    assert list(data["layers"][0]) == keys.split()
+    assert list(data["layers"][0]) == [*keys.split(), "common_share"]
     assert data["unsupported"] == {"LSTM": 1}
     assert data["ignored"] == {"Reshape": 3}
+
+
+def test_independent_errors_average_out_in_a_sum() -> None:
+    """Four problems with equal times keep √(0.6² + 0.8² / 4) of their half width of 1, one problem keeps it all."""
+    layers = [
+        LayerTime("", "", f"problem {i}", None, 100.0, 100 / e, 100 * e, 0, 0, 0, "", "datasheet", 0.6)
+        for i in range(4)
+    ]
+    found = NetworkTime("n", "g", tuple(layers))
+    share = (0.36 + 0.64 / 4) ** 0.5
+    assert (found.lower_us, found.upper_us) == pytest.approx((400 * e**-share, 400 * e**share))
+    same = NetworkTime("n", "g", (layers[0],) * 4)
+    assert (same.lower_us, same.upper_us) == pytest.approx((400 / e, 400 * e))
 
 
 def test_limits_exclude_algorithms_and_layers(predictors: Callable[..., Predictors]) -> None:

@@ -53,12 +53,16 @@ def test_a_depthwise_filter_gradient_reads_its_images_for_every_tap() -> None:
     assert 1550 < filter_us < forward_us + 1550
 
 
-def test_single_predictions_equal_the_batch() -> None:
-    predictor = load("rtx-3090")
-    problems = [replace(CONV, n=n, groups=groups) for n in range(1, 9) for groups in (1, 32, 128)]
-    single = [predictor.predict(problem).time_us for problem in problems]
-    together = [answer.estimates[0].time_us for answer in load("rtx-3090").select_many(problems)]
-    assert np.allclose(single, together)
+@pytest.mark.parametrize("gpu", ["rtx-3090", "a100-pcie-80gb", "a100-sxm4-80gb"])
+@pytest.mark.parametrize("settings", [{"dtype": "fp16", "math": "tensor_op"}, {"math": "fma"}, {"math": "default"}])
+def test_single_predictions_equal_the_batch(gpu: str, settings: dict[str, str]) -> None:
+    problems = [
+        replace(CONV, n=n, groups=groups, **{"dtype": "fp32", "layout": "NCHW", **settings})
+        for n in range(1, 9)
+        for groups in (1, 32, 128)
+    ]
+    single = [load(gpu).select(problem).estimates for problem in problems]
+    assert single == [answer.estimates for answer in load(gpu).select_many(problems)]
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -77,6 +81,40 @@ def test_layer_norm_of_very_long_rows_takes_as_long_on_every_gpu(gpu: str, measu
     predictors = load_predictors(gpu)
     norm = operator("layer_norm", n=16, c=2**22)
     assert predictors.answers([norm], {})[norm].time_us == pytest.approx(1e3 * measured_ms, rel=0.3)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_single_half_precision_convolution_has_the_width_of_single_tf32_convolutions(dtype: str) -> None:
+    """In a sum of many, the width of whole passes of timm's networks remains."""
+    predictors = load_predictors("a100-sxm4-80gb")
+    conv = replace(CONV, dtype=dtype)
+    selections = predictors.selections([conv])
+    found = predictors.answers([conv], selections)[conv]
+    assert found.half_width == 0.766 and found.upper_us == pytest.approx(np.exp(0.766) * found.time_us)
+    assert found.common_share * found.half_width == pytest.approx(0.282)
+    assert "single convolutions in TF32" in selections[conv].notes[0]
+    norm = operator("batch_norm_inference", n=256, c=64, h=56, w=56, dtype=dtype)
+    assert predictors.answers([norm], {})[norm].common_share == pytest.approx(0.282 / 0.766)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "source", "settings"),
+    [
+        ("a100-pcie-80gb", "model", {}),
+        ("a100-pcie-80gb", "model", {"library_version": "8.9.2"}),
+        ("a100-sxm4-40gb", "similar-gpu", {}),
+        ("rtx-3090", "datasheet", {}),  # another compute capability
+    ],
+)
+def test_the_fastest_3x3_convolution_comes_from_the_fastest_that_were_measured(gpu, source, settings) -> None:
+    """cuDNN 8.9.2 took 609 µs on an A100 PCIe. Its other filters were not measured, nor a GPU of RTX 3090's kind."""
+    predictor = load(gpu)
+    problem = Conv(n=47, c=187, h=8, k=1622, r=3, pad_h=1)
+    found = predictor.select(problem, **settings)
+    assert found.candidates[0].source == source
+    assert found.time_us == pytest.approx(609, rel=0.2)
+    assert {each.source for each in found.candidates[1:]} == {"datasheet"}
+    assert predictor.select(replace(problem, r=1, s=1, pad_h=0, pad_w=0)).candidates[0].source == "datasheet"
 
 
 def test_a_measured_gpu_is_answered_by_its_model() -> None:

@@ -16,11 +16,12 @@ import numpy as np
 
 from surrogate import bundled
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features.analytical import TensorCoreModel, TiledProductModel
-from surrogate.features.families import AnyProblem
+from surrogate.features.analytical import BANDWIDTH_FIELDS, TensorCoreModel, TiledProductModel
+from surrogate.features.families import AnyProblem, NetworkProblem, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.models.json_types import from_json_types
+from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
 
@@ -31,16 +32,27 @@ FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
 """Types of operands that have an analytical model."""
 PRODUCTS = "tiled_products.json"
+SINGLE, SUM = "", "sum"
+"""Keys of the errors of single kernels, and of sums of the kernels of networks."""
 
 KernelFunction = Callable[[Sequence[AnyProblem]], "Sequence[KernelTime]"]
 """A function of problems that returns the time of each in a busy stream."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutErrors:
-    """The errors of an analytical model on held-out GPUs, in the form of `UnmeasuredGpuErrors.by_group`."""
+    """The errors of an analytical model on held-out GPUs, in the form of `UnmeasuredGpuErrors.by_group`.
+
+    ``judged_on`` are the times with these errors, in words.
+    """
 
     by_kind: Mapping[str, HeldOutGpuErrors]
+    judged_on: str = ""
+
+    @property
+    def note(self) -> str:
+        """One line on the expected errors of single kernels."""
+        return UnmeasuredGpuErrors(self.by_kind).note(SINGLE, is_described=False, judged_on=self.judged_on)
 
     def instead_of(self, family_model: FamilyModel) -> FamilyModel:
         """Return the family model with these errors for unmeasured GPUs, and without measured support."""
@@ -50,7 +62,11 @@ class HeldOutErrors:
 
 @dataclass(frozen=True, slots=True)
 class DatasheetModels(HeldOutErrors):
-    """The analytical model of an element type's kernels. Its errors were measured on held-out networks."""
+    """The analytical model of an element type's kernels.
+
+    Errors of `SUM` were measured on held-out networks. In half precision, no single kernels were measured: the errors
+    of `SINGLE` are TF32's.
+    """
 
     model: TensorCoreModel
 
@@ -97,6 +113,19 @@ def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetMo
         return None
     kind = HALVES if dtype in HALF else TF32 if (dtype, math) == ("fp32", "default") and gpu.tf32_tflops else ""
     return shipped_datasheet_models()[kind] if kind else None
+
+
+def common_share(problem: NetworkProblem, gpu: Gpu, source: str, mechanism: str) -> float:
+    """Return the share of a single kernel's half width that remains in a sum of many kernels.
+
+    It is 1 if the time from ``source`` is not from a model with errors of sums.
+    """
+    streams = problem.kind in BANDWIDTH_FIELDS and problem.dtype in HALF
+    convolves = mechanism and mechanism == family_of(problem).tensor_core_mechanism
+    models = datasheet_models(gpu, problem.dtype, "default" if streams else problem.math)
+    if source != DATASHEET or models is None or SUM not in models.by_kind or not (streams or convolves):
+        return 1.0
+    return models.by_kind[SUM].half_width / models.by_kind[SINGLE].half_width
 
 
 @cache

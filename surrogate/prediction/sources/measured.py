@@ -10,6 +10,7 @@ from surrogate.features.elementwise import Number
 from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem
 from surrogate.models import TimeModel
 from surrogate.models.configurations import LIKELY, Configurations
+from surrogate.prediction.results import MEASURED, MEASURED_HALF_WIDTH
 from surrogate.prediction.sources.source import EXPECTED_TO_FAIL, Context, Source, Times
 
 FAILED = "failed in its measurement"
@@ -68,7 +69,7 @@ class ConfigurationSource(Source):
         """Implement `Source.times`; a configuration that the kernel's conditions rule out fails."""
         setting, _, _, formula, min_us = self.context
         time_us = np.empty(len(candidate_of_row))
-        measured, fails = np.full((2, len(candidate_of_row)), False)
+        half_width, fails = np.full(len(candidate_of_row), np.nan), np.full(len(candidate_of_row), False)
         constant = np.array(formula.constant, dtype=np.float32)
         for number in np.unique(problem_of_row).tolist():
             rows = np.flatnonzero(problem_of_row == number)
@@ -85,6 +86,6 @@ class ConfigurationSource(Source):
             answer, failure = self.model.answers(key, query, self.context.device, columns, parameters, launch, numbers)
             refused = np.any([*self._refusals(query, candidate_of_row[rows]).values()], axis=0)
             time_us[rows] = np.maximum(answer, min_us[candidate_of_row[rows]])
-            measured[rows] = self.model.measured(key, numbers)
+            half_width[rows[self.model.measured(key, numbers)]] = MEASURED_HALF_WIDTH
             fails[rows] = (failure >= LIKELY) | refused
-        return Times(time_us, np.zeros(len(candidate_of_row)), measured, fails)
+        return Times(time_us, np.zeros(len(candidate_of_row)), half_width, MEASURED, fails)

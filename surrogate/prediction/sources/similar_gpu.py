@@ -7,18 +7,27 @@ so on the ratio of peak to bandwidth. The nearest GPU therefore has the same com
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import log2
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu
+from surrogate.prediction.results import MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.source import Source, Times
 from surrogate.prediction.support_rules import SupportRules
 
+if TYPE_CHECKING:
+    from surrogate.prediction.ranking import Ranker
+
 MAX_RATIO = 1.6
 """Maximum factor between the peak-to-bandwidth ratios of a GPU and its donor, for the setting's type."""
+SIMILAR_HALF_WIDTH = 0.18
+"""Half width in log time of the ratio of the fastest algorithms' times on a GPU and its donor, over their rooflines'.
+
+It is the 90 % quantile of 145 convolutions over 200 µs on TITAN V and V100 SXM2 with cuDNN 7.6.3 (rai-project/dlperf).
+"""
 
 
 class SimilarGpus(NamedTuple):
@@ -60,32 +69,80 @@ class SimilarGpus(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AverageRankSource(Source):
-    """A model's times of the competing candidates, assigned in the order of their average rank on measured GPUs.
+class CompetingSource(Source):
+    """A ``model`` of times, changed with regard to all candidates that compete for a problem.
 
-    ``costs`` (candidates,) are the mean log slowdowns on measured GPUs; an unmeasured candidate has NaN and comes last.
-    Candidates compete if they are ``choosable`` (candidates,) and the ``rules`` allow them. The others keep the model's
-    times.
+    Candidates compete if they are ``choosable`` (candidates,) and the ``rules`` allow them.
     """
 
     model: Source
-    costs: np.ndarray
     rules: SupportRules
     choosable: np.ndarray
 
-    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
-        """Implement `Source.times`."""
-        # 1. Times of all candidates; all arrays are (problems, candidates).
+    def every(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the times in µs, the workspaces in bytes, and whether candidates compete: (problems, candidates)."""
         shape = len(sizes), len(self.context.candidates)
+        if len(sizes) == 1:
+            problem = self.context.setting.problem(sizes[0].tolist())
+            one = self.model.one(problem, np.arange(shape[1]))
+            allowed = self.choosable & [reason is None for reason in self.rules.of(problem)]
+            return one.time_us[None], one.workspace_bytes[None], (allowed & np.isfinite(one.time_us))[None]
         every_problem, every_candidate = (positions.ravel() for positions in np.indices(shape))
         every = self.model.times(sizes, every_problem, every_candidate)
         times_us, workspace = every.time_us.reshape(shape), every.workspace_bytes.reshape(shape)
-        competes = self.rules.allowed(sizes) & self.choosable & np.isfinite(times_us)
-        # 2. The shortest time goes to the best average rank, and so on. Times differ by 1e-9 at least, so that the
-        #    order is unique. Candidates that do not compete come last in both orders.
-        costs = np.broadcast_to(np.nan_to_num(self.costs, nan=np.finfo(float).max), shape)
+        return times_us, workspace, self.rules.allowed(sizes) & self.choosable & np.isfinite(times_us)
+
+
+@dataclass(frozen=True, slots=True)
+class FastestSource(CompetingSource):
+    """A model's times, multiplied so that the fastest candidate takes the measured time of the fastest.
+
+    ``fastest`` answers `FASTEST` on the GPU or on a similar one. It covers the problems near its training data; the
+    others keep the model's times.
+    """
+
+    fastest: "Ranker"
+
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
+        """Implement `Source.times`."""
+        # 1. The measured time, and the best candidate of the model. A similar GPU has the same time / roofline time.
+        times_us, workspace, competes = self.every(sizes)
+        problems = np.arange(len(sizes))
+        fastest = self.fastest.answers(sizes, problems, np.zeros_like(problems))
+        own_us, donor_us = (
+            each.formula.problem(each.setting.problem(sizes.T)).roofline_us
+            for each in (self.context, self.fastest.source.context)
+        )
+        best = problems, np.where(competes, times_us, np.inf).argmin(axis=1)
+        covered = fastest.in_domain & competes[best]
+        # 2. One factor for all candidates of a problem keeps their order. Only the best one's time was measured.
+        factor = np.where(covered, fastest.time_us * own_us / donor_us / times_us[best], 1.0)
+        is_own = self.fastest.setting.gpu == self.context.setting.gpu
+        half_width = np.full(times_us.shape, np.nan)
+        half_width[best] = np.where(covered, np.hypot(fastest.half_width, 0 if is_own else SIMILAR_HALF_WIDTH), np.nan)
+        rows = problem_of_row, candidate_of_row
+        scaled_us = times_us * factor[:, None]
+        return Times(scaled_us[rows], workspace[rows], half_width[rows], MODEL if is_own else SIMILAR_GPU)
+
+
+@dataclass(frozen=True, slots=True)
+class AverageRankSource(CompetingSource):
+    """A model's times of the competing candidates, assigned in the order of their average rank on measured GPUs.
+
+    ``costs`` (candidates,) are the mean log slowdowns on measured GPUs; an unmeasured candidate has NaN and comes last.
+    Candidates that do not compete keep the model's times.
+    """
+
+    costs: np.ndarray
+
+    def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
+        """Implement `Source.times`."""
+        times_us, workspace, competes = self.every(sizes)
+        # The shortest time goes to the best average rank, and so on. Times differ by 1e-9 at least, so that the order
+        # is unique. Candidates that do not compete come last in both orders.
+        costs = np.broadcast_to(np.nan_to_num(self.costs, nan=np.finfo(float).max), times_us.shape)
         rank = np.argsort(np.argsort(np.where(competes, costs, np.inf), axis=1, kind="stable"), axis=1)
-        in_order_us = np.sort(np.where(competes, times_us, np.inf), axis=1) * (1 + 1e-9 * np.arange(shape[1]))
+        in_order_us = np.sort(np.where(competes, times_us, np.inf), axis=1) * (1 + 1e-9 * np.arange(len(self.costs)))
         assigned_us = np.where(competes, np.take_along_axis(in_order_us, rank, axis=1), times_us)
         return Times(assigned_us[problem_of_row, candidate_of_row], workspace[problem_of_row, candidate_of_row])
 

@@ -80,15 +80,17 @@ class Context(NamedTuple):
 class Times(NamedTuple):
     """Columns (rows,): times in µs and workspaces in bytes.
 
-    A time is NaN if the source does not cover the candidate. ``measured`` marks times that were measured on the same
-    problem. ``fails`` marks candidates that are expected not to run the problem. If one of the two is None, it marks no
-    row. ``deviation`` multiplies the half widths; None: by 1.
-    row. ``answers`` are the ends of intervals in µs and the sources of times, if they do not follow from the setting.
+    A time is NaN if the source does not cover the candidate. ``half_width`` is the half width in log time where the
+    problem decides it and not the setting, else NaN. Such times have the source ``source_name``. ``fails`` marks
+    candidates that are expected not to run the problem; None marks no row. ``deviation`` multiplies the half widths;
+    None: by 1. ``answers`` are the ends of intervals in µs and the sources of times, if they do not follow from the
+    setting.
     """
 
     time_us: np.ndarray
     workspace_bytes: np.ndarray
-    measured: np.ndarray | None = None
+    half_width: np.ndarray | float = np.nan
+    source_name: str = ""
     fails: np.ndarray | None = None
     deviation: np.ndarray | None = None
     answers: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
@@ -201,8 +203,17 @@ class Mixed(Source):
     def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
         answers = [source.times(sizes, problem_of_row, candidate_of_row) for source in self.sources]
+        return self._shortest(answers, candidate_of_row)
+
+    def one(self, problem: AnyProblem, candidate_of_row: np.ndarray) -> Times:
+        """Implement `Source.one`."""
+        return self._shortest([source.one(problem, candidate_of_row) for source in self.sources], candidate_of_row)
+
+    def _shortest(self, answers: Sequence[Times], candidate_of_row: np.ndarray) -> Times:
+        """Return the shortest times of the ``answers`` of the sources that cover the candidates."""
         covered_us = np.where(self.covers[:, candidate_of_row], [answer.time_us for answer in answers], np.inf)
-        return answers[0]._replace(time_us=covered_us.min(axis=0))
+        half_width = np.where(covered_us.argmin(axis=0), np.nan, answers[0].half_width)
+        return answers[0]._replace(time_us=covered_us.min(axis=0), half_width=half_width)
 
 
 @dataclass(frozen=True, slots=True)

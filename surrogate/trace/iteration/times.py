@@ -101,7 +101,9 @@ def answers_of(predictors: Predictors, requested: set[NetworkProblem]) -> "dict[
     lacks = "a model of convolutions" if predictors.algorithm_predictor is None else "an algorithm that runs it"
     answers = predictors.answers(problems, predictors.selections(problems))
     return {
-        problem: PredictedTime(answer.time_us, answer.source, answer.half_width, problem.kind) if answer else lacks
+        problem: PredictedTime(answer.time_us, answer.source, answer.common_share * answer.half_width, problem.kind)
+        if answer
+        else lacks
         for problem, answer in ((problem, answers.get(problem)) for problem in problems)
     }
 
