@@ -144,7 +144,8 @@ _predictors = cache(load_predictors)
 def rows() -> pd.DataFrame:
     """Return the passes of the held-out programs as the shipped constants predict them.
 
-    There is one row per pass, with times in ms, and one set per runtime.
+    There is one row per pass, with times in ms, and one set per runtime and level. Programs of a single convolution in
+    TF32 are also a set of their own.
     """
     table, networks = passes()
     holdout = table[~table["training"]]
@@ -154,7 +155,9 @@ def rows() -> pd.DataFrame:
     table = table.rename(columns={"problem": "network"}).drop(columns="training")
     for name in ("total", "lower", "upper", "kernels"):
         table[f"{'predicted' if name == 'total' else name}_ms"] = [getattr(time, f"{name}_us") / 1e3 for time in times]
-    return table
+    convolves = [len(network.layers) == 1 and network.layers[0].problem.HAS_ALGORITHMS for network in kept]
+    single = table[np.array(convolves) & [gpu(name).tf32_tflops > 0 for name in table["gpu"]]]
+    return pd.concat([table, single.assign(set="programs of one convolution in TF32")])
 
 
 @dataclass(frozen=True, slots=True)
