@@ -61,6 +61,8 @@ class Plan:
 
 PLANS = {name: Plan(**plan) for name, plan in own_settings(__file__).items()}
 BF16_NOTE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
+PRODUCTS = "tiled_products"
+"""Name of the analytical model of AMD's matrix products."""
 TABLES = {"cudnn_forward": "cudnn", "cudnn_partial": "partial"}
 """Default table of `seer compare` → its source."""
 
@@ -76,19 +78,24 @@ def write_forward_table(data: Path, source: str, path: Path) -> None:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER)
 @click.argument("out", type=click.Path(path_type=Path), default=SHIPPED)
-@click.option("--only", type=click.Choice([*TABLES, *PLANS]), multiple=True, help="Build only these.")
+@click.option("--only", type=click.Choice([PRODUCTS, *TABLES, *PLANS]), multiple=True, help="Build only these.")
 def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     """Fit every bundle on the public tables in DATA (default: experiments/data) and write it as a folder in OUT.
 
-    The default tables of `seer compare` are written, too. OUT defaults to the package's data folders.
+    The default tables of `seer compare` and the analytical model of AMD's products are written, too. OUT defaults to
+    the package's data folders.
     """
+    from experiments.tiled_products import write
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train
     from surrogate.cli.datasets import progress_bar
 
     with in_one_line("fit_bundles"):
         out.mkdir(parents=True, exist_ok=True)
-        for name in only or (*TABLES, *PLANS):
+        for name in only or (PRODUCTS, *TABLES, *PLANS):
+            if name == PRODUCTS:
+                write(Sources(data), HOME.parent / "features" / f"{PRODUCTS}.json")
+                continue
             if name in TABLES:
                 write_forward_table(data, TABLES[name], out / f"{name}.parquet")
                 continue

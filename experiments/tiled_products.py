@@ -1,148 +1,207 @@
-"""Fit the analytical model of AMD's matrix products, and print its errors: ``python -m experiments.tiled_products``.
+"""How well are AMD's matrix products foretold on sizes and on boards never seen?
 
-The constants are fitted to MI60 and Navi 21, each alone. They are used for boards of the same kind, GCN and RDNA.
-Boards with matrix cores for fp32 have no times here. They use the geometric mean of both shares and bandwidths, and the
-latency and start time of Navi 21, whose kernels are as new as theirs. The cost of a split sum is assumed.
-Libraries for boards with matrix cores split sums, but libraries for the two boards rarely do. Errors are computed on
-the board that was not fitted, and on two Vega boards of DeepBench.
+The analytical model of products is fitted to MI60 and to Navi 21, each alone, and to MI100, MI210, MI300X and MI355X
+together. It is used for boards of the same kind: GCN, RDNA, and boards with matrix cores. Each board is judged by the
+model of others: MI60 and Navi 21 by one another, MI300X and MI355X by one another, MI100 and MI210 by all other boards
+with matrix cores, and two Vega boards of DeepBench by MI60's. Sizes are judged in folds by (n, k): all m of a pair are
+left out together. `python -m experiments.fit_bundles --only tiled_products` writes the model.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import click
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from experiments.experiment import in_one_line
-from experiments.fit_bundles import SHIPPED
+from experiments.experiment import Effort, ExperimentResult, program
+from experiments.fit_bundles import PLANS
+from experiments.held_out import predict_rounds, rounds_by
 from experiments.operator_tables import read_operator_tables
-from experiments.sources import DEFAULT_FOLDER, FILES
+from experiments.sources import Sources
+from experiments.verdicts import percent
+from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import row_groups
-from surrogate.features.analytical import TENSILE_TYPES, TRANSPOSES, TiledProductModel
+from surrogate.dataset.rows import rows_of
+from surrogate.features.analytical import MATRIX_CORES, TENSILE_TYPES, TRANSPOSES, TiledProductModel
+from surrogate.features.families import FAMILIES
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
-from surrogate.prediction.sources.datasheet import PRODUCTS
+from surrogate.models.interpolated import InterpolatedTerms
+from surrogate.uncertainty.intervals import COVERAGE
+from surrogate.uncertainty.unmeasured_gpu import NEW_GPU_MARGIN
 
-FITTED, JUDGED = {"gfx9": "mi60", "gfx1": "rx-6900-xt"}, ("mi25", "vega-fe")
-START = {"latency": 800.0, "bandwidth": 0.8, "split_us": 10.0, "start_us": 5.0}
+NEEDS = ("tensile", "deepbench", "aiter", "mi100", "mi210")
+MIOPEN = {"solver": "GemmFwd1x1_0_1", "direction": "fwd", "dtype": "fp16", "layout": "NCHW", "stride_h": 1, "groups": 1}
+"""Convolutions that MIOpen computes as products of rocBLAS, one for each image. MI300X's are not used: they take three
+times the time of its tuned products."""
+MIN_FLOPS = 5e9
+"""Minimum FLOPs of these convolutions: MIOpen's own time is in the shorter ones."""
+FITTED = {"gfx9": ("mi60",), "gfx1": ("rx-6900-xt",), MATRIX_CORES: ("mi100", "mi210", "mi300x", "mi355x")}
+"""Model → the boards that it is fitted to."""
+LEFT_OUT = {
+    "mi60": ("rx-6900-xt",),
+    "rx-6900-xt": ("mi60",),
+    "mi100": ("mi210", "mi300x", "mi355x"),
+    "mi210": ("mi100", "mi300x", "mi355x"),
+    "mi300x": ("mi355x",),
+    "mi355x": ("mi300x",),
+    "mi25": ("mi60",),
+    "vega-fe": ("mi60",),
+}
+"""Board that is judged → the boards that its model is fitted to."""
+START = {"latency": 600.0, "bandwidth": 0.8, "split_us": 3.0, "start_us": 4.0}
 """Values that regularise the fit if the rows do not determine a parameter."""
-SHARE = 0.7
-ROWS = 500
-"""Rows of each type in a fit."""
+SHARE = 0.6
+ROWS, SHAPE_ROWS = 150, 40
+"""Rows of each type on each board in a fit, and rows of each (n, k) among them."""
+FOLDS = 10
+DRAWS = 20_000
+BOARDS, SIZES = "boards left out", "(n, k) left out"
+VECTOR_BOARDS = ("mi60", "rx-6900-xt")
+ORIGIN = "github.com/ROCm: rocBLAS b520bc83f, aiter e4048607a5, MIOpen 2d1fd99; MIT"
 
 
-def type_of(rows: pd.DataFrame) -> pd.Series:
-    """Return the tensile type (rows,) of the variant's name or of the element type."""
-    named = [next((w for w in text.split() if w not in TRANSPOSES), "") for text in rows["variant"]]
-    own = [name or TENSILE_TYPES[dtype] for name, dtype in zip(named, rows["dtype"], strict=True)]
-    return pd.Series(own, index=rows.index)
+def product_rows(sources: Sources) -> pd.DataFrame:
+    """Return the products of rocBLAS and aiter with the column ``type``: an element type, or a tensile type."""
+    rows = read_operator_tables([sources.path(name) for name in NEEDS[:3]])
+    rows = rows[(rows["operator"] == "gemm") & rows["library"].isin(["rocblas", "aiter"])].reset_index(drop=True)
+    own = [next((word for word in text.split() if word not in TRANSPOSES), "") for text in rows["variant"]]
+    tensile = np.where(np.array(own) == "", rows["dtype"].map(TENSILE_TYPES), own)
+    rows = rows.assign(type=np.where(rows["library"] == "aiter", rows["dtype"], tensile))
+    return pd.concat([rows, *(images_as_products(sources, name) for name in NEEDS[3:])], ignore_index=True)
+
+
+def images_as_products(sources: Sources, name: str) -> pd.DataFrame:
+    """Return MIOpen's convolutions by rocBLAS with aligned sizes as products: pixels × output channels × channels."""
+    frame = sources.dataset(name, MIOPEN).frame.query("r == 1 and s == 1")
+    sizes = {"batch": frame["n"], "m": frame["h"] * frame["w"], "n": frame["k"], "k": frame["c"]}
+    facts = {"gpu": name, "dtype": "fp16", "type": "fp16", "math": "default", "variant": "", "library": "rocblas"}
+    rows = pd.DataFrame({**sizes, "time_us": frame["time_us"]}).assign(**facts)
+    aligned = (rows[["m", "n", "k"]] % 8 == 0).all(axis=1)
+    return rows[aligned & (2.0 * rows[["batch", "m", "n", "k"]].astype(float).prod(axis=1) >= MIN_FLOPS)]
+
+
+def thinned(rows: pd.DataFrame, count: int | None = None) -> pd.DataFrame:
+    """Return up to ``count`` rows of each type on each board (None: all), and of each shape `SHAPE_ROWS`."""
+    mixed = rows.sample(frac=1.0, random_state=0)
+    mixed = mixed.groupby(["gpu", "type", "n", "k"]).head(SHAPE_ROWS)
+    return mixed if count is None else mixed.groupby(["gpu", "type"]).head(count)
 
 
 def times_us(model: TiledProductModel, rows: pd.DataFrame) -> np.ndarray:
     """Return the times (rows,) by the analytical model."""
     out = np.empty(len(rows))
-    settings = ["gpu", "dtype", "math", "variant"]
-    for (device, *values), positions in row_groups(rows, settings):
-        part = rows.iloc[positions]
-        sizes = {name: part[name].to_numpy() for name in ("batch", "m", "n", "k")}
-        dtype, math, variant = map(str, values)
+    for (device, dtype, math, variant), positions in row_groups(rows, ("gpu", "dtype", "math", "variant")):
+        sizes = {name: rows[name].to_numpy()[positions] for name in ("batch", "m", "n", "k")}
         out[positions] = model.product_us(Gemm(**sizes, dtype=dtype, math=math, variant=variant), gpu(device))
     return out
 
 
-def fitted(rows: pd.DataFrame) -> TiledProductModel:
-    """Return the model of one board's rows by robust least squares in log time, weakly regularised towards `START`."""
-    types = sorted(type_of(rows).unique())
+def fitted(rows: pd.DataFrame, boards: Sequence[str]) -> TiledProductModel:
+    """Return the model of the boards' rows by robust least squares in log time, weakly regularised towards `START`."""
+    rows = thinned(rows[rows["gpu"].isin(boards)], ROWS).reset_index(drop=True)
+    types = sorted(rows["type"].unique())
     start = np.log([*START.values(), *(SHARE for _ in types)])
     measured = np.log(rows["time_us"].to_numpy())
 
     def model(values: np.ndarray) -> TiledProductModel:
         numbers = np.exp(values).tolist()
         shares = dict(zip(types, numbers[len(START) :], strict=True))
-        return TiledProductModel({"SB": SHARE, **shares}, **dict(zip(START, numbers, strict=False)))
+        return TiledProductModel(shares, **dict(zip(START, numbers, strict=False)))
 
     def distance(values: np.ndarray) -> np.ndarray:
-        return np.append(np.log(times_us(model(values), rows)) - measured, 2.0 * (values - start))
+        return np.append(np.log(times_us(model(values), rows)) - measured, values - start)
 
-    return model(least_squares(distance, start, loss="soft_l1", f_scale=0.2, diff_step=0.03, max_nfev=25).x)
-
-
-def mean(models: list[TiledProductModel]) -> TiledProductModel:
-    """Return the geometric mean of models. A type that some models lack has the mean of the others."""
-
-    def middle(values: list[float]) -> float:
-        return float(np.exp(np.mean(np.log(values))))
-
-    types = sorted({name for model in models for name in model.shares})
-    shares = {name: middle([model.shares[name] for model in models if name in model.shares]) for name in types}
-    return TiledProductModel(shares, **{name: middle([getattr(model, name) for model in models]) for name in START})
+    return model(least_squares(distance, start, loss="soft_l1", f_scale=0.15, diff_step=0.03, max_nfev=25).x)
 
 
-def errors(model: TiledProductModel, rows: pd.DataFrame, title: str) -> np.ndarray:
-    """Print the errors by type and return log(predicted / measured), (rows,)."""
-    log = np.log(times_us(model, rows) / rows["time_us"].to_numpy())
-    for name, part in pd.Series(log).groupby(type_of(rows).to_numpy()):
-        ninth = np.exp(part.abs().quantile(0.9))
-        off, lean = (np.exp(part) - 1).abs().median(), np.exp(part.median())
-        click.echo(f"{title:24} {name:5} {len(part):6,} rows  {off:6.1%}  ×{lean:.2f}  nine in ten within ×{ninth:.2f}")
-    return log
+def boards_left_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `LEFT_OUT` with their ``log_error`` by the model of other boards."""
+    parts = []
+    for others in dict.fromkeys(LEFT_OUT.values()):
+        model = fitted(rows, others)
+        part = thinned(rows[rows["gpu"].map(LEFT_OUT) == others])
+        parts.append(part.assign(log_error=np.log(times_us(model, part) / part["time_us"].to_numpy())))
+    return pd.concat(parts)
 
 
-def to_json(model: TiledProductModel, shares: Mapping[str, float]) -> dict[str, object]:
-    """Return the model as JSON with three digits. ``shares`` are used if the model has none."""
-    return {
-        "shares": {name: float(f"{value:.3g}") for name, value in ({**shares, **model.shares}).items()},
-        **{name: float(f"{getattr(model, name):.3g}") for name in START},
+def sizes_left_out(rows: pd.DataFrame, effort: Effort) -> pd.DataFrame:
+    """Return the products of aiter with their ``log_error`` by the bundle's model, fitted without the (n, k)."""
+    part = rows_of(effort.sampled(rows[rows["library"] == "aiter"], FAMILIES["gemm"]))
+    model = InterpolatedTerms(**PLANS["aiter"].params, random_state=effort.seed)
+    rounds = rounds_by("shape", part, min(FOLDS, effort.folds), effort.seed)
+    predicted_us = predict_rounds(part, "listed", rounds, {model.name: model}, effort.tick).time_us[model.name]
+    return part.frame.assign(log_error=np.log(predicted_us / part.time_us))
+
+
+def summary(log_errors: Sequence[pd.Series], margin: float = NEW_GPU_MARGIN) -> dict[str, float]:
+    """Return the errors on boards never measured, from the log errors on each board that was left out."""
+    off = np.median([(np.exp(each) - 1).abs().median() for each in log_errors])
+    width = max(float(each.abs().quantile(COVERAGE)) for each in log_errors) * (1 + margin / len(log_errors))
+    return {"gpus": len(log_errors), "median_ape": round(float(off), 3), "half_width": round(width, 2)}
+
+
+def verdicts(errors: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Return the errors of each board and type in percent.
+
+    ``held_pct`` is the share of times within the half width from other boards, if another board has the type.
+    """
+    records = []
+    for (device, kind), part in errors.groupby(["gpu", "type"])["log_error"]:
+        off = 100 * (np.exp(part) - 1).abs()
+        others = errors[(errors["type"] == kind) & (errors["gpu"] != device)].groupby("gpu")["log_error"]
+        width = summary([each for _, each in others])["half_width"] if len(others) and split == BOARDS else np.nan
+        counted = {"split": split, "gpu": device, "type": kind, "n": len(part), "median_error_pct": off.median()}
+        held = {"held_pct": 100 * (part.abs() <= width).mean() if width > 0 else np.nan}
+        records.append({**counted, "p90_error_pct": off.quantile(0.9), "lean": np.exp(part.median()), **held})
+    return pd.DataFrame(records)
+
+
+def run(sources: Sources, effort: Effort) -> ExperimentResult:
+    """Judge the analytical model on boards left out, and the bundle's model on sizes left out."""
+    rows = product_rows(sources)
+    sizes = sizes_left_out(rows, effort)
+    sizes = pd.concat([sizes.assign(type="all"), sizes])
+    table = pd.concat([verdicts(boards_left_out(rows), BOARDS), verdicts(sizes, SIZES)])
+    texts = {BOARDS: [], SIZES: []}
+    for row in table.itertuples():
+        held = f" (intervals hold {row.held_pct:.0f} %)" if row.held_pct > 0 else ""
+        errors = f"{percent(row.median_error_pct)} / {percent(row.p90_error_pct)}"
+        texts[row.split].append(f"{row.gpu} {row.type} {errors}{held}")
+    answer = "; ".join(f"{split}: {', '.join(each)}" for split, each in texts.items())
+    return ExperimentResult(table, None, f"Median / p90 time error. {answer}.")
+
+
+def write(sources: Sources, path: Path) -> None:
+    """Fit the analytical models on all boards, and write them with their errors on boards left out."""
+    rows = product_rows(sources)
+    own = {name: fitted(rows, boards) for name, boards in FITTED.items()}
+    each = pd.DataFrame([model.shares for model in own.values()])
+    shares = np.exp(np.log(each).mean()).to_dict()  # of a type that a kind of boards lacks
+    laws = {name: {**asdict(model), "shares": {**shares, **model.shares}} for name, model in own.items()}
+    errors = boards_left_out(rows)
+    on_boards = dict(list(errors.groupby("gpu")))
+    vector = [on_boards[board]["log_error"].sample(DRAWS, replace=True, random_state=0) for board in VECTOR_BOARDS]
+    # Both vector boards have the same weight, so that the interval also holds for a board of another kind.
+    by_kind = {"": {**summary([pd.concat(vector)], margin=0.0), "gpus": len(vector)}}
+    for kind, part in errors[errors["gpu"].isin(FITTED[MATRIX_CORES])].groupby("type"):
+        by_kind[f"gfx9|{kind}"] = summary([each for _, each in part.groupby("gpu")["log_error"]])
+    content = {
+        "laws": _rounded(laws),
+        "fitted_on": [*VECTOR_BOARDS, "mi300x", "mi355x"],
+        "by_kind": by_kind,
+        "origin": ORIGIN,
     }
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=SHIPPED / PRODUCTS, show_default="where the package has it"
-)
-def main(out: Path) -> None:
-    """Fit, judge and write the model."""
-    with in_one_line("tiled_products"):
-        files = [DEFAULT_FOLDER / FILES[name][0] for name in ("tensile", "deepbench")]
-        rows = read_operator_tables(files)
-        rows = rows[(rows["operator"] == "gemm") & (rows["library"] == "rocblas")]
-        kind = type_of(rows)
-        sample = pd.concat(
-            [part.sample(min(ROWS, len(part)), random_state=0) for _, part in rows.groupby(["gpu", kind])]
-        )
-        models = {name: fitted(sample[sample["gpu"] == board]) for name, board in FITTED.items()}
-        both = mean([*models.values()])
-        left_out = []
-        for name, board in FITTED.items():
-            errors(models[name], rows[rows["gpu"] == board], f"{board}, itself")
-            (other,) = (each for each in models if each != name)
-            left_out.append(errors(models[other], rows[rows["gpu"] == board], f"{board}, left out"))
-        for board in JUDGED:
-            errors(models["gfx9"], rows[rows["gpu"] == board], f"{board}, left out")
-        # Both held-out boards have the same weight, so that the interval also holds for a board of another kind.
-        draws = np.random.default_rng(0)
-        log = np.concatenate([draws.choice(each, 20_000) for each in left_out])
-        summary = {
-            "gpus": len(left_out),
-            "median_ape": round(float(np.median(np.abs(np.exp(log) - 1))), 3),
-            "half_width": round(float(np.quantile(np.abs(log), 0.9)), 2),
-        }
-        matrix = {"matrix": both.shares["HB"]}
-        newer = {"shares": both.shares, "bandwidth": both.bandwidth, "split_us": START["split_us"]}
-        content = {
-            "laws": {name: to_json(model, {**both.shares, **matrix}) for name, model in models.items()},
-            "matrix_cores": to_json(replace(models["gfx1"], **newer), matrix),
-            "origin": "github.com/ROCm/rocBLAS, b520bc83f, MIT",
-            "fitted_on": [*FITTED.values()],
-            "by_kind": {"": summary},
-        }
-        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        click.echo(f"{out}: {summary['median_ape']:.1%} in the median, half width {summary['half_width']}")
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers with three digits."""
+    return {k: _rounded(v) if isinstance(v, Mapping) else float(f"{v:.3g}") for k, v in values.items()}
 
 
-if __name__ == "__main__":
-    main(prog_name="python -m experiments.tiled_products")
+EXPERIMENT = program(run, *NEEDS)

@@ -5,13 +5,16 @@
   precision are fitted to whole networks with large batches (`experiments/image_networks.py`). The shares of TF32 are
   also fitted to small programs (`experiments/small_networks.py`).
 - `TiledProductModel`: matrix products of AMD's boards. A tuned library runs the fastest of many kernels, so the model
-  takes the minimum time over output tiles and over splits of the sums. A tile costs its arithmetic, the operands that
-  reach the compute unit, and the latency of the steps along the sum, which waves of tiles share. A product also costs
-  its traffic. The constants are fitted by `python -m experiments.tiled_products`.
+  takes the minimum time over output tiles and over splits of the sums. A wave of tiles costs the arithmetic of a tile
+  and the latency of the steps along its sum, which tiles of one compute unit share. A product also costs its traffic.
+  The constants are fitted by `python -m experiments.tiled_products`.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +23,7 @@ from .errors import read_toml
 from .families import OPERATORS, Operator
 from .families.gemm import Gemm
 from .gpu import Gpu
-from .problem import DTYPES
+from .problem import DTYPES, HALF, QUANTISED
 from .roofline import compute_us, memory_us, peak_tflops
 from .terms import Sized
 
@@ -146,26 +149,26 @@ TENSILE_TYPES: dict[str, str] = _TABLE["tensile_types"]
 """Element type → the tensile type of a product that names none: sums in fp32, or as wide as the inputs."""
 TRANSPOSES = ("NN", "NT", "TN", "TT")
 TILES = np.array(_TABLE["tiles"], dtype=np.float64)
-"""Rows and columns of the macro tiles of most of Tensile's winners."""
-SPLITS = np.array([1.0, 4.0, 16.0])
+"""Rows and columns of the macro tiles of most of Tensile's and aiter's winners."""
+SPLITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 """Parts of a sum that separate tiles compute (Tensile's GlobalSplitU)."""
-STEP = 16.0
-"""Products of a sum between two loads."""
-CONCURRENT_TILES = 4.0
+DEPTH = 64.0
+"""Multiple to which the length of a sum is padded."""
+STEP = 256.0
+"""Products of a sum between two waits for memory. Steps of equal bytes predicted boards left out worse."""
+CONCURRENT_TILES = 2.0
 """Tiles that a compute unit processes at a time; they share the latency."""
-LOAD_BYTES = 32.0
-"""Bytes per clock that reach a compute unit: half of the 64 of its L1. Source: AMD, Vega ISA and CDNA 3 whitepaper."""
-BLEND = 4.0
-"""p of the norm of arithmetic and traffic: the longer one dominates, and the shorter one counts if they are close."""
 
 
 @dataclass(frozen=True, slots=True)
 class TiledProductModel:
-    """Time of AMD's matrix products. ``shares`` maps a tensile type to the share of the peak that tiles reach.
+    """Time of AMD's matrix products. ``shares`` maps a type to the share of the peak that tiles reach.
 
-    The key ``matrix`` holds for all types on matrix cores, and the key ``SB`` for types that were not fitted.
-    ``latency`` is in clocks. ``bandwidth`` is a share of the DRAM bandwidth. ``split_us`` is the cost of a split sum,
-    besides the traffic of its parts. ``start_us`` is the time without any tile.
+    Types are element types on matrix cores, and tensile types of everything else. Both half-precision types have the
+    key ``bf16`` on boards with fp8 units, and ``fp16`` on older ones, whose slower matrix cores reach more of the peak.
+    If a type was not fitted, ``bf16`` holds for quantised values, and ``SB`` for the rest. ``latency`` is in clocks.
+    ``bandwidth`` is a share of the DRAM bandwidth. ``split_us`` is the cost of a split sum, besides the traffic of its
+    parts. ``start_us`` is the time without any tile.
     """
 
     shares: Mapping[str, float]
@@ -179,28 +182,39 @@ class TiledProductModel:
         sizes = np.broadcast_arrays(*(np.atleast_1d(size) for size in (op.batch, op.m, op.n, op.k)))
         batch, m, n, k = (size.astype(np.float64)[:, None, None] for size in sizes)  # (problems, tiles, splits)
         rows, columns, splits = TILES[None, :, :1], TILES[None, :, 1:], SPLITS[None, None, :]
-        clocks_per_us = gpu.boost_mhz
-        # 1. A tile's part of the sum, and its arithmetic and loads on one compute unit.
-        depth = np.ceil(k / splits / STEP) * STEP
+        # 1. A tile's part of the sum: its arithmetic on one compute unit, and its waits for memory.
+        depth = np.ceil(k / splits / DEPTH) * DEPTH
         peak = op.peak_tflops(gpu, op.dtype, op.math)
-        arithmetic_us = compute_us(2 * rows * columns * depth * gpu.sms, peak * self._share(op))
-        loads_us = (rows + columns) * depth * op.element.activation_bytes / (LOAD_BYTES * clocks_per_us)
-        # 2. Complete waves of tiles. If there are few, they wait for the loads of each step.
+        arithmetic_us = compute_us(2 * rows * columns * depth * gpu.sms, peak * self.share(op, gpu))
+        waits_us = depth / STEP * self.latency / gpu.boost_mhz
+        # 2. Complete waves of tiles, the sums of their parts, and the traffic of the product.
         waves = np.ceil(m / rows) * np.ceil(n / columns) * batch * splits / gpu.sms
-        waiting_us = np.ceil(waves / CONCURRENT_TILES) * depth / STEP * self.latency / clocks_per_us + arithmetic_us
-        tiles_us = np.maximum(np.ceil(waves) * (arithmetic_us + loads_us), waiting_us)
-        # 3. The traffic of the product, and its energy at the board's power.
-        traffic_us = memory_us(1.0 * op.dram_bytes, self.bandwidth * gpu.dram_gbs)
-        joules = gpu.tensor_pj_per_flop * 1e-12 * op.flops if op.uses_tensor_cores else 0.0
-        min_us = np.maximum(traffic_us, joules / (gpu.board_watts or np.inf) * 1e6) + np.zeros(len(m))
+        tiles_us = np.ceil(waves) * arithmetic_us + np.ceil(waves / CONCURRENT_TILES) * waits_us
         split_us = np.where(splits > 1, self.split_us + memory_us(8.0 * splits * m * n * batch, gpu.dram_gbs), 0.0)
-        blended_us = (tiles_us**BLEND + min_us[:, None, None] ** BLEND) ** (1 / BLEND) + split_us
-        return blended_us.min(axis=(1, 2)) + self.start_us
+        traffic_us = memory_us(1.0 * op.dram_bytes, self.bandwidth * gpu.dram_gbs)
+        time_us = (tiles_us + split_us).min(axis=(1, 2)) + traffic_us
+        # 3. The energy of half precision at the board's power.
+        joules = gpu.tensor_pj_per_flop * 1e-12 * op.flops if op.uses_tensor_cores and op.dtype in HALF else 0.0
+        return np.maximum(time_us, joules / (gpu.board_watts or np.inf) * 1e6) + self.start_us
 
-    def _share(self, op: Gemm) -> float:
-        """Return the share of the peak for the tensile type in the variant, or for the element type."""
-        if op.uses_tensor_cores:
-            return self.shares["matrix"]
-        types = [word for word in op.variant.split() if word not in TRANSPOSES]
-        tensile_type = types[0] if types else TENSILE_TYPES.get(op.dtype, "")
-        return self.shares.get(tensile_type, self.shares["SB"])
+    def share(self, op: Gemm, gpu: Gpu) -> float:
+        """Return the share of the peak for the type of a product."""
+        types = [word for word in op.variant.split() if word not in TRANSPOSES] or [TENSILE_TYPES.get(op.dtype, "")]
+        if op.uses_tensor_cores and op.dtype in HALF:
+            types = ["bf16" if gpu.fp8_tensor_tflops else "fp16"]
+        elif op.uses_tensor_cores and op.dtype in QUANTISED:
+            types = [op.dtype, op.element.unit, "bf16"]
+        return next(self.shares[name] for name in (*types, "SB") if name in self.shares)
+
+
+PRODUCTS: dict[str, Any] = json.loads(Path(__file__).with_name("tiled_products.json").read_bytes())
+"""The fitted models of products with their errors, as `python -m experiments.tiled_products` writes them."""
+_MODELS = {name: TiledProductModel(**constants) for name, constants in PRODUCTS["laws"].items()}
+MATRIX_CORES = "matrix"
+"""Name of the model of boards with matrix cores for fp32. The other models have the beginnings of architectures."""
+
+
+def tiled_product_us(op: Gemm, gpu: Gpu) -> np.ndarray:
+    """Return (problems,) times in µs of an AMD GPU's matrix products, by the model of boards of its kind."""
+    start = "" if gpu.fp32_matrix_tflops else gpu.architecture
+    return _MODELS[next((name for name in _MODELS if start.startswith(name)), MATRIX_CORES)].product_us(op, gpu)

@@ -200,6 +200,11 @@ class Bundle:
         """Registry names of the GPUs in training or calibration data."""
         return frozenset().union(*(family_model.domain.gpus for family_model in self.family_models.values()))
 
+    @property
+    def libraries(self) -> frozenset[str]:
+        """The libraries of all families."""
+        return frozenset().union(*(each.domain.libraries for each in self.family_models.values()))
+
     def family_model(
         self, family: Family, gpu: str = "", values: tuple[str, ...] = (), library: str | None = None
     ) -> FamilyModel:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names
+from surrogate.dataset.problems import device_names, problems_of, row_groups
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.threads import threads_for
+from surrogate.features.analytical import tiled_product_us
 from surrogate.features.families import Family
 from surrogate.models.base import ProgressCallback, SearchRange, TimeModel, dimension_columns, term_columns
 from surrogate.models.call_cost import CallKey, call_cost_us, call_costs, common_call_costs
@@ -52,6 +53,9 @@ class _Boosted(TimeModel):
     median_rounds
         Number of further trees that reduce the absolute error instead of the squared one. They remove the bias from
         skewed noise.
+    tiles
+        Whether the base of AMD's matrix products is the time of the analytical model of output tiles, instead of
+        roofline and call cost.
     random_state
         Seed of the trees.
     device
@@ -88,12 +92,13 @@ class _Boosted(TimeModel):
     max_bin: int = 128
     best_weight: Annotated[float, SearchRange(0.0, 1.0)] = 0.5
     median_rounds: int = 0
+    tiles: bool = False
     random_state: int = 0
     device: str = "cpu"
 
     def base_us(self, rows: Rows) -> np.ndarray:
-        """Return the base (rows,) in µs, which the correction multiplies: rooflines plus call cost."""
-        base_us = rows.roofline_us
+        """Return the base (rows,) in µs, which the correction multiplies: rooflines plus call cost, or tiles' time."""
+        base_us = _tiled_us(rows) if self.tiles and rows.family.tiled_kinds else rows.roofline_us
         if self.algorithm_weight and rows.family.own_roofline:
             ratio = rows.column(rows.family.own_roofline).astype(np.float64)
             base_us = base_us * np.exp2(self.algorithm_weight * ratio)
@@ -143,7 +148,7 @@ class _Boosted(TimeModel):
         vars(self).pop("arrays_", None)
         self.family_ = rows.family
         self.call_us_ = {}
-        if self.has_physics:
+        if self.has_physics and not (self.tiles and rows.family.tiled_kinds):
             timed = (*_gpus_and_libraries(rows), time_us)
             by_gpu = call_costs(*timed) if rows.family.call_cost_by_gpu else {}
             self.call_us_ = {**common_call_costs(*timed), **by_gpu}
@@ -206,6 +211,7 @@ class _Boosted(TimeModel):
                 algorithm_weight=self.algorithm_weight,
                 call_us=self.call_us_,
                 trend=self.trend_,
+                tiles=bool(self.tiles and self.family_.tiled_kinds),
             )
         return self.arrays_
 
@@ -225,13 +231,22 @@ class _Boosted(TimeModel):
     @classmethod
     def from_arrays(cls, arrays: BoostedArrays, params: Mapping[str, Any] = MappingProxyType({})) -> Self:
         """Return the model with these arrays."""
-        model = cls(**params)
+        model = cls(**{**params, "tiles": arrays.tiles})
         model.arrays_ = arrays
         model.booster_ = ReadyTrees(lambda: arrays.trees, range(len(arrays.columns) + 1))
         model.candidates_ = dict(arrays.codes)
         model.call_us_ = dict(arrays.call_us)
         model.trend_ = arrays.trend
         return model
+
+
+def _tiled_us(rows: Rows) -> np.ndarray:
+    """Return the times (rows,) in µs by the analytical model of output tiles."""
+    time_us = np.empty(len(rows))
+    for (device, *values), positions in row_groups(rows.frame, ("gpu", *rows.family.setting_names)):
+        problem: Any = problems_of(rows.frame.iloc[positions], rows.family, tuple(values))
+        time_us[positions] = tiled_product_us(problem, rows.device(device))
+    return time_us
 
 
 def round_callbacks(on_progress: ProgressCallback | None, rounds: int) -> list["TrainingCallback"]:

@@ -35,8 +35,8 @@ class InterpolatedTerms(TimeModel):
 
     Parameters
     ----------
-    rounds, learning_rate, max_leaves, min_child_weight, subsample, colsample_bynode
-        Parameters of the trees of both models (see `BoostedTerms`).
+    rounds, learning_rate, max_leaves, min_child_weight, subsample, colsample_bynode, tiles
+        Parameters of both models (see `BoostedTerms`).
     most_rows
         Maximum rows in the fit of the trees. More rows are sampled. The interpolation keeps every row.
     random_state
@@ -69,6 +69,7 @@ class InterpolatedTerms(TimeModel):
     min_child_weight: float = 3.0
     subsample: float = 0.7
     colsample_bynode: Annotated[float, SearchRange(0.2, 0.8)] = 0.4
+    tiles: bool = False
     most_rows: int = 200_000
     random_state: int = 0
     device: str = "cpu"

@@ -364,7 +364,8 @@ class StoredInterpolation:
 class BoostedArrays:
     """A fitted model as arrays: its times are (roofline · 2^(w · r) + call cost) · exp(trees + trend) µs.
 
-    Here w is ``algorithm_weight``, and r is the column of log2(the algorithm's own roofline / the problem's roofline).
+    If ``tiles``, the analytical model of output tiles replaces the roofline. Here w is ``algorithm_weight``, and r is
+    the column of log2(the algorithm's own roofline / the problem's roofline).
 
     Attributes
     ----------
@@ -384,6 +385,8 @@ class BoostedArrays:
         Device → the correction that a calibration fitted for it.
     interpolation
         Measured times that are interpolated and mixed with the trees' times.
+    tiles
+        Whether the base is the time of AMD's matrix products by `surrogate.features.analytical`.
     """
 
     trees: Trees
@@ -394,10 +397,11 @@ class BoostedArrays:
     trend: Trend | None = None
     corrections: Mapping[str, Correction] = field(default_factory=dict)
     interpolation: StoredInterpolation | None = None
+    tiles: bool = False
 
     def to_files(self) -> dict[str, bytes]:
         """Return the trees' arrays, and the rest as JSON."""
-        names = ("columns", "codes", "call_us", "trend")
+        names = ("columns", "codes", "call_us", "trend", *(["tiles"] if self.tiles else []))
         facts = {"own_weight": self.algorithm_weight} | {name: to_json_types(getattr(self, name)) for name in names}
         return {TREES_FILE: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
@@ -408,7 +412,10 @@ class BoostedArrays:
         trees = Trees.from_bytes(files[TREES_FILE])
         if trees.feature.max() > len(facts.columns) or len(set(facts.columns)) < len(facts.columns):
             raise InputError(f"the trees split more columns than the {len(facts.columns)} in {FACTS}")
-        return cls(trees, facts.columns, facts.codes, facts.algorithm_weight, call_us=facts.call_us, trend=facts.trend)
+        arrays = cls(
+            trees, facts.columns, facts.codes, facts.algorithm_weight, call_us=facts.call_us, trend=facts.trend
+        )
+        return replace(arrays, tiles=facts.tiles)
 
     def check(self, family: Family) -> None:
         """Raise `InputError` if the model needs columns or sizes that the family does not have."""
@@ -432,6 +439,7 @@ class _Facts(Struct, frozen=True, rename={"algorithm_weight": "own_weight"}):
     algorithm_weight: Share
     call_us: Keyed[CallKey, Microseconds]
     trend: Trend | None
+    tiles: bool = False
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ class Resolver:
 
     def check_library(self, name: str) -> None:
         """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
-        libraries = set().union(*(each.domain.libraries for each in self.bundle.family_models.values()))
+        libraries = self.bundle.libraries
         if name == CUDNN_GRAPH and name not in libraries:
             raise InputError(NOT_MEASURED.format("any GPU of the bundle"))
         check_choice("the bundle's library", name, sorted(libraries))
@@ -383,12 +383,12 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
         described_first = sorted(choosable, key=lambda candidate: candidate.mechanism != mechanism)
         choosable = {candidate: candidate.mechanism == mechanism for candidate in described_first}
     else:
-        # The model of products covers a setting if only its own boards were measured, and none of this architecture.
+        # The model of products covers a setting if only its own boards were measured, and no board gives measurements.
         gpus = {
             name for library, _ in setting.versions for name in family_model.domain.gpus_of(library, setting.values)
         }
         gpus -= {setting.gpu}
-        is_new = not gpus & {*facts.similar.architecture}
+        is_new = not gpus & {*facts.similar.donors}
         analytical = product_models(setting, device, facts.similar.vendor | gpus) if is_new else None
     if analytical is None:
         return facts

@@ -1,7 +1,7 @@
 """The bundles that ship with the package, found by GPU; and `load`, `predict` and `select` by a GPU's name."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import exp
 from os import environ
@@ -16,6 +16,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
+from surrogate.features.problem import HALF
 from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.models.support import Support
 from surrogate.prediction.engines import NOT_MEASURED
@@ -47,7 +48,6 @@ class Shipped:
     rows: int
     call_costs: Mapping[CallKey, CallCost]
     held_out: Mapping[str, Any]
-    unseen: Mapping[str, UnmeasuredGpuErrors]
     is_fastest: bool
     """Whether it answers `FASTEST` only."""
 
@@ -59,15 +59,14 @@ class Shipped:
         (``source`` datasheet), both figures are of held-out GPUs. ``dtypes`` are the element types measured on the GPU,
         to which the figures apply.
         """
-        holdout, unseen = self.held_out[family], self.unseen[family]
-        # The analytical model of matrix products covers boards that are similar to those that it was fitted to.
-        products = shipped_product_models() if self.gpus <= {*shipped_product_models().fitted_on} else None
-        unseen = products.by_kind[""] if products else unseen.by_group[unseen.group_key(gpu(gpu_name).product_line, "")]
+        family_model = _cached_bundle(self.path).family_models[family]
+        holdout, unseen = self.held_out[family], family_model.unmeasured_gpu
+        unseen = unseen.by_group[unseen.group_key(gpu(gpu_name).product_line, "")]
         interval = next((row for row in holdout["intervals"] if row.get("gpu") == gpu_name), None)
         return {
             "bundle": self.path.name,
             "rows": interval["rows"] if interval else 0,
-            "dtypes": _cached_bundle(self.path).family_models[family].domain.dtypes(gpu_name),
+            "dtypes": family_model.domain.dtypes(gpu_name),
             "source": MODEL if interval else DATASHEET,
             "median_ape": holdout["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else exp(unseen.half_width),
@@ -93,7 +92,6 @@ def shipped() -> tuple[Shipped, ...]:
                 rows=data.get("ok_rows", 0),
                 call_costs=index.launches,
                 held_out=index.card.get("held_out", {}),
-                unseen={name: stored.unseen_gpu for name, stored in index.parts.items()},
                 is_fastest=any(each["algorithms"] == [FASTEST] for each in listed.values()),
             )
         )
@@ -217,12 +215,12 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
 
     Bundles with the operator in the type, and with the library, are preferred. Then the order is:
 
-    1. on AMD, the AMD-only bundle, if the operator is tiled or not given, and if the others have fewer than
-       `MIN_AMD_ROWS` rows on the GPU or lack the operator and type;
+    1. on AMD, an AMD-only bundle (`_of_amd`), if the operator is tiled or not given, or if no operator of the family is
+       tiled, and if the others have fewer than `MIN_AMD_ROWS` rows on the GPU or lack the operator and type;
     2. measured on this GPU, with this type;
     3. with this type;
     4. if no type is given, measured on this GPU;
-    5. any, except the AMD-only bundle.
+    5. any, except the AMD-only bundles.
     """
     bundles = [bundle for bundle in shipped() if family in bundle.families]
     amd_only = [bundle for bundle in bundles if bundle.vendors == AMD]
@@ -231,17 +229,32 @@ def _covering(family: str, settings: Mapping[str, str], gpu_name: str) -> Shippe
     typed = [bundle for bundle in bundles if dtype in bundle.families[family]] or bundles
     bundles = [bundle for bundle in typed if kind in bundle.operators[family]] or bundles
     bundles = [bundle for bundle in bundles if library in bundle.libraries] or bundles
-    is_tiled = kind in FAMILIES[family].tiled_kinds or not kind
-    if amd_only and is_tiled and gpu_name and {gpu(gpu_name).vendor} == AMD:
+    tiled_kinds = FAMILIES[family].tiled_kinds
+    if gpu_name and {gpu(gpu_name).vendor} == AMD and (not kind or not tiled_kinds or kind in tiled_kinds):
         models = [_cached_bundle(bundle.path).family_models[family] for bundle in bundles if gpu_name in bundle.gpus]
         measured_keys = [key for model in models for key in model.domain.settings if key.gpu == gpu_name]
         rows = sum(count for model in models for key, count in model.row_counts.items() if key.gpu == gpu_name)
         is_measured = not kind or any(key.setting_values[:2] == (kind, dtype) for key in measured_keys)
-        if rows < MIN_AMD_ROWS or not is_measured:
-            return amd_only[-1]
+        own = _of_amd(amd_only, family, settings, gpu(gpu_name))
+        if own and (rows < MIN_AMD_ROWS or not is_measured):
+            return own[-1]
     measured = [bundle for bundle in bundles if gpu_name in bundle.gpus]
     with_type = [[b for b in group if dtype in b.families[family]] for group in (measured, bundles)]
     return next(group for group in (*with_type, measured if not dtype else [], bundles) if group)[-1]
+
+
+def _of_amd(bundles: Sequence[Shipped], family: str, settings: Mapping[str, str], device: Gpu) -> list[Shipped]:
+    """Return the AMD-only bundles with the type on the GPU's architecture, or else all that may answer.
+
+    Both half-precision types count as one. Without measurements on the architecture, an analytical model answers for
+    tiled operators of any type, and other operators need the type.
+    """
+    dtype, library = settings.get("dtype", ""), settings.get("library", "")
+    bundles = [bundle for bundle in bundles if library in bundle.libraries] or bundles
+    types = {*HALF} if dtype in HALF else {dtype}
+    typed = [bundle for bundle in bundles if not dtype or types & bundle.families[family]]
+    near = [b for b in typed if device.architecture in {gpu(name).architecture for name in b.gpus}]
+    return [*(near or (bundles if FAMILIES[family].tiled_kinds else typed))]
 
 
 class ShippedFamilyModels(Mapping[str, FamilyModel]):
@@ -289,6 +302,11 @@ class ShippedBundle(Bundle):
         domain = Domain(family, frozenset(), frozenset(), frozenset())
         return FamilyModel(family, StoredModel("", {}, {}), Support({}, {}), Widths({ALL: 0.0}), domain)
 
+    @property
+    def libraries(self) -> frozenset[str]:
+        """The libraries of all shipped bundles."""
+        return super().libraries.union(*(bundle.libraries for bundle in shipped()))
+
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         return self.family_models.family_model(name, settings, gpu)
 
@@ -307,7 +325,19 @@ def _joined(bundle: Bundle) -> ShippedBundle:
     return ShippedBundle(family_models, bundle.candidate, call_costs=costs, devices=bundle.devices, card=bundle.card)
 
 
-_cached_bundle = lru_cache(maxsize=16)(load_bundle)
+@lru_cache(maxsize=16)
+def _cached_bundle(path: Path) -> Bundle:
+    """Return a bundle. Tiled products on other boards have the errors of their analytical model, which more boards
+    show."""
+    bundle, products = load_bundle(path), shipped_product_models()
+    errors = UnmeasuredGpuErrors(products.by_kind)
+    models = {
+        name: replace(each, unmeasured_gpu=errors)
+        if each.family.tiled_kinds and {*each.domain.gpus} <= {*products.fitted_on}
+        else each
+        for name, each in bundle.family_models.items()
+    }
+    return replace(bundle, family_models=models)
 
 
 def load_operators(name: str, library: str | None = None) -> Predictor:

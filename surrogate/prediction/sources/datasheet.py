@@ -2,7 +2,7 @@
 
 The bundles hold half-precision kernels of cuDNN 7 on Volta and Turing; today's kernels are up to twice as fast. They
 hold no TF32 kernels. On newer GPUs, analytical models that were fitted to whole networks replace the trees. Matrix
-products of AMD's libraries were measured on two boards, which are too few to predict a third with trees. A model of
+products of AMD's libraries were measured on four boards, which are too few to predict a fifth with trees. A model of
 output tiles replaces them.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from surrogate import bundled
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features.analytical import BANDWIDTH_FIELDS, TensorCoreModel, TiledProductModel
+from surrogate.features.analytical import BANDWIDTH_FIELDS, PRODUCTS, TensorCoreModel, tiled_product_us
 from surrogate.features.families import AnyProblem, NetworkProblem, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
 """Types of operands that have an analytical model."""
-PRODUCTS = "tiled_products.json"
 SINGLE, SUM = "", "sum"
 """Keys of the errors of single kernels, and of sums of the kernels of networks."""
 
@@ -78,24 +77,13 @@ class DatasheetModels(HeldOutErrors):
 
 @dataclass(frozen=True, slots=True)
 class ProductModels(HeldOutErrors):
-    """The analytical models of AMD's matrix products.
-
-    ``boards``: prefix of an architecture's name → model of its boards without matrix cores for fp32. ``matrix_cores``
-    is the model of boards with them. ``fitted_on`` are the registry names of the measured boards.
-    """
+    """The analytical models of AMD's matrix products. ``fitted_on`` are the registry names of the measured boards."""
 
     fitted_on: tuple[str, ...]
-    boards: Mapping[str, TiledProductModel]
-    matrix_cores: TiledProductModel
-
-    def model_of(self, gpu: Gpu) -> TiledProductModel:
-        """Return the model for a GPU. If no prefix fits its architecture, it is the model of matrix cores."""
-        own = (model for start, model in self.boards.items() if gpu.architecture.startswith(start))
-        return self.matrix_cores if gpu.fp32_matrix_tflops else next(own, self.matrix_cores)
 
     def times_us(self, context: Context, problems: Any) -> np.ndarray:
         """Return the times of matrix products in µs, (problems,)."""
-        return self.model_of(context.device).product_us(problems, context.device)
+        return tiled_product_us(problems, context.device)
 
 
 @cache
@@ -131,8 +119,7 @@ def common_share(problem: NetworkProblem, gpu: Gpu, source: str, mechanism: str)
 @cache
 def shipped_product_models() -> ProductModels:
     """Return the shipped models of matrix products."""
-    content = json.loads((bundled.FOLDER / PRODUCTS).read_bytes())
-    return from_json_types(ProductModels, {**content, "boards": content["laws"]})
+    return from_json_types(ProductModels, PRODUCTS)
 
 
 def product_models(setting: QuerySetting, gpu: Gpu, measured: Collection[str]) -> ProductModels | None:

@@ -8,16 +8,17 @@ replace the GPU's own.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.algorithms import version_column
+from surrogate.features.analytical import tiled_product_us
 from surrogate.features.elementwise import Number
 from surrogate.features.errors import one_line_errors
 from surrogate.features.families import AnyProblem
-from surrogate.features.family import Formula
+from surrogate.features.family import Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.models.call_cost import call_cost_us
 from surrogate.models.neighbours import log_corrections
@@ -120,7 +121,11 @@ class TreeSource(Source):
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
             donors=donors,
-            donor_formulas={name: family.formula(setting.values, similar[name]) for name in {*donors} & {*similar}},
+            donor_formulas={
+                name: family.formula(setting.values, similar[name])
+                for name in {*donors} & {*similar}
+                if not arrays.tiles
+            },
             near=_setting_measurements(context, arrays, columns, codes, donors),
         )
 
@@ -140,22 +145,28 @@ class TreeSource(Source):
         x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(candidate_of_row), -1)
         # 2. The times, from the terms or from nearby measurements.
         sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(candidate_of_row))
-        return Times(self._times(sizes, x, candidate_of_row, terms.roofline_us), np.array(workspace, dtype=np.float64))
+        return Times(
+            self._times(sizes, x, candidate_of_row, self._base_us(terms)), np.array(workspace, dtype=np.float64)
+        )
 
     def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""
         if not len(candidate_of_row):
             return Times(np.empty(0), np.empty(0))
-        x, roofline_us, workspace = self._inputs(sizes, problem_of_row, candidate_of_row)
-        return Times(self._times(sizes[problem_of_row], x, candidate_of_row, roofline_us), workspace)
+        x, base_us, workspace = self._inputs(sizes, problem_of_row, candidate_of_row)
+        return Times(self._times(sizes[problem_of_row], x, candidate_of_row, base_us), workspace)
 
     def _inputs(
         self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the trees' input (rows, columns), rooflines in µs and workspaces (rows,), for `Source.times`."""
+        """Return the trees' input (rows, columns), bases in µs and workspaces (rows,), for `Source.times`."""
         x, terms, workspace = self.inputs(sizes, problem_of_row, candidate_of_row, further=2)
         x[:, -2:] = self.template[candidate_of_row, -2:]
-        return x, terms.roofline_us[problem_of_row], workspace
+        return x, self._base_us(terms)[problem_of_row], workspace
+
+    def _base_us(self, terms: ProblemTerms) -> Any:
+        """Return the base in µs, (problems,) or of one problem: the roofline, or the time of output tiles."""
+        return tiled_product_us(terms.problem, self.context.device) if self.boosted.tiles else terms.roofline_us
 
     def _log_terms(self, x: np.ndarray, candidate: np.ndarray) -> np.ndarray:
         """Return log(time / base) from the terms, (rows,), for the candidates at positions ``candidate`` (rows,)."""
@@ -202,10 +213,9 @@ class TreeSource(Source):
         log_correction[rest] = self._log_terms(x[rest], candidate_of_row[rest])
         return log_correction
 
-    def _times(self, sizes: np.ndarray, x: np.ndarray, candidate_of_row: np.ndarray, roofline_us: Number) -> np.ndarray:
+    def _times(self, sizes: np.ndarray, x: np.ndarray, candidate_of_row: np.ndarray, base_us: Number) -> np.ndarray:
         """Return times in µs (rows,) at ``sizes`` (rows, sizes), for candidate ``candidate_of_row[i]`` in row i."""
         # The base: the weighted mean of the problem's and the candidate's log roofline, plus the call cost.
-        base_us = roofline_us
         if self.boosted.algorithm_weight and self.own_column >= 0:
             base_us = base_us * np.exp2(self.boosted.algorithm_weight * x[:, self.own_column].astype(np.float64))
         base_us = base_us + self.call_us[candidate_of_row]
