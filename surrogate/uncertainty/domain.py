@@ -404,7 +404,7 @@ class Domain:
             "shapes": sorted(self.shapes),
             "versions": sorted(map(key_text, self.versions)),
             "references": {key_text(key): references.to_dict() for key, references in self.references.items()},
-            "per_doubling": self.per_doubling,
+            **({} if self.per_doubling == PER_DOUBLING else {"per_doubling": self.per_doubling}),
         }
         return json.dumps(content, sort_keys=True).encode()
 

@@ -145,7 +145,7 @@ class Widths:
             "distance": asdict(self.distance),
             "time_us": asdict(self.time_us),
             "own_share": self.independent_share,
-            "max_errors": dict(self.max_errors),
+            **({"max_errors": dict(self.max_errors)} if self.max_errors else {}),
         }
         if self.unmeasured_group != UNMEASURED_GROUP_HALF_WIDTH:
             factors["unmeasured_group"] = self.unmeasured_group
