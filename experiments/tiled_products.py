@@ -10,6 +10,7 @@ left out together. `python -m experiments.fit_bundles --only tiled_products` wri
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import expm1
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def sizes_left_out(rows: pd.DataFrame, effort: Effort) -> pd.DataFrame:
 
 def summary(log_errors: Sequence[pd.Series], margin: float = NEW_GPU_MARGIN) -> dict[str, float]:
     """Return the errors on boards never measured, from the log errors on each board that was left out."""
-    off = np.median([(np.exp(each) - 1).abs().median() for each in log_errors])
+    off = np.median([each.map(expm1).abs().median() for each in log_errors])
     width = max(float(each.abs().quantile(COVERAGE)) for each in log_errors) * (1 + margin / len(log_errors))
     return {"gpus": len(log_errors), "median_ape": round(float(off), 3), "half_width": round(width, 2)}
 
@@ -152,7 +153,7 @@ def verdicts(errors: pd.DataFrame, split: str) -> pd.DataFrame:
     """
     records = []
     for (device, kind), part in errors.groupby(["gpu", "type"])["log_error"]:
-        off = 100 * (np.exp(part) - 1).abs()
+        off = 100 * part.map(expm1).abs()
         others = errors[(errors["type"] == kind) & (errors["gpu"] != device)].groupby("gpu")["log_error"]
         width = summary([each for _, each in others])["half_width"] if len(others) and split == BOARDS else np.nan
         counted = {"split": split, "gpu": device, "type": kind, "n": len(part), "median_error_pct": off.median()}
@@ -167,13 +168,18 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     sizes = sizes_left_out(rows, effort)
     sizes = pd.concat([sizes.assign(type="all"), sizes])
     table = pd.concat([verdicts(boards_left_out(rows), BOARDS), verdicts(sizes, SIZES)])
-    texts = {BOARDS: [], SIZES: []}
-    for row in table.itertuples():
-        held = f" (intervals hold {row.held_pct:.0f} %)" if row.held_pct > 0 else ""
-        errors = f"{percent(row.median_error_pct)} / {percent(row.p90_error_pct)}"
-        texts[row.split].append(f"{row.gpu} {row.type} {errors}{held}")
-    answer = "; ".join(f"{split}: {', '.join(each)}" for split, each in texts.items())
-    return ExperimentResult(table, None, f"Median / p90 time error. {answer}.")
+    return ExperimentResult(table, None, answer(table))
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Return the errors of every board and type."""
+    texts: dict[str, list[str]] = {BOARDS: [], SIZES: []}
+    for row in table.to_dict("records"):
+        held = f" (intervals hold {row['held_pct']:.0f} %)" if row["held_pct"] > 0 else ""
+        errors = f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}"
+        texts[row["split"]].append(f"{row['gpu']} {row['type']} {errors}{held}")
+    listed = "; ".join(f"{split}: {', '.join(each)}" for split, each in texts.items())
+    return f"Median / p90 time error. {listed}."
 
 
 def write(sources: Sources, path: Path) -> None:
