@@ -19,9 +19,8 @@ from .operator_family import FamilyDeclaration
 
 PHASES = ("context", "generation", "encoder")
 """A prompt with a causal mask; one or few tokens after a filled cache; all positions without a mask."""
-KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
+KV_DTYPES = ("bf16", "fp16", "fp8", "fp32", "mxfp8")
 """Element types of a cache."""
-DTYPES = (*KV_DTYPES, "mxfp8")
 QUERY_ROWS = 128
 """Query rows of a thread block."""
 LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
@@ -52,10 +51,10 @@ class AttentionOperator(Operator):
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "dtype": DTYPES,
+        "dtype": KV_DTYPES,
         "math": MATHS,
         "phase": PHASES,
-        "kv_dtype": DTYPES,
+        "kv_dtype": KV_DTYPES,
     }
 
     dtype: str = "bf16"
