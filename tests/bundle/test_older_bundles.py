@@ -1,5 +1,7 @@
 """Tests that bundles written by version 0.3.0 give the times and intervals that 0.3.0 gave.
 
+Lower ends may be higher than those of 0.3.0, which passed the rooflines.
+
 Each archive holds a bundle of one model, which `seer train` or `seer calibrate` of 0.3.0 wrote, and ``answers.csv``:
 problems with the columns that its `Predictor.predict` added. The tables were small parts of the project's own
 measurements, except the counters of ``seer-paper``, which were generated.
@@ -18,7 +20,7 @@ from surrogate.prediction.predictor import Predictor
 
 ARCHIVES = sorted((Path(__file__).parent / "version_0_3_0").glob("*.zip"))
 ANSWERS = ["predicted_us", "lower_us", "upper_us"]
-NEWER = {"boosted-seer", "distilled-terms", "stacked-terms"}
+NEWER = {"boosted-seer", "distilled-terms", "stacked-terms", "unit-times"}
 """Models that 0.3.0 did not have."""
 
 
@@ -35,7 +37,9 @@ def test_an_older_bundle_gives_its_original_answers(archive: Path, tmp_path: Pat
     problems = table.drop(columns=ANSWERS)
     answers = Predictor(bundle).predict(problems).to_frame()[ANSWERS]
     assert len(table) > 50
-    np.testing.assert_allclose(answers, table[ANSWERS], rtol=1e-6)  # BLAS libraries round differently
+    stored = table[ANSWERS].assign(lower_us=np.maximum(table["lower_us"], answers["lower_us"]))
+    np.testing.assert_allclose(answers, stored, rtol=1e-6)  # BLAS libraries round differently
+    assert np.mean(stored["lower_us"] > table["lower_us"] * (1 + 1e-6)) < 0.2
     save(bundle, tmp_path / "again")
     again = Predictor(load(tmp_path / "again")).predict(problems).to_frame()[ANSWERS]
     np.testing.assert_allclose(again, answers, rtol=1e-12)
