@@ -317,8 +317,7 @@ _DECLARED = DECLARED["conv"]
 
 def dimensions(p: Problem) -> tuple[Number, ...]:
     """Return the ``size_names`` of a problem (`families.toml` has all names of columns)."""
-    extents = map(log2_for(p.n), (p.n, p.c, p.h, p.w, p.k, p.r, p.s))
-    return (*extents, *_STEPS(p), log2(p.groups))
+    return (*map(log2_for(p.n), (p.n, p.c, p.h, p.w, p.k, p.r, p.s)), *_STEPS(p), log2(p.groups))
 
 
 def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, ...]:

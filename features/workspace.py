@@ -52,8 +52,7 @@ def _winograd_bytes(z: Sized) -> Number:
     points = (out_tile + longest - 1) ** 2
     images = where(z.is_bwd_filter, z.n, round_up(z.n, WINOGRAD_BATCH))
     tiles = images * ceil_div(z.result_h, out_tile) * ceil_div(z.result_w, out_tile)
-    planes = tiles * (z.channels_in + z.channels_out) + z.channels_in * z.channels_out
-    return points * planes * z.itemsize
+    return points * (tiles * (z.channels_in + z.channels_out) + z.channels_in * z.channels_out) * z.itemsize
 
 
 def _tiling_bytes(z: Sized) -> Number:

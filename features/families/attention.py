@@ -72,8 +72,7 @@ class AttentionOperator(Operator):
     def __post_init__(self) -> None:
         if not self.phase:
             one_token = np.max(self.query_length) == 1 and "generation" in self.CHOICES["phase"]
-            phase = "generation" if one_token else "context"
-            object.__setattr__(self, "phase", phase)
+            object.__setattr__(self, "phase", "generation" if one_token else "context")
         if not self.kv_dtype:
             object.__setattr__(self, "kv_dtype", self.dtype)
         Operator.__post_init__(self)
@@ -182,8 +181,7 @@ class Attention(AttentionOperator):
     def blocks(self) -> Number:
         """One block per 128 query rows of a head; in generation one per key head (split-KV kernels launch several)."""
         if self.phase == "generation":
-            rows = self.query_length * (self.heads // self.kv_heads)
-            return self.batch * self.kv_heads * ceil_div(rows, QUERY_ROWS)
+            return self.batch * self.kv_heads * ceil_div(self.query_length * (self.heads // self.kv_heads), QUERY_ROWS)
         return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
 
 
@@ -216,8 +214,7 @@ class Mla(AttentionOperator):
     @property
     def _expanded_bytes(self) -> Number:
         """Bytes of every head's keys and values."""
-        expanded = self.batch * self.heads * self.key_counts[1] * sum(self.head_dims)
-        return expanded * self.element.activation_bytes
+        return self.batch * self.heads * self.key_counts[1] * sum(self.head_dims) * self.element.activation_bytes
 
     @property
     def blocks(self) -> Number:
@@ -284,11 +281,10 @@ def pair_columns(op: AttentionOperator, m: Machine) -> tuple[Number, ...]:
     _, keys, pairs = op.key_counts
     blocks = op.blocks
     waves, use, rounded_up = waves_of(blocks, m)
-    groups = op.batch * getattr(op, "kv_heads", 1)
     return (
         *map(log2, (op.batch, op.heads, op.query_length, op.context_length, keys)),
         *map(log2, (op.batch * op.heads * pairs / m.sms, kv_bytes, kv_bytes / op.dram_bytes)),
-        *map(log2, (kv_bytes / (m.dram_gbs * 1e3), groups / m.sms)),
+        *map(log2, (kv_bytes / (m.dram_gbs * 1e3), op.batch * getattr(op, "kv_heads", 1) / m.sms)),
         op.kv_itemsize,
         float(op.phase == "context"),
         float(op.phase == "generation"),

@@ -69,8 +69,7 @@ class DescribedProblem:
 
     def to_dict(self) -> dict[str, object]:
         """Return kind, sizes and settings as a dictionary."""
-        settings = dict(zip(self.family.setting_names, self.settings, strict=True))
-        return {"kind": self.kind, **self.sizes, **settings}
+        return {"kind": self.kind, **self.sizes, **dict(zip(self.family.setting_names, self.settings, strict=True))}
 
     def __str__(self) -> str:
         """Return the problem's text, as in ``matmul:m64n4096``, or with equals signs if a name has digits."""

@@ -44,10 +44,9 @@ class MemoryRates:
     def of(cls, gpu: Gpu) -> "MemoryRates":
         """Return a GPU's measured figures, or the datasheet's if they were not measured."""
         measured = gpu.measured
-        estimated_l2_gbs = gpu.sms * gpu.boost_mhz * L2_BYTES_PER_SM_CLOCK / 1e3
         return cls(
             dram_gbs=measured.get("dram_gbs", gpu.dram_gbs),
-            l2_gbs=measured.get("l2_gbs", estimated_l2_gbs),
+            l2_gbs=measured.get("l2_gbs", gpu.sms * gpu.boost_mhz * L2_BYTES_PER_SM_CLOCK / 1e3),
             peak_gflops=measured.get("fp32_gflops", gpu.fp32_tflops * 1e3),
             sms=gpu.sms,
             l2_bytes=gpu.l2_bytes,

@@ -55,12 +55,11 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     # (draws, ranks, experts of a rank): take the rank with most pairs in each draw.
     parts = loads.reshape(DRAWS, ranks, -1)
     busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
-    tiles = np.ceil(busiest / TILE)
     return ExpertLoad(
         pairs=float(busiest.sum(axis=1).mean()),
         used_experts=float((busiest > 0).sum(axis=1).mean()),
         max_pairs=float(busiest.max(axis=1).mean()),
-        tiles=float(tiles.sum(axis=1).mean()),
+        tiles=float(np.ceil(busiest / TILE).sum(axis=1).mean()),
     )
 
 

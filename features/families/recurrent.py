@@ -50,8 +50,7 @@ class Recurrent(Operator):
 
         Weights and inputs are read once, states are written once, and the inputs of gates are written and read.
         """
-        step_values = self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows)
-        return self.itemsize * (self.weights + step_values)
+        return self.itemsize * (self.weights + self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows))
 
     @property
     def weights(self) -> int:

@@ -50,8 +50,7 @@ class CollectiveModel:
     def time_us(self, message_bytes: Number, factor: Number) -> Number:
         """Return the time in µs; ``factor`` is (n − 1)/n for all-to-all and 2(n − 1)/n for all-reduce."""
         x = log2(message_bytes)
-        exp = np.exp(-self.k * (x - self.x0))
-        sigmoid_gbs = 10 ** (self.l / (1 + exp) + self.b)
+        sigmoid_gbs = 10 ** (self.l / (1 + np.exp(-self.k * (x - self.x0))) + self.b)
         middle = message_bytes / sigmoid_gbs * factor / 1e3
         full = message_bytes / self.max_gbs * factor / 1e3 + self.overhead_us
         return where(x <= self.a, self.overhead_us + 0 * middle, where(x > self.c, full, middle))

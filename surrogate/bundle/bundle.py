@@ -264,10 +264,9 @@ class Bundle:
             tables = {"support": family_model.support, "widths": family_model.widths, "domain": family_model.domain}
             files |= {f"{name}/{table}.json": content.to_json() for table, content in tables.items()}
             # A calibrated model stores the parameters of its base in its own files.
-            params = {k: v for k, v in family_model.model.get_params(deep=False).items() if isinstance(v, Parameter)}
             parts[name] = StoredFamilyModel(
                 model=family_model.model.name,
-                params=params,
+                params={k: v for k, v in family_model.model.get_params(deep=False).items() if isinstance(v, Parameter)},
                 features=family.version,
                 unseen_gpu=family_model.unmeasured_gpu,
                 candidates=tuple(sorted(map(json_types.key_text, family_model.candidates))),

@@ -93,8 +93,7 @@ def train_on_dask(
         sampled = client.gather([client.submit(_sample, row_group, share, chosen.seed) for row_group in row_groups])
         frame = pd.concat([each for each, _ in sampled], ignore_index=True)
         step(1, 3, "sample: held-out folds")
-        sample = Dataset(frame, candidates, "+".join(Path(path).name for path in paths))
-        bundle = train(sample, **options)
+        bundle = train(Dataset(frame, candidates, "+".join(Path(path).name for path in paths)), **options)
         step(2, 3, "all rows")
         trained = {}
         for name, family_model in bundle.family_models.items():
@@ -210,8 +209,6 @@ def _sample(group: RowGroup, share: float, seed: int) -> tuple[pd.DataFrame, lis
     is_sampled = np.zeros(len(frame), dtype=bool)
     for family in families_of(frame):
         in_family = family_rows(frame, family)
-        keys = frame.loc[in_family, list(family.problem_key)].astype(str)
-        hashes = pd.util.hash_pandas_object(keys, index=False)
+        hashes = pd.util.hash_pandas_object(frame.loc[in_family, list(family.problem_key)].astype(str), index=False)
         is_sampled[in_family] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
-    measured = [family.name for family in families_of(frame[is_ok])]
-    return frame[is_sampled].reset_index(drop=True), measured
+    return frame[is_sampled].reset_index(drop=True), [family.name for family in families_of(frame[is_ok])]

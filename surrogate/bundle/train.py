@@ -174,8 +174,7 @@ def new_model(name: str, params: Mapping[str, object] | None, seed: int) -> Time
 def fold_count(rows: Rows) -> int:
     """Return the number of held-out folds. A described kernel has few folds, because its fits have inner folds."""
     shapes = len(np.unique(rows.shape))
-    enough = shapes >= FEW_SHAPES or rows.family.parameter_names
-    return min(shapes, HELD_OUT_FOLDS if enough else HELD_OUT_FOLDS_FEW)
+    return min(shapes, HELD_OUT_FOLDS if shapes >= FEW_SHAPES or rows.family.parameter_names else HELD_OUT_FOLDS_FEW)
 
 
 class _Steps:
@@ -195,8 +194,7 @@ class _Steps:
         """Report a step. If the fits will take minutes, the text names the model and the option for another one."""
         if self._progress:
             done = 100 if text == "done" else min(int(100 * self._done / self._rows), 99)
-            is_long = (self._left.seconds() or 0.0) > LONG_SECONDS
-            other = f" with {self._model}; --model names others" * is_long
+            other = f" with {self._model}; --model names others" * ((self._left.seconds() or 0.0) > LONG_SECONDS)
             self._progress(done, 100, f"{self.family}{text}{self._left}{other}")
 
     def begin(self, name: str, rows: int) -> ProgressCallback:
@@ -420,14 +418,13 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, object]:
         }
     frame = pd.concat([rows.frame[["gpu", "library", "library_version"]] for rows in tables])
     releases = (frame["library"] + " " + frame["library_version"]).str.strip()
-    origins = data.frame["origin"].dropna().unique() if "origin" in data.frame else []
     return {
         "name": data.name,
         "rows": len(frame),
         "ok_rows": sum(int(rows.ok.sum()) for rows in tables),
         "gpus": sorted(frame["gpu"].unique()),
         "libraries": sorted(releases.unique()),
-        "origins": sorted(map(str, origins)),
+        "origins": sorted(map(str, data.frame["origin"].dropna().unique() if "origin" in data.frame else [])),
         "where": distinct_metadata(data, "where"),
         "families": families,
     }

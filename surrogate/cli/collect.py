@@ -293,8 +293,7 @@ def _source(options: dict[str, Any]) -> "PlanSource":
     if all(source in (None, False) for source in sources.values()):
         recording = options["recording"]
         sources |= {"recording": recording} if recording is not None else {"sample": DEFAULT_SAMPLE}
-    shard = parse_shard(options["shard"])
-    return PlanSource(**sources, settings=settings, seed=options["seed"], shard=shard)
+    return PlanSource(**sources, settings=settings, seed=options["seed"], shard=parse_shard(options["shard"]))
 
 
 def _heuristic_only(plan: "CollectionPlan", options: dict[str, Any]) -> tuple[str, int]:

@@ -80,16 +80,14 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
 
     summaries = {path: summarise_dataset(read_dataset(path, candidates=candidates, kernel=kernel)) for path in paths}
     if form:
-        rows = [{"file": str(path), **record} for path, records in summaries.items() for record in records]
-        show(rows, form)
+        show([{"file": str(path), **record} for path, records in summaries.items() for record in records], form)
         return
     for path, records in summaries.items():
         first = records[0]
         common = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
         facts = ", ".join(f"{name} {format_value(first[name])}" for name in common)
         click.echo(wrapped(f"{path}: {facts}", WIDTH, INDENT))
-        counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in common} for record in records]
-        show(counts)
+        show([{_SHORT.get(k, k): v for k, v in record.items() if k not in common} for record in records])
 
 
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}

@@ -64,8 +64,7 @@ def filter_rows(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.Data
         if not equals:
             raise InputError(f"--where {condition!r} is not readable; write COLUMN=VALUE, as dtype=fp32")
         if column not in frame:
-            hint = nearest(column, map(str, frame.columns))
-            raise InputError(f"{name}: no column {column!r} for --where{hint}")
+            raise InputError(f"{name}: no column {column!r} for --where{nearest(column, map(str, frame.columns))}")
         values = set(listed_values.split(","))
         text = frame[column].map(_as_text)
         matches = text.isin(values)

@@ -52,8 +52,7 @@ def command(name: str | None, form: Form) -> None:
         )
     table = Table([*(_row(board, answers) for board, answers in boards), *unseen.values()], notes=[_TEXTS["note"]])
     records = [_flat(board.to_dict(), answers) for board, answers in boards]
-    json_value = [board.to_dict() | {"answers": answers} for board, answers in boards]
-    show(records, form, json_value=json_value, table=table)
+    show(records, form, json_value=[board.to_dict() | {"answers": answers} for board, answers in boards], table=table)
 
 
 def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object]]) -> None:

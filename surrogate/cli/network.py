@@ -303,8 +303,7 @@ def _print_layers(time: "NetworkTime") -> None:
     _section("", [{name: getattr(layer, name) for name in LAYER_COLUMNS} for layer in displayed])
     if omitted := len(time.layers) - len(displayed):
         click.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
-    sources = Counter(layer.source for layer in time.layers)
-    click.echo(f"source of the times: {_counts(dict(sources.most_common()))}")
+    click.echo(f"source of the times: {_counts(dict(Counter(layer.source for layer in time.layers).most_common()))}")
 
 
 def _print_types(time: "NetworkTime") -> None:

@@ -130,8 +130,7 @@ def _usage_message(error: click.ClickException) -> str:
 
 def one_line(text: str) -> str:
     """Return ``text`` on one line, with control characters escaped (a path may hold any)."""
-    joined = re.sub(r"\s*\n\s*", " ", text.strip())
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in re.sub(r"\s*\n\s*", " ", text.strip()))
 
 
 def _interruption(error: KeyboardInterrupt) -> tuple[str, int]:

@@ -51,8 +51,7 @@ def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
         names = ("workspace_limit", "deterministic", "top", "library_version")
         selection = predictor.select(parsed, **{name: options[name] for name in names})
     records = [candidate.to_dict() for candidate in selection.candidates]
-    json_value = with_notes(selection.to_dict(), options["gpu"])
-    show(records, form, json_value=json_value, table=selection.table())
+    show(records, form, json_value=with_notes(selection.to_dict(), options["gpu"]), table=selection.table())
     sys.exit(0 if selection.estimates else 1)
 
 
@@ -64,10 +63,9 @@ def _measured(problem: "AnyProblem", predictor: "Predictor", options: Options) -
 
     device = options["device"]
     limits = {name: options[name] for name in ("workspace_limit", "deterministic")}
-    opened = open_device(device, recording=options["recording"]) if device == "replay" else device
     tuned = autotune(
         problem,
-        opened,
+        open_device(device, recording=options["recording"]) if device == "replay" else device,
         options["top"] or MEASURED_TOP,
         predictor=predictor,
         cache=MeasurementCache() if options["no_cache"] else None,
@@ -78,5 +76,4 @@ def _measured(problem: "AnyProblem", predictor: "Predictor", options: Options) -
         raise InputError(
             f"the device runs {tuned.library} {tuned.library_version}, not {version}; leave --library-version out"
         )
-    ranked = predictor.select(problem, library_version=version)
-    return with_attempts(ranked, tuned.tried, Limits.of(**limits))
+    return with_attempts(predictor.select(problem, library_version=version), tuned.tried, Limits.of(**limits))

@@ -82,8 +82,7 @@ def command(
             settings |= {"model": name or DEFAULT_MODEL, "candidates": rows.candidates or "all", "progress": step}
             bundle = train_on_dask(data, cluster or None, **settings)
         else:
-            table = load_datasets(data, *rows)
-            bundle = train(table, trials=trials, progress=step, keep=fits_folder, **settings)
+            bundle = train(load_datasets(data, *rows), trials=trials, progress=step, keep=fits_folder, **settings)
     bundle.save(output)
     shutil.rmtree(fits_folder, ignore_errors=True)
     _print_summary(bundle, output)

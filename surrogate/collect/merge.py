@@ -102,8 +102,7 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     if len(kinds) > 1:
         described = " and ".join(f"{path} holds {kind}" for kind, path in kinds.items())
         raise InputError(f"{described}; merge each kind into its own table")
-    special = {"rankings without times": _rankings, "operators": _operators}
-    merge = special.get(next(iter(kinds), ""), _measured)
+    merge = {"rankings without times": _rankings, "operators": _operators}.get(next(iter(kinds), ""), _measured)
     files = ", ".join(map(str, paths)) or "nothing"
     with log.damage_as_input_error(files, keep_input_errors=True):
         merged = merge(_records(logs), {"runs": [header.to_dict() for _, header, _ in logs]})

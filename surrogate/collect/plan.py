@@ -90,8 +90,7 @@ class PlanSettings:
         fields = zip(("dtype", "math", "layout", "direction"), astuple(self), strict=True)
         settings = {name: values for name, values in fields if values}
         for values in product(*settings.values()):
-            conv = replace(problem.conv, **dict(zip(settings, values, strict=True)))
-            yield replace(problem, conv=conv)
+            yield replace(problem, conv=replace(problem.conv, **dict(zip(settings, values, strict=True))))
 
 
 @dataclass(frozen=True, slots=True)

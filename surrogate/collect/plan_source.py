@@ -63,8 +63,7 @@ def _points(seed: int) -> Iterator[np.ndarray]:
     for power in count(10):
         # The first two blocks have 1024 points. Each later block is as long as all blocks before it, which keeps
         # Sobol's points balanced.
-        block = sequence.random_base2(max(power - 1, 10))
-        yield from (block + shift) % 1.0
+        yield from (sequence.random_base2(max(power - 1, 10)) + shift) % 1.0
         if 1 << power >= MAX_POINTS:
             return
 

@@ -281,8 +281,7 @@ class _MeasurementLoop:
 
 def header_for(plan: CollectionPlan, device: Device) -> Header:
     """Return the header of a run that measures ``plan`` on ``device``."""
-    protocol = {**asdict(POLICY), "max_workspace_bytes": plan.caps.max_workspace_bytes}
-    return _header(plan, device.device_info(), protocol)
+    return _header(plan, device.device_info(), {**asdict(POLICY), "max_workspace_bytes": plan.caps.max_workspace_bytes})
 
 
 def _header(plan: CollectionPlan, info: DeviceInfo, protocol: Mapping[str, object]) -> Header:

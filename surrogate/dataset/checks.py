@@ -107,8 +107,7 @@ def _refuse_undescribed_kernel(table: pd.DataFrame, name: str) -> None:
 def _mapped(values: pd.Series, function: Callable[[object], str], absent: str | None) -> pd.Series:
     """Return ``function`` of each value, called once for equal values; ``absent`` for missing values."""
     code, distinct = pd.factorize(values)
-    texts = np.array([*map(function, distinct), absent], dtype=object)
-    return pd.Series(texts[code], index=values.index, dtype=object)
+    return pd.Series(np.array([*map(function, distinct), absent], dtype=object)[code], index=values.index, dtype=object)
 
 
 def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: str) -> None:
@@ -160,8 +159,7 @@ def _fill_math(out: pd.DataFrame, family: Family, rows: np.ndarray, name: str) -
     dtype = out["dtype"] if "dtype" in out else pd.Series(family.setting_defaults["dtype"], index=out.index)
     out["math"] = ""
     for (gpu_name, kind), positions in row_groups(out.assign(dtype=dtype)[rows], ("gpu", "dtype")):
-        members = np.flatnonzero(rows)[positions]
-        out.loc[members, "math"] = family.default_math(kind, _device(gpu_name, name))
+        out.loc[np.flatnonzero(rows)[positions], "math"] = family.default_math(kind, _device(gpu_name, name))
 
 
 def _device(gpu_name: object, name: str) -> Gpu:

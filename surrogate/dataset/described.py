@@ -83,8 +83,7 @@ class KernelOptions:
         Raises `InputError` if a description and columns are given, or a name, sizes or settings without parameters.
         """
         kernel = self.kernel
-        names = map(named_columns, (self.parameters, self.sizes, self.settings))
-        columns = KernelColumns(*names, name=self.name or "")
+        columns = KernelColumns(*map(named_columns, (self.parameters, self.sizes, self.settings)), name=self.name or "")
         is_named = columns != KernelColumns(())
         if kernel is None:
             if is_named and not columns.parameters:
@@ -258,5 +257,4 @@ def named_columns(text: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of columns from a list, or from one text with commas."""
     if text is None:
         return ()
-    words = text.split(",") if isinstance(text, str) else text
-    return tuple(word.strip() for word in words if word.strip())
+    return tuple(word.strip() for word in (text.split(",") if isinstance(text, str) else text) if word.strip())

@@ -321,16 +321,14 @@ def _from_rows(
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         try:
             names = [name for name in defaults.setting_names if name in text and name != "operator"]
-            stated = {name: stated_setting(name, text[name]) for name in names}
-            problem = defaults.problem(given, stated, operator)
+            problem = defaults.problem(given, {name: stated_setting(name, text[name]) for name in names}, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
-        networks = tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip())
         yield ListedProblem(
             problem=problem,
             where=where,
             name=text.get("name", ""),
-            networks=networks,
+            networks=tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip()),
             operator=operator,
             heuristic=text.get("heuristic_algorithm"),
             algorithm=text.get("algorithm"),

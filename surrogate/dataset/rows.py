@@ -141,8 +141,7 @@ def _computed(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ``features`` of every row without the context columns, roofline times and workspaces, as in `Rows`."""
     # The columns of `features` from left to right: problem, candidate, constants of setting and GPU, context.
-    width = len(family.column_names) + len(CONTEXT_NAMES)
-    features = np.empty((len(frame), width), dtype=np.float32)
+    features = np.empty((len(frame), len(family.column_names) + len(CONTEXT_NAMES)), dtype=np.float32)
     roofline_us = np.empty(len(frame))
     workspace_bytes = np.zeros(len(frame))
     candidate_columns = slice(len(family.problem_names), len(family.problem_names) + len(family.candidate_names))
@@ -164,8 +163,7 @@ def _computed(
             continue
         # 2. The candidates' own columns, mechanism by mechanism.
         for mechanism, members in _mechanisms(part, family, setting):
-            member_rows = part.iloc[members]
-            member_terms = formula.problem(problems.problems_of(member_rows, family, setting))
+            member_terms = formula.problem(problems.problems_of(part.iloc[members], family, setting))
             columns, bytes_needed = formula.candidate(member_terms, mechanism)
             frame_positions = positions[members]  # positions in the frame, not in the rows of the setting
             features[frame_positions, candidate_columns] = _stacked(columns, len(frame_positions))

@@ -72,8 +72,7 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
             return _read_text(file, path), {}
         parquet = _parquet(file, path)
         with _readable_parquet(path):
-            table = parquet.read(_columns(parquet))
-            return table.to_pandas(ignore_metadata=True), _metadata(parquet, path)
+            return parquet.read(_columns(parquet)).to_pandas(ignore_metadata=True), _metadata(parquet, path)
 
 
 @contextmanager
@@ -249,8 +248,7 @@ def table_writer(path: Path, metadata: Mapping[str, object]) -> Iterator[Callabl
         else:
             frames: list[pd.DataFrame] = []
             yield frames.append
-            text = WRITERS[form](pd.concat(frames, ignore_index=True))
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(WRITERS[form](pd.concat(frames, ignore_index=True)), encoding="utf-8")
 
 
 def form_of(path: Path) -> str:

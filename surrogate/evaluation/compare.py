@@ -108,8 +108,7 @@ def choice_table(evaluated: EvaluationSet, picks: Mapping[str, Sequence[Evaluate
         for seed, choice in enumerate(choices):
             picked = pd.Series(names[choice.row], dtype=object).where(choice.row >= 0, None)
             figures = {name: getattr(choice, name) for name in ("slowdown", "infeasible", "top2_slowdown")}
-            table = problems.assign(picked=picked, **figures)
-            tables.append(_with_model(table[choice.chosen], model, seed))
+            tables.append(_with_model(problems.assign(picked=picked, **figures)[choice.chosen], model, seed))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -158,8 +158,7 @@ class Hyperparameters:
 
 def write_settings(settings: Hyperparameters, path: str | Path) -> None:
     """Write the settings file atomically. Raises `InputError` if it cannot be written."""
-    content = {"schema": SETTINGS_SCHEMA, **asdict(settings)}
-    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    write_text(path, json.dumps({"schema": SETTINGS_SCHEMA, **asdict(settings)}, indent=1, sort_keys=True) + "\n")
 
 
 def read_settings(path: str | Path) -> Hyperparameters:

@@ -172,8 +172,7 @@ def search(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(**search_method(seed))
     study.enqueue_trial(stored)
-    loss_of = TrialObjective(cls, folds, DEFAULT_OBJECTIVE, seed=seed, device=device)
-    optimise(study, loss_of, trials, progress=progress)
+    optimise(study, TrialObjective(cls, folds, DEFAULT_OBJECTIVE, seed=seed, device=device), trials, progress=progress)
     return study.best_params
 
 

@@ -34,8 +34,7 @@ def column_importance(model: TimeModel, holdout: Rows, names: tuple[str, ...], s
     """
     from sklearn.inspection import permutation_importance
 
-    ok = np.flatnonzero(holdout.ok)
-    sample = holdout.take(np.sort(np.random.default_rng(seed).permutation(ok)[:MAX_ROWS]))
+    sample = holdout.take(np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(holdout.ok))[:MAX_ROWS]))
     if len(sample) < 2:
         return {}
     log_us = np.log(sample.time_us)

@@ -203,7 +203,6 @@ def _choice_row(
     # Seeds are averaged problem by problem for means; the 95th percentile and the maximum are over all choices.
     shape = evaluated.shape[chosen]
     macro, pooled = (judge.shape_interval(log_slowdown, shape, macro=macro) for macro in (True, False))
-    infeasible = round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices])))
     return {
         "n": int(chosen.sum()),
         "shapes": len(np.unique(shape)),
@@ -217,7 +216,7 @@ def _choice_row(
         "top1": np.mean(slowdown <= 1.0),
         "within_10pct": np.mean(slowdown <= judge.WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
-        "infeasible_picks": infeasible,
+        "infeasible_picks": round(float(np.mean([choice.infeasible[chosen].sum() for choice in choices]))),
         **_differences(evaluated, choices, paired, mask),
     }
 
@@ -237,8 +236,7 @@ def _differences(
     out: Record = {}
     for kind in dict.fromkeys((*KINDS, *paired)):
         both = mask & _chosen(choices) & _chosen(paired[kind]) if kind in paired else np.zeros(len(mask), dtype=bool)
-        count = "paired_problems" if kind == "heuristic" else f"paired_problems_vs_{kind}"
-        out[count] = int(both.sum())
+        out["paired_problems" if kind == "heuristic" else f"paired_problems_vs_{kind}"] = int(both.sum())
         difference = _log_slowdown(choices, both) - _log_slowdown(paired[kind], both) if both.any() else None
         ways = {"paired": True, "paired_pooled": False} if kind == "heuristic" else {"paired": True}
         for name, macro in ways.items():

@@ -365,8 +365,7 @@ def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
     problem = [*(name for name in family.problem_key if name in frame), "library"]
     code = _codes(frame, problem)
     versions = frame["library_version"].astype("category")
-    ordered = sorted(versions.cat.categories, key=version_key)
-    rank = versions.cat.set_categories(ordered).cat.codes.to_numpy()
+    rank = versions.cat.set_categories(sorted(versions.cat.categories, key=version_key)).cat.codes.to_numpy()
     newest_rank = np.full(code.max(initial=0) + 1, -1, dtype=rank.dtype)
     np.maximum.at(newest_rank, code, rank)
     is_newest = rank == newest_rank[code]

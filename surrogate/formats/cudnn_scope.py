@@ -102,8 +102,7 @@ def _aggregate(raw: pd.DataFrame) -> pd.DataFrame:
     key = list(KEY_COLUMNS)
     ok_first = raw.sort_values("status", key=lambda status: status != "ok", kind="stable")
     aggregations = {"workspace_bytes": ("workspace_bytes", "max"), "find_time_us": ("find_time_us", "median")}
-    rows = medians(ok_first, key, **aggregations)
-    return raw[key].drop_duplicates().merge(rows, on=key)
+    return raw[key].drop_duplicates().merge(medians(ok_first, key, **aggregations), on=key)
 
 
 def _kernel_table(raw: pd.DataFrame) -> pd.DataFrame:
@@ -202,8 +201,7 @@ def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, object], d
     if dtype is None:
         raise InputError(f"{where}: {layer[-60:]!r} names no element type; known: {', '.join(_DTYPES)}")
     has_tensor_name = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
-    tensor_op = has_tensor_name or _number(benchmark, "math_type", where, 0.0) == 1
-    math_mode = "tensor_op" if tensor_op else "fma"
+    math_mode = "tensor_op" if has_tensor_name or _number(benchmark, "math_type", where, 0.0) == 1 else "fma"
     layout = "NHWC" if "NHWC" in layer else "NCHW"
     try:
         return Conv(**sizes, dtype=_DTYPES[dtype[1]], math=math_mode, layout=layout, direction=direction)

@@ -123,8 +123,7 @@ def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes
     except InputError:
         raise
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        message = f"{path} is not a tar archive, or is damaged ({error}); fetch or pack it again"
-        raise InputError(message) from None
+        raise InputError(f"{path} is not a tar archive, or is damaged ({error}); fetch or pack it again") from None
     return files
 
 

@@ -86,8 +86,7 @@ def family_rows(measured: pd.DataFrame) -> pd.DataFrame:
             filled[name] = filled[name].fillna(0).astype("int64") if name in filled else 0
     except (TypeError, ValueError) as error:
         raise InputError(f"a size or time is not a number ({error}); fetch the table again") from None
-    key = ["family", "gpu", "library", "library_version", *settings, *sizes, "algorithm", "status"]
-    return medians(filled, key)
+    return medians(filled, ["family", "gpu", "library", "library_version", *settings, *sizes, "algorithm", "status"])
 
 
 def fastest(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:

@@ -31,8 +31,7 @@ def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[Read
     Other columns are kept as text. Raises `InputError` with file and line, and if a time means an impossible rate.
     """
     check_choice("time unit", time_unit, _UNITS_US)
-    frames = [_frame(Path(path), _UNITS_US[time_unit], limits) for path in paths]
-    kernels = pd.concat(frames, ignore_index=True)
+    kernels = pd.concat([_frame(Path(path), _UNITS_US[time_unit], limits) for path in paths], ignore_index=True)
     rows = family_rows(kernels.assign(operator="gemm", gpu=gpu, library="cublas", origin="lin_csv"))
     return Imported(rows, candidates="listed", notes=(f"kernel_runtime is read in {time_unit}",))
 

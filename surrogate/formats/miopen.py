@@ -190,9 +190,8 @@ def parse_key(text: str) -> Key | None:
         c, h, w, k, out_h, out_w = k, out_h, out_w, c, h, w
     layouts = match[17].split("-")
     groups = _GROUPS.search(match[20])
-    sizes = (n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1)
     return Key(
-        sizes=sizes,
+        sizes=(n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1),
         out_h=out_h,
         out_w=out_w,
         bias=numbers[15],

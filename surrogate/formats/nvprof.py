@@ -48,8 +48,7 @@ def read(
     launches = [log.launches for log in logs if log.launches]
     metrics = [log.metrics for log in logs if log.metrics]
     averages = [record for log in logs for record in log.averages]
-    notes = [note for log in logs for note in log.notes]
-    return imported_launches(launches, metrics, averages, notes, options)
+    return imported_launches(launches, metrics, averages, [note for log in logs for note in log.notes], options)
 
 
 FORMAT = Format("nvprof", "nvprof logs: launches and metrics, CSV or text", read)
@@ -209,8 +208,7 @@ class _Log:
         counted = {name: text for name, text in row.items() if name not in _NO_METRICS}
         values = dict(metric(name, text, table.units.get(name, "")) for name, text in counted.items())
         if not row["Kernel"].startswith("["):
-            identity = {"kernel_name": kernel_name(row["Kernel"]), "device": row["Device"]}
-            self.metrics.append(identity | values)
+            self.metrics.append({"kernel_name": kernel_name(row["Kernel"]), "device": row["Device"]} | values)
 
     def _average(self, table: _Table, row: dict[str, str], where: str) -> None:
         """Add a metric of a kernel, averaged over its invocations, to the record of the kernel."""

@@ -66,8 +66,7 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
         problem |= {"gpu": gpu, "origin": f"{tuning.path.parent.name}/{tuning.path.name}"}
         for configuration, times in tuning.timings:
             outcomes.append(outcome(problem, configuration, [*times, None][0], spread_ms=times[1:], reason=_FAILED))
-    settings = [each for each in names if each not in sizes]
-    return tuned(TunedKernel(kernel, sizes, settings), outcomes, paths[0])
+    return tuned(TunedKernel(kernel, sizes, [each for each in names if each not in sizes]), outcomes, paths[0])
 
 
 _KEYS = Option("For triton: names of the values in the kernel's key, as in m,n,k.", "NAMES")

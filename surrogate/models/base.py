@@ -161,12 +161,11 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     @classmethod
     def space(cls, trial: "BaseTrial") -> Mapping[str, object]:
         """Return hyperparameters drawn from an Optuna trial; empty if there are none to tune."""
-        hints = get_type_hints(cls, include_extras=True)
         return {
             name: span.suggested(trial, name)
             if isinstance(span, SearchRange)
             else trial.suggest_categorical(name, span)
-            for name, hint in hints.items()
+            for name, hint in get_type_hints(cls, include_extras=True).items()
             for span in getattr(hint, "__metadata__", ())[:1]
         }
 

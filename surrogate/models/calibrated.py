@@ -144,8 +144,7 @@ def _robust_dual(scales: Mapping[str, float], inputs: CorrectionInputs, target: 
     for _ in range(ROBUST_STEPS):
         dual = cho_solve(_factor(scales, inputs, weight), target)
         # The residual of the fit is the noise's share of the dual coefficients.
-        residual = np.abs(dual) * scales["noise"] / weight
-        weight = 1.0 / np.maximum(residual / HUBER, 1.0)
+        weight = 1.0 / np.maximum(np.abs(dual) * scales["noise"] / weight / HUBER, 1.0)
     return dual
 
 
@@ -182,8 +181,7 @@ def _fitted_scales(inputs: CorrectionInputs, target: np.ndarray) -> dict[str, fl
         return float(fit + 0.5 * (((point - centre) / spread) ** 2).sum())
 
     bounds = [(c - 4 * s, c + 4 * s) for c, s in zip(centre, spread, strict=True)]
-    best = minimize(loss, centre, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
-    return scales_at(best.x)
+    return scales_at(minimize(loss, centre, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS}).x)
 
 
 def _thinned(count: int, maximum: int, seed: int) -> np.ndarray:

@@ -90,8 +90,7 @@ def call_cost_us(call_us: Mapping[CallKey, float], gpu: str, library: str) -> fl
 def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
     """Return each GPU's low quantile of a library's times in µs."""
     table = _quantiles(gpus, libraries, time_us).reset_index()
-    keys = map(CallKey, table["gpu"], table["library"])
-    return dict(zip(keys, table["cost"].tolist(), strict=True))
+    return dict(zip(map(CallKey, table["gpu"], table["library"]), table["cost"].tolist(), strict=True))
 
 
 def common_call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[CallKey, float]:
@@ -112,8 +111,7 @@ def _quantiles(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> 
     """Return ``cost`` (the low quantile in µs) and ``rows``, indexed by (library, gpu)."""
     import pandas as pd
 
-    table = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us})
-    times = table.groupby(["library", "gpu"])["time_us"]
+    times = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us}).groupby(["library", "gpu"])["time_us"]
     return pd.DataFrame({"cost": times.quantile(CALL_QUANTILE), "rows": times.size()})
 
 

@@ -165,8 +165,7 @@ class Configurations(TimeModel):
         """Fit the transfer and the level. ``time_us`` (rows,) is inf if the configuration failed."""
         described_family(rows.family)
         problem, first_row = _codes(rows.problem)
-        candidate = rows.candidate.astype(str)
-        names, first, configuration = np.unique(candidate, return_index=True, return_inverse=True)
+        names, first, configuration = np.unique(rows.candidate.astype(str), return_index=True, return_inverse=True)
         columns, parameters, terms = columns_of(rows)
         table = np.full((len(first_row), len(names)), np.nan)
         table[problem, configuration] = time_us
@@ -307,8 +306,7 @@ class Configurations(TimeModel):
         """
         free = np.arange(self._measured.shape[1]) >= self.level_.linear
         self._work(free)[ROOFLINE] = True
-        ends = [self._measured.min(axis=0), self._measured.max(axis=0)]
-        return np.where(free, [[-np.inf], [np.inf]], ends)
+        return np.where(free, [[-np.inf], [np.inf]], [self._measured.min(axis=0), self._measured.max(axis=0)])
 
     @cached_property
     def boards(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:

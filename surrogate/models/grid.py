@@ -168,8 +168,7 @@ class MeasuredRows:
         low = np.where(high == queries, high, self.grid_values[np.maximum(above - 1, 0)])
         group = queries >> SIZE_BITS
         minimum = np.where(low >> SIZE_BITS == group, low, high)
-        largest = np.where(high >> SIZE_BITS == group, high, low)
-        return minimum & MAX_SIZE, largest & MAX_SIZE
+        return minimum & MAX_SIZE, np.where(high >> SIZE_BITS == group, high, low) & MAX_SIZE
 
 
 @dataclass(frozen=True)

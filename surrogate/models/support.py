@@ -147,8 +147,7 @@ class Support:
         exact = {}
         for key, share in data["exact"].items():
             text, gpu, version = key.rsplit("|", 2)
-            signature = signatures.get(text) or Signature.from_text(text, family)
-            exact[signature, Release(gpu, version)] = share
+            exact[signatures.get(text) or Signature.from_text(text, family), Release(gpu, version)] = share
         return cls(exact, {signatures[text]: share for text, share in data["general"].items()})
 
 

@@ -244,8 +244,7 @@ class TransferState:
         """
         numerator, denominator = np.zeros(2), np.zeros(2)
         problems = np.arange(len(self.scores))
-        random = np.random.default_rng(0)
-        for target in random.permutation(problems)[:MAX_TARGETS]:
+        for target in np.random.default_rng(0).permutation(problems)[:MAX_TARGETS]:
             index = np.flatnonzero(~np.isnan(self.scores[target]))
             fold = int(self.fold_of[target])
             mean, coverage = self._mean(columns[target], index, left_out=fold)

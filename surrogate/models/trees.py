@@ -80,14 +80,13 @@ class Trees:
             return np.concatenate([np.asarray(tree[name], dtype=dtype) for tree in trees])
 
         left = concatenated("left_children", np.int32)
-        base = np.float32(str(learner["learner_model_param"]["base_score"]).strip("[]"))
         return cls(
             feature=concatenated("split_indices", np.int32),
             value=concatenated("split_conditions", np.float32),
             left=np.where(left < 0, -1, left + shift).astype(np.int32),
             missing_left=concatenated("default_left", np.bool_),
             roots=starts[:-1].astype(np.int32),
-            base_score=np.array([base]),
+            base_score=np.array([np.float32(str(learner["learner_model_param"]["base_score"]).strip("[]"))]),
         )
 
     def to_bytes(self) -> bytes:
@@ -217,8 +216,7 @@ class Trees:
         for column, number in constant.items():
             x = np.float32(number)
             nodes = np.flatnonzero((self.left >= 0) & (self.feature == column))
-            goes_left = self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes]
-            goal[nodes] = self.left[nodes] + ~goes_left
+            goal[nodes] = self.left[nodes] + ~(self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes])
         while not np.array_equal(next_goal := goal[goal], goal):
             goal = next_goal
         # 2. Keep the nodes that the roots still reach: tree by tree, with the two children of a node adjacent.

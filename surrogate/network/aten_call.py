@@ -89,8 +89,7 @@ class Call:
 
         Raises `UnsupportedError` if there is none, or if its shape is unknown.
         """
-        values = [self.arguments.get(name) for name in names] if names else self.tensors()
-        for value in values:
+        for value in [self.arguments.get(name) for name in names] if names else self.tensors():
             if isinstance(value, Tensor):
                 if value.shape is None:
                     raise UnsupportedError("shape unknown")
@@ -241,14 +240,13 @@ def recorded_call(
         For a tensor of a type without a known rate.
     """
     op = operator_name(name)
-    count = max(len(shapes), len(values), len(SIGNATURES.get(op, [])))
     arguments = {
         argument_name(op, position): _argument(
             shapes[position] if position < len(shapes) else (),
             types[position] if position < len(types) else "",
             values[position] if position < len(values) else "",
         )
-        for position in range(count)
+        for position in range(max(len(shapes), len(values), len(SIGNATURES.get(op, []))))
     }
     return Call(op, arguments, () if output is None else (Tensor(output),), name)
 

@@ -55,8 +55,7 @@ class ModuleNames:
     def has(self, module: str) -> bool:
         """Return whether the set contains the module, or a module around it."""
         words = module.split(".")
-        ends = range(1, len(words) + 1)
-        parts = {".".join(words[start:end]) for end in ends for start in range(end)}
+        parts = {".".join(words[start:end]) for end in range(1, len(words) + 1) for start in range(end)}
         inner = module.removeprefix("model.")
         names = (module, f"model.language_model.{inner}", f"language_model.{module}")
         return (
@@ -221,8 +220,7 @@ def _method(quant: object) -> str | None:
     """Return the key of `READERS`: ``quant_method``, or a key by the fields of files without it; None for no object."""
     if not isinstance(quant, dict):
         return None
-    inner = _object(quant.get("quantization"))
-    if "quant_algo" in quant or "quant_algo" in inner:
+    if "quant_algo" in quant or "quant_algo" in _object(quant.get("quantization")):
         return "modelopt"
     fallback = "compressed-tensors" if "config_groups" in quant else ""
     return str(quant.get("quant_method") or fallback).lower().replace("_", "-")

@@ -67,8 +67,7 @@ def attention(call: Call) -> Layers:
         if part != "softmax":
             problem = operators.gemm(*sizes[part], batch=batch, dtype=call.dtype)
         layer = call.layer(problem, part=part, data="query")
-        has_two_inputs = layer.gradients and part != "softmax"
-        yield replace(layer, gradients=(INPUT, WEIGHT)) if has_two_inputs else layer
+        yield replace(layer, gradients=(INPUT, WEIGHT)) if layer.gradients and part != "softmax" else layer
 
 
 def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]]:
@@ -261,8 +260,7 @@ def lookup(call: Call, kind: str) -> Layers:
     launch = {"rows_per_block": rows_per_block, "variant": UNSHARED * call.number("unshared", 0)}
     if call.number("adagrad", 0) and not kind.endswith("_adagrad"):
         kind = f"{kind}_adagrad"
-    problem = operator(kind, batch=batch, bag=bag, dtype=call.dtype, **table, **launch)
-    yield call.layer(problem)
+    yield call.layer(operator(kind, batch=batch, bag=bag, dtype=call.dtype, **table, **launch))
 
 
 def single_pass(call: Call) -> Layers:

@@ -74,8 +74,7 @@ def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if not names:
             raise InputError(f"{path}: no exported program in the archive; use torch.export.save")
         names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS_FILE)][:1]]
-        packed_bytes = sum(archive.getinfo(name).compress_size for name in names)
-        allowance = Allowance(path, packed_bytes, MAX_JSON_BYTES)
+        allowance = Allowance(path, sum(archive.getinfo(name).compress_size for name in names), MAX_JSON_BYTES)
         graph, *weights = (json.loads(unpacked(archive, name, allowance)) for name in names)
         return graph, weights[0] if weights else {}
 

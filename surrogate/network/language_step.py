@@ -82,9 +82,8 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     builder = NetworkBuilder()
     for prefix, (name, problem, weights) in step.kernels():
         builder.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
-    network = with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups)))
     return replace(
-        network,
+        with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups))),
         gap_us=GAP_US,
         state_bytes=-(-step.kv_bytes // deployment.pipeline_parallel),
         weights_bytes=-(-round(step.weights_bytes()) // deployment.pipeline_parallel),
@@ -167,8 +166,7 @@ class Step:
 
     def weights_bytes(self) -> float:
         """Return the bytes of all weights on a GPU, summed over all stages of the pipeline."""
-        layers = Counter(self.layers)
-        inside = sum(count * self.stored_bytes(self.by_kind[kind]) for kind, count in layers.items())
+        inside = sum(count * self.stored_bytes(self.by_kind[kind]) for kind, count in Counter(self.layers).items())
         return inside + self.stored_bytes(chain(self.first_kernels(), self.last_kernels()))
 
     def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:

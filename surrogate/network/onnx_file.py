@@ -236,8 +236,7 @@ def _name_domains(model: "ModelProto") -> None:
 
     Inference fails on a domain without a version, and skips unknown operators of other domains.
     """
-    versioned = {opset.domain for opset in model.opset_import}
-    for domain in {node.domain for node in model.graph.node} - versioned:
+    for domain in {node.domain for node in model.graph.node} - {opset.domain for opset in model.opset_import}:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
 
@@ -406,5 +405,4 @@ def _evaluate(
         inputs = {node.input[0]: np.broadcast_to(np.int8(0), shape)}
     else:
         inputs = {name: to_array(tensor) for name, tensor in data.items()}
-    results = ReferenceEvaluator(node, opsets=versions).run(None, inputs)
-    return [from_array(np.asarray(result)) for result in results]
+    return [from_array(np.asarray(result)) for result in ReferenceEvaluator(node, opsets=versions).run(None, inputs)]

@@ -186,8 +186,7 @@ class ServerSteps:
     def request_ms(self, ttft: TimeInterval, tpot: TimeInterval) -> TimeInterval:
         """Return the time of a whole answer."""
         count = self.load.output - 1
-        times = (start + (count * token if count else 0) for start, token in zip(ttft, tpot, strict=True))
-        return TimeInterval(*times)
+        return TimeInterval(*(start + (count * token if count else 0) for start, token in zip(ttft, tpot, strict=True)))
 
     def _interval(self, time: float, widths: tuple[float, float], minimum: float) -> TimeInterval:
         low, high = (hypot(width, self.half_width) for width in widths)

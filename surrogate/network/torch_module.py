@@ -214,8 +214,7 @@ def time_module(
         network = with_options(module_network(module, inputs, replace(options, batch=size)), options)
         return with_runtime(network, options.runtime, options.host)
 
-    batch = largest_batch(read, predictors, **limits) if max_batch else options.batch
-    return predictors.time(read(batch), **limits)
+    return predictors.time(read(largest_batch(read, predictors, **limits) if max_batch else options.batch), **limits)
 
 
 def _network(source: str, module: "Module", inputs: Arguments, options: ReadOptions) -> Network:
@@ -502,5 +501,4 @@ def _named_arguments(func: "OpOverload", args: Sequence[object], kwargs: Mapping
     """Return the arguments by the names of the operator's schema, including defaults."""
     arguments = func._schema.arguments
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    positional = {argument.name: value for argument, value in zip(arguments, args, strict=False)}
-    return {**defaults, **positional, **kwargs}
+    return {**defaults, **{argument.name: value for argument, value in zip(arguments, args, strict=False)}, **kwargs}

@@ -277,9 +277,8 @@ def _calibrated_widths(
     half widths: the bundle's for the candidate, and the pooled one of the device.
     """
     device = device_names(rows.frame).astype(str)
-    distance = distances_to(family_model.domain.references, rows)
     factors = replace(family_model.widths, by_key={ALL: 1.0}, max_errors={}).at(
-        device, rows.candidate, dtypes_of(rows), distance, holdout_us
+        device, rows.candidate, dtypes_of(rows), distances_to(family_model.domain.references, rows), holdout_us
     )
     score = np.abs(np.log(holdout_us / rows.time_us)) / (factors * deviation)
     by_key = {
@@ -296,8 +295,7 @@ def _calibrated_widths(
         for candidate in sorted(set(rows.candidate[on_device])):
             with_candidate = on_device & (rows.candidate == candidate)
             quantile = conformal_quantile(score[with_candidate], rows.shape[with_candidate])
-            shapes = len(set(rows.shape[with_candidate]))
-            by_key[WidthKey(name, candidate)] = pooled_base(quantile, pooled, shapes)
+            by_key[WidthKey(name, candidate)] = pooled_base(quantile, pooled, len(set(rows.shape[with_candidate])))
     return replace(family_model.widths, by_key=by_key)
 
 

@@ -71,8 +71,7 @@ def only_listed(ranker: Ranker, problems: Sequence[AnyProblem], rankings: Sequen
     """
     measured = {each.algorithm for each in ranker.candidates if each.library == CUDNN_GRAPH}
     answers = []
-    listings = listed_configurations(ranker, problems)
-    for problem, ranking, listed in zip(problems, rankings, listings, strict=True):
+    for problem, ranking, listed in zip(problems, rankings, listed_configurations(ranker, problems), strict=True):
         unlisted = measured - listed.keys()
         estimates = [
             _as_listed(estimate, listed) for estimate in ranking.estimates if estimate.candidate.name not in unlisted

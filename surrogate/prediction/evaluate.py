@@ -66,8 +66,7 @@ def trained_answers(resolver: Resolver, rows: Rows, trained: np.ndarray) -> pd.D
     """Return the predictions of the ``trained`` rows; candidates without training data get NaN and no support."""
     predicted = predict_table(resolver, rows.frame[trained], Defaults()).to_frame().set_index(np.flatnonzero(trained))
     predicted = predicted.reindex(np.arange(len(rows)))
-    flags = {name: predicted[name].eq(True).to_numpy() for name in ("in_domain", "supported")}
-    return predicted.assign(**flags)
+    return predicted.assign(**{name: predicted[name].eq(True).to_numpy() for name in ("in_domain", "supported")})
 
 
 def _evaluate_part(

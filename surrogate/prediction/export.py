@@ -149,11 +149,10 @@ def picks_for(
     bundle = origin or predictor.bundle
     is_fitted = family in bundle.family_models
     data = bundle.card.get("data", {}) if is_fitted else {"name": "no measurements"}
-    model = bundle.family_models[family].fitted.name if is_fitted else ROOFLINE
     return Picks(
         selections,
         limits,
-        model,
+        bundle.family_models[family].fitted.name if is_fitted else ROOFLINE,
         data=data.get("name", "unnamed data"),
         candidate=bundle.candidate,
         bundle=name,
@@ -356,8 +355,7 @@ def _names_and_parameters(selection: Selection, parameters: Mapping[str, Sequenc
     if not parameters:
         return best.library, "/".join(filter(None, (best.algorithm, best.solver)))
     absent = {name: type(values[0])() for name, values in parameters.items()}
-    configuration = configuration_of(selection.problem, best.solver) or absent
-    return best.library, best.algorithm, tuple(configuration.values())
+    return best.library, best.algorithm, tuple((configuration_of(selection.problem, best.solver) or absent).values())
 
 
 def _conv_key(conv: Conv) -> tuple[int, ...]:

@@ -168,14 +168,12 @@ class KernelTimes:
             min_us = base_us * problem.MIN_SHARE
         else:
             family = family_of(problem)
-            formula = family.formula(family.setting_of(problem), target)
-            base_us = min_us = float(formula.problem(problem).roofline_us)
+            base_us = min_us = float(family.formula(family.setting_of(problem), target).problem(problem).roofline_us)
         costs = self._resolver.bundle.call_costs.items()
         own_slopes = [cost.slope for key, cost in costs if key.gpu == target.name]
         slope = min(own_slopes or [cost.slope for key, cost in costs if not key.gpu], default=1.0)
         ends = (max(min_us, MIN_KERNEL_US), ROOFLINE_UPPER * base_us + 2 * MIN_KERNEL_US)
-        time_us = slope * base_us + MIN_KERNEL_US
-        return _without_measurements(problem, target, time_us, ends, ROOFLINE)
+        return _without_measurements(problem, target, slope * base_us + MIN_KERNEL_US, ends, ROOFLINE)
 
     def _fallback_choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """Return the fallback with the most evidence in the bundle, or None if the bundle has no fallback."""

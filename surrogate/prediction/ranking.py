@@ -183,8 +183,7 @@ class Ranker:
         if len(sizes) == 1:
             return self._rows_of_one(self.setting.problem(sizes[0].tolist()), candidate_of_row)
         times = self.source.times(sizes, problem_of_row, candidate_of_row)
-        problems = self.setting.problem(sizes.T)
-        return self.rows(sizes, problem_of_row, candidate_of_row, times, problems=problems)
+        return self.rows(sizes, problem_of_row, candidate_of_row, times, problems=self.setting.problem(sizes.T))
 
     def rows(
         self,

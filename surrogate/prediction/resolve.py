@@ -174,8 +174,7 @@ class Resolver:
         """
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
-            others = self.family_model(question).candidates
-            all_names = {key.solver or key.algorithm for key in others}
+            all_names = {key.solver or key.algorithm for key in self.family_model(question).candidates}
             if not any(name in all_names and not ranker.has(name) for name in question.requested):
                 return ranker
         if question.library_version is not None and question.is_measured_version:
@@ -548,8 +547,7 @@ def _evidence(
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
     family_model, setting = facts.family_model, facts.setting
     is_measured = np.array([key in family_model.domain.settings for key in keys])
-    is_fixed = facts.is_trained & ~is_measured
-    half_width, limits = _half_widths(facts, candidates, widths, is_fixed)
+    half_width, limits = _half_widths(facts, candidates, widths, facts.is_trained & ~is_measured)
     return CandidateEvidence(
         source=_source_names(facts, is_measured, donors),
         half_width=half_width,

@@ -242,8 +242,7 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
     if not requested:
         ranked = ranked[~answers.fails[ranked]]
     best = ranked[np.append(True, rows[ranked][1:] != rows[ranked][:-1])] if len(ranked) else ranked
-    length = len(problem) if requested else len(distinct)
-    out = _empty_answers(length)
+    out = _empty_answers(len(problem) if requested else len(distinct))
     chosen = answers.candidate[best]
     is_configuration = bool(requested) and bool(group.family.parameter_names)  # the table has the parameters
     name_of = attrgetter("algorithm" if is_configuration else "name")
@@ -343,8 +342,7 @@ def _check_geometry(family: Family, sizes: np.ndarray, library: CodedTexts) -> N
     for column, wrong, rule in family.misfits(dict(zip(family.size_names, sizes.T, strict=True)), library_of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            value = sizes[row, family.size_names.index(column)]
-            raise RowError("the table", row, f"{column} is {value}; {rule}")
+            raise RowError("the table", row, f"{column} is {sizes[row, family.size_names.index(column)]}; {rule}")
 
 
 def _text_column(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> CodedTexts:

@@ -32,8 +32,7 @@ class Figure:
             body = body.replace(colour, f"var(--{variable})")
         caption = escape(self.caption)
         box = re.search(r'viewBox="[^"]*"', body)
-        opening = f'<svg {box[0] if box else ""} role="img" aria-label="{caption}">'
-        body = opening + body[body.index(">") + 1 :]
+        body = f'<svg {box[0] if box else ""} role="img" aria-label="{caption}">' + body[body.index(">") + 1 :]
         return f'<figure id="figure-{self.name}">\n{body}<figcaption>{caption}</figcaption>\n</figure>'
 
 

@@ -83,8 +83,7 @@ def blank(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
-    axes = figure.subplots(*panels, squeeze=False, sharex=sharex, sharey=sharey)
-    return figure, list(axes.ravel())
+    return figure, list(figure.subplots(*panels, squeeze=False, sharex=sharex, sharey=sharey).ravel())
 
 
 def legend(figure: "Figure", handles: "Sequence[Artist]", names: list[str]) -> None:

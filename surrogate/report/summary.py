@@ -248,8 +248,7 @@ def slice_tables(results: Results) -> list[Table]:
     """Return slowdowns by kind of problem and by GPU."""
     rows, found = results["choice_rows"], []
     strata = values(rows, "stratum", stored.STRATA)
-    names = {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}
-    for key, slice_values in names.items():
+    for key, slice_values in {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}.items():
         sliced = {value: choice_rows(results, **{key: value}) for value in slice_values}
         found += _slice_table(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
     return found

@@ -340,8 +340,7 @@ def _in_one_iteration(before: Timeline, after: Timeline) -> str:
     if len(gains_us) < 3 or gains_us.max() <= 0.5 * gains_us.sum():
         return ""
     label = before.graph.iterations[int(gains_us.argmax())].label
-    share = gains_us.max() / gains_us.sum()
-    return f"; {share:.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
+    return f"; {gains_us.max() / gains_us.sum():.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
 
 
 def layout_transposes(case: FinderInput) -> Draft | None:
@@ -396,13 +395,11 @@ def small_kernels(case: FinderInput) -> Draft | None:
     """Find kernels that the host launches one by one, more slowly than the device runs them."""
     graph = case.graph
     kernels = select(graph, kind="kernel")
-    launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
-    if launches.sum() < _MANY * case.steps:
+    if np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL)).sum() < _MANY * case.steps:
         return None
-    saved = WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed
     return Draft(
         "launches and the work around them",
-        saved,
+        WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed,
         what_if="cuda-graphs",
         change="torch" if any(name.startswith("aten::") for name in graph.names) else "cuda",
         details=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time includes the profiler's cost",
@@ -423,8 +420,7 @@ def unfused_optimizer(case: FinderInput) -> Draft | None:
 def data_loading(case: FinderInput) -> Draft | None:
     """Find time of the host in the DataLoader."""
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
-    has_workers = select(case.graph, layer="MultiProcessingDataLoaderIter").any()
-    change = "more_workers" if has_workers else "change"
+    change = "more_workers" if select(case.graph, layer="MultiProcessingDataLoaderIter").any() else "change"
     return Draft("loading", tasks, scale(case.graph, tasks, 0.0), change=change)
 
 

@@ -96,7 +96,6 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     blocks, threads = (int(part.prod()) for part in launch.values())
     use = launch_use(profile.fact("compute_capability"), int(profile.fact("sms")), blocks, threads, **sizes)
     counters = profile.counters
-    counted = {} if counters is None else counter_columns(counters, activities.time_us, members, profile.gpu)
     return {
         "time_pct": 100 * float(time.sum()) / total if total else 0.0,
         "total_us": float(time.sum()),
@@ -106,7 +105,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "max_us": float(time.max()),
         **_work(profile, members, use["waves"]),
         **({"bound": COMMUNICATION} if events.COLLECTIVE_NAME.search(label) else {}),
-        **counted,
+        **({} if counters is None else counter_columns(counters, activities.time_us, members, profile.gpu)),
         **{name: "x".join(map(str, part.tolist())) if part.all() else None for name, part in launch.items()},
         **{name: size if size >= 0 else None for name, size in sizes.items()},
         **use,
@@ -405,8 +404,7 @@ def joined_rows(names: Sequence[str], grids: Ints, counted: pd.DataFrame) -> Int
             count = min(len(kernels), len(launches))
             rows[kernels[:count]] = launches[:count]
     grid = np.stack([_column(counted, f"grid_{axis}") for axis in "xyz"], axis=1)[rows]
-    differ = (grid != grids).any(axis=1) & np.isfinite(grid).all(axis=1) & (grids > 0).all(axis=1)
-    return np.where(differ, -1, rows)
+    return np.where((grid != grids).any(axis=1) & np.isfinite(grid).all(axis=1) & (grids > 0).all(axis=1), -1, rows)
 
 
 def _rows_by_name(rows: Sequence[int], names: Sequence[str], normalise: Callable[[str], str]) -> dict[str, list[int]]:

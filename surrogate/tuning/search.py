@@ -107,8 +107,7 @@ class Search:
         self._expected = np.minimum(speed / np.maximum(1.0 - self._failure, MIN_RUNNING), 1.0).astype(np.float64)
         self._groups = _coordinates(np.asarray(parameters, dtype=np.float64), terms)
         self._deviations = _deviations(others, self._expected)
-        start = WITH_PRIOR if self._has_prior else WITHOUT_PRIOR
-        self._start = np.concatenate([start, np.zeros(len(self._groups))])
+        self._start = np.concatenate([WITH_PRIOR if self._has_prior else WITHOUT_PRIOR, np.zeros(len(self._groups))])
         self._time_us: dict[int, float | None] = {}
         self._pending: dict[int, None] = {}
         self._proposed = np.zeros(count, dtype=bool)
@@ -226,8 +225,7 @@ class Search:
         count = len(self._proposed)
         candidates = np.arange(count)
         if count > MAX_CANDIDATES:
-            promise = self._expected * (1.0 - self._failure) + self._random.uniform(0.0, 1e-6, count)
-            order = np.argsort(-promise)
+            order = np.argsort(-(self._expected * (1.0 - self._failure) + self._random.uniform(0.0, 1e-6, count)))
             half = MAX_CANDIDATES // 2
             by_chance = self._random.choice(order[half:], half, replace=False)
             candidates = np.union1d(np.concatenate([order[:half], by_chance]), np.array(indices, dtype=np.int64))
@@ -294,10 +292,8 @@ class _Process:
         self._rows = np.empty_like(self._kernel)
         for row, position in enumerate(self.positions):
             self._kernel[row] = self._matern_of(position)
-        by_linear = (linear[self.positions] @ linear.T).astype(np.float32)
-        covariance = scales.smooth**2 * self._kernel[:count] + by_linear
-        inner = covariance[:, self.positions] + (scales.noise**2 + TINY) * np.eye(count)
-        factor = cholesky(inner, lower=True)
+        covariance = scales.smooth**2 * self._kernel[:count] + (linear[self.positions] @ linear.T).astype(np.float32)
+        factor = cholesky(covariance[:, self.positions] + (scales.noise**2 + TINY) * np.eye(count), lower=True)
         self._rows[:count] = solve_triangular(factor.astype(np.float32), covariance, lower=True)
         self._pivots = np.diagonal(factor).tolist()
         self.variance = scales.smooth**2 + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)

@@ -166,8 +166,7 @@ class TrainingShapes:
         squared = self._factors.dot(x)
         count = min(NEIGHBOURS, len(squared))
         squared.partition(count - 1)
-        nearest = sum(squared[:count].tolist()) / count
-        return max(nearest + float(x.dot(x)) + batch_excess, 0.0) ** 0.5
+        return max(sum(squared[:count].tolist()) / count + float(x.dot(x)) + batch_excess, 0.0) ** 0.5
 
     def distances(self, sizes: np.ndarray) -> np.ndarray:
         """Return the distances (rows,) of problems (rows, sizes). Equal neighbouring rows are computed once."""
@@ -271,8 +270,7 @@ class Domain:
         settings = frozenset(SettingKey.of(fields) for fields, _ in row_groups(frame, setting_columns(rows.family)))
         versions = frozenset(LibraryVersion(*names) for names, _ in row_groups(frame, ("library", "library_version")))
         shapes = frozenset(shape_hashes(rows).tolist())
-        references = training_shapes_of(rows, held_out_distance)
-        return cls(rows.family, settings, shapes, versions, references=references)
+        return cls(rows.family, settings, shapes, versions, references=training_shapes_of(rows, held_out_distance))
 
     def reference_key(self, library: str, setting: Sequence[str]) -> ReferenceKey:
         """Return the key of ``references`` for a problem with these values of `Family.setting_names`."""
@@ -467,14 +465,12 @@ def distances_to(references: Mapping[ReferenceKey, TrainingShapes], rows: "Rows"
 def shape_hashes(rows: "Rows") -> np.ndarray:
     """Return 16 hex digits (rows,) that identify each row's shape without revealing it."""
     first, code = np.unique(rows.shape, return_index=True, return_inverse=True)[1:]
-    hashes = [shape_hash(rows.family, sizes) for sizes in rows.sizes[first].tolist()]
-    return np.array(hashes, dtype="U16")[code]
+    return np.array([shape_hash(rows.family, sizes) for sizes in rows.sizes[first].tolist()], dtype="U16")[code]
 
 
 def shape_hash(family: Family, sizes: Sequence[int]) -> str:
     """Return 16 hex digits of the shape of a problem's sizes."""
-    by_name = zip(family.size_names, sizes, strict=True)
-    text = "/".join(str(size) for name, size in by_name if name not in family.batch)
+    text = "/".join(str(size) for name, size in zip(family.size_names, sizes, strict=True) if name not in family.batch)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

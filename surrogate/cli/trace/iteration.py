@@ -79,8 +79,7 @@ def command(
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
-    table = shared.columns_of(rows, COLUMNS, title=result.table().title)
-    show(rows, form, json_value=result.to_dict(), table=table)
+    show(rows, form, json_value=result.to_dict(), table=shared.columns_of(rows, COLUMNS, title=result.table().title))
     if form:
         return
     for title, rows_of_part in (

@@ -67,8 +67,7 @@ def command(
             f"{len(trace_files)} traces make a table of ranks or batch sizes; give one trace with {option}"
         )
     traces = [part.of(file) for file in trace_files]
-    ranks = {trace.rank for trace in traces} - {None}
-    if len(ranks) == len(traces) > 1 and not batch:
+    if len({trace.rank for trace in traces} - {None}) == len(traces) > 1 and not batch:
         _show_ranks(traces, out)
         return
     profiles = [steady(profile(trace, gpu)) for trace in traces]

@@ -169,8 +169,7 @@ class CudaDevice:
     def _pool(self, dtype: str) -> Any:
         """Return standard normal values of ``dtype`` as bytes, drawn by NumPy: CuPy needs cuRAND and CUDA's headers."""
         if dtype not in self._pools:
-            drawn_dtype = np.float64 if dtype == "fp64" else np.float32
-            values = self._random.standard_normal(POOL_ELEMENTS, dtype=drawn_dtype)
+            values = self._random.standard_normal(POOL_ELEMENTS, dtype=np.float64 if dtype == "fp64" else np.float32)
             if dtype == "fp16":
                 values = values.astype(np.float16)
             elif dtype == "bf16":  # NumPy has no bfloat16: the upper half of a float32, rounded

@@ -99,8 +99,7 @@ class VariantFit:
 
     def bound(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
         """Return the class (rows,) by the tree, 0 … 2 as in `physics.kernel_class`."""
-        clamp = self.algorithm == GEMM_P
-        return self.class_tree.predict(_class_inputs(sizes, blocks, clamp)).astype(np.int64)
+        return self.class_tree.predict(_class_inputs(sizes, blocks, self.algorithm == GEMM_P)).astype(np.int64)
 
     def predict_us(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
         """Return the main kernel's time in µs (rows,) with so many ``blocks``."""
@@ -214,8 +213,7 @@ class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
         time_us = np.full(len(sizes.batch), np.nan)
         for variant, key, members in self._parts(self._keys(sizes)):
             part = sizes.take(members)
-            main_us = variant.predict_us(part, variant.launched(part, published))
-            time_us[members] = main_us + self._extra_us(key, part)
+            time_us[members] = variant.predict_us(part, variant.launched(part, published)) + self._extra_us(key, part)
         return time_us
 
     def main_kernel_us(self, sizes: Sizes, tiles: np.ndarray, blocks: np.ndarray) -> np.ndarray:

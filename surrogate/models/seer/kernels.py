@@ -42,8 +42,7 @@ def gemm_p_tile(outputs: Number) -> Number:
     """
     k = outputs
     narrow = (k <= 32) | ((k > 64) & (k <= 96))
-    middle = ((k > 32) & (k <= 64)) | ((k > 128) & (k <= 192)) | ((k > 256) & (k <= 320))
-    return where(narrow, 0, where(middle, 1, 2))
+    return where(narrow, 0, where(((k > 32) & (k <= 64)) | ((k > 128) & (k <= 192)) | ((k > 256) & (k <= 320)), 1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +119,7 @@ def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:
         _work=-kernels["fp32_instructions"].fillna(-1), _time=-kernels["time_us"].fillna(-1)
     ).sort_values(["_work", "_time", "kernel_index"], kind="stable")
     main = rank.drop_duplicates(key).copy()
-    grouped = kernels.groupby(key, sort=False)
-    totals = grouped.agg(total_us=("time_us", "sum"), table_class=("kernel_class", "first"))
+    totals = kernels.groupby(key, sort=False).agg(total_us=("time_us", "sum"), table_class=("kernel_class", "first"))
     main = main.merge(totals.reset_index(), on=key, validate="one_to_one")
     main["main_kernel_us"] = main["time_us"]
     main["other_kernels_us"] = main["total_us"] - main["time_us"].fillna(0.0)
@@ -141,11 +139,9 @@ def _occupied(main: pd.DataFrame) -> pd.Series:
     result = pd.Series(np.nan, index=main.index)
     if not set(_LAUNCH) <= set(main):
         return result
-    computable = main["b_max"].isna() & main[list(_LAUNCH)].notna().all(axis=1)
-    for name, part in main[computable].groupby("gpu"):
+    for name, part in main[main["b_max"].isna() & main[list(_LAUNCH)].notna().all(axis=1)].groupby("gpu"):
         device = gpu(str(name))
         if device.compute_capability in LIMITS:
             x, y, z, registers, static, dynamic = (part[c].to_numpy(dtype=np.int64) for c in _LAUNCH)
-            threads = x * y * z
-            result[part.index] = launch_b_max(device, threads, registers, static, dynamic_shared_bytes=dynamic)
+            result[part.index] = launch_b_max(device, x * y * z, registers, static, dynamic_shared_bytes=dynamic)
     return result.where(result > 0)

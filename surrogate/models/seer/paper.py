@@ -144,8 +144,7 @@ def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield (key, algorithm, positions) of each device's and algorithm's feasible rows in SEER's domain."""
     is_modelled = frame["algorithm"].isin([*COUNTED_ALGORITHMS, *FFT_ALGORITHMS]).to_numpy()
     inside = np.flatnonzero(in_domain(frame) & is_modelled)
-    groups = frame.iloc[inside].groupby(_DEVICE, sort=True).indices
-    for names, index in groups.items():
+    for names, index in frame.iloc[inside].groupby(_DEVICE, sort=True).indices.items():
         gpu, version, algorithm = map(str, cast(tuple[str, ...], names))
         members = inside[index]
         members = members[feasible(algorithm, sizes_of(frame.iloc[members]))]
@@ -156,8 +155,7 @@ def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
 def _counted(frame: pd.DataFrame) -> np.ndarray:
     """Return True (rows,) if the main kernel has all counters, at least one block, and FP32 instructions."""
     full = frame[["variant", "kernel_class", *_NEEDED]].notna().all(axis=1)
-    launched = (frame[["blocks", "b_max"]] >= 1).all(axis=1)
-    return (full & launched & (frame["fp32_instructions"] > 0)).to_numpy()
+    return (full & (frame[["blocks", "b_max"]] >= 1).all(axis=1) & (frame["fp32_instructions"] > 0)).to_numpy()
 
 
 def _measured(frame: pd.DataFrame) -> MeasuredKernels:

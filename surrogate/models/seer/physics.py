@@ -35,8 +35,7 @@ def sizes_of(frame: pd.DataFrame) -> Sizes:
     """Return the sizes of a table of square problems, int64."""
     names = ("n", "c", "k", "w", "s", "pad_w", "stride_w")
     n, c, k, w, s, pad, stride = (frame[name].to_numpy(dtype=np.int64) for name in names)
-    out_width = output_size(w, s, pad, stride, dilation=1)
-    return Sizes(n, c, k, w, out_width=out_width, filter_width=s, stride=stride)
+    return Sizes(n, c, k, w, out_width=output_size(w, s, pad, stride, dilation=1), filter_width=s, stride=stride)
 
 
 def in_domain(frame: pd.DataFrame) -> np.ndarray:
@@ -96,8 +95,7 @@ def winograd_blocks(batch: Number, width: Number, outputs: Number, tile: tuple[i
     """Return the blocks of fused Winograd with tile (b, p, q): ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/q⌉·⌈K/32⌉."""
     images, rows, columns = tile
     across = ceil_div(width, 2)
-    spatial = ceil_div(across, rows) * ceil_div(across, columns)
-    return ceil_div(batch, images) * spatial * ceil_div(outputs, 32)
+    return ceil_div(batch, images) * (ceil_div(across, rows) * ceil_div(across, columns)) * ceil_div(outputs, 32)
 
 
 def winograd_nonfused_blocks(

@@ -85,8 +85,7 @@ def _bursts_of_thread(
         return []
     # A burst continues over an idle time in which the main thread has no event either.
     after = np.searchsorted(main_edges, ends[:-1], "left")
-    before = np.searchsorted(main_edges, starts[1:], "right")
-    breaks = np.flatnonzero(before > after)
+    breaks = np.flatnonzero(np.searchsorted(main_edges, starts[1:], "right") > after)
     firsts = starts[np.concatenate([[0], breaks + 1])]
     lasts = ends[np.concatenate([breaks, [len(ends) - 1]])]
     result = []

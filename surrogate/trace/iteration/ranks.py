@@ -117,10 +117,9 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     ranks = [index if replay.trace.rank is None else replay.trace.rank for index, replay in enumerate(replays)]
     waited_us = (traced_us - shortest_us).sum(axis=1)
     rows_of_ranks = zip(ranks, results, starts.tolist(), waited_us, waits.sum(axis=1), strict=True)
-    names = distinct_names([result.trace for result in results])
     table = tuple(
         _rank(*row) | {"trace": name, "slowest": row[0] == ranks[last]}
-        for name, row in zip(names, rows_of_ranks, strict=True)
+        for name, row in zip(distinct_names([result.trace for result in results]), rows_of_ranks, strict=True)
     )
     collective_table = tuple(
         {"index": index, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}

@@ -318,8 +318,7 @@ def _by_type(timeline: Timeline) -> defaultdict[str, float]:
     sums = defaultdict[str, float](float)
     rows = _on_streams(graph)
     # Index 0 is for tasks of no layer, which have the number -1.
-    layers = graph.layer[rows] + 1
-    time = np.bincount(layers, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
+    time = np.bincount(graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
     for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
         # A layer's name is its type and a number.
         sums[name.rpartition(".")[0] or name] += time_us / max(len(graph.iterations), 1)
@@ -343,8 +342,7 @@ def write_timeline(timeline: Timeline, path: str | Path, label: str) -> None:
     InputError
         If the file cannot be written.
     """
-    text = json.dumps({"traceName": label, "displayTimeUnit": "ms", "traceEvents": chrome_events(timeline)})
-    write_text(path, text)
+    write_text(path, json.dumps({"traceName": label, "displayTimeUnit": "ms", "traceEvents": chrome_events(timeline)}))
 
 
 def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
@@ -358,8 +356,7 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     for tid, resource in enumerate(graph.resources):
         track_ids = {"pid": processes.index(resource.kind), "tid": tid}
         events.append({"ph": "M", "name": "thread_name", **track_ids, "args": {"name": resource.label}})
-    has_time = ~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)
-    for task in np.flatnonzero(has_time).tolist():
+    for task in np.flatnonzero(~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)).tolist():
         tid = int(graph.resource[task])
         resource = graph.resources[tid]
         kind = int(graph.kind[task])
