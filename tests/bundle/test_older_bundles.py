@@ -1,6 +1,7 @@
 """Tests that bundles written by version 0.3.0 give the times and intervals that 0.3.0 gave.
 
-Lower ends may be higher than those of 0.3.0, which passed the rooflines.
+Lower ends may be higher than those of 0.3.0, which passed the rooflines. Intervals of calibrated GPUs may be wider,
+because they now grow with the distance from the sample.
 
 Each archive holds a bundle of one model, which `seer train` or `seer calibrate` of 0.3.0 wrote, and ``answers.csv``:
 problems with the columns that its `Predictor.predict` added. The tables were small parts of the project's own
@@ -37,9 +38,12 @@ def test_an_older_bundle_gives_its_original_answers(archive: Path, tmp_path: Pat
     problems = table.drop(columns=ANSWERS)
     answers = Predictor(bundle).predict(problems).to_frame()[ANSWERS]
     assert len(table) > 50
-    stored = table[ANSWERS].assign(lower_us=np.maximum(table["lower_us"], answers["lower_us"]))
-    np.testing.assert_allclose(answers, stored, rtol=1e-6)  # BLAS libraries round differently
-    assert np.mean(stored["lower_us"] > table["lower_us"] * (1 + 1e-6)) < 0.2
+    np.testing.assert_allclose(answers["predicted_us"], table["predicted_us"], rtol=1e-6)  # BLAS libraries differ
+    is_wider = answers["upper_us"] > table["upper_us"] * (1 + 1e-6)
+    assert not is_wider.any() or "calibrated" in archive.stem
+    np.testing.assert_allclose(answers["upper_us"][~is_wider], table["upper_us"][~is_wider], rtol=1e-6)
+    assert (answers["lower_us"] >= table["lower_us"] * (1 - 1e-6))[~is_wider].all()
+    assert (answers["lower_us"] <= answers["predicted_us"]).all()
     save(bundle, tmp_path / "again")
     again = Predictor(load(tmp_path / "again")).predict(problems).to_frame()[ANSWERS]
     np.testing.assert_allclose(again, answers, rtol=1e-12)
