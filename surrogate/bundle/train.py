@@ -353,9 +353,8 @@ def count_architectures(rows: Rows) -> int:
 
 def candidate_keys(rows: Rows) -> frozenset[CandidateKey]:
     """Return the candidates of the rows."""
-    values = rows.family.candidate_key[:-1]
     solver = ("solver",) if "solver" in rows.frame else ()
-    distinct = row_groups(rows.frame, ("library", "algorithm", *solver, *values))
+    distinct = row_groups(rows.frame, ("library", "algorithm", *solver, *rows.family.candidate_key[:-1]))
     split = 2 + len(solver)
     return frozenset(CandidateKey(names[0], names[split:], *names[1:split]) for names, _ in distinct)
 

@@ -61,12 +61,11 @@ def held_out_record(family: str, held_out: Mapping[str, Any]) -> dict[str, objec
     """Return time errors, the slowdown of choices and the coverage of intervals on a family's held-out rows."""
     from surrogate.features.families import FAMILIES, Family
 
-    choice = held_out["choice"].get(FAMILIES.get(family, Family).primary, {})
     intervals = (held_out["intervals"] or [{}])[0]
     return {
         "median_ape": held_out["time"]["median_ape"],
         "p90_ape": held_out["time"]["p90_ape"],
-        "slowdown": choice.get("slowdown_macro"),
+        "slowdown": held_out["choice"].get(FAMILIES.get(family, Family).primary, {}).get("slowdown_macro"),
         "coverage": intervals.get("coverage"),
         "interval_factor": intervals.get("interval_factor"),
     }

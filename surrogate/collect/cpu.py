@@ -81,10 +81,9 @@ def _padded(x: np.ndarray, conv: Conv, height: int = 0, width: int = 0) -> np.nd
 def _windows(padded: np.ndarray, conv: Conv) -> np.ndarray:
     """Return the input window of each output, as a view (n, c, p, q, r, s)."""
     reach = conv.dilation_h * (conv.r - 1) + 1, conv.dilation_w * (conv.s - 1) + 1
-    windows = sliding_window_view(padded, reach, axis=(2, 3))
     strides = slice(None, None, conv.stride_h), slice(None, None, conv.stride_w)
     dilations = slice(None, None, conv.dilation_h), slice(None, None, conv.dilation_w)
-    return windows[:, :, *strides, *dilations]
+    return sliding_window_view(padded, reach, axis=(2, 3))[:, :, *strides, *dilations]
 
 
 def implicit_gemm(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:

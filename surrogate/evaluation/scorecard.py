@@ -280,8 +280,7 @@ def time_rows(
                 if len(counted):
                     shapes = len(np.unique(rows.shape[counted]))
                     errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
-                    place = {"model": model, "population": population, **where}
-                    record = {**place, "shapes": shapes, **errors}
+                    record = {"model": model, "population": population, **where, "shapes": shapes, **errors}
                     if population == ALL and where == blank | {"stratum": family.primary}:
                         others = {kind: other for kind, other in paired.items() if references[kind] != model}
                         record |= _median_differences(rows, runs, others, mask)

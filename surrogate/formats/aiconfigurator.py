@@ -154,8 +154,7 @@ def read(
         f"tables not imported: {_listed(foreign) or 'none'}",
         f"{plural(quality['spikes'], 'spike')}; noise {quality['noise']:.1%}",
     )
-    counts = {"left_out": dict(+left_out), "not_imported": dict(foreign)}
-    metadata = {**quality, "licence_notices": notices, **counts}
+    metadata = {**quality, "licence_notices": notices, "left_out": dict(+left_out), "not_imported": dict(foreign)}
     return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
 
 
@@ -254,9 +253,8 @@ def _table(source: SourceTable, rows_only: bool = False) -> pd.DataFrame:
         file = pq.ParquetFile(content)
         if 8 * file.metadata.num_rows * file.metadata.num_columns > MAX_BYTES:
             raise ValueError(f"the file declares {file.metadata.num_rows:,} rows")
-        schema = file.schema_arrow
         kinds = (pa.string(), pa.large_string())
-        texts = [column.name for column in schema if column.type in kinds]
+        texts = [column.name for column in file.schema_arrow if column.type in kinds]
         table = pq.read_table(content, columns=[] if rows_only else None, read_dictionary=texts)
         return table.to_pandas(ignore_metadata=True)
     except (pa.ArrowException, zlib.error, *_ZIP_ERRORS) as error:

@@ -177,14 +177,13 @@ class _Log:
         def quantity(name: str, scales: dict[str, float], unit: str = "") -> float:
             return scaled(row.get(name, ""), table.units.get(name, unit), scales, where)
 
-        registers = count("Registers Per Thread", row.get("Registers Per Thread", ""), where)
         # The log has five digits of a size.
         static, dynamic = (float(round(quantity(f"{kind} SMem", SIZE_BYTES, "B"))) for kind in ("Static", "Dynamic"))
         self.launches.append(
             {
                 "kernel_name": kernel_name(row["Name"]),
                 **{column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)},
-                "registers_per_thread": registers,
+                "registers_per_thread": count("Registers Per Thread", row.get("Registers Per Thread", ""), where),
                 "static_shared_bytes": static,
                 "dynamic_shared_bytes": dynamic,
                 "time_us": quantity("Duration", TIME_US),

@@ -239,9 +239,8 @@ class GpuTimes:
         import pyarrow.parquet as pq
 
         file = pq.ParquetFile(io.BytesIO(content))
-        kinds = ["int16", *["int32"] * len(names), "int16"]
         columns = [(column.name, str(column.type)) for column in file.schema_arrow]
-        if columns != list(zip((CANDIDATE, *names, VALUE), kinds, strict=True)):
+        if columns != list(zip((CANDIDATE, *names, VALUE), ["int16", *["int32"] * len(names), "int16"], strict=True)):
             raise InputError("its columns are not the candidate, the family's sizes and the value")
         if not 0 < file.metadata.num_rows <= max(MAX_ROWS, len(content)):
             raise InputError(f"it declares {file.metadata.num_rows:,} rows")

@@ -72,12 +72,11 @@ def _in_text_model(name: str) -> str:
 
 def _expression(text: str) -> str:
     """Return the regular expression. Raises `_UnmeasuredError` if it is invalid or if matching may be slow."""
-    repeats = sum(text.count(sign) for sign in "*+{?")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError):
         raise _UnmeasuredError(f"the pattern {text[:40]!r} is not a regular expression") from None
-    if repeats > MAX_REPEATS or re.search(r"\)[*+{]", text):
+    if sum(text.count(sign) for sign in "*+{?") > MAX_REPEATS or re.search(r"\)[*+{]", text):
         raise _UnmeasuredError(f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, or a group")
     return text
 
@@ -377,13 +376,12 @@ def _torchao(quant: Json) -> QuantisationRules:
 
 def _quark(quant: Json) -> QuantisationRules:
     """Read one scheme for all modules and schemes by pattern; output types of patterns are the KV cache's type."""
-    unquantised = ModuleNames(_texts(quant.get("exclude")))
     patterns = _object(quant.get("layer_quant_config"))
     rules = [(ModuleNames([name]), _quark_scheme(_object(each))) for name, each in patterns.items()]
     rules.append((ALL_PRODUCTS, _quark_scheme(_object(quant.get("global_quant_config")))))
     caches = [*patterns.values(), *_object(quant.get("kv_cache_quant_config")).values()]
     kinds = {str(_object(_object(each).get("output_tensors")).get("dtype", "")) for each in caches} - {""}
-    return QuantisationRules(tuple(rules), unquantised, _kv_dtype(next(iter(kinds), "")))
+    return QuantisationRules(tuple(rules), ModuleNames(_texts(quant.get("exclude"))), _kv_dtype(next(iter(kinds), "")))
 
 
 def _quark_scheme(quant: Json) -> str:

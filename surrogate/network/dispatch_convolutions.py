@@ -143,9 +143,8 @@ def gradient_problem(problem: NetworkProblem, operand: str) -> tuple[str, Networ
 
 def conv(call: Call) -> Layers:
     """Yield a forward convolution; the bias is a separate kernel, as frameworks launch it."""
-    part = PART_3D if len(call.shape("weight")) == 5 else ""
     yield from _layout_transforms(call)
-    yield call.layer(_convolution(call), part=part, weights=("weight",))
+    yield call.layer(_convolution(call), part=PART_3D if len(call.shape("weight")) == 5 else "", weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
         result = call.required_output_shape()
         problem = operators.pointwise("add", [result, result[1:2]], result, call.dtype)

@@ -165,9 +165,8 @@ class Choices:
         if not lacks or library not in UNPACKING_FRAMEWORKS or UNPACKED_TYPES.keys().isdisjoint(dtypes):
             return self, decoder, ""
         choices = replace(self, dtypes=tuple(UNPACKED_TYPES.get(name, name) for name in self.values_of("dtypes")))
-        unpacked = replace(decoder, checkpoint=decoder.checkpoint.with_types(UNPACKED_TYPES))
         note = f"{lacks}: servers unpack fp8 weights to 16 bits; their times come from int8_wo kernels"
-        return choices, unpacked, note
+        return choices, replace(decoder, checkpoint=decoder.checkpoint.with_types(UNPACKED_TYPES)), note
 
     def notes(self, decoder: Decoder) -> Iterator[str]:
         """Yield the notes about the types of weights and cache."""

@@ -33,13 +33,9 @@ MAX_BEST = 20
 MAX_CANDIDATES = 400
 """Number of candidates with the most votes that the tree considers, in addition to the fastest of every problem."""
 TRITON_ARGUMENTS = {
-    "num_warps": "num_warps",
-    "warps": "num_warps",
-    "num_stages": "num_stages",
-    "stages": "num_stages",
-    "num_ctas": "num_ctas",
-    "ctas": "num_ctas",
-    "maxnreg": "maxnreg",
+    name: argument
+    for argument in ("num_warps", "num_stages", "num_ctas", "maxnreg")
+    for name in (argument, argument.removeprefix("num_"))
 }
 """Parameter → argument of ``triton.Config``. All other parameters are arguments of the kernel."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from surrogate.features.description import Configuration
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of
 from surrogate.prediction.sources.source import LibraryCandidate
 from surrogate.report.tables import Table, TableResult, binary_size, interval_us
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 MEASURED, MODEL, SIMILAR_GPU = "measured", "model", "similar-gpu"
 DATASHEET, ROOFLINE, FLOOR = "datasheet", "roofline", "floor"
-SOURCES = {
-    MEASURED: "a measurement of this problem with the candidate on the GPU",
-    MODEL: "a model of measurements with the candidate on the GPU",
-    SIMILAR_GPU: "measurements with the candidate on other GPUs, of the same architecture if there are any",
-    DATASHEET: "measurements on other GPUs or an analytical model, and the GPU's datasheet",
-    ROOFLINE: "only peak arithmetic rate and bandwidth, because no model covers the candidate",
-    FLOOR: "an upper bound: the kernel is shorter than its harness can measure",
-}
+SOURCES: dict[str, str] = read_toml(__file__)
 """The sources, in order of preference: `source` of an answer → the origin of its time. The first source that covers a
 candidate gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""
 FALLBACK_SOURCES = (SIMILAR_GPU, DATASHEET)

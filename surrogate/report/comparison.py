@@ -40,10 +40,9 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
 
     reasons, chosen, answers = summary.reasons(results), summary.settings(results), summary.answers(results)
     unevaluated = [summary.not_evaluated(results), Table(reasons, title="Reasons")] if reasons else []
-    details = [sentence for _, *rest in answers for sentence in rest]
     missing = [f"No figure “{name}”: {why}." for name, why in absent.items()]
     sections = [
-        Section("The answer in detail", details),
+        Section("The answer in detail", [sentence for _, *rest in answers for sentence in rest]),
         Section("The choice of the algorithm", summary.choice_tables(results), drawn("slowdowns", "gpus")),
         Section("By kind of problem and GPU", summary.slice_tables(results)),
         Section("The predicted times", summary.time_tables(results), drawn("predicted", "buckets")),

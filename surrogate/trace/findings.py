@@ -375,14 +375,13 @@ def whole_step_in_fp32(case: FinderInput) -> Draft | None:
         return None
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
     tf32 = products_us[_on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
-    arithmetic = "TF32" if tf32 >= 0.5 else "fp32"
     units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
     return Draft(
         f"kernels ({share:.0%} of the time with a known type in fp32{units})",
         select(graph, kind="kernel"),
         what_if="amp",
         change="bf16" if gpu.bf16_tensor_tflops else "fp16",
-        fields={"arithmetic": arithmetic},
+        fields={"arithmetic": "TF32" if tf32 >= 0.5 else "fp32"},
     )
 
 

@@ -275,10 +275,9 @@ def launch_use(
         return unknown
     if limits.blocks_per_sm < 1 or blocks < 1:
         return unknown
-    warps = -(-threads // WARP_THREADS)
     fills = limits.blocks_per_sm * sms
     return {
-        "occupancy_pct": 100.0 * limits.blocks_per_sm * warps / LIMITS[compute_capability].warps,
+        "occupancy_pct": 100.0 * limits.blocks_per_sm * -(-threads // WARP_THREADS) / LIMITS[compute_capability].warps,
         "limited_by": f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(limits.limiting),
         "waves": blocks / fills if fills else 0.0,
     }

@@ -42,7 +42,6 @@ def trace_page(profile: Profile) -> str:
     """
     profile = steady(profile)
     facts, steps, kernels, layers = summary(profile), step_table(profile), kernel_table(profile), layer_table(profile)
-    by_time = replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"])))
     roofline = roofline_svg(kernels, profile)
     caption = (
         f"Roofs of {facts['gpu']}. A dot is a kernel; its area shows its total time. Bytes are the minimum traffic."
@@ -51,7 +50,7 @@ def trace_page(profile: Profile) -> str:
     tables = {
         "Kernels": kernels,
         "Layer types": type_table(profile),
-        "Layers": by_time,
+        "Layers": replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"]))),
         "Copies and memsets": copy_table(profile),
         "Iterations": steps,
     }

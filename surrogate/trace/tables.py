@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from surrogate.features.errors import read_toml
 from surrogate.trace import events, profiling
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
@@ -18,16 +19,7 @@ from surrogate.trace.graph.tasks import longest_wait
 from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady
 from surrogate.trace.result import ResultTable, Row, short_names
 
-STEP_PARTS = {
-    "compute_us": "kernels compute",
-    "communication_us": "only communication runs",
-    "copy_us": "only copies run",
-    "idle_host_us": "idle until the host launches",
-    "idle_sync_us": "idle while the host synchronises",
-    "idle_copy_us": "idle for a copy",
-    "idle_launched_us": "idle though work is launched",
-    "idle_unknown_us": "idle, no launch recorded",
-}
+STEP_PARTS: dict[str, str] = read_toml(__file__)
 """Part of a step → the device's activity in that part."""
 _BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waiting"}
 

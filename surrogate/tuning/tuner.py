@@ -56,11 +56,10 @@ class SearchSpace(NamedTuple):
         positions = {name.rpartition("|")[2]: position for position, name in enumerate(model.configurations_)}
         measured = np.array([positions.get(text, -1) for text in self.texts], dtype=np.int64)
         scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, measured]
-        most_measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MAX_OTHERS]
         ran_us = model.times_us_[np.isfinite(model.times_us_)]
         return self._replace(
             prior=model.transfer_.prior(columns, self.parameters, terms, measured),
-            others=scores[most_measured],
+            others=scores[np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MAX_OTHERS]],
             plausible_us=(max(self.plausible_us[0], ran_us.min() / MAX_UNIT_RATIO), ran_us.max() * MAX_UNIT_RATIO),
         )
 

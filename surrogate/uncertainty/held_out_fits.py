@@ -31,9 +31,8 @@ def shape_splits(
 
     A fold is trained on at most ``max_rows`` random rows (None: all). Raise `InputError` if no ok row can be held out.
     """
-    label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
     splits = []
-    for train, holdout in islice(label_folds(label), fits):
+    for train, holdout in islice(label_folds(fold_labels(shape_names(rows.frame, rows.family), count, seed)), fits):
         if max_rows is not None and len(train) > max_rows:
             train = np.sort(np.random.default_rng(seed).permutation(train)[:max_rows])
         splits.append((train, holdout))

@@ -399,10 +399,9 @@ def find_layers(trace: Trace) -> Layers:
     of_module = linked(modules, around)
     own_module = linked(of_module, own_anchor)
     forward = np.where((own_module < 0) & (own_anchor >= 0), linked(_forward_of(trace, own_anchor), own_anchor), -1)
-    phases = _phases(trace, own_anchor, forward)
     # A backward operator takes the forward anchor that it is linked to; an anchor takes its module if it has one.
     anchor = np.where(forward >= 0, forward, own_anchor)
-    return _instances(trace, anchor, linked(of_module, anchor), modules, phases)
+    return _instances(trace, anchor, linked(of_module, anchor), modules, _phases(trace, own_anchor, forward))
 
 
 def _anchors(trace: Trace) -> Ints:
