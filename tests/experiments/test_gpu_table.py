@@ -9,10 +9,10 @@ from surrogate.features.gpu import gpu, gpus
 from surrogate.prediction.shipped import bundles_by_family
 
 
-def test_every_gpu_is_in_one_of_at_most_fourteen_rows() -> None:
+def test_every_gpu_is_in_one_of_at_most_fifteen_rows() -> None:
     rows = groups()
     assert sorted(board.name for _, boards in rows for board in boards) == sorted(board.name for board in gpus())
-    assert len(readme_rows()) == len(rows) <= 14
+    assert len(readme_rows()) == len(rows) <= 15
 
 
 @pytest.mark.parametrize(("name", "family"), [("t4", "conv"), ("h100-sxm", "gemm"), ("rtx-3090", "attention")])
@@ -24,7 +24,7 @@ def test_a_factor_is_that_of_the_bundle(name: str, family: str) -> None:
 def test_coverage_is_over_all_held_out_rows_or_the_left_out_gpus() -> None:
     """The T4 has 604 rows in fp16 and 2,718 in fp32; only one RDNA GPU was measured, so that it has no coverage."""
     coverage = accuracies(gpu("t4"))["conv"].coverage
-    assert coverage == pytest.approx((604 * 0.915563 + 2718 * 0.900662) / (604 + 2718))
+    assert coverage == pytest.approx((604 * 0.92053 + 2718 * 0.902134) / (604 + 2718))
     widths = pd.read_csv(HOME / "tables" / "widths.csv").query("part == 'GPU left out' and family == 'moe'")
     assert accuracies(gpu("rtx-3090"))["moe"].coverage == pytest.approx(widths["coverage"].mean())
     assert accuracies(gpu("rx-6900-xt"))["conv"].coverage is None
