@@ -85,11 +85,7 @@ class Predictors:
         single = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
         kernels = self.kernel_predictor.kernel_times(single) if single else []
         return {
-            **{
-                problem: self._best_time(problem, choice.estimates[0])
-                for problem, choice in selections.items()
-                if choice.estimates
-            },
+            **{each: self._best(each, choice.estimates[0]) for each, choice in selections.items() if choice.estimates},
             **{problem: self._kernel_time(problem, kernel) for problem, kernel in zip(single, kernels, strict=True)},
         }
 
@@ -106,7 +102,7 @@ class Predictors:
             kernel.time_us, kernel.lower_us, kernel.upper_us, half_width, kernel.source, common_share=share
         )
 
-    def _best_time(self, problem: NetworkProblem, best: Estimate) -> ProblemTime:
+    def _best(self, problem: NetworkProblem, best: Estimate) -> ProblemTime:
         """Return the time of the best algorithm."""
         share = common_share(problem, self.gpu, best.source, best.candidate.mechanism)
         ends = best.lower_us, best.upper_us

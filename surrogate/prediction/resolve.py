@@ -37,12 +37,7 @@ from surrogate.prediction.sources.datasheet import (
     product_models,
 )
 from surrogate.prediction.sources.model import TreeSource, model_source
-from surrogate.prediction.sources.similar_gpu import (
-    AverageRankSource,
-    FastestSource,
-    SimilarGpus,
-    same_architecture_gpus,
-)
+from surrogate.prediction.sources.similar_gpu import AverageRankSource, FastestSource, SimilarGpus
 from surrogate.prediction.sources.source import CalibratedSource, Context, LibraryCandidate, Mixed, QuerySetting, Source
 from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
@@ -321,9 +316,9 @@ class Resolver:
         values = tuple("fma" if value == "default" else value for value in values)
         settings = family_model.domain.settings
         measured = {key.gpu: self.device(key.gpu) for key in settings if key.setting_values == values}
-        _, donors = same_architecture_gpus(family, values, device, measured)
+        donors = SimilarGpus.of(family_model, values, device, measured).donors
         resolver = Resolver(Bundle({family.name: family_model}))
-        return resolver.ranker(Question(family, donors[0], values)) if donors else None
+        return resolver.ranker(Question(family, next(iter(donors)), values)) if donors else None
 
     def _version(self, question: Question, family_model: FamilyModel, library: str) -> str:
         """Return the version of the question, else the newest that was measured on the GPU, else anywhere, else "".

@@ -99,13 +99,11 @@ def answers_of(predictors: Predictors, requested: set[NetworkProblem]) -> "dict[
     """Return the predicted time of every problem, or the missing fact as text."""
     problems = sorted(requested, key=str)
     lacks = "a model of convolutions" if predictors.algorithm_predictor is None else "an algorithm that runs it"
-    answers = predictors.answers(problems, predictors.selections(problems))
-    return {
-        problem: PredictedTime(answer.time_us, answer.source, answer.common_share * answer.half_width, problem.kind)
-        if answer
-        else lacks
-        for problem, answer in ((problem, answers.get(problem)) for problem in problems)
-    }
+    times: dict[NetworkProblem, PredictedTime | str] = dict.fromkeys(problems, lacks)
+    for problem, answer in predictors.answers(problems, predictors.selections(problems)).items():
+        half_width = answer.common_share * answer.half_width
+        times[problem] = PredictedTime(answer.time_us, answer.source, half_width, problem.kind)
+    return times
 
 
 def measured_times(trace: Trace) -> DeviceTimes:
