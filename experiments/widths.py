@@ -41,7 +41,8 @@ def _sums() -> list[dict[str, object]]:
     passes = passes.assign(bundle="", part=SUMS, family=passes["set"], dtype=passes["training"], rows=passes["n"])
     passes = passes.assign(shapes=passes["n"], coverage=passes["coverage_pct"] / 100)
     names = ["bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "interval_factor", "coverage"]
-    return passes.rename(columns={"claimed_factor": "interval_factor"}).reindex(columns=names).to_dict("records")
+    cells = passes.rename(columns={"claimed_factor": "interval_factor"}).reindex(columns=names)
+    return [{str(name): value for name, value in cell.items()} for cell in cells.to_dict("records")]
 
 
 def _figure(table: pd.DataFrame) -> str | None:

@@ -25,7 +25,7 @@ def test_coverage_is_over_all_held_out_rows_or_the_left_out_gpus() -> None:
     """The T4 has 604 rows in fp16 and 2,718 in fp32; only one RDNA GPU was measured, so that it has no coverage."""
     coverage = accuracies(gpu("t4"))["conv"].coverage
     assert coverage == pytest.approx((604 * 0.92053 + 2718 * 0.902134) / (604 + 2718))
-    widths = pd.read_csv(HOME / "tables" / "widths.csv").query("part == 'GPU left out' and family == 'moe'")
+    widths = pd.read_csv(HOME / "tables" / "widths.csv").query("part == 'GPU left out' and bundle == 'language_moe'")
     assert accuracies(gpu("rtx-3090"))["moe"].coverage == pytest.approx(widths["coverage"].mean())
     assert accuracies(gpu("rx-6900-xt"))["conv"].coverage is None
 

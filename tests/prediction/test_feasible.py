@@ -70,7 +70,7 @@ def test_groups_that_were_measured_in_fp32_alone_are_wide_and_said_in_fp16(group
     found = load(V100).select(text, dtype="fp16", layout="NHWC")
     assert found.reason is not None and not found.in_domain
     assert found.reason.startswith(f"{name} problems were never measured with cudnn fwd fp16 tensor_op NHWC")
-    assert all(each.half_width >= UNMEASURED_GROUP_HALF_WIDTH for each in found.estimates)
+    assert all(each.half_width >= 4.4 for each in found.estimates)  # groups left out of training
     measured = load(V100).select(text)
     assert "never measured" not in str(measured.reason) and measured.estimates[0].half_width < 2.0
     ungrouped = load(V100).select("n100c256h14w14k256r3s3p1", dtype="fp16", layout="NHWC")
