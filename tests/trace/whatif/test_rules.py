@@ -131,7 +131,7 @@ def test_batch_is_refused_without_shapes_or_for_a_fraction(refused, resnet, inve
         what_if("batch=8.5")(invented_graph, setting)
 
 
-def test_misalignment_penalty_is_dropped_on_mi300x_and_kept_on_h200(resnet_profile, read):
+def test_misalignment_penalty_is_dropped_on_amd_and_kept_on_h200(resnet_profile, read):
     """cuBLAS is three times slower for rows of 5,185 in bf16 than for aligned rows; AMD's kernels are not."""
     sizes = [[16, 5185, 64], [16, 64, 5185]]
     ops = [
@@ -150,8 +150,10 @@ def test_misalignment_penalty_is_dropped_on_mi300x_and_kept_on_h200(resnet_profi
         changed = what_if("gpu")(graph, setting_of(profiled, target=target)).graph
         return [times(changed, name=f"align{n}").sum() for n in (1, 8)]
 
-    odd, even = after("mi300x")
+    odd, even = after("mi210")
     assert odd < 0.5 * even
+    odd, even = after("mi300x")  # measured there: the prediction is the answer for both
+    assert odd == pytest.approx(even)
     odd, even = after("h200-sxm")
     assert odd == pytest.approx(even)
     # Products in bf16 were measured on the H100 and the H200; the T4 has no bf16 units, so its interval is wider.
