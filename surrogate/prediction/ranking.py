@@ -377,6 +377,8 @@ class Ranker:
             return np.array(2 * [[self.source.min_us(self.setting.problem(row)) for row in sizes.tolist()]])
         family, values, device = self.setting.family, self.setting.by_name, self.source.context.device
         ends = [family.shortest_us(problem, values, device, counts_flops=counts) for counts in (False, True)]
+        if len(sizes) == 1:  # faster without broadcasting
+            return np.array(ends, dtype=np.float64).reshape(2, 1)
         return np.array([np.broadcast_to(end, len(sizes)) for end in ends])
 
     def has(self, name: str) -> bool:
