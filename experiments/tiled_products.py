@@ -18,11 +18,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from experiments.experiment import Effort, ExperimentResult, program
-from experiments.fit_bundles import PLANS
+from experiments.experiment import HOME, Effort, ExperimentResult, program
 from experiments.held_out import predict_rounds, rounds_by
 from experiments.operator_tables import read_operator_tables
-from experiments.sources import Sources
+from experiments.sources import Sources, own_settings
 from experiments.verdicts import percent
 from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import row_groups
@@ -133,7 +132,7 @@ def boards_left_out(rows: pd.DataFrame) -> pd.DataFrame:
 def sizes_left_out(rows: pd.DataFrame, effort: Effort) -> pd.DataFrame:
     """Return the products of aiter with their ``log_error`` by the bundle's model, fitted without the (n, k)."""
     part = rows_of(effort.sampled(rows[rows["library"] == "aiter"], FAMILIES["gemm"]))
-    model = InterpolatedTerms(**PLANS["aiter"].params, random_state=effort.seed)
+    model = InterpolatedTerms(**own_settings(str(HOME / "fit_bundles.py"))["aiter"]["params"], random_state=effort.seed)
     rounds = rounds_by("shape", part, min(FOLDS, effort.folds), effort.seed)
     predicted_us = predict_rounds(part, "listed", rounds, {model.name: model}, effort.tick).time_us[model.name]
     return part.frame.assign(log_error=np.log(predicted_us / part.time_us))

@@ -265,8 +265,8 @@ class Family(ABC, Generic[P]):
         return ()
 
     def kernel_group_of(self, traits: tuple[int, ...]) -> str:
-        """Return the one of `kernel_groups` that problems with these traits belong to."""
-        raise NotImplementedError
+        """Return the one of `kernel_groups` that problems with these traits belong to; empty without such groups."""
+        return ""
 
     def refusal(self, library: str, setting: tuple[str, ...], algorithm: str, problem: P, gpu_name: str) -> str | None:
         """Return the reason why the library's documentation excludes a candidate for one problem, or None."""
