@@ -448,6 +448,7 @@ def test_rms_norm_and_its_gradient_are_one_kernel_each(dtype: str, shape: tuple[
     assert len(module_network(torch.nn.RMSNorm(8), image).layers) > 1
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch's own decompositions
 @pytest.mark.parametrize("is_core", [False, True])
 def test_an_exported_rms_norm_is_one_kernel_also_if_it_was_decomposed(tmp_path: Path, is_core: bool) -> None:
     """The second norm has two axes and no weight; the product between them stays."""
