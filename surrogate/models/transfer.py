@@ -41,6 +41,8 @@ MAX_RUNNING_SCORE = 1 - 1e-6
 """Maximum score of a configuration that runs; a failed one has 1."""
 MAX_SIMILAR = 50
 """Maximum problems in the weighted mean."""
+LOG_ERROR = np.float32(2**-17)
+"""Difference below which two logarithms are equal. Processors differ in the last digits of a logarithm."""
 TINY = 1e-9
 ARRAYS_FILE, FACTS_FILE = "transfer.npz", "transfer.json"
 Ensembles = tuple[ReadyTrees, ReadyTrees | None]
@@ -265,7 +267,10 @@ class TransferState:
         failing = self.failing or (None,) * len(self.relative)
         columns = range(self.width)
         return [
-            (ReadyTrees(lambda run=run: run, columns), fail and ReadyTrees(lambda fail=fail: fail, columns))
+            (
+                ReadyTrees(lambda run=run: _tolerant(run), columns),
+                fail and ReadyTrees(lambda fail=fail: _tolerant(fail), columns),
+            )
             for run, fail in zip(self.relative, failing, strict=True)
         ]
 
@@ -296,6 +301,11 @@ class TransferState:
             if not fits or len(relative) <= int(arrays["fold_of"].max()) * (problems > 1):
                 raise InputError("the arrays do not fit one another; the file is damaged")
             return cls(**arrays, relative=relative, failing=failing, width=int(facts["width"]))  # pyright: ignore
+
+
+def _tolerant(trees: Trees) -> Trees:
+    """Return the trees with thresholds below the values of the fit, so that equal values go right on any processor."""
+    return replace(trees, value=trees.value - np.where(trees.left < 0, np.float32(0), LOG_ERROR))
 
 
 def _log_relative(time_us: np.ndarray) -> np.ndarray:
