@@ -79,7 +79,8 @@ class TensorCoreModel:
     the DRAM bandwidth. ``start_us`` is a constant time of every dense convolution. ``tile_time`` is the time of one
     tile, divided by its time at the SM's peak; sums are split among SMs if there are few tiles. The data gradient of a
     strided filter, which a transposed convolution runs, reaches ``gathered_share`` of the other kernels' peak, because
-    it also multiplies the zeros between the gathered pixels.
+    it also multiplies the zeros between the gathered pixels. ``rms_norm_bandwidth`` is estimated from the measurements
+    that `families/rowwise.toml` states: no table has RMS norms on the GPUs of the fit.
     """
 
     peak_share: float

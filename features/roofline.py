@@ -51,7 +51,8 @@ def ridge_flops_per_byte(peak_tflops: Number, dram_gbs: Number) -> Number:
 
 def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> str | np.ndarray:
     """Return ``compute-bound`` or ``memory-bound`` (on the ridge: compute-bound); an array for arrays."""
-    return where(compute_us(flops, peak_tflops) >= memory_us(dram_bytes, dram_gbs), COMPUTE_BOUND, MEMORY_BOUND)
+    computes = compute_us(flops, peak_tflops) >= memory_us(dram_bytes, dram_gbs)
+    return where(computes, COMPUTE_BOUND, MEMORY_BOUND)
 
 
 def seer_class(waves: float, flops: float, dram_bytes: float, peak_tflops: float, dram_gbs: float) -> str:

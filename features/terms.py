@@ -427,7 +427,8 @@ def winograd_nonfused(p: Problem, b_max: Slots) -> KernelTerms:
     tiles = z.n * ceil_div(z.result_h, out_tile) * ceil_div(z.result_w, out_tile)
     launches = gemm_launches(tiles, z.channels_out, TILES["winograd_nonfused"], products, b_max)
     # The workspace holds the transformed input, the products and the transformed filters.
-    workspace = products * (tiles * (z.channels_in + z.channels_out) + z.channels_in * z.channels_out) * z.itemsize
+    elements = tiles * (z.channels_in + z.channels_out) + z.channels_in * z.channels_out
+    workspace = products * elements * z.itemsize
     tile_m, tile_n = TILES["winograd_nonfused"][1]
     operands = launches[1].blocks * (tile_m + tile_n) * z.channels_in * z.itemsize
     arithmetic = _winograd_flops(z, tiles * z.groups, out_tile, alpha, vector_flops(out_tile, alpha, longest))

@@ -181,7 +181,8 @@ class Attention(AttentionOperator):
     def blocks(self) -> Number:
         """One block per 128 query rows of a head; in generation one per key head (split-KV kernels launch several)."""
         if self.phase == "generation":
-            return self.batch * self.kv_heads * ceil_div(self.query_length * (self.heads // self.kv_heads), QUERY_ROWS)
+            rows = self.query_length * (self.heads // self.kv_heads)
+            return self.batch * self.kv_heads * ceil_div(rows, QUERY_ROWS)
         return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
 
 

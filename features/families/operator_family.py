@@ -204,10 +204,11 @@ def _sizes_of(cls: type[Operator]) -> str:
 def memory_columns(op: MemoryBound, m: Machine) -> tuple[Number, ...]:
     """Return the ``memory_names`` of `families.toml` for an operator's `Extents`."""
     e = op.extents
+    outputs = e.elements if e.outputs is None else e.outputs
     return (
         *map(log2, (e.n, e.c, e.h, e.w, e.elements, e.window, e.window_w, e.stride)),
         e.pad,
-        log2(maximum(e.elements if e.outputs is None else e.outputs, 1) / e.elements),
+        log2(maximum(outputs, 1) / e.elements),
         e.c % 4,
         e.elements % 4,
         2.0 ** -((-log2(e.c)) // 1) / e.c,  # padding of c to a power of two

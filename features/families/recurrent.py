@@ -50,7 +50,8 @@ class Recurrent(Operator):
 
         Weights and inputs are read once, states are written once, and the inputs of gates are written and read.
         """
-        return self.itemsize * (self.weights + self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows))
+        step_values = self.steps * self.batch * (self.inputs + self.hidden + 2 * self.rows)
+        return self.itemsize * (self.weights + step_values)
 
     @property
     def weights(self) -> int:

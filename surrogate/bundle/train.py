@@ -174,7 +174,8 @@ def new_model(name: str, params: Mapping[str, object] | None, seed: int) -> Time
 def fold_count(rows: Rows) -> int:
     """Return the number of held-out folds. A described kernel has few folds, because its fits have inner folds."""
     shapes = len(np.unique(rows.shape))
-    return min(shapes, HELD_OUT_FOLDS if shapes >= FEW_SHAPES or rows.family.parameter_names else HELD_OUT_FOLDS_FEW)
+    enough = shapes >= FEW_SHAPES or rows.family.parameter_names
+    return min(shapes, HELD_OUT_FOLDS if enough else HELD_OUT_FOLDS_FEW)
 
 
 class _Steps:
@@ -194,7 +195,8 @@ class _Steps:
         """Report a step. If the fits will take minutes, the text names the model and the option for another one."""
         if self._progress:
             done = 100 if text == "done" else min(int(100 * self._done / self._rows), 99)
-            other = f" with {self._model}; --model names others" * ((self._left.seconds() or 0.0) > LONG_SECONDS)
+            is_long = (self._left.seconds() or 0.0) > LONG_SECONDS
+            other = f" with {self._model}; --model names others" * is_long
             self._progress(done, 100, f"{self.family}{text}{self._left}{other}")
 
     def begin(self, name: str, rows: int) -> ProgressCallback:

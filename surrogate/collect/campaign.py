@@ -57,7 +57,8 @@ def table_faults(table: Dataset) -> list[str]:
         why = f" ({reasons.iloc[0]})" if len(reasons) else ""
         faults.append(f"CUPTI took {share:.1%} of {len(ok)} times, {MIN_CUPTI_SHARE:.0%} are needed{why}")
     family = set(table.frame.get("family", ["conv"]))
-    if family == {"conv"} and not (len(table.kernels) if table.kernels is not None else 0):
+    kernels = len(table.kernels) if table.kernels is not None else 0
+    if family == {"conv"} and not kernels:
         faults.append("no kernel was recorded")
     counted, joined = (int(table.metadata.get(f"counted_kernels{end}", 0)) for end in ("", "_joined"))
     if joined < counted:
@@ -178,7 +179,8 @@ def plan_of(slice_: Slice, caps: Caps, seed: int, problems: int | None = None) -
         support = [PlannedProblem(parse(text), "support") for text in _TABLE["support"]]
         layers = (each for each in network_problems() if each.conv.n in _TABLE["batches"])
         source = layers if slice_.source == "networks" else support
-        shapes = in_hash_order(unique(each for each in source if not caps.reason(each.conv)), seed)[: count or None]
+        admitted = unique(each for each in source if not caps.reason(each.conv))
+        shapes = in_hash_order(admitted, seed)[: count or None]
     description = f"slice {slice_.number}: {slice_.title}"
     return build_plan(shapes, description=description, seed=seed, caps=caps, settings=slice_.settings, anchors=anchors)
 

@@ -68,7 +68,8 @@ def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
 
 def relative_error(y: np.ndarray, reference: np.ndarray) -> float:
     """Return ‖y − reference‖ / ‖reference‖ (Frobenius norms in float64); the norm of ``y`` if the reference is zero."""
-    return float(np.linalg.norm(y.astype(np.float64) - reference)) / (float(np.linalg.norm(reference)) or 1.0)
+    norm = float(np.linalg.norm(reference))
+    return float(np.linalg.norm(y.astype(np.float64) - reference)) / (norm or 1.0)
 
 
 def _padded(x: np.ndarray, conv: Conv, height: int = 0, width: int = 0) -> np.ndarray:
@@ -180,7 +181,8 @@ def _fft_workspace(conv: Conv, tile: int | None = None) -> int:
     """Return the bytes of the spectra of tiles, filters and products, complex64."""
     tiles = _fft_tiles(conv, tile)
     count = conv.n * tiles.rows * tiles.columns
-    return 8 * (tiles.height * (tiles.width // 2 + 1)) * (count * conv.c + conv.c * conv.k + count * conv.k)
+    frequencies = tiles.height * (tiles.width // 2 + 1)
+    return 8 * frequencies * (count * conv.c + conv.c * conv.k + count * conv.k)
 
 
 WINOGRAD: Mapping[int, tuple[np.ndarray, ...]] = {
@@ -207,7 +209,8 @@ def winograd(x: np.ndarray, w: np.ndarray, conv: Conv, m: int, fused: bool) -> n
     images = 1 if fused else conv.n
     parts = []
     for start in range(0, conv.n, images):
-        inputs = _transformed(bt, tiles.cut(x[start : start + images], conv).transpose(4, 5, 1, 0, 2, 3))
+        cut = tiles.cut(x[start : start + images], conv)
+        inputs = _transformed(bt, cut.transpose(4, 5, 1, 0, 2, 3))
         # (points, groups, k/groups, tiles)
         product = filters @ inputs.reshape((m + 2) ** 2, groups, conv.c // groups, -1)
         outputs = _transformed(at, product.reshape(m + 2, m + 2, -1))
@@ -219,7 +222,8 @@ def winograd(x: np.ndarray, w: np.ndarray, conv: Conv, m: int, fused: bool) -> n
 def _transformed(matrix: np.ndarray, tiles: np.ndarray) -> np.ndarray:
     """Return ``matrix`` (a × t) applied to the first two axes of ``tiles`` (t, t, …), by two GEMMs: (a, a, rest)."""
     a, t = matrix.shape
-    return matrix @ (matrix @ np.ascontiguousarray(tiles).reshape(t, -1)).reshape(a, t, -1)
+    rows = matrix @ np.ascontiguousarray(tiles).reshape(t, -1)
+    return matrix @ rows.reshape(a, t, -1)
 
 
 def _winograd_workspace(conv: Conv, m: int, fused: bool) -> int:

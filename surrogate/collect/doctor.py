@@ -69,7 +69,8 @@ def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]
     except (InputError, DeviceLostError) as error:
         # What ended another process may end this one, too.
         checks += _parts() if isinstance(error, InputError) else ()
-        value = "does not open" if any(str(error) == check.value for check in checks) else str(error)
+        is_reported = any(str(error) == check.value for check in checks)
+        value = "does not open" if is_reported else str(error)
         checks.append(Check("device", FAILED, value, "first mend the failed checks above"))
     else:
         checks += [*_board(info), *_software(info), *_measured(device, info), *_board_settings(info)]

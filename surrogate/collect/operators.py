@@ -59,7 +59,8 @@ def operand_bytes(problem: Operator) -> int:
     """Return the bytes of all operands and results, each counted once."""
     size = problem.sizes
     if "bag" in size:
-        return 4 * size["tables"] * (size["rows"] * size["dim"] + size["batch"] * (size["bag"] + size["dim"]))
+        elements_per_table = size["rows"] * size["dim"] + size["batch"] * (size["bag"] + size["dim"])
+        return 4 * size["tables"] * elements_per_table
     dram_bytes: Any = problem.dram_bytes
     return dram_bytes // 3 * 2 if problem.kind == "batch_norm" else dram_bytes  # batch norm reads its image twice
 

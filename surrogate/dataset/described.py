@@ -257,4 +257,5 @@ def named_columns(text: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of columns from a list, or from one text with commas."""
     if text is None:
         return ()
-    return tuple(word.strip() for word in (text.split(",") if isinstance(text, str) else text) if word.strip())
+    words = text.split(",") if isinstance(text, str) else text
+    return tuple(word.strip() for word in words if word.strip())

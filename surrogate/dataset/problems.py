@@ -98,7 +98,8 @@ def shape_names(frame: pd.DataFrame, family: Family) -> np.ndarray:
 
 def candidate_names(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return (rows,) the candidate: library, columns of the family, algorithm, and solver if there is such a column."""
-    return joined(frame, ("library", *family.candidate_key, *(("solver",) if "solver" in frame else ()))).to_numpy()
+    solver = ("solver",) if "solver" in frame else ()
+    return joined(frame, ("library", *family.candidate_key, *solver)).to_numpy()
 
 
 def strata(frame: pd.DataFrame, family: Family) -> np.ndarray:
@@ -148,7 +149,8 @@ def newest_version(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return (rows,) True if the row has the newest library version measured for its (gpu, problem, library)."""
     versions = sorted(frame["library_version"].unique(), key=version_key)
     rank = frame["library_version"].map({version: rank for rank, version in enumerate(versions)})
-    return (rank == rank.groupby(codes(frame, (*family.problem_key, "library"))).transform("max")).to_numpy()
+    newest = rank.groupby(codes(frame, (*family.problem_key, "library"))).transform("max")
+    return (rank == newest).to_numpy()
 
 
 def fully_measured(frame: pd.DataFrame, family: Family) -> np.ndarray:
@@ -174,7 +176,8 @@ def evaluation_rows(frame: pd.DataFrame, family: Family, candidates: str) -> np.
     ok = pd.Series(((frame["status"] == "ok").to_numpy() & newest).astype(int))
     evaluated = newest & (ok.groupby(problem).transform("sum").to_numpy() >= 2)
     if candidates == "all":
-        evaluated &= pd.Series(fully_measured(frame, family) | ~newest).groupby(problem).transform("all").to_numpy()
+        complete = pd.Series(fully_measured(frame, family) | ~newest)
+        evaluated &= complete.groupby(problem).transform("all").to_numpy()
     return evaluated
 
 

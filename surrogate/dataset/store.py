@@ -212,7 +212,8 @@ def merge_datasets(parts: list[Dataset]) -> Dataset:
         if column in frame:  # a part without the family does not have the column
             frame[column] = frame[column].fillna(0).astype("int64")
     key = problems.key_columns(frame, description and FAMILIES.from_description(description))
-    frame = frame[~frame.assign(gpu=problems.device_names(frame)).duplicated(key, keep="last")].reset_index(drop=True)
+    keyed = frame.assign(gpu=problems.device_names(frame))
+    frame = frame[~keyed.duplicated(key, keep="last")].reset_index(drop=True)
     tables = [part.kernels for part in parts if part.kernels is not None]
     kernels = pd.concat(tables, ignore_index=True) if tables else None
     metadata: dict[str, Any] = {"parts": [{"name": part.name, **part.metadata} for part in parts]}

@@ -119,7 +119,8 @@ def pick_lowest_scores(candidates: CandidateRows, score: np.ndarray, allowed: np
     first = ranked[starts]
     row = np.where(np.isfinite(key[first]), first, -1)
     # 2. The next row is the second choice, if it belongs to the same problem and may be picked.
-    next_row = ranked[np.minimum(starts + 1, len(ranked) - 1)]
+    following = np.minimum(starts + 1, len(ranked) - 1)
+    next_row = ranked[following]
     has_second = (candidates.problem[next_row] == np.arange(candidates.count)) & np.isfinite(key[next_row])
     second = np.where(has_second, next_row, row)
     # 3. A problem without any score is not counted.
@@ -182,7 +183,8 @@ def shape_interval(
         sums = sums / counts
         counts = np.ones_like(counts)
     # (draws,) the mean over the shapes of each draw; its quantiles are the interval's ends.
-    low, high = np.quantile((weights @ sums) / (weights @ counts), [0.025, 0.975])
+    means = (weights @ sums) / (weights @ counts)
+    low, high = np.quantile(means, [0.025, 0.975])
     return ConfidenceInterval(float(low), float(sums.sum() / counts.sum()), float(high))
 
 

@@ -236,7 +236,8 @@ def _differences(
     out: Record = {}
     for kind in dict.fromkeys((*KINDS, *paired)):
         both = mask & _chosen(choices) & _chosen(paired[kind]) if kind in paired else np.zeros(len(mask), dtype=bool)
-        out["paired_problems" if kind == "heuristic" else f"paired_problems_vs_{kind}"] = int(both.sum())
+        count = "paired_problems" if kind == "heuristic" else f"paired_problems_vs_{kind}"
+        out[count] = int(both.sum())
         difference = _log_slowdown(choices, both) - _log_slowdown(paired[kind], both) if both.any() else None
         ways = {"paired": True, "paired_pooled": False} if kind == "heuristic" else {"paired": True}
         for name, macro in ways.items():

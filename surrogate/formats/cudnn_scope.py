@@ -201,7 +201,8 @@ def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, object], d
     if dtype is None:
         raise InputError(f"{where}: {layer[-60:]!r} names no element type; known: {', '.join(_DTYPES)}")
     has_tensor_name = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
-    math_mode = "tensor_op" if has_tensor_name or _number(benchmark, "math_type", where, 0.0) == 1 else "fma"
+    tensor_op = has_tensor_name or _number(benchmark, "math_type", where, 0.0) == 1
+    math_mode = "tensor_op" if tensor_op else "fma"
     layout = "NHWC" if "NHWC" in layer else "NCHW"
     try:
         return Conv(**sizes, dtype=_DTYPES[dtype[1]], math=math_mode, layout=layout, direction=direction)

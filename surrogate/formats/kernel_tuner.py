@@ -101,9 +101,10 @@ def _file(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> 
         if not isinstance(device, str) or not device:
             raise InputError(f"{path}: the file names no GPU; give it with --gpu")
         problem = {"gpu": device, "origin": path.name}
+        measured = _results(path, content) if "results" in content else _entries(content)
         outcomes = [
             outcome(problem, configuration, ms, spread_ms=runs, repeats=len(runs) or 1)
-            for configuration, ms, runs in (_results(path, content) if "results" in content else _entries(content))
+            for configuration, ms, runs in measured
         ]
         values = {parameter: [*listed] for parameter, listed in content.get("tune_params", {}).items()}
         sizes = _sizes(path, content.get("problem_size"))
@@ -162,7 +163,8 @@ def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
 
 def _sizes(path: Path, problem_size: object) -> dict[str, int]:
     """Return the integers of a problem size by axis. A text, such as a formula of the parameters, is skipped."""
-    axes = zip(_AXES, problem_size if isinstance(problem_size, list) else [problem_size], strict=False)
+    given = problem_size if isinstance(problem_size, list) else [problem_size]
+    axes = zip(_AXES, given, strict=False)
     return {
         axis: checked_int(str(path), "problem_size", each) for axis, each in axes if not isinstance(each, str | None)
     }

@@ -217,9 +217,10 @@ class _NcuExport:
         """Return one record per profiled launch. Raises `InputError` for numbers of another locale."""
         records = []
         for launch in self._launches.values():
+            counted = {name: pair for name, pair in launch.texts.items() if name in METRICS}
             metrics = {
                 name: (unit, value)
-                for name, (unit, text) in {name: pair for name, pair in launch.texts.items() if name in METRICS}.items()
+                for name, (unit, text) in counted.items()
                 if (value := self._number(name, text)) is not None
             }
             numbers = kernel_numbers(metrics, launch.grid, launch.block)

@@ -105,7 +105,8 @@ def tuned(kernel: TunedKernel, outcomes: Sequence[TunedRow], where: str | Path, 
     frame = frame.assign(**columns)
     key = ["gpu", *sizes, *settings, *(name for name in ("library", "algorithm") if name in frame), *parameters]
     ran = frame.groupby(key, dropna=False)["time_us"].transform("count") > 0
-    rows = frame[~ran | (frame["status"] == "ok")].groupby(key, sort=False, dropna=False, as_index=False).agg(_JOINED)
+    repeats = frame[~ran | (frame["status"] == "ok")].groupby(key, sort=False, dropna=False, as_index=False)
+    rows = repeats.agg(_JOINED)
     return Imported(rows, candidates="listed", notes=tuple(notes), metadata={"kernel": described.to_dict()})
 
 

@@ -144,7 +144,8 @@ def _robust_dual(scales: Mapping[str, float], inputs: CorrectionInputs, target: 
     for _ in range(ROBUST_STEPS):
         dual = cho_solve(_factor(scales, inputs, weight), target)
         # The residual of the fit is the noise's share of the dual coefficients.
-        weight = 1.0 / np.maximum(np.abs(dual) * scales["noise"] / weight / HUBER, 1.0)
+        residual = np.abs(dual) * scales["noise"] / weight
+        weight = 1.0 / np.maximum(residual / HUBER, 1.0)
     return dual
 
 

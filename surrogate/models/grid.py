@@ -168,7 +168,8 @@ class MeasuredRows:
         low = np.where(high == queries, high, self.grid_values[np.maximum(above - 1, 0)])
         group = queries >> SIZE_BITS
         minimum = np.where(low >> SIZE_BITS == group, low, high)
-        return minimum & MAX_SIZE, np.where(high >> SIZE_BITS == group, high, low) & MAX_SIZE
+        largest = np.where(high >> SIZE_BITS == group, high, low)
+        return minimum & MAX_SIZE, largest & MAX_SIZE
 
 
 @dataclass(frozen=True)
@@ -239,8 +240,9 @@ class GpuTimes:
         import pyarrow.parquet as pq
 
         file = pq.ParquetFile(io.BytesIO(content))
+        kinds = ["int16", *["int32"] * len(names), "int16"]
         columns = [(column.name, str(column.type)) for column in file.schema_arrow]
-        if columns != list(zip((CANDIDATE, *names, VALUE), ["int16", *["int32"] * len(names), "int16"], strict=True)):
+        if columns != list(zip((CANDIDATE, *names, VALUE), kinds, strict=True)):
             raise InputError("its columns are not the candidate, the family's sizes and the value")
         if not 0 < file.metadata.num_rows <= max(MAX_ROWS, len(content)):
             raise InputError(f"it declares {file.metadata.num_rows:,} rows")

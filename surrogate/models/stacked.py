@@ -300,4 +300,5 @@ def _is_primary(rows: Rows) -> np.ndarray:
 
 def _mechanisms(rows: Rows) -> np.ndarray:
     """Return the codes of mechanisms (rows,), 0 in families without mechanisms."""
-    return rows.column("mechanism").astype(int) if "mechanism" in rows.column_names else np.zeros(len(rows), dtype=int)
+    has_mechanisms = "mechanism" in rows.column_names
+    return rows.column("mechanism").astype(int) if has_mechanisms else np.zeros(len(rows), dtype=int)

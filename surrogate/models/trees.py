@@ -216,7 +216,8 @@ class Trees:
         for column, number in constant.items():
             x = np.float32(number)
             nodes = np.flatnonzero((self.left >= 0) & (self.feature == column))
-            goal[nodes] = self.left[nodes] + ~(self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes])
+            goes_left = self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes]
+            goal[nodes] = self.left[nodes] + ~goes_left
         while not np.array_equal(next_goal := goal[goal], goal):
             goal = next_goal
         # 2. Keep the nodes that the roots still reach: tree by tree, with the two children of a node adjacent.

@@ -72,11 +72,12 @@ def _in_text_model(name: str) -> str:
 
 def _expression(text: str) -> str:
     """Return the regular expression. Raises `_UnmeasuredError` if it is invalid or if matching may be slow."""
+    repeats = sum(text.count(sign) for sign in "*+{?")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError):
         raise _UnmeasuredError(f"the pattern {text[:40]!r} is not a regular expression") from None
-    if sum(text.count(sign) for sign in "*+{?") > MAX_REPEATS or re.search(r"\)[*+{]", text):
+    if repeats > MAX_REPEATS or re.search(r"\)[*+{]", text):
         raise _UnmeasuredError(f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, or a group")
     return text
 

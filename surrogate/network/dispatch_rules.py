@@ -67,7 +67,8 @@ def attention(call: Call) -> Layers:
         if part != "softmax":
             problem = operators.gemm(*sizes[part], batch=batch, dtype=call.dtype)
         layer = call.layer(problem, part=part, data="query")
-        yield replace(layer, gradients=(INPUT, WEIGHT)) if layer.gradients and part != "softmax" else layer
+        has_two_inputs = layer.gradients and part != "softmax"
+        yield replace(layer, gradients=(INPUT, WEIGHT)) if has_two_inputs else layer
 
 
 def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]]:

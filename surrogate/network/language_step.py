@@ -376,7 +376,8 @@ class Step:
             dtype=self.checkpoint.product_dtype("experts", kind.same_as),
             routing=deployment.routing,
         )
-        yield StepKernel("experts", problem, problem.local_experts * problem.matrices * d.hidden * problem.width)
+        own = problem.local_experts * problem.matrices * d.hidden * problem.width
+        yield StepKernel("experts", problem, own)
         if d.shared_inter:
             yield from self.dense("shared.", d.shared_inter, kind)
         if deployment.data_parallel > 1:

@@ -236,7 +236,8 @@ def _name_domains(model: "ModelProto") -> None:
 
     Inference fails on a domain without a version, and skips unknown operators of other domains.
     """
-    for domain in {node.domain for node in model.graph.node} - {opset.domain for opset in model.opset_import}:
+    versioned = {opset.domain for opset in model.opset_import}
+    for domain in {node.domain for node in model.graph.node} - versioned:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
 

@@ -144,7 +144,8 @@ def _max_later_elements(problems: Sequence[NetworkProblem]) -> list[int]:
 def _traffic(problem: Operator) -> _Traffic:
     """Return the traffic of an element-wise operator."""
     if not isinstance(problem, Streamed):
-        size = problem.dram_bytes // (problem.ACCESSES if isinstance(problem, Image) else 2)
+        tensors = problem.ACCESSES if isinstance(problem, Image) else 2
+        size = problem.dram_bytes // tensors
         return _Traffic(size // problem.itemsize, size, problem.dram_bytes - size, size, size // problem.itemsize)
     reads, writes = problem.reads * problem.itemsize, problem.writes * problem.itemsize
     if problem.variant == CAST:

@@ -122,7 +122,8 @@ def default_path() -> Path:
     if path := os.environ.get(ENVIRONMENT_VARIABLE):
         return Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     shared = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(shared) if shared.startswith("/") else Path("~/.cache").expanduser()) / "seer-surrogate" / FILE_NAME
+    base = Path(shared) if shared.startswith("/") else Path("~/.cache").expanduser()
+    return base / "seer-surrogate" / FILE_NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,8 @@ def choices(node: Node, columns: np.ndarray) -> np.ndarray:
     """Return the candidate of each problem, (problems,)."""
     if isinstance(node, Leaf):
         return np.full(len(columns), node.candidate)
-    return np.where(columns[:, node.column] <= node.threshold, choices(node.low, columns), choices(node.high, columns))
+    is_low = columns[:, node.column] <= node.threshold
+    return np.where(is_low, choices(node.low, columns), choices(node.high, columns))
 
 
 def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, leaves: int) -> Slowdown | None:
@@ -210,7 +211,8 @@ def complementing(cost: np.ndarray, first: int, count: int) -> list[int]:
     runs = np.isfinite(cost).any(axis=0)
     chosen = [first]
     for _ in range(min(count, int(runs.sum())) - 1):
-        loss = np.minimum(finite[:, chosen].min(axis=1, keepdims=True), finite).sum(axis=0) + TIE * finite.sum(axis=0)
+        minimum = finite[:, chosen].min(axis=1, keepdims=True)
+        loss = np.minimum(minimum, finite).sum(axis=0) + TIE * finite.sum(axis=0)
         loss[chosen] = loss[~runs] = np.inf
         chosen.append(int(loss.argmin()))
     return chosen

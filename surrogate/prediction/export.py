@@ -355,7 +355,8 @@ def _names_and_parameters(selection: Selection, parameters: Mapping[str, Sequenc
     if not parameters:
         return best.library, "/".join(filter(None, (best.algorithm, best.solver)))
     absent = {name: type(values[0])() for name, values in parameters.items()}
-    return best.library, best.algorithm, tuple((configuration_of(selection.problem, best.solver) or absent).values())
+    configuration = configuration_of(selection.problem, best.solver) or absent
+    return best.library, best.algorithm, tuple(configuration.values())
 
 
 def _conv_key(conv: Conv) -> tuple[int, ...]:

@@ -87,7 +87,8 @@ def curves(frame: pd.DataFrame, x: Axis, y: Axis, series: str, panel: str = "") 
         for axis, title in zip(axes, panels, strict=True):
             panel_rows = frame[frame[panel] == title] if panel else frame
             for index, name in enumerate(names):
-                rows = panel_rows[(panel_rows[series] == name) & np.isfinite(panel_rows[y.column].astype(float))]
+                is_drawn = (panel_rows[series] == name) & np.isfinite(panel_rows[y.column].astype(float))
+                rows = panel_rows[is_drawn]
                 points = (rows[each.column].to_numpy(dtype=float) for each in (x, y))
                 step = max(1, len(rows) // MARKERS)
                 handles[name] = axis.plot(*points, markevery=(3 * index % step, step), **look[name].line)[0]

@@ -216,7 +216,8 @@ def _panel(axis: "Axes", name: str, rows: pd.DataFrame, low: float, high: float)
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:
     """Return at most `MAX_POINTS` of ``rows``, evenly spread over the measured times; deterministic."""
     ordered = rows.sort_values(["time_us", "predicted_us"], kind="stable")
-    return ordered.iloc[np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_POINTS)).round().astype(int)]
+    indices = np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_POINTS)).round().astype(int)
+    return ordered.iloc[indices]
 
 
 def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
@@ -238,5 +239,7 @@ def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
     """Return median and p90 in percent per model and decade (floor of log10 of time_us); NaN for few rows."""
     log10_us = np.log10(frame["time_us"].to_numpy(dtype=float))
     decade = pd.Series(np.floor(log10_us).astype(int), index=frame.index, name="decade")
-    groups = (100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()).groupby([frame["model"], decade])
-    return pd.DataFrame({"median": groups.median(), "p90": groups.quantile(0.9)}).where(groups.size() >= MIN_ROWS)
+    error = 100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()
+    groups = error.groupby([frame["model"], decade])
+    errors = pd.DataFrame({"median": groups.median(), "p90": groups.quantile(0.9)})
+    return errors.where(groups.size() >= MIN_ROWS)

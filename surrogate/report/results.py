@@ -138,7 +138,8 @@ def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[R
 
     The default slice is the ungrouped problems, or all problems if no ungrouped problem is evaluated.
     """
-    return _ranked(results["choice_rows"], "slowdown_macro", (stratum,) if stratum else ("ungrouped", "all"), gpu=gpu)
+    strata = (stratum,) if stratum else ("ungrouped", "all")
+    return _ranked(results["choice_rows"], "slowdown_macro", strata, gpu=gpu)
 
 
 def time_rows(
@@ -200,6 +201,7 @@ def drawn_models(results: Results) -> list[str]:
     """
     ranked = [row["model"] for row in choice_rows(results) + time_rows(results)]
     others = references(results)
-    names = dict.fromkeys([*filter(None, [reported_model(results), others.get("seer"), others.get("linear")]), *ranked])
+    first = [reported_model(results), others.get("seer"), others.get("linear")]
+    names = dict.fromkeys([*filter(None, first), *ranked])
     learned = [model for model in names if not is_reference(model)]
     return learned[:MAX_LEARNED] + [model for model in names if is_reference(model) and model != ORACLE]

@@ -340,7 +340,8 @@ def _in_one_iteration(before: Timeline, after: Timeline) -> str:
     if len(gains_us) < 3 or gains_us.max() <= 0.5 * gains_us.sum():
         return ""
     label = before.graph.iterations[int(gains_us.argmax())].label
-    return f"; {gains_us.max() / gains_us.sum():.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
+    share = gains_us.max() / gains_us.sum()
+    return f"; {share:.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
 
 
 def layout_transposes(case: FinderInput) -> Draft | None:
@@ -394,7 +395,8 @@ def small_kernels(case: FinderInput) -> Draft | None:
     """Find kernels that the host launches one by one, more slowly than the device runs them."""
     graph = case.graph
     kernels = select(graph, kind="kernel")
-    if np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL)).sum() < _MANY * case.steps:
+    launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
+    if launches.sum() < _MANY * case.steps:
         return None
     return Draft(
         "launches and the work around them",

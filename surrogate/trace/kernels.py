@@ -273,11 +273,13 @@ def launch_use(
         limits = occupancy(compute_capability, threads, registers, shared_bytes)
     except InputError:
         return unknown
-    if limits.blocks_per_sm < 1 or blocks < 1:
+    resident = limits.blocks_per_sm
+    if resident < 1 or blocks < 1:
         return unknown
-    fills = limits.blocks_per_sm * sms
+    warps = -(-threads // WARP_THREADS)
+    fills = resident * sms
     return {
-        "occupancy_pct": 100.0 * limits.blocks_per_sm * -(-threads // WARP_THREADS) / LIMITS[compute_capability].warps,
+        "occupancy_pct": 100.0 * resident * warps / LIMITS[compute_capability].warps,
         "limited_by": f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(limits.limiting),
         "waves": blocks / fills if fills else 0.0,
     }
@@ -403,7 +405,8 @@ def joined_rows(names: Sequence[str], grids: Ints, counted: pd.DataFrame) -> Int
             count = min(len(kernels), len(launches))
             rows[kernels[:count]] = launches[:count]
     grid = np.stack([_column(counted, f"grid_{axis}") for axis in "xyz"], axis=1)[rows]
-    return np.where((grid != grids).any(axis=1) & np.isfinite(grid).all(axis=1) & (grids > 0).all(axis=1), -1, rows)
+    differ = (grid != grids).any(axis=1) & np.isfinite(grid).all(axis=1) & (grids > 0).all(axis=1)
+    return np.where(differ, -1, rows)
 
 
 def _rows_by_name(rows: Sequence[int], names: Sequence[str], normalise: Callable[[str], str]) -> dict[str, list[int]]:

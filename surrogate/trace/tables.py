@@ -295,7 +295,8 @@ def step_table(source: TraceSource) -> ResultTable:
     ]
     near_ns = np.column_stack([gap_start - TOLERANCE_NS, gap_start + TOLERANCE_NS])
     idle = gap_end - gap_start
-    share = 100 * idle[np.diff(_covered_us(*blocks, near_ns)).ravel() > 0].sum() / max(idle.sum(), 1)
+    after = np.diff(_covered_us(*blocks, near_ns)).ravel() > 0
+    share = 100 * idle[after].sum() / max(idle.sum(), 1)
     notes = (
         f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
         "the profiler slows the host, so a step without the profiler waits less for the host",

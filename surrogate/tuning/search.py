@@ -185,7 +185,8 @@ class Search:
         mean = self._expected[process.candidates] + process.mean(self._residuals(process.order, best))
         if best is None and not self._pending:
             return mean
-        target = 1.0 if best else mean[self._proposed[process.candidates]].max(initial=0.0)
+        proposed = self._proposed[process.candidates]
+        target = 1.0 if best else mean[proposed].max(initial=0.0)
         spread = np.sqrt(np.maximum(process.variance, TINY))
         z = (mean - target) / spread
         # If no candidate is likely to improve the speed, the mean decides.
@@ -225,7 +226,8 @@ class Search:
         count = len(self._proposed)
         candidates = np.arange(count)
         if count > MAX_CANDIDATES:
-            order = np.argsort(-(self._expected * (1.0 - self._failure) + self._random.uniform(0.0, 1e-6, count)))
+            promise = self._expected * (1.0 - self._failure) + self._random.uniform(0.0, 1e-6, count)
+            order = np.argsort(-promise)
             half = MAX_CANDIDATES // 2
             by_chance = self._random.choice(order[half:], half, replace=False)
             candidates = np.union1d(np.concatenate([order[:half], by_chance]), np.array(indices, dtype=np.int64))
@@ -292,8 +294,10 @@ class _Process:
         self._rows = np.empty_like(self._kernel)
         for row, position in enumerate(self.positions):
             self._kernel[row] = self._matern_of(position)
-        covariance = scales.smooth**2 * self._kernel[:count] + (linear[self.positions] @ linear.T).astype(np.float32)
-        factor = cholesky(covariance[:, self.positions] + (scales.noise**2 + TINY) * np.eye(count), lower=True)
+        by_linear = (linear[self.positions] @ linear.T).astype(np.float32)
+        covariance = scales.smooth**2 * self._kernel[:count] + by_linear
+        inner = covariance[:, self.positions] + (scales.noise**2 + TINY) * np.eye(count)
+        factor = cholesky(inner, lower=True)
         self._rows[:count] = solve_triangular(factor.astype(np.float32), covariance, lower=True)
         self._pivots = np.diagonal(factor).tolist()
         self.variance = scales.smooth**2 + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)
@@ -330,7 +334,8 @@ class _Process:
         factor = self._rows[: len(self.order), self.positions]
         solved = np.zeros(len(self.order))
         for row in np.flatnonzero(~np.isnan(residuals)):
-            solved[row] = (residuals[row] - factor[:row, row] @ solved[:row]) / self._pivots[row]
+            expected = factor[:row, row] @ solved[:row]
+            solved[row] = (residuals[row] - expected) / self._pivots[row]
         return solved.astype(np.float32) @ self._rows[: len(self.order)]
 
 

@@ -75,7 +75,8 @@ def scored(space: SearchSpace) -> dict[str, float]:
     """Return configuration → its score log(time / best time). Raises `InputError` if the space has no prior."""
     if space.prior is None:
         raise InputError("source is a description, which has no measured times; give perf_model a bundle")
-    return dict(zip(space.texts, (-np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))).tolist(), strict=True))
+    logs = -np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))
+    return dict(zip(space.texts, logs.tolist(), strict=True))
 
 
 def problem_in(arguments: Mapping[str, Any], sizes: tuple[str, ...], settings: Mapping[str, Any]) -> dict[str, object]:

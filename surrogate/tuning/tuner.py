@@ -56,10 +56,11 @@ class SearchSpace(NamedTuple):
         positions = {name.rpartition("|")[2]: position for position, name in enumerate(model.configurations_)}
         measured = np.array([positions.get(text, -1) for text in self.texts], dtype=np.int64)
         scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, measured]
+        most_measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MAX_OTHERS]
         ran_us = model.times_us_[np.isfinite(model.times_us_)]
         return self._replace(
             prior=model.transfer_.prior(columns, self.parameters, terms, measured),
-            others=scores[np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MAX_OTHERS]],
+            others=scores[most_measured],
             plausible_us=(max(self.plausible_us[0], ran_us.min() / MAX_UNIT_RATIO), ran_us.max() * MAX_UNIT_RATIO),
         )
 
@@ -333,7 +334,8 @@ def find_problem(family: DescribedFamily, problem: object, model: Configurations
         if len(measured) == 1:
             key = next(iter(measured))
             settings = dict(zip(family.setting_names, key, strict=False))
-            return family.problem(dict(zip(family.size_names, map(int, key[len(settings) :]), strict=True)), settings)
+            sizes = zip(family.size_names, map(int, key[len(settings) :]), strict=True)
+            return family.problem(dict(sizes), settings)
         raise InputError(f"{len(measured)} problems were measured; give one as a text or a mapping of sizes")
     if family.description.sizes:
         raise InputError(f"problem is missing; give the sizes {', '.join(family.size_names)}")

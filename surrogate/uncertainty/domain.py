@@ -166,7 +166,8 @@ class TrainingShapes:
         squared = self._factors.dot(x)
         count = min(NEIGHBOURS, len(squared))
         squared.partition(count - 1)
-        return max(sum(squared[:count].tolist()) / count + float(x.dot(x)) + batch_excess, 0.0) ** 0.5
+        nearest = sum(squared[:count].tolist()) / count
+        return max(nearest + float(x.dot(x)) + batch_excess, 0.0) ** 0.5
 
     def distances(self, sizes: np.ndarray) -> np.ndarray:
         """Return the distances (rows,) of problems (rows, sizes). Equal neighbouring rows are computed once."""

@@ -318,7 +318,8 @@ def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, r
     # 1. Edges of bands with equal shares of the shapes. All shapes have the same weight.
     weight = 1 / np.bincount(shape)[shape]
     order = np.argsort(x, kind="stable")
-    cuts = x[order][np.searchsorted(np.cumsum(weight[order]) / weight.sum(), np.arange(1, bands) / bands)]
+    reached = np.cumsum(weight[order]) / weight.sum()
+    cuts = x[order][np.searchsorted(reached, np.arange(1, bands) / bands)]
     edges = np.unique(cuts[np.isfinite(cuts) & (cuts > x.min())])
     # 2. The quantile of each band.
     band = np.searchsorted(edges, x, side="right")

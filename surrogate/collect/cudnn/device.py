@@ -170,10 +170,11 @@ class CudnnDevice(Instruments):
 
 def _heuristic_entry(conv: Conv, entry: library.AlgoPerf) -> HeuristicEntry:
     """Return one entry of a ranking. cuDNN's time is in ms, and negative if the algorithm was not timed."""
+    timed = entry.status == SUCCESS and entry.time >= 0
     return HeuristicEntry(
         algorithm=library.algorithm_name(conv.direction, entry.algo),
         status=status_of(entry.status),
-        time_us=1000.0 * entry.time if entry.status == SUCCESS and entry.time >= 0 else None,
+        time_us=1000.0 * entry.time if timed else None,
         deterministic=bool(entry.determinism),
         workspace_bytes=int(entry.memory) if entry.status == SUCCESS else None,
         math=library.math_name(entry.math_type),

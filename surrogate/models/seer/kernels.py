@@ -42,7 +42,8 @@ def gemm_p_tile(outputs: Number) -> Number:
     """
     k = outputs
     narrow = (k <= 32) | ((k > 64) & (k <= 96))
-    return where(narrow, 0, where(((k > 32) & (k <= 64)) | ((k > 128) & (k <= 192)) | ((k > 256) & (k <= 320)), 1, 2))
+    middle = ((k > 32) & (k <= 64)) | ((k > 128) & (k <= 192)) | ((k > 256) & (k <= 320))
+    return where(narrow, 0, where(middle, 1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,8 @@ def _occupied(main: pd.DataFrame) -> pd.Series:
     result = pd.Series(np.nan, index=main.index)
     if not set(_LAUNCH) <= set(main):
         return result
-    for name, part in main[main["b_max"].isna() & main[list(_LAUNCH)].notna().all(axis=1)].groupby("gpu"):
+    computable = main["b_max"].isna() & main[list(_LAUNCH)].notna().all(axis=1)
+    for name, part in main[computable].groupby("gpu"):
         device = gpu(str(name))
         if device.compute_capability in LIMITS:
             x, y, z, registers, static, dynamic = (part[c].to_numpy(dtype=np.int64) for c in _LAUNCH)

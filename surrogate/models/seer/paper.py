@@ -155,7 +155,8 @@ def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
 def _counted(frame: pd.DataFrame) -> np.ndarray:
     """Return True (rows,) if the main kernel has all counters, at least one block, and FP32 instructions."""
     full = frame[["variant", "kernel_class", *_NEEDED]].notna().all(axis=1)
-    return (full & (frame[["blocks", "b_max"]] >= 1).all(axis=1) & (frame["fp32_instructions"] > 0)).to_numpy()
+    launched = (frame[["blocks", "b_max"]] >= 1).all(axis=1)
+    return (full & launched & (frame["fp32_instructions"] > 0)).to_numpy()
 
 
 def _measured(frame: pd.DataFrame) -> MeasuredKernels:

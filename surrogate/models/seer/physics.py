@@ -95,7 +95,8 @@ def winograd_blocks(batch: Number, width: Number, outputs: Number, tile: tuple[i
     """Return the blocks of fused Winograd with tile (b, p, q): ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/q⌉·⌈K/32⌉."""
     images, rows, columns = tile
     across = ceil_div(width, 2)
-    return ceil_div(batch, images) * (ceil_div(across, rows) * ceil_div(across, columns)) * ceil_div(outputs, 32)
+    spatial = ceil_div(across, rows) * ceil_div(across, columns)
+    return ceil_div(batch, images) * spatial * ceil_div(outputs, 32)
 
 
 def winograd_nonfused_blocks(

@@ -159,7 +159,8 @@ def _repeats(trace: Trace) -> list[int]:
     ranges = trace.ranges
     if not len(ranges):
         return _repeated_kernels(trace)
-    on_thread = ranges.thread == np.bincount(ranges.thread - ranges.thread.min()).argmax() + ranges.thread.min()
+    busiest = np.bincount(ranges.thread - ranges.thread.min()).argmax() + ranges.thread.min()
+    on_thread = ranges.thread == busiest
     by_user = on_thread & np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
     # Names that differ only in numbers, such as "Step 10 to 20", count as one.
     numbers: dict[str, int] = {}

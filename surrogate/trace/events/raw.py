@@ -89,7 +89,8 @@ def clean_shapes(values: object) -> tuple[object, ...]:
     def clean(value: object, depth: int) -> object:
         if isinstance(value, list | tuple):
             return tuple(clean(inner, depth + 1) for inner in value) if depth < 8 else ()
-        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else -1
+        is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+        return value if is_integer else -1
 
     return tuple(clean(value, 1) for value in values) if isinstance(values, list | tuple) else ()
 
@@ -289,7 +290,8 @@ def build_trace(raw: RawTrace) -> Trace:
 def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ranges, Nesting]:
     # The profiler's own range around an iteration has a known prefix.
     steps = _lookup(names, columns["name"], lambda name: name.startswith("ProfilerStep"))
-    columns["kind"] = np.where((steps == 1) & (columns["kind"] != events.FRAME), events.STEP, columns["kind"])
+    is_step = (steps == 1) & (columns["kind"] != events.FRAME)
+    columns["kind"] = np.where(is_step, events.STEP, columns["kind"])
     nesting = nest(
         columns["start_ns"], columns["end_ns"], columns["thread"], order=columns["external_id"], tolerance_ns=tolerance
     )

@@ -278,7 +278,8 @@ class _Assembly:
         The edge starts at the end of ``src``, or at its start if ``src`` still runs at that time.
         """
         running = bool(self.host.end_ns[src] > time_ns)
-        lag = np.array([(time_ns - (self.host.start_ns if running else self.host.end_ns)[src]) / 1e3])
+        reference = (self.host.start_ns if running else self.host.end_ns)[src]
+        lag = np.array([(time_ns - reference) / 1e3])
         return _Edges(tasks.HANDOVER, np.array([src]), np.array([dst]), lag, running)
 
     def end_edges(self) -> list[_Edges]:

@@ -181,7 +181,8 @@ def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
         if calls.kind[call] != events.COPY_CALL or activities.start_ns[row] >= calls.end_ns[call]:
             continue
         to_host = activities.copy_kind[row] == events.TO_HOST
-        if activities.end_ns[row] <= calls.end_ns[call] and (to_host or pageable[row] or not is_async[call]):
+        ends_inside = activities.end_ns[row] <= calls.end_ns[call]
+        if ends_inside and (to_host or pageable[row] or not is_async[call]):
             blocking[call] = (row, True)
         elif pageable[row] and not to_host:
             blocking[call] = (row, False)
@@ -342,4 +343,5 @@ def _typical(trace: Trace, gap: Floats, latency: Floats) -> tuple[float, float]:
         early = kernel & (latency - gap > _EARLY_US) & (gap < _EARLY_US)
         idle = kernel & ((gap > latency) | (np.isnan(gap) & ~np.isnan(latency)))
     gap_us = float(np.median(gap[early])) if early.any() else _DEFAULT_GAP_US
-    return max(gap_us, 0.0), max(float(np.median(latency[idle])) if idle.any() else _DEFAULT_LATENCY_US, 0.0)
+    latency_us = float(np.median(latency[idle])) if idle.any() else _DEFAULT_LATENCY_US
+    return max(gap_us, 0.0), max(latency_us, 0.0)

@@ -439,7 +439,8 @@ def critical_path(timeline: Timeline) -> CriticalPath:
         task = int(deciding[task])
     # Only the part of a task before the next task's start is on the path.
     tasks = np.array(path[::-1], dtype=np.int64)
-    spent = np.maximum(np.minimum(end[tasks], np.append(start[tasks[1:]], np.inf)) - start[tasks], 0.0)
+    reach = np.append(start[tasks[1:]], np.inf)
+    spent = np.maximum(np.minimum(end[tasks], reach) - start[tasks], 0.0)
     by_kind = {
         name: float(spent[graph.kind[tasks] == code].sum())
         for code, name in enumerate(TASK_KINDS)
@@ -501,9 +502,10 @@ def _deciding_dependency(timeline: Timeline) -> Ints:
     chained = np.flatnonzero(before >= 0)
     src = np.concatenate([before[chained], graph.src])
     dst = np.concatenate([chained, graph.dst])
+    fixed = ~np.isin(graph.resource[chained], list(graph.policies))
     ready = np.concatenate(
         [
-            end[before[chained]] + graph.gap_us[chained] * ~np.isin(graph.resource[chained], list(graph.policies)),
+            end[before[chained]] + graph.gap_us[chained] * fixed,
             np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us,
         ]
     )

@@ -153,7 +153,8 @@ def _owners(trace: Trace) -> Ints:
     """Return for every range the row of its step, -1 for a range around steps."""
     ranges = trace.ranges
     is_wrapper, is_loader = trace.name_matches(ranges, WRAPPER.match), trace.name_matches(ranges, LOADER.match)
-    owner = enclosing(ranges, ((ranges.kind == events.OPERATOR) & ~is_wrapper) | is_loader, outermost=True)
+    is_host_step = ((ranges.kind == events.OPERATOR) & ~is_wrapper) | is_loader
+    owner = enclosing(ranges, is_host_step, outermost=True)
     action_ranges = trace.calls.range[np.isin(trace.calls.kind, _ACTIONS)]
     filled = with_ancestors(ranges, np.concatenate([np.flatnonzero(owner >= 0), action_ranges, ranges.parent]))
     # An empty annotation is host work without an operator, such as a module's bookkeeping.
@@ -482,7 +483,8 @@ def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float
 
     first = (maximum - minimum + 0.1, 0.5, float(np.median(size)), minimum - 0.05)
     bounds = (0.0, 0.01, size.min() - 10, minimum - 3), (10.0, 10.0, size.max() + 10, maximum)
-    curve = dict(zip(("l", "k", "x0", "b"), least_squares(errors, first, bounds=bounds).x.tolist(), strict=True))
+    fit = least_squares(errors, first, bounds=bounds)
+    curve = dict(zip(("l", "k", "x0", "b"), fit.x.tolist(), strict=True))
     return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 

@@ -267,7 +267,8 @@ def _transferred(measured_us: float, kernels: int, own: _OperatorOnGpu, target: 
     """
     kind = target.problems[0].kind
     # The shortest kernel time on either GPU, scaled down if the operator took less.
-    minimum_us = min(measured_us / own.shortest_us(kernels), 1.0) * target.shortest_us(kernels)
+    share = min(measured_us / own.shortest_us(kernels), 1.0)
+    minimum_us = share * target.shortest_us(kernels)
     same_gpu = own.gpu == target.gpu
     same_units = own.gpu.vendor == target.gpu.vendor and own.uses_matrix_units == target.uses_matrix_units
     rates_half_width = log(UNMEASURED_FACTOR[same_units])

@@ -285,7 +285,8 @@ def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Time
 
     A published error was measured on steps that change as a whole. So it applies only to this part of the step.
     """
-    rest_us = simulate(remove(before, (after.duration_us != before.duration_us) | after.removed)).per_iteration_us
+    changed = (after.duration_us != before.duration_us) | after.removed
+    rest_us = simulate(remove(before, changed)).per_iteration_us
     step_us = predicted.per_iteration_us
     return min(max(baseline.per_iteration_us - rest_us, step_us - rest_us, 0.0), step_us)
 
@@ -356,7 +357,8 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     for tid, resource in enumerate(graph.resources):
         track_ids = {"pid": processes.index(resource.kind), "tid": tid}
         events.append({"ph": "M", "name": "thread_name", **track_ids, "args": {"name": resource.label}})
-    for task in np.flatnonzero(~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)).tolist():
+    has_time = ~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)
+    for task in np.flatnonzero(has_time).tolist():
         tid = int(graph.resource[task])
         resource = graph.resources[tid]
         kind = int(graph.kind[task])

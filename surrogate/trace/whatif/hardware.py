@@ -82,7 +82,8 @@ def _fp32_kernels(graph: Graph, setting: WhatIfSetting) -> Mask:
     is_fp32 = kernels & (dtype == "fp32")
     if not is_fp32.any():
         raise InputError("no kernel is known to be fp32 in this trace, so there is none to change")
-    is_mostly_fp32 = graph.duration_us[is_fp32].sum() >= graph.duration_us[kernels & (dtype != "")].sum() / 2
+    typed_us = graph.duration_us[kernels & (dtype != "")].sum()
+    is_mostly_fp32 = graph.duration_us[is_fp32].sum() >= typed_us / 2
     return is_fp32 | (kernels & (dtype == "") & is_mostly_fp32)
 
 

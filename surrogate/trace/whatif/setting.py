@@ -59,7 +59,8 @@ class Interconnect:
 
     def __post_init__(self) -> None:
         speeds = (self.bandwidth_gbs, self.link_gbs, self.bucket_bytes)
-        if self.workers < 1 or not min(speeds) > 0 or min((self.latency_us, self.link_latency_us)) < 0:
+        delays = (self.latency_us, self.link_latency_us)
+        if self.workers < 1 or not min(speeds) > 0 or min(delays) < 0:
             raise InputError(
                 f"network of {self.workers} workers, {self.bandwidth_gbs:g} GB/s, {self.latency_us:g} µs: a value is"
                 " out of range; give at least 1 worker, bandwidths and a bucket above 0, latencies of 0 or more"

@@ -212,13 +212,15 @@ def _last_launched(graph: Graph, setting: WhatIfSetting, time_ns: float) -> int:
     """Return the last device task that was launched before ``time_ns``, or -1."""
     trace = setting.profile.trace
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0))
-    before = np.flatnonzero(linked(trace.calls.start_ns, trace.activities.call[graph.row[rows]], 2**62) < time_ns)
+    launched = linked(trace.calls.start_ns, trace.activities.call[graph.row[rows]], 2**62)
+    before = np.flatnonzero(launched < time_ns)
     return int(rows[before[-1]]) if len(before) else -1
 
 
 def _first_update(graph: Graph, iteration: int) -> int:
     """Return the optimizer's first device task, else the iteration's end mark."""
-    update = np.flatnonzero(select(graph, layer=OPTIMIZER, iteration=iteration) & np.isin(graph.kind, DEVICE_KINDS))
+    on_device = np.isin(graph.kind, DEVICE_KINDS)
+    update = np.flatnonzero(select(graph, layer=OPTIMIZER, iteration=iteration) & on_device)
     # zero_grad is an Optimizer range, too, and clears gradients before the backward pass computes them.
     backward = np.flatnonzero(select(graph, phase="backward", iteration=iteration))
     later = update[update > backward[-1]] if len(backward) else update
