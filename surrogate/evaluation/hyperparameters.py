@@ -205,9 +205,9 @@ def search_method(seed: int | None) -> dict[str, Any]:
 def _delayed_signals() -> Iterator[Callable[[bool], None]]:
     """Delay Ctrl-C and other signals during a search; yield a function that allows (True) or delays them (False).
 
-    Optuna closes a trial properly only if the exception comes from inside the objective. Outside, it can interrupt a
-    write, leave Optuna's heartbeat running, or be lost in a finaliser. The first signal is delayed until it is allowed
-    or the search ends. A second signal acts immediately.
+    Optuna closes a trial properly only if the exception comes from inside the objective, and not from a call of its
+    storage: an interrupted transaction can keep a database locked. The first signal is delayed until it is allowed or
+    the search ends. A second signal acts immediately.
     """
     handlers: dict[int, Any] = {}
     caught: list[int] = []
@@ -251,15 +251,20 @@ class TrialObjective:
     seed: int
     device: str
 
-    def __call__(self, trial: "Trial") -> float:
+    def __call__(self, trial: "Trial", allow: Callable[[bool], None]) -> float:
+        """Return the loss. ``allow`` is called with True before a fold is computed and with False after it."""
         import optuna
 
         model = configured(self.cls, self.cls.space(trial), self.seed, self.device)
         last = None
+        allow(True)
         for fold, last in enumerate(self.folds.losses(model)):
+            allow(False)
             trial.report(last.value(self.objective), fold)
             if fold + 1 < INNER_FOLDS and trial.should_prune():
                 raise optuna.TrialPruned
+            allow(True)
+        allow(False)
         assert last is not None  # `InnerFolds.can_hold_out` was checked before the study began
         for name, loss in asdict(last).items():
             trial.set_user_attr(f"{name}_loss", loss)
@@ -291,8 +296,7 @@ def optimise(
 
         def value(trial: "Trial") -> float:
             try:
-                allow(True)
-                return loss_of(trial)
+                return loss_of(trial, allow)
             finally:
                 allow(False)
 

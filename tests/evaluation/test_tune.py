@@ -274,6 +274,29 @@ def test_study_of_a_killed_worker_can_be_completed(data, file, tmp_path, number)
     assert len(_finished(storage)) == expected
 
 
+def test_signal_during_a_call_of_the_storage_waits_for_its_end(data, tmp_path, monkeypatch):
+    """An interrupted transaction would keep the database locked, and the search would wait for itself."""
+    written: list[float] = []
+    report = optuna.Trial.report
+
+    def interrupted_report(trial: optuna.Trial, value: float, step: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        report(trial, value, step)
+        written.append(value)
+
+    options: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/study.db", "study": "s"}
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(optuna.Trial, "report", interrupted_report)
+            with pytest.raises(KeyboardInterrupt):
+                tuned(data, trials=3, **options)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert len(written) == 1
+    assert tuned(data, trials=2, **options).trials["complete"] == 2
+
+
 def test_trial_of_a_dead_worker_is_repeated_with_its_settings(data, tmp_path, monkeypatch):
     """The storage is a database; the lost trial counts as failed."""
     options: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/study.db", "study": "s"}
