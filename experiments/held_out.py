@@ -43,9 +43,9 @@ class Predictions:
         return replace(self, rows=rows, time_us=times, allowed=allowed, tested=tested)
 
 
-def candidate_rows(parts: Sequence[Dataset], candidate: str = "algorithm") -> Rows:
+def candidate_rows(parts: Sequence[Dataset]) -> Rows:
     """Return the convolutions of several datasets, concatenated. Each algorithm has its fastest solver only."""
-    frames = [model_frame(part, candidate) for part in parts]
+    frames = [model_frame(part) for part in parts]
     devices = {name: gpu for part in parts for name, gpu in part.devices.items()}
     return rows_of(pd.concat(frames, ignore_index=True), CONV, devices)
 
@@ -105,14 +105,13 @@ def cross_validate(
     count: int,
     seed: int,
     also: Sequence[Dataset] = (),
-    candidate: str = "algorithm",
     tick: Tick,
 ) -> Predictions:
     """Return the predictions of ``data`` in the folds of `surrogate.dataset.splits.folds`.
 
     The datasets ``also`` are used for training only.
     """
-    rows = candidate_rows([data, *also], candidate)
-    main_rows = len(model_frame(data, candidate))
+    rows = candidate_rows([data, *also])
+    main_rows = len(model_frame(data))
     rounds = rounds_by(by, rows, count, seed, main_rows)
     return predict_rounds(rows, data.candidates, rounds, models, tick).take(np.arange(main_rows))

@@ -40,7 +40,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
             for low, high in pairwise(STEPS):
                 index = np.flatnonzero((excess > low) & (excess <= high))
                 if len(index) and rows.ok[index].any():
-                    both = times_and_picks(predictions.take(index), "n")
+                    both = times_and_picks(predictions.take(index))
                     span = f"{low:g}–{high:g}×" if np.isfinite(high) else f"> {low:g}×"
                     named = {"data": LABELS[source], "training": training, "flops_over": span, "_at": low}
                     parts.append(both.assign(**named))

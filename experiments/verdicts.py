@@ -124,18 +124,18 @@ def choice_verdicts(
     return pd.DataFrame(selected, columns=list(COLUMNS))
 
 
-def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ungrouped") -> pd.DataFrame:
-    """Return `time_verdicts` with these columns of `choice_verdicts` and the slowdown with its interval."""
-    reported = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
-    picks = choice_verdicts(predictions, stratum=stratum)[reported].rename(columns={"n": "problems"})
+def times_and_picks(predictions: Predictions) -> pd.DataFrame:
+    """Return `time_verdicts` with the number of problems, and the slowdown with its interval."""
+    reported = ["model", "n", "slowdown_macro", "ci_low", "ci_high"]
+    picks = choice_verdicts(predictions)[reported].rename(columns={"n": "problems"})
     return time_verdicts(predictions).merge(picks, on="model", how="left")
 
 
-def picks_and_times(predictions: Predictions, columns: Sequence[str], part: np.ndarray | None = None) -> pd.DataFrame:
+def picks_and_times(predictions: Predictions, columns: Sequence[str]) -> pd.DataFrame:
     """Return these columns of `choice_verdicts` with `time_verdicts`, for models that have either."""
     names = {"n": "problems", "shapes": "problem_shapes"}
-    picks = choice_verdicts(predictions, part)[["model", *columns]].rename(columns=names)
-    return picks.merge(time_verdicts(predictions, part), on="model", how="outer")
+    picks = choice_verdicts(predictions)[["model", *columns]].rename(columns=names)
+    return picks.merge(time_verdicts(predictions), on="model", how="outer")
 
 
 def problem_picks(predictions: Predictions) -> pd.DataFrame:

@@ -31,13 +31,13 @@ def test_rows_have_the_order_of_the_catalogue() -> None:
 def test_lines_outside_the_markers_are_kept() -> None:
     """Other tables of the page link to the same files."""
     other_row = "| a claim | [picker.csv](tables/picker.csv) |"
-    text = updated(f"{PAGE}{other_row}\n", row("versions"))
-    assert lines(text) == [*row("versions").values(), other_row]
+    text = updated(f"{PAGE}{other_row}\n", row("ablation"))
+    assert lines(text) == [*row("ablation").values(), other_row]
 
 
 def test_a_run_replaces_only_its_own_row() -> None:
     """A second update with the same rows changes nothing."""
-    text = updated(PAGE, row("picker", "old") | row("versions", "kept"))
+    text = updated(PAGE, row("picker", "old") | row("ablation", "kept"))
     again = updated(text, row("picker", "new"))
     assert "| new |" in lines(again)[0]
     assert "| kept |" in lines(again)[1]
@@ -59,6 +59,6 @@ def test_the_experiments_page_lists_every_experiment() -> None:
     rows = lines(text[text.index(BEGIN) : text.index(END)])
     listed = [name for name in NAMES if any(f"(tables/{name}.csv)" in line for line in rows)]
     assert len(rows) == len(listed)
-    assert set(NAMES) - set(listed) <= {"speed", "iteration_time", "replay_error", "what_if"}
+    assert set(NAMES) - set(listed) <= {"speed", "iteration_time", "what_if"}
     for link in re.findall(r"\]\(((?:tables|figures)/[^)]+)\)", text):
         assert (HOME / link).is_file(), link

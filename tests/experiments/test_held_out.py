@@ -1,14 +1,11 @@
 """Sources, samples and splits: training and test rows are disjoint."""
 
-from itertools import pairwise
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.experiment import Effort, read_sources
 from experiments.held_out import candidate_rows, cross_validate
-from experiments.learning_curve import SHARES, share_rounds
 from experiments.sources import FILES, Sources, paper_domain, winner_rows
 from experiments.test_set_i import seer_rounds
 from surrogate.dataset.problems import shape_names
@@ -70,19 +67,6 @@ def test_seer_rounds_train_on_seven_of_ten_rows_of_each_gpu(table) -> None:
         train_count = np.isin(ok, train).sum()
         assert train_count == sum(i % 10 < 7 for i in range(count)), (gpu, name)
         assert np.isin(ok, test).sum() == count - train_count
-
-
-def test_share_rounds_are_nested_and_have_held_out_shapes(table) -> None:
-    """Training rows of a smaller share are also in a larger share; the share 1 has all rows that are not tested."""
-    rows = candidate_rows([Dataset(table(20))])
-    names = shape_names(rows.frame, CONV)
-    by_share = [share_rounds(rows, share, seed=3) for share in SHARES]
-    for fold, (train, test) in enumerate(by_share[-1]):
-        for fewer, more in pairwise(by_share):
-            assert set(fewer[fold][0]) <= set(more[fold][0])
-        assert len(train) + len(test) == len(rows)
-        assert not set(names[train]) & set(names[test])
-    assert sorted(np.concatenate([test for _, test in by_share[0]])) == list(range(len(rows)))
 
 
 def test_cross_validation_predicts_the_data_and_not_the_additional_rows(table) -> None:

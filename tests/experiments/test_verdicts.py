@@ -1,4 +1,4 @@
-"""Error measures with known answers: medians and intervals, picks, changes, variants and operators."""
+"""Error measures with known answers: medians and intervals, picks, variants and operators."""
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,8 @@ from experiments.picker import error_rates
 from experiments.sources import Sources
 from experiments.test_set_ii import EVERY, by_network
 from experiments.verdicts import HEURISTIC, choice_verdicts, error_record, problem_picks
-from experiments.versions import changes
 from surrogate.dataset.store import Dataset
 from surrogate.features.families import CONV
-from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.base import dimension_columns, term_columns
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.boosted import BoostedTerms
@@ -60,30 +58,6 @@ def test_times_of_an_oracle_give_no_slowdown(table) -> None:
     assert [overall["rmspe_pct"], overall["minimum_rmspe_pct"]] == pytest.approx([25, 25])
     root_mean_square = np.sqrt((picks.loc[picks["model"] == "roofline", "best_us"] ** 2).mean())
     assert overall["minimum_rmse_ms"] == pytest.approx(0.25 * root_mean_square / 1000)
-
-
-def test_changes_between_versions_match_known_answers() -> None:
-    """A is twice as slow, C is newly supported, and the best algorithm of one of two problems changes."""
-    sizes = pd.DataFrame([dict.fromkeys(SIZE_COLUMNS, 1), dict.fromkeys(SIZE_COLUMNS, 2)])
-
-    def version(times: dict[str, list[float]]) -> pd.DataFrame:
-        parts = [sizes.assign(math="fma", algorithm=name, time_us=values) for name, values in times.items()]
-        frame = pd.concat(parts, ignore_index=True)
-        return frame.assign(status=np.where(frame["time_us"].notna(), "ok", "not_supported"))
-
-    older = version({"A": [1.0, 1.0], "B": [1.5, 4.0], "C": [np.nan, 9.0]})
-    newer = version({"A": [2.0, 2.0], "B": [1.5, 4.0], "C": [7.0, 9.0]})
-    table = changes(older, newer).set_index("algorithm")
-    expected = {
-        ("A", "ratio_median"): 2,
-        ("A", "changed_pct"): 100,
-        ("B", "changed_pct"): 0,
-        ("C", "newly_supported"): 1,
-        ("all", "no_longer_supported"): 0,
-        ("all", "pairs"): 5,
-        ("all", "best_changed_pct"): 50,
-    }
-    assert {cell: table.loc[cell] for cell in expected} == expected
 
 
 def test_groups_contain_each_term_once_and_a_variant_lacks_its_group() -> None:
