@@ -381,7 +381,7 @@ def _comparison_row(row: dict[str, Any]) -> dict[str, Any]:
     record |= {
         "90 %, µs": (row["lower_us"], row["upper_us"]),
         "samples/s": row["samples_per_s"],
-        "coverage %": round(100 * row["coverage"], 1),
+        "coverage %": None if row["coverage"] is None else round(100 * row["coverage"], 1),
         "GiB per GPU": _gib(row["memory_bytes"]),
         "fits": row["fits"],
     }

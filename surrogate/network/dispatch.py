@@ -27,17 +27,17 @@ the math type for a GPU. `flops_and_bytes` depends on shapes alone, so that it a
 ambiguous. To predict another batch, give other shapes: an `operators.Streamed` has no batch of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
+from math import log2, prod
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
 from surrogate.network import dispatch_rules as rules
-from surrogate.network.aten_call import DISPATCH, Call, UnsupportedError, operator_name
-from surrogate.network.network import Layer, NetworkBuilder
+from surrogate.network.aten_call import DISPATCH, Call, Shape, UnsupportedError, operator_name
+from surrogate.network.network import UNKNOWN_WORK, Layer, NetworkBuilder, Work
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     op: getattr(convolutions if rule.startswith("conv") else rules, rule)
@@ -52,6 +52,8 @@ RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.
 RULES |= {op: partial(rules.collective, kind=kind) for op, kind in DISPATCH["collectives"].items()}
 RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in DISPATCH["lookups"]}
 RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH["lookups"]}
+ESTIMATES: dict[str, frozenset[str]] = {kind: frozenset(ops) for kind, ops in DISPATCH["estimates"].items()}
+"""Kind of arithmetic → operators of this kind that may have no problem."""
 SAME_DTYPE_OPERATORS = frozenset((*DISPATCH["rules"]["conv"], *DISPATCH["rules"]["matmul"]))
 """Operators for which torch refuses operands of different floating-point types."""
 IGNORED = frozenset((*DISPATCH["ignored"]["aten"], *DISPATCH["ignored"]["onnx"]))
@@ -133,6 +135,42 @@ def _flops_and_bytes_of_shapes(call: Call) -> tuple[float, float] | None:
     return 2.0 * products * prod(output) * prod(filters[1:]), float(products * DTYPES[call.dtype] * sizes)
 
 
+def estimated_work(call: Call) -> Work:
+    """Return the estimated work of a call that has no problem; `UNKNOWN_WORK` if the shape of a tensor is unknown.
+
+    Every tensor is read or written once. `_arithmetic` estimates the FLOPs.
+    """
+    tensors = [*call.tensors(), *call.outputs]
+    shapes = [tensor.shape for tensor in tensors if tensor.shape is not None]
+    if not tensors or len(shapes) < len(tensors):
+        return UNKNOWN_WORK
+    moved_bytes = sum(DTYPES[tensor.dtype] * prod(shape) for tensor, shape in zip(tensors, shapes, strict=True))
+    if found := _flops_and_bytes_of_shapes(call):
+        return Work(found[0], moved_bytes)
+    inputs = shapes[: len(shapes) - len(call.outputs)]
+    return Work(_arithmetic(call.op, [shape for shape in inputs if len(shape) > 1], shapes[-1], shapes), moved_bytes)
+
+
+def _arithmetic(op: str, operands: Sequence[Shape], result: Shape, shapes: Sequence[Shape]) -> float:
+    """Return the FLOPs of an operator without a rule; an unknown operator takes one for each element.
+
+    ``operands`` are the arguments with at least two sizes. A product has two FLOPs for each element of one operand and
+    each column of the result, and at most two for each element of the result and each column of the operand. A Fourier
+    transform of n values takes 5 n log₂ n (Van Loan, "Computational Frameworks for the FFT", 1992).
+    """
+    elements = max(map(prod, shapes))
+    if op in ESTIMATES["attention"] and len(operands) > 2:
+        query, key, value = operands[:3]
+        return 2.0 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+    if op in ESTIMATES["convolutions"] and len(operands) > 1:
+        return 2.0 * prod(result) * prod(operands[1][1:])
+    if op in ESTIMATES["products"] and operands and result:
+        return 2.0 * min(prod(operands[0]) * result[-1], prod(result) * operands[0][-1])
+    if op in ESTIMATES["fourier"]:
+        return 5.0 * elements * log2(max(elements, 2))
+    return float(elements)
+
+
 def add_call(call: Call, builder: NetworkBuilder, *, training: bool) -> None:
     """Add a call's layers to ``builder``, or count the call as ignored or unsupported."""
     if is_view(call, training=training):
@@ -141,7 +179,7 @@ def add_call(call: Call, builder: NetworkBuilder, *, training: bool) -> None:
     try:
         parts = layers(call)
     except UnsupportedError as reason:
-        builder.unsupported[f"{call.op} ({reason})" if call.op in RULES else call.op] += 1
+        builder.omit(f"{call.op} ({reason})" if call.op in RULES else call.op, estimated_work(call))
         return
     builder.add(parts)
     if not parts:

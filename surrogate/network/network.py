@@ -6,7 +6,8 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from math import nan
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 from surrogate.features.errors import check_choice
 from surrogate.features.families import NetworkProblem
@@ -149,6 +150,22 @@ class Layer:
         return TIME_FACTORS_3D.get(getattr(self.problem, "direction", ""), TIME_FACTORS_3D[""])
 
 
+class Work(NamedTuple):
+    """Floating-point operations and bytes of DRAM traffic; NaN if unknown."""
+
+    flops: float
+    bytes: float
+
+
+UNKNOWN_WORK = Work(nan, nan)
+
+
+def add_work(works: dict[str, Work], name: str, work: Work) -> None:
+    """Add ``work`` to the work of the operators with this name, in place."""
+    flops, moved_bytes = works.get(name, (0.0, 0.0))
+    works[name] = Work(flops + work.flops, moved_bytes + work.bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class HostTime:
     """The time that a ``runtime`` on a kind of ``host`` takes to launch the kernels of a pass, in µs.
@@ -181,6 +198,8 @@ class Network:
     ignored, unsupported
         Number of operators by name. Ignored operators cost nothing on a device (views, constants). Unsupported
         operators are unknown or lack sizes; no sum contains their time.
+    missing
+        Estimated work of all unsupported operators with a name. A name without an entry has unknown work.
     """
 
     name: str
@@ -189,6 +208,7 @@ class Network:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, Work] = field(default_factory=dict)
     host: HostTime | None = None
     """Host that launches the kernels; None if unknown."""
     runtime: str = "eager"
@@ -243,6 +263,7 @@ class NetworkBuilder:
         self.layers: list[Layer] = []
         self.ignored: Counter[str] = Counter()
         self.unsupported: Counter[str] = Counter()
+        self.missing: dict[str, Work] = {}
         self._seen: Counter[str] = Counter()
 
     def add(self, layers: Iterable[Layer]) -> None:
@@ -252,9 +273,14 @@ class NetworkBuilder:
             count = self._seen[layer.name]
             self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
 
+    def omit(self, name: str, work: Work = UNKNOWN_WORK) -> None:
+        """Count an operator that has no prediction, and its estimated work."""
+        self.unsupported[name] += 1
+        add_work(self.missing, name, work)
+
     def network(self, name: str, batch: int | None, training: bool = False, **memory: Any) -> Network:
         """Return everything collected as a network; ``memory`` are its fields on memory."""
-        counts: dict[str, Any] = {"ignored": dict(self.ignored), "unsupported": dict(self.unsupported)}
+        counts: dict[str, Any] = {name: dict(getattr(self, name)) for name in ("ignored", "unsupported", "missing")}
         notes = (NOTE_3D,) if any(layer.is_3d for layer in self.layers) else ()
         return Network(name, tuple(self.layers), batch, training, notes=notes, **counts, **memory)
 

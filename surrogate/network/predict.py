@@ -14,7 +14,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network
+from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network, Work, add_work
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, ProblemTime
 from surrogate.network.training import gradient_exchange
@@ -150,10 +150,11 @@ class Predictors:
         timed = [(layer, predicted.get(layer.problem)) for layer in network.layers]
         times = tuple(_layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in timed if time)
         kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
-        unsupported = Counter(network.unsupported)
-        unsupported.update(
-            f"{layer.operator} ({missing.get(runs[layer.problem], OUT_OF_LIMITS)})" for layer, time in timed if not time
-        )
+        unsupported, missing_work = Counter(network.unsupported), dict(network.missing)
+        for layer in (layer for layer, time in timed if not time):
+            name = f"{layer.operator} ({missing.get(runs[layer.problem], OUT_OF_LIMITS)})"
+            unsupported[name] += 1
+            add_work(missing_work, name, Work(layer.problem.flops, layer.problem.dram_bytes))
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.problem].reason for layer in network.layers if layer.problem in choices)
         return NetworkTime(
@@ -164,6 +165,7 @@ class Predictors:
             training=network.training,
             ignored=network.ignored,
             unsupported=dict(unsupported),
+            missing=missing_work,
             heuristic=_heuristic(network, choices),
             outside_domain=Counter(reason for reason in reasons if reason),
             parameters=network.parameters,

@@ -189,7 +189,7 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
     builder = NetworkBuilder()
     for row in rows:
         if row.problem is None:
-            builder.unsupported[row.operator] += 1
+            builder.omit(row.operator)
         elif isinstance(row.problem, DescribedProblem):
             raise InputError(
                 f"{path}: {row.where}: {row.problem.kind} is a described kernel; use `seer predict --bundle`"

@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import sqrt
+from math import isnan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
-from surrogate.network.network import HostTime
+from surrogate.network.network import UNKNOWN_WORK, HostTime, Work
 from surrogate.report.tables import Table, TableResult
 
 if TYPE_CHECKING:
@@ -23,14 +23,19 @@ SOURCES_WITHOUT_GPU_DATA = ("similar-gpu", "datasheet", "roofline")
 """Sources of times that use no measurement on the GPU itself."""
 MIN_MEASURED_PERCENT = 90
 """The headline states the measured share of the time if it is below this many percent."""
+MAX_DISPLAYED_MISSING = 3
+"""Number of unsupported operators that the headline names."""
 MAX_DISPLAYED_LAYERS = 12
 """Number of layers in the short table; it shows the longest ones."""
 TOTALS = (
     *("network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "coverage"),
-    *("samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits"),
+    *("coverage_bytes", "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits"),
 )
 """First keys of `NetworkTime.to_dict`."""
-FIGURES = ("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage")
+FIGURES = (
+    *("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage"),
+    "coverage_bytes",
+)
 """Figures that comparisons of batches and GPUs list."""
 
 
@@ -141,6 +146,8 @@ class NetworkTime(TableResult):
         Whether the time is a training iteration's.
     ignored, unsupported
         Number of operators by name. Ignored operators have no kernel, unsupported operators no prediction.
+    missing
+        Estimated work of the unsupported operators with a name; a name without an entry has unknown work.
     heuristic
         Times of the library's own picks, if the source names them. ``convs`` is the number of picks with a predicted
         time, ``unknown`` the number of other convolutions. ``time_us`` is the time of the picks, ``saved_us`` the time
@@ -170,6 +177,7 @@ class NetworkTime(TableResult):
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, Work] = field(default_factory=dict)
     heuristic: Mapping[str, float] = field(default_factory=dict)
     outside_domain: Mapping[str, int] = field(default_factory=dict)
     parameters: int | None = None
@@ -233,10 +241,34 @@ class NetworkTime(TableResult):
         return self.exchange.gpus if self.exchange else 1
 
     @property
-    def coverage(self) -> float:
-        """Predicted operators / (predicted and unsupported operators)."""
-        timed = len(self.layers)
-        return timed / (timed + sum(self.unsupported.values())) if timed else 0.0
+    def missing_flops(self) -> float | None:
+        """Estimated FLOPs of the unsupported operators; None if the sizes of one are unknown."""
+        return self._missing("flops")
+
+    @property
+    def missing_bytes(self) -> float | None:
+        """Estimated DRAM traffic of the unsupported operators in bytes; None if the sizes of one are unknown."""
+        return self._missing("bytes")
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the FLOPs that is in the sum; None if `missing_flops` is unknown."""
+        return self._coverage(sum(layer.flops for layer in self.layers), self.missing_flops)
+
+    @property
+    def coverage_bytes(self) -> float | None:
+        """Share of the DRAM traffic that is in the sum; None if `missing_bytes` is unknown."""
+        return self._coverage(sum(layer.bytes for layer in self.layers), self.missing_bytes)
+
+    def _missing(self, part: str) -> float | None:
+        works = [self.missing.get(name, UNKNOWN_WORK) for name in self.unsupported]
+        total = sum(getattr(work, part) for work in works)
+        return None if isnan(total) else total
+
+    def _coverage(self, timed: float, missing: float | None) -> float | None:
+        if not self.layers:
+            return 0.0
+        return None if missing is None else timed / (timed + missing) if missing else 1.0
 
     @property
     def samples_per_s(self) -> float | None:
@@ -282,6 +314,8 @@ class NetworkTime(TableResult):
             "layers": [layer.to_dict() for layer in self.layers],
             "ignored": dict(self.ignored),
             "unsupported": dict(self.unsupported),
+            "missing_flops": self.missing_flops,
+            "missing_bytes": self.missing_bytes,
             "outside_domain": dict(self.outside_domain),
             "notes": [*self.headline_notes, *self.notes],
         }
@@ -293,7 +327,7 @@ class NetworkTime(TableResult):
         return pd.DataFrame([layer.to_dict() for layer in self.layers], columns=list(LayerTime.__slots__))
 
     def headline(self) -> str:
-        """Return one line: network, GPU, time, and the share of operators in it."""
+        """Return one line: network, GPU, time, the share of the arithmetic in it, and the unsupported operators."""
         device, per_gpu, all_gpus = self.gpu, "", ""
         if self.gpus > 1:
             device, per_gpu, all_gpus = f"{self.gpus} × {self.gpu}", " per GPU", f" of all {self.gpus} GPUs"
@@ -307,12 +341,26 @@ class NetworkTime(TableResult):
         share = round(100 * self.measured_share)
         measured = f"; {share} % of the kernels' time measured on {self.gpu}" if share < MIN_MEASURED_PERCENT else ""
         if not self.layers:
-            return f"{self.network} on {device}{batch}, {kind}: time unknown (no operator is known); coverage 0 %"
+            return f"{self.network} on {device}{batch}, {kind}: time unknown; {self._coverage_text()}"
         return (
             f"{self.network} on {device}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
-            f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
+            f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; {self._coverage_text()}"
             f"{measured}{''.join(f'; {text}' for text in self.headline_notes)}{memory}"
         )
+
+    def _coverage_text(self) -> str:
+        """Return the coverage and the names of the unsupported operators, those with most work first."""
+
+        def size(name: str) -> tuple[bool, Work]:
+            work = self.missing.get(name, UNKNOWN_WORK)
+            return not isnan(work.flops), Work(-work.flops, -work.bytes)
+
+        share = "unknown" if self.coverage is None else f"{100 * self.coverage:.1f} %"
+        names = sorted(self.unsupported, key=size)
+        listed = [f"{self.unsupported[name]} × {name}" for name in names[:MAX_DISPLAYED_MISSING]]
+        hidden = len(names) - len(listed)
+        more = f" and {hidden} more" if hidden else ""
+        return f"coverage {share}" + (f", not in the sum: {', '.join(listed)}{more}" if listed else "")
 
     def breakdown(self) -> str:
         """Return one line with the parts of the total; "" if the total is the sum of the kernels."""

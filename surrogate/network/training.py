@@ -18,7 +18,7 @@ from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
-from surrogate.network.network import Layer, Network, NetworkBuilder
+from surrogate.network.network import Layer, Network, NetworkBuilder, Work
 from surrogate.network.operators import all_reduce
 from surrogate.network.result import GradientExchange, ProblemTime
 
@@ -30,6 +30,8 @@ Predict = Callable[[Sequence[Operator]], Mapping[Operator, ProblemTime]]
 """A function of problems that returns the time of each."""
 BUCKET_BYTES = 25 * 2**20
 """Bytes of gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
+TRAINING_WORK = 3
+"""Work of an unsupported operator in an iteration / in the forward pass: a product has two products as gradients."""
 MAX_MACHINE_GPUS = 8
 """Maximum GPUs in one machine."""
 
@@ -62,7 +64,11 @@ def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
     parameters = sum(layer.parameters for layer in forward if not layer.problem.UPDATES_WEIGHTS)
     builder.add(optimizer_step(parameters, optimizer))
     state = OPTIMIZERS[optimizer].states * (network.weights_bytes or 0)
-    return replace(network, layers=tuple(builder.layers), training=True, state_bytes=state, forward_layers=len(forward))
+    missing = {
+        name: Work(TRAINING_WORK * work.flops, TRAINING_WORK * work.bytes) for name, work in network.missing.items()
+    }
+    fields = {"state_bytes": state, "forward_layers": len(forward), "missing": missing}
+    return replace(network, layers=tuple(builder.layers), training=True, **fields)
 
 
 def optimizer_step(parameters: int, optimizer: str) -> list[Layer]:

@@ -1,7 +1,8 @@
 """From ATen calls to problems: recorded calls, sizes solved for stride and padding, and refused records."""
 
 from contextlib import nullcontext
-from math import prod
+from dataclasses import replace
+from math import isnan, prod
 from operator import itemgetter
 from typing import Any
 
@@ -13,7 +14,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.terms import output_size
 from surrogate.network.aten_call import UNKNOWN, Call, Tensor, UnsupportedError, recorded_call
-from surrogate.network.dispatch import flops_and_bytes, has_rule, layers, problems
+from surrogate.network.dispatch import estimated_work, flops_and_bytes, has_rule, layers, problems
 from surrogate.network.dispatch_convolutions import solve_stride_and_padding
 from surrogate.network.operators import Window
 from tests.known import known_answers
@@ -205,3 +206,26 @@ def test_images_without_a_batch_are_read_and_4d_images_are_refused() -> None:
     assert problem == operator("max_pool", n=1, c=3, h=8, w=8, window=2, stride=2)
     with pytest.raises(UnsupportedError, match="4-D"):
         problems(Call("convolution", {"input": Tensor((1, 2, 4, 4, 4, 4)), "weight": Tensor((2, 2, 1, 1, 1, 1))}))
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "result", "flops"),
+    [
+        ("_int_mm", [(8, 16), (16, 4)], (8, 4), 2 * 8 * 16 * 4),
+        ("_grouped_mm", [(64, 16), (4, 16, 8)], (64, 8), 2 * 64 * 16 * 8),  # rows of 4 experts
+        ("_grouped_mm", [(16, 64), (64, 8)], (4, 16, 8), 2 * 64 * 16 * 8),  # the gradient of their weights
+        ("_grouped_mm", [(4, 8, 16), (16, 64)], (8, 64), 2 * 64 * 16 * 8),
+        ("flex_attention", [(2, 4, 128, 32)] * 3, (2, 4, 128, 32), 4 * 2 * 4 * 128 * 128 * 32),
+        ("QLinearConv", [(1, 3, 8, 8), (), (), (16, 3, 3, 3)], (1, 16, 6, 6), 2 * 16 * 36 * 27),
+        ("_fft_c2c", [(1024,)], (1024,), 5 * 1024 * 10),
+        ("sort", [(5, 7)], (5, 7), 35),
+        ("mm", [(2, 3), (4, 5)], (2, 5), 2 * 2 * 3 * 5),  # refused by its rule
+    ],
+)
+def test_the_work_of_unsupported_operators_is_estimated(
+    op: str, sizes: list[tuple[int, ...]], result: tuple[int, ...], flops: float
+) -> None:
+    tensors = [*map(Tensor, sizes), Tensor(result)]
+    call = Call(op, dict(zip("abcd", tensors[:-1], strict=False)), tuple(tensors[-1:]))
+    assert estimated_work(call) == (flops, 4 * sum(prod(tensor.shape or ()) for tensor in tensors))
+    assert all(map(isnan, estimated_work(replace(call, outputs=(Tensor(None),)))))

@@ -10,7 +10,7 @@ import pytest
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network
+from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network, Work
 from surrogate.network.operators import gemm, pointwise
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime, comparison_records
@@ -28,7 +28,8 @@ NETWORK = Network(
         Layer("r2", "Relu", RELU),
     ),
     8,
-    unsupported={"LSTM": 1},
+    unsupported={"LSTM": 1, "Relu6": 2},
+    missing={"LSTM": Work(3 * (2 * A.flops + B.flops), 0.0), "Relu6": Work(0.0, A.dram_bytes)},
     ignored={"Reshape": 3},
 )
 
@@ -42,7 +43,14 @@ def test_total_time_is_the_sum_of_the_layers(predictors: Callable[..., Predictor
     assert found.total_us == pytest.approx(2 * a_us + b_us + 2 * relu_us)
     assert found.lower_us == pytest.approx(found.total_us / 2)
     assert found.samples_per_s == pytest.approx(8e6 / found.total_us)
-    assert found.coverage == 5 / 6
+    assert found.coverage == pytest.approx(1 / 4, rel=0.01)  # the ReLUs have few FLOPs
+    assert found.coverage_bytes == pytest.approx(
+        1 - A.dram_bytes / (3 * A.dram_bytes + B.dram_bytes + 2 * RELU.dram_bytes)
+    )
+    assert f"coverage {100 * found.coverage:.1f} %, not in the sum: 1 × LSTM, 2 × Relu6" in found.headline()
+    unknown = replace(found, unsupported={"LSTM": 1, "Magic": 1})
+    assert (unknown.coverage, unknown.coverage_bytes, unknown.missing_flops) == (None, None, None)
+    assert "coverage unknown, not in the sum: 1 × Magic, 1 × LSTM" in unknown.headline()
     assert [layer.algorithm for layer in found.layers] == ["WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None]
     assert (fakes.algorithm_predictor.query_count, fakes.kernel_predictor.query_count) == (2, 1)  # type: ignore[attr-defined]
 
@@ -126,10 +134,10 @@ def test_savings_are_relative_to_the_picks_of_the_library(predictors: Callable[.
 def test_json_has_the_documented_keys(predictors: Callable[..., Predictors]) -> None:
     """Other programs rely on these keys."""
     data = json.loads(json.dumps(predictors().time(NETWORK).to_dict()))
-    assert {"total_us", "coverage", "layers", "ignored", "unsupported"} <= set(data)
+    assert {"total_us", "coverage", "coverage_bytes", "missing_flops", "layers", "ignored", "unsupported"} <= set(data)
     keys = "name operator problem algorithm time_us lower_us upper_us workspace_bytes flops bytes bound source"
     assert list(data["layers"][0]) == [*keys.split(), "common_share"]
-    assert data["unsupported"] == {"LSTM": 1}
+    assert data["unsupported"] == {"LSTM": 1, "Relu6": 2}
     assert data["ignored"] == {"Reshape": 3}
 
 
@@ -157,7 +165,7 @@ def test_limits_exclude_algorithms_and_layers(predictors: Callable[..., Predicto
     limited = needs_workspace.time(network, workspace_limit=0)
     assert [layer.name for layer in limited.layers] == ["r"]
     assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}
-    assert limited.coverage == 0.5
+    assert limited.coverage == RELU.flops / (RELU.flops + back.flops)
     assert limited.outside_domain == {"dtype fp64 was never measured": 1}
 
 
