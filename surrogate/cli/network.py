@@ -111,7 +111,12 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
     "Optimizer of an iteration, one fused pass over all weights  [default: adam]",
     ("adam", "adamw", "sgd", "sgd-momentum"),
 )
-@option("--data-parallel", "Train on N GPUs of one machine, each with the batch.", shared.SIZE, default=1)
+@option("--data-parallel", "Train on N GPUs, each with the batch and the whole model.", shared.SIZE, default=1)
+@option("--fsdp", "Train on N GPUs, each with the batch and a share of the model (full shard).", shared.SIZE, default=1)
+@option("--gpus-per-node", "GPUs of a node  [default: 8]", shared.SIZE)
+@option(
+    "--node-gbps", "Network of a node in Gbit/s, for several nodes: 8 ports of 200 are 1600.", float, metavar="GBPS"
+)
 @section("Language models")
 @option("--prefill", "Process a prompt of TOKENS tokens.", shared.SIZE, metavar="TOKENS")
 @option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")

@@ -169,10 +169,12 @@ def _communication_bytes(network: Network, gpu: Gpu) -> int:
     ``gradient_as_bucket_view``.
     """
     ranks = max((getattr(layer.problem, "ranks", 1) for layer in network.layers), default=1)
-    if max(ranks, network.gpus) < 2:
+    ranks = max(ranks, network.cluster.gpus)
+    if ranks < 2:
         return 0
-    buffers_bytes = LINKED_BYTES.get(max(ranks, network.gpus), MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
-    return buffers_bytes + (network.weights_bytes or 0 if network.gpus > 1 else 0)
+    buffers_bytes = LINKED_BYTES.get(ranks, MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
+    has_buckets = network.cluster.gpus > 1 and not network.cluster.is_sharded
+    return buffers_bytes + (network.weights_bytes or 0 if has_buckets else 0)
 
 
 def _graphs_bytes(network: Network) -> int:

@@ -49,8 +49,11 @@ class ReadOptions:
         Whether a whole iteration is read: forward pass, backward pass and the step of ``optimizer``.
     optimizer
         One of `surrogate.network.memory.OPTIMIZERS` (default: adam).
-    data_parallel
-        Number of GPUs of one machine that train together, each with ``batch`` samples.
+    data_parallel, fsdp
+        Number of GPUs that train together, each with ``batch`` samples: with whole copies of the model, or fully
+        sharded. At most one of the two is above 1.
+    gpus_per_node, node_gbps
+        GPUs of a node (default: 8), and the bandwidth of a node's network in Gbit/s.
     dtype
         Floating-point type that replaces the source's types.
     amp
@@ -71,6 +74,9 @@ class ReadOptions:
     training: bool = False
     optimizer: str | None = None
     data_parallel: int = 1
+    fsdp: int = 1
+    gpus_per_node: int | None = None
+    node_gbps: float | None = None
     dtype: str | None = None
     amp: str | None = None
     math: str | None = None
@@ -181,6 +187,26 @@ class HostTime:
     interval_factor: float
 
 
+class Cluster(NamedTuple):
+    """GPUs that train together: their number, the GPUs of a node, and a node's network in Gbit/s (0: one node).
+
+    ``is_sharded`` is true if each GPU holds a share of weights, gradients and states, and false if each holds all.
+    """
+
+    gpus: int = 1
+    node_gpus: int = 1
+    node_gbps: float = 0.0
+    is_sharded: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return self.gpus // self.node_gpus
+
+
+ONE_GPU = Cluster()
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """The layers of a network in the order of the model, with its memory and its runtime.
@@ -217,8 +243,8 @@ class Network:
     """Time between two kernels, in µs."""
     forward_layers: int = 0
     """Number of layers of a training iteration's forward pass; the backward pass follows them."""
-    gpus: int = 1
-    """Number of GPUs of one machine that train together, each with this batch."""
+    cluster: Cluster = ONE_GPU
+    """The GPUs that train together, each with this batch."""
     notes: tuple[str, ...] = ()
     """Notes for the reader about the whole network."""
     headline_notes: tuple[str, ...] = ()

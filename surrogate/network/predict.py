@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Layer, Network, Work, add_work
-from surrogate.network.operators import all_reduce, tf32_part, with_default_math
+from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
+from surrogate.network.operators import tf32_part, with_default_math
+from surrogate.network.parallel import exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, ProblemTime
-from surrogate.network.training import gradient_exchange
 from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 from surrogate.prediction.sources.datasheet import common_share
@@ -157,6 +158,7 @@ class Predictors:
             add_work(missing_work, name, Work(layer.problem.flops, layer.problem.dram_bytes))
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.problem].reason for layer in network.layers if layer.problem in choices)
+        workspace_bytes = max((layer.workspace_bytes for layer in times), default=0)
         return NetworkTime(
             network=network.name,
             gpu=self.gpu.name,
@@ -170,12 +172,12 @@ class Predictors:
             outside_domain=Counter(reason for reason in reasons if reason),
             parameters=network.parameters,
             multiply_adds=sum(layer.problem.multiply_adds for layer in network.layers),
-            memory=memory(network, max((layer.workspace_bytes for layer in times), default=0), self.gpu),
+            memory=memory_per_gpu(network, memory(network, workspace_bytes, self.gpu)),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
-            notes=(*network.notes, *self._notes(selections, answers), *self._link_notes(network.gpus)),
+            notes=(*network.notes, *self._notes(selections, answers), *self._link_notes(network.cluster)),
             headline_notes=(*network.headline_notes, fp32) if fp32 else network.headline_notes,
             host_time=network.host,
-            exchange=gradient_exchange(network, kernels_us, self.default_math_answers) if network.gpus > 1 else None,
+            exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
         )
 
     def _notes(self, selections: Selections, answers: ProblemTimes) -> Iterator[str]:
@@ -192,15 +194,23 @@ class Predictors:
                 " other GPUs and have wider intervals"
             )
 
-    def _link_notes(self, gpus: int) -> Iterator[str]:
-        """Yield a note on the link over which the GPUs exchange gradients."""
-        gbs = self.gpu.exchange_gbs(gpus)
-        if gpus > 1:
-            message = all_reduce(2**22, gpus, "fp32")
-            source = self.default_math_answers([message])[message].source
-            evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
-            link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
-            yield f"gradients cross {link}, {gbs:g} GB/s in each direction; their times come from {evidence}"
+    def _link_notes(self, cluster: Cluster) -> Iterator[str]:
+        """Yield a note on the links over which the GPUs exchange weights and gradients."""
+        if cluster.gpus == 1:
+            return
+        between = (
+            f"the network between nodes, {cluster.node_gbps / 8:g} GB/s for each node" if cluster.node_gbps else ""
+        )
+        if cluster.node_gpus == 1:
+            yield f"gradients cross {between}"
+            return
+        gbs = self.gpu.exchange_gbs(cluster.node_gpus)
+        message = AllReduce(elements=2**22, ranks=cluster.node_gpus, dtype="fp32")
+        source = self.default_math_answers([message])[message].source
+        evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
+        link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
+        and_between = f", and {between}" if between else ""
+        yield f"gradients cross {link}, {gbs:g} GB/s in each direction{and_between}; their times come from {evidence}"
 
     def _missing_units(
         self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem], answers: ProblemTimes

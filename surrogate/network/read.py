@@ -11,8 +11,8 @@ from surrogate.features.errors import InputError, first_bytes, nearest, require_
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, with_fields
+from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
-from surrogate.network.training import require_data_parallel
 
 MODEL_SUFFIXES = (".onnx", ".pt2")
 TABLE_SUFFIXES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
@@ -92,7 +92,7 @@ def _checked_options(source: str, options: ReadOptions) -> ReadOptions:
     for name, size in {"batch": options.batch, **(options.dims or {}), **counts}.items():
         if size is not None:
             checked_int(source, name, size, maximum=MAX_INT32)
-    require_data_parallel(source, options.data_parallel, training=options.training)
+    cluster_of(source, options)
     return replace(options, dtype=dtype, amp=amp)
 
 

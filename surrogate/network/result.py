@@ -7,7 +7,7 @@ from math import isnan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
-from surrogate.network.network import UNKNOWN_WORK, HostTime, Work
+from surrogate.network.network import UNKNOWN_WORK, Cluster, HostTime, Work
 from surrogate.report.tables import Table, TableResult
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ class ProblemTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GradientExchange:
-    """The sum of gradients over ``gpus``.
+    """The messages between the GPUs of a ``cluster`` that train together.
 
-    ``all_reduce_us`` is the time of all buckets in µs. ``time_us`` is the part after the backward pass, for which the
-    optimizer waits; ``lower_us`` and ``upper_us`` are the ends of its interval.
+    ``messages_us`` is the time of all messages in µs. ``time_us`` is the part for which the computation waits;
+    ``lower_us`` and ``upper_us`` are the ends of its interval.
     """
 
-    gpus: int
-    all_reduce_us: float
+    cluster: Cluster
+    messages_us: float
     time_us: float
     lower_us: float
     upper_us: float
@@ -238,7 +238,7 @@ class NetworkTime(TableResult):
     @property
     def gpus(self) -> int:
         """Number of GPUs that train together, each with ``batch`` samples."""
-        return self.exchange.gpus if self.exchange else 1
+        return self.exchange.cluster.gpus if self.exchange else 1
 
     @property
     def missing_flops(self) -> float | None:
@@ -304,7 +304,7 @@ class NetworkTime(TableResult):
         return {
             **{name: getattr(self, name) for name in TOTALS},
             **{name: getattr(self.host_time, name, None) for name in ("runtime", "host", "launch_us", "floor_us")},
-            "all_reduce_us": getattr(self.exchange, "all_reduce_us", None),
+            "all_reduce_us": getattr(self.exchange, "messages_us", None),
             "waits_us": getattr(self.exchange, "time_us", None),
             "memory": dict(self.memory),
             "flops": sum(layer.flops for layer in self.layers),
@@ -365,15 +365,19 @@ class NetworkTime(TableResult):
     def breakdown(self) -> str:
         """Return one line with the parts of the total; "" if the total is the sum of the kernels."""
         waits = ""
+        is_sharded = self.exchange is not None and self.exchange.cluster.is_sharded
+        messages = "gathers and scatters" if is_sharded else "gradients' all-reduce"
         if self.exchange:
-            all_reduce = f"gradients' all-reduce {self.exchange.all_reduce_us / 1e3:.3f} ms"
-            waits = f", {all_reduce}, {self.exchange.time_us / 1e3:.3f} ms of it after the backward pass"
+            waits = (
+                f", {messages} {self.exchange.messages_us / 1e3:.3f} ms, {self.exchange.time_us / 1e3:.3f} ms of it"
+                f" {'not hidden by computation' if is_sharded else 'after the backward pass'}"
+            )
         host = self.host_time
         if host is None:
             return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
         device_us = self.kernels_us + (self.exchange.time_us if self.exchange else 0.0)
-        exchanges = self.exchange is not None and self.exchange.all_reduce_us > self.kernels_us
-        device_bound = "the gradients' all-reduce bounds" if exchanges else "kernels bound"
+        exchanges = self.exchange is not None and self.exchange.messages_us > self.kernels_us
+        device_bound = f"the {messages} {'bound' if is_sharded else 'bounds'}" if exchanges else "kernels bound"
         bound = "launches bound" if host.launch_us > device_us else device_bound
         return (
             f"{bound} it: kernels {self.kernels_us / 1e3:.3f} ms{waits}; {host.runtime} on a {host.host} host"

@@ -30,6 +30,7 @@ from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import DISPATCH
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
+from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.training import with_training
 
 WINDOW_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share == "pool_bandwidth"}
@@ -224,7 +225,7 @@ def with_options(network: Network, options: ReadOptions) -> Network:
     """
     network = with_training(network, options.training, options.optimizer or OPTIMIZER)
     network = with_settings(network, options.math, options.layout)
-    return replace(network, gpus=options.data_parallel)
+    return with_cluster(network, cluster_of(network.name, options))
 
 
 def with_runtime(network: Network, runtime: str | None = None, host: str | None = None) -> Network:

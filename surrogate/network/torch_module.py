@@ -26,11 +26,12 @@ from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS, add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
+from surrogate.network.parallel import cluster_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import with_options, with_runtime
 from surrogate.network.torch_gpu import cuda_autocast, current_autocast, dispatched_as_on_gpu, tf32_operations
-from surrogate.network.training import optimizer_step, require_data_parallel
+from surrogate.network.training import optimizer_step
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,10 @@ TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 """Element types in which torch trains and runs modules."""
 TORCH_DTYPES: Mapping[str, str] = DISPATCH["types"]["torch"]
 """torch's element types → ours; other integer types are given as the type of the same width."""
-OPTIONS = ("batch", "training", "optimizer", "data_parallel", "dtype", "amp", "math", "layout", "runtime", "host")
+OPTIONS = (
+    *("batch", "training", "optimizer", "data_parallel", "fsdp", "gpus_per_node", "node_gbps", "dtype", "amp"),
+    *("math", "layout", "runtime", "host"),
+)
 """Fields of `ReadOptions` that apply to a live module."""
 EVAL_NOTE = (
     "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
@@ -187,9 +191,9 @@ def time_module(
     workspace_limit, deterministic
         Limits of the algorithms of convolutions: bytes of workspace, and whether two runs must give the same bits.
     overrides
-        Fields of `ReadOptions` by name: ``batch``, ``training``, ``optimizer``, ``data_parallel``, ``dtype``, ``amp``,
-        ``math``, ``layout``, ``runtime`` (by default ``compiled`` for a module returned by `torch.compile`) and
-        ``host``.
+        Fields of `ReadOptions` by name: ``batch``, ``training``, ``optimizer``, ``data_parallel``, ``fsdp``,
+        ``gpus_per_node``, ``node_gbps``, ``dtype``, ``amp``, ``math``, ``layout``, ``runtime`` (by default ``compiled``
+        for a module returned by `torch.compile`) and ``host``.
 
     Returns
     -------
@@ -204,7 +208,7 @@ def time_module(
     """
     name = type(module).__name__
     options = with_fields(DEFAULTS, overrides, allowed=OPTIONS)
-    require_data_parallel(name, options.data_parallel, training=options.training)
+    cluster_of(name, options)
     if options.batch is not None:
         checked_int(name, "batch", options.batch, maximum=MAX_INT32)
     predictors = load_predictors(gpu, bundle)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.network import Predictors, load_predictors
+from surrogate.network.parallel import BUCKET_BYTES, gradient_buckets
 from surrogate.network.read import read_network
-from surrogate.network.training import BUCKET_BYTES, gradient_buckets
 
 TIMES = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 10**7)), max_size=30)
 
@@ -33,7 +33,7 @@ def test_an_iteration_waits_for_exchange_not_hidden_by_the_backward_pass() -> No
     )
     assert alone.exchange is None and few.exchange and many.exchange
     assert few.total_us == pytest.approx(alone.total_us + few.exchange.time_us)
-    assert 0 < few.exchange.time_us < few.exchange.all_reduce_us == pytest.approx(many.exchange.all_reduce_us)
+    assert 0 < few.exchange.time_us < few.exchange.messages_us == pytest.approx(many.exchange.messages_us)
     # The last bucket is ready at the end of the backward pass and is never hidden; a longer pass hides the others.
     assert many.exchange.time_us < few.exchange.time_us
     ends = [(time.upper_us - time.lower_us) for time in (alone, few)]
@@ -41,7 +41,7 @@ def test_an_iteration_waits_for_exchange_not_hidden_by_the_backward_pass() -> No
     assert "8 × h100-sxm, batch 1 per GPU" in few.headline() and "samples/s of all 8 GPUs" in few.headline()
     assert few.samples_per_s == pytest.approx(8 / few.total_us * 1e6)
     messages = few.parameters and few.parameters * 4 / BUCKET_BYTES
-    assert messages and few.exchange.all_reduce_us / messages < 1000
+    assert messages and few.exchange.messages_us / messages < 1000
 
 
 def test_the_gradient_of_a_tied_weight_is_complete_after_its_last_use() -> None:
@@ -56,9 +56,9 @@ def test_the_gradient_of_a_tied_weight_is_complete_after_its_last_use() -> None:
     head.weight = table.weight
     tied = time_module(module, words, "h100-sxm", training=True, data_parallel=8)
     assert apart.exchange and tied.exchange
-    assert apart.exchange.time_us < apart.exchange.all_reduce_us
-    assert tied.exchange.time_us == pytest.approx(tied.exchange.all_reduce_us)
-    assert apart.exchange.all_reduce_us > 1.5 * tied.exchange.all_reduce_us
+    assert apart.exchange.time_us < apart.exchange.messages_us
+    assert tied.exchange.time_us == pytest.approx(tied.exchange.messages_us)
+    assert apart.exchange.messages_us > 1.5 * tied.exchange.messages_us
     assert any("450 GB/s" in note for note in tied.notes)
 
 
@@ -71,7 +71,7 @@ def test_a_note_does_not_call_a_roofline_measured(predictors: Callable[..., Pred
 
 def test_the_breakdown_names_the_longest_part() -> None:
     time = load_predictors("t4").time(read_network("vgg16", batch=1, training=True, data_parallel=8, runtime="eager"))
-    assert time.exchange and time.exchange.all_reduce_us > time.kernels_us
+    assert time.exchange and time.exchange.messages_us > time.kernels_us
     assert time.breakdown().startswith("the gradients' all-reduce bounds it")
 
 

@@ -11,7 +11,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.memory import context_bytes, memory, saved_tensors, simulate_pass, tensor_bytes, usable_bytes
-from surrogate.network.network import HostTime, Layer, Network
+from surrogate.network.network import Cluster, HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
@@ -130,10 +130,10 @@ def test_memory_lists_each_reserve_that_applies() -> None:
         "communication": 0,
         "graphs": 0,
     }
-    trained = replace(_of_batch(1), training=True, gpus=2)
+    trained = replace(_of_batch(1), training=True, cluster=Cluster(2, 2))
     assert memory(trained, 0, gpu("t4"))["libraries"] == 2 * (2**23 + 2**17)
     assert memory(trained, 0, gpu("h100-sxm"))["communication"] == 544 * 2**20 + GIB
-    assert memory(replace(trained, gpus=4), 0, gpu("h100-sxm"))["communication"] == 688 * 2**20 + GIB
+    assert memory(replace(trained, cluster=Cluster(4, 4)), 0, gpu("h100-sxm"))["communication"] == 688 * 2**20 + GIB
     assert memory(trained, 0, gpu("t4"))["communication"] == 256 * 2**20 + GIB
     graphs = replace(_of_batch(1), host=HostTime("graphs", "usual", 1.0, 1.0, 1.5))
     assert memory(graphs, 0, gpu("t4"))["graphs"] == 2**15

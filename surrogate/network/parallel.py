@@ -1,0 +1,314 @@
+"""Train on several GPUs: which messages they exchange, and how long the computation waits for them.
+
+**Data parallel**: every GPU holds the whole model. The GPUs sum their gradients in buckets during the backward pass.
+Buckets fill in the order in which gradients are ready, and are sent one after another. With accumulation, the GPUs
+exchange gradients once per step (``no_sync``). Source: Li et al., "PyTorch Distributed" (VLDB 2020).
+
+**Fully sharded** (FSDP): every GPU holds a share of weights, gradients and states. A unit's weights are gathered before
+its forward pass and again before its backward pass, and its gradients are summed and scattered after it. With
+accumulation, every microbatch gathers and scatters. Source: Zhao et al., "PyTorch FSDP" (VLDB 2023), and PyTorch's
+documentation of ``FullyShardedDataParallel``: ``no_sync`` would keep unsharded gradients.
+
+Within a node, messages take the times of the GPU's links. Between nodes, a ring passes through all GPUs, so the slower
+of links and network sets its pace. Source: NVIDIA/nccl-tests, ``doc/PERFORMANCE.md``.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from math import isfinite, log2
+from operator import itemgetter
+from typing import NamedTuple
+
+from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
+from surrogate.features.errors import InputError
+from surrogate.features.families.operator import Streamed
+from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, ReduceScatter
+from surrogate.features.problem import DTYPES
+from surrogate.network.memory import OPTIMIZERS
+from surrogate.network.network import Cluster, Layer, Network, ReadOptions
+from surrogate.network.result import GradientExchange, ProblemTime
+
+Predict = Callable[[Sequence[AllReduce]], Mapping[AllReduce, ProblemTime]]
+"""A function of messages that returns the time of each."""
+BUCKET_BYTES = 25 * 2**20
+"""Bytes of gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
+NODE_GPUS = 8
+"""The default number of GPUs in a node."""
+MAX_NODE_GPUS = 72
+"""Maximum GPUs in a node: those of a GB200 NVL72."""
+MIN_NODE_GBPS = 1.0
+"""Minimum bandwidth of a node's network in Gbit/s."""
+GATHERED_UNITS = 2
+"""Units whose weights are gathered at once. Source: PyTorch, ``FullyShardedDataParallel``, ``limit_all_gathers``."""
+NETWORK_SHARE = 0.92
+"""Share of a node's network bandwidth that long messages reach."""
+NETWORK_FACTOR = 1.25
+"""Factor of the 90 % interval of times on the network between nodes."""
+ENDS = ("time_us", "lower_us", "upper_us")
+ROOT = ""
+"""The unit of all weights outside numbered modules: embeddings, the last norm and the head."""
+UNIT = re.compile(r"(?:.*?\.)??\d+(?=\.)")
+"""The name of a unit at the beginning of a layer's name: up to the first number, such as ``layers.3``."""
+
+
+def cluster_of(source: str, options: ReadOptions) -> Cluster:
+    """Return the GPUs that train together. Raises `InputError` for options that contradict one another."""
+    counts = {"data_parallel": options.data_parallel, "fsdp": options.fsdp}
+    for name, count in counts.items():
+        checked_int(source, name, count, maximum=MAX_INT32)
+    if options.training not in (True, False):
+        raise InputError(f"{source}: training is {options.training!r}; give True or False")
+    gpus, is_sharded = max(counts.values()), options.fsdp > 1
+    option = "--fsdp" if is_sharded else "--data-parallel"
+    if min(counts.values()) > 1:
+        raise InputError(f"{source}: --data-parallel with --fsdp (hybrid sharding) is not timed; give one of them")
+    if gpus > 1 and not options.training:
+        instead = "; for inference give --tensor-parallel N with a config.json" if is_sharded else ""
+        raise InputError(f"{source}: {option} is for training; add --training{instead}")
+    for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
+        if options.training and (getattr(options, name) or 1) > 1:
+            given = f"--{name.replace('_', '-')} {getattr(options, name)}"
+            raise InputError(f"{source}: {given} is for inference; a training step takes --data-parallel or --fsdp")
+    node_gpus = options.gpus_per_node or NODE_GPUS
+    if options.gpus_per_node is not None:
+        checked_int(source, "gpus_per_node", options.gpus_per_node, maximum=MAX_NODE_GPUS)
+        if gpus == 1:
+            raise InputError(f"{source}: --gpus-per-node is for several GPUs; add --data-parallel N or --fsdp N")
+    if gpus > node_gpus and gpus % node_gpus:
+        raise InputError(
+            f"{source}: {option} {gpus} is not a multiple of the {node_gpus} GPUs of a node; give a multiple, or"
+            " --gpus-per-node"
+        )
+    cluster = Cluster(gpus, min(node_gpus, gpus), options.node_gbps or 0.0, is_sharded)
+    _check_network(source, option, cluster, options.node_gbps)
+    return cluster
+
+
+def _check_network(source: str, option: str, cluster: Cluster, node_gbps: float | None) -> None:
+    """Raise `InputError` if the bandwidth between nodes is missing, invalid or unused."""
+    if node_gbps is None and cluster.nodes > 1:
+        raise InputError(
+            f"{source}: {option} {cluster.gpus} needs {cluster.nodes} nodes of {cluster.node_gpus} GPUs; give"
+            " --node-gbps, the network of a node in Gbit/s (8 ports of 200: 1600)"
+        )
+    if node_gbps is not None and cluster.nodes == 1:
+        raise InputError(f"{source}: --node-gbps is for several nodes, and {cluster.gpus} GPUs fit one; leave it out")
+    if node_gbps is not None and not (isfinite(node_gbps) and node_gbps >= MIN_NODE_GBPS):
+        raise InputError(f"{source}: --node-gbps is {node_gbps}; give at least {MIN_NODE_GBPS:g} Gbit/s")
+
+
+class Segment(NamedTuple):
+    """A part of the computation in µs, the message that it waits for, and the message that it makes ready."""
+
+    time_us: float
+    gather: AllReduce | None = None
+    reduce: AllReduce | None = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """A GPU's computation and its messages, which are sent one after another; both run at the same time.
+
+    ``compute_us`` and ``link_us`` are the times at which the computation and the last message end. ``sent_us`` is the
+    time of all messages.
+    """
+
+    compute_us: float = 0.0
+    link_us: float = 0.0
+    sent_us: float = 0.0
+
+    def send(self, ready_us: float, time_us: float) -> None:
+        """Send a message as soon as it is ready and the previous one has ended."""
+        self.link_us = max(self.link_us, ready_us) + time_us
+        self.sent_us += time_us
+
+    def run(self, segments: Sequence[Segment], message_us: Mapping[AllReduce, float]) -> None:
+        """Run the segments one after another.
+
+        A unit is gathered while the previous one computes, once the unit before that is released. Its gather is issued
+        before the previous unit's gradients.
+        """
+        ends_us = [0.0] * GATHERED_UNITS
+        reduce: AllReduce | None = None
+        for segment in (*segments, Segment(0.0)):
+            gathered_us = 0.0
+            if segment.gather:
+                self.send(ends_us[-GATHERED_UNITS], message_us[segment.gather])
+                gathered_us = self.link_us
+            if reduce:
+                self.send(self.compute_us, message_us[reduce])
+            self.compute_us = max(self.compute_us, gathered_us) + segment.time_us
+            ends_us.append(self.compute_us)
+            reduce = segment.reduce
+
+
+def exchange(network: Network, times_us: Sequence[float], predict: Predict) -> GradientExchange:
+    """Return the messages of a training iteration.
+
+    ``times_us`` has the time of each layer, 0 if unknown. ``predict`` returns the time of each message within a node,
+    with the ends of its interval.
+    """
+    cluster = network.cluster
+    segments = (_sharded_segments if cluster.is_sharded else _bucket_segments)(network, times_us)
+    messages = {message: None for segment in segments for message in segment[1:] if message}
+    answers = predict(list(messages))
+    timelines = [Timeline() for _ in ENDS]
+    for end, timeline in zip(ENDS, timelines, strict=True):
+        timeline.run(segments, {each: _message_us(each, cluster, answers[each], end) for each in messages})
+    computed_us = sum(segment.time_us for segment in segments)
+    waits = (max(each.link_us, each.compute_us) - computed_us for each in timelines)
+    return GradientExchange(cluster, timelines[0].sent_us, *waits)
+
+
+def _message_us(message: AllReduce, cluster: Cluster, answer: ProblemTime, end: str) -> float:
+    """Return the time of a message, or an end of its interval, in µs; ``answer`` is its time within a node."""
+    if cluster.nodes == 1:
+        return getattr(answer, end)
+    local_share = 1 - 1 / cluster.node_gpus
+    local_us = getattr(answer, end) * (1 - 1 / cluster.gpus) / local_share if local_share else 0.0
+    # One Gbit/s is 125 bytes per µs.
+    network_us = message.dram_bytes / (125 * NETWORK_SHARE * cluster.node_gbps)
+    network_us *= message.STEPS * (1 - 1 / cluster.nodes)
+    factor = {"time_us": 1.0, "lower_us": 1 / NETWORK_FACTOR, "upper_us": NETWORK_FACTOR}[end]
+    return max(local_us, factor * network_us) + HANDSHAKE_US * log2(cluster.nodes)
+
+
+def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segment]:
+    """Return the backward pass, divided where a bucket of gradients is ready.
+
+    A gradient is ready after the layer of the backward pass that has its parameters. If the iteration is derived from a
+    forward pass, no layer of the backward pass has parameters. A gradient is then ready when the backward pass has
+    finished its layer: a layer and all later layers take the same share of the backward pass as of the forward pass.
+    """
+    forward, backward = network.layers[: network.forward_layers], network.layers[network.forward_layers :]
+    backward_times_us = [
+        0.0 if layer.operator in OPTIMIZERS else time_us
+        for layer, time_us in zip(backward, times_us[network.forward_layers :], strict=True)
+    ]
+    backward_us = sum(backward_times_us)
+    gradients = [
+        (ready_us, layer.parameters)
+        for layer, ready_us in zip(backward, accumulate(backward_times_us), strict=True)
+        if layer.parameters and layer.operator not in OPTIMIZERS
+    ]
+    if not gradients:
+        forward_us = list(accumulate(reversed(times_us[: network.forward_layers]), initial=0.0))[::-1]
+        gradients = [
+            (backward_us * (behind_us / forward_us[0] if forward_us[0] else 1.0), layer.parameters)
+            for layer, behind_us in zip(forward, forward_us, strict=False)
+            if layer.parameters and not layer.problem.UPDATES_WEIGHTS
+        ][::-1]
+    dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
+    segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
+    for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
+        message = AllReduce(elements=elements, ranks=ranks, dtype=dtype)
+        segments.append(Segment(ready_us - begin_us, reduce=message))
+        begin_us = ready_us
+    return [*segments, Segment(backward_us - begin_us)]
+
+
+def gradient_buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
+    """Yield (ready time, size) of each bucket; ``gradients`` are (ready time, size) in order."""
+    filled = 0
+    ready = 0.0
+    for time, size in gradients:
+        filled += size
+        ready = max(ready, time)
+        if filled >= maximum:
+            yield ready, filled
+            filled = 0
+    if filled:
+        yield ready, filled
+
+
+def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segment]:
+    """Return both passes, divided into runs of one unit; the root unit is gathered once, at the beginning."""
+    dtype, sizes, count = message_dtype(network), unit_parameters(network), network.forward_layers
+    timed = [
+        (unit_of(layer), time_us)
+        for layer, time_us in zip(network.layers, times_us, strict=True)
+        if layer.operator not in OPTIMIZERS
+    ]
+    runs = [
+        [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
+        for layers in (timed[:count], timed[count:])
+    ]
+    ranks = max(network.cluster.node_gpus, 2)
+    segments = []
+    for is_backward, parts in enumerate(runs):
+        last_index = {unit: index for index, (unit, _) in enumerate(parts)}
+        gathered = {ROOT} if is_backward else set()
+        for index, (unit, time_us) in enumerate(parts):
+            size = sizes.get(unit, 0)
+            gather = reduce = None
+            if size and unit not in gathered:
+                gather = AllGather(elements=size, ranks=ranks, dtype=dtype)
+            if size and is_backward and index == last_index[unit]:
+                reduce = ReduceScatter(elements=size, ranks=ranks, dtype=dtype)
+            gathered.add(unit)
+            segments.append(Segment(time_us, gather, reduce))
+    return segments
+
+
+def unit_of(layer: Layer) -> str:
+    """Return the unit of a layer: the module of a numbered list, such as ``layers.3``, or `ROOT` for all others."""
+    match = UNIT.match(layer.name)
+    return match[0] if match else ROOT
+
+
+def unit_parameters(network: Network) -> Counter[str]:
+    """Return the number of weights of each unit, counted in the forward pass or, for a module, in the backward pass."""
+    layers = [layer for layer in network.layers if layer.operator not in OPTIMIZERS]
+    forward = layers[: network.forward_layers]
+    sizes: Counter[str] = Counter()
+    for layer in forward if any(layer.parameters for layer in forward) else layers[network.forward_layers :]:
+        sizes[unit_of(layer)] += layer.parameters
+    return sizes
+
+
+def message_dtype(network: Network) -> str:
+    """Return the type of gathered weights and reduced gradients: that of most of the arithmetic.
+
+    Source: llm-foundry's configurations set ``mixed_precision: PURE``, which gathers and reduces in the low precision.
+    """
+    work: Counter[str] = Counter()
+    for layer in network.layers:
+        work[layer.problem.dtype] += layer.problem.multiply_adds
+    return work.most_common(1)[0][0] if work else "fp32"
+
+
+def with_cluster(network: Network, cluster: Cluster) -> Network:
+    """Return the network on one GPU of a cluster; if it is sharded, the optimizer updates the GPU's share."""
+    if not cluster.is_sharded:
+        return replace(network, cluster=cluster)
+    return replace(network, layers=tuple(_shard(each, cluster.gpus) for each in network.layers), cluster=cluster)
+
+
+def _shard(layer: Layer, gpus: int) -> Layer:
+    """Return the optimizer's step over one GPU's share; any other layer is returned unchanged."""
+    problem = layer.problem
+    if layer.operator not in OPTIMIZERS or not isinstance(problem, Streamed):
+        return layer
+    share = replace(problem, reads=ceil_div(problem.reads, gpus), writes=ceil_div(problem.writes, gpus))
+    return replace(layer, problem=share, parameters=ceil_div(layer.parameters, gpus))
+
+
+def memory_per_gpu(network: Network, memory: Mapping[str, int]) -> dict[str, int]:
+    """Return bytes by use on one GPU of a cluster.
+
+    A sharded GPU holds its share of weights, gradients and states. The gathered weights of the root and of
+    `GATHERED_UNITS` units, and the gradients of the root and of one unit, are buffers of communication.
+    """
+    gpus = network.cluster.gpus
+    if not network.cluster.is_sharded or not memory:
+        return dict(memory)
+    sizes = unit_parameters(network)
+    root = sizes.pop(ROOT, 0)
+    largest = [size for _, size in sizes.most_common(GATHERED_UNITS)]
+    gathered = 2 * root + sum(largest) + max(largest, default=0)
+    shares = {name: ceil_div(memory[name], gpus) for name in ("weights", "gradients", "state")}
+    communication = memory["communication"] + gathered * DTYPES[message_dtype(network)]
+    return {**memory, **shares, "communication": communication}
