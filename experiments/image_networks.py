@@ -31,7 +31,7 @@ from surrogate.network.network import Network, NetworkBuilder, ReadOptions, with
 from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.runtime import fuse_layers
-from surrogate.network.torch_module import Arguments, record_calls
+from surrogate.network.torch_recording import Arguments, record_calls
 from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.datasheet import FILE, HALVES, datasheet_models
 

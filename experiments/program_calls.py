@@ -19,7 +19,7 @@ from experiments.small_networks import CALLS, FOLDER, PROGRAM, REPOSITORY, measu
 from surrogate.dataset.files import atomic_path
 from surrogate.network.aten_call import Call
 from surrogate.network.network import ReadOptions
-from surrogate.network.torch_module import Arguments, record_calls
+from surrogate.network.torch_recording import Arguments, record_calls
 
 
 def program(path: Path) -> Any:

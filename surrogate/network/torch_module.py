@@ -1,4 +1,4 @@
-"""Run a torch module on fake tensors, without memory or arithmetic, and record every ATen call with its shapes.
+"""Read a torch module as a network: it runs on fake tensors, without memory or arithmetic, and its calls are recorded.
 
 `time_module` predicts a live module; `read_module` reads a module that a function builds.
 
@@ -7,35 +7,30 @@
 
 import copy
 import inspect
-import sys
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, check_choice, one_line_errors
-from surrogate.features.problem import DTYPES, HALF
+from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
-from surrogate.network.allocator import Allocator
-from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
-from surrogate.network.dispatch import SAME_DTYPE_OPERATORS, add_call
+from surrogate.network.dispatch import add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.parallel import cluster_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import with_options, with_runtime
-from surrogate.network.torch_gpu import cuda_autocast, current_autocast, dispatched_as_on_gpu, tf32_operations
+from surrogate.network.torch_gpu import cuda_autocast, current_autocast, tf32_operations
+from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
 from surrogate.network.training import optimizer_step
 
 if TYPE_CHECKING:
-    import torch
-    from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import Module
     from torch.overrides import TorchFunctionMode
@@ -47,8 +42,6 @@ CONTRACT = (
 )
 TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 """Element types in which torch trains and runs modules."""
-TORCH_DTYPES: Mapping[str, str] = DISPATCH["types"]["torch"]
-"""torch's element types → ours; other integer types are given as the type of the same width."""
 OPTIONS = (
     *("batch", "training", "optimizer", "data_parallel", "fsdp", "gpus_per_node", "node_gbps", "dtype", "amp"),
     *("math", "layout", "runtime", "host"),
@@ -57,13 +50,6 @@ OPTIONS = (
 EVAL_NOTE = (
     "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
 )
-
-
-class Arguments(NamedTuple):
-    """The arguments of a module's call: by position and by name."""
-
-    by_place: tuple[object, ...]
-    by_name: dict[str, object]
 
 
 def read_module(source: str, options: ReadOptions) -> Network:
@@ -237,12 +223,12 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     module.train(options.training)
     recorded = record_calls(module, inputs, options)
     builder, forward_layers = _layers(recorded, options.training)
-    weights = [_tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
-    trained = [_tensor_info(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
+    weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
+    trained = [tensor_info(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
     builder.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained), optimizer))
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
-    first = next((tensor for tensor in _tensors_in(tuple(inputs)) if tensor.dim()), None)
+    first = next((tensor for tensor in tensors_in(tuple(inputs)) if tensor.dim()), None)
     network = builder.network(
         source.rpartition(":")[2],
         first.shape[0] if first is not None else options.batch,
@@ -258,7 +244,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     return replace(network, notes=(*network.notes, EVAL_NOTE)) if has_eval_parts else network
 
 
-def _layers(recorded: "Recording", training: bool) -> tuple[NetworkBuilder, int]:
+def _layers(recorded: Recording, training: bool) -> tuple[NetworkBuilder, int]:
     """Return the layers of both passes, and the number of layers of the forward pass.
 
     ``parameters`` of a layer of the backward pass counts the weights that have a complete gradient after it.
@@ -313,196 +299,8 @@ def _at_batch(arguments: Arguments, batch: int | None) -> Arguments:
     def resized(value: Any) -> object:
         if batch is None or not isinstance(value, torch.Tensor) or not value.dim():
             return value
-        memory_format = _memory_format(value) or torch.contiguous_format
-        return value.new_empty((batch, *value.shape[1:])).contiguous(memory_format=memory_format)
+        kept_format = memory_format(value) or torch.contiguous_format
+        return value.new_empty((batch, *value.shape[1:])).contiguous(memory_format=kept_format)
 
     by_name = {name: resized(value) for name, value in arguments.by_name.items()}
     return Arguments(tuple(map(resized, arguments.by_place)), by_name)
-
-
-def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "Recording":
-    """Record every ATen call that a GPU would run in the forward pass and, in training, in the backward pass.
-
-    The options ``training``, ``dtype`` and ``amp`` apply. Raises `InputError` for a product of different floating-point
-    types.
-    """
-    import torch
-
-    recording = Recording(module, options.dtype)
-    recording.hold([*module.parameters(), *module.buffers()])
-    trained = [weight for weight in module.parameters() if options.training and weight.requires_grad]
-    for weight in trained * OPTIMIZERS[OPTIMIZER].states:
-        recording.allocator.allocate(tensor_bytes(_tensor_info(weight, options.dtype)))
-    recording.persistent_bytes = recording.allocator.allocated
-    recording.hold(inputs)
-    if not options.training:
-        module.requires_grad_(False)  # torch.matmul computes other products if an operand needs a gradient
-    with _recording_hooks(recording, trained), torch.set_grad_enabled(options.training):
-        with dispatched_as_on_gpu(options.amp):
-            result = module(*inputs.by_place, **inputs.by_name)
-        if options.training:
-            recording.calls = recording.backward
-            losses = [tensor.float().sum() for tensor in _tensors_in(result) if tensor.requires_grad]
-            if not losses:
-                raise InputError("the module's result needs no gradient; give trained weights, or leave out --training")
-            with dispatched_as_on_gpu():  # checkpointed activations are computed again, as on a GPU
-                torch.stack(losses).sum().backward()
-    return recording
-
-
-class Recording:
-    """The calls of a pass, their memory, and the module of each call.
-
-    In the forward pass this is the running module. In the backward pass it is the module that created the gradient's
-    node in its forward call.
-    """
-
-    def __init__(self, module: "Module", dtype: str | None) -> None:
-        from torch.utils.weak import WeakIdKeyDictionary
-
-        self.dtype = dtype
-        self.forward: list[Call] = []
-        self.backward: list[Call] = []
-        self.calls = self.forward  # the calls of the running pass
-        self.ready: Counter[int] = Counter()  # index of a backward call → weights with a complete gradient after it
-        self.allocator = Allocator()
-        self.persistent_bytes = 0  # weights and the optimizer's state
-        self._storages = WeakIdKeyDictionary()  # storage → its block
-        self._modules = {part: name for name, part in module.named_modules()}
-        self._owners = {weight: name.rpartition(".")[0] for name, weight in module.named_parameters()}
-        self._running: list[str] = []  # modules with an open forward call, the innermost last
-        self._creators: dict[int, str] = {}  # number of an autograd node → the module that created it
-
-    def hold(self, tensors: object) -> None:
-        """Take a block for every new storage of the tensors, until the storage is freed."""
-        for tensor in _tensors_in(tensors):
-            storage = tensor.untyped_storage()
-            if storage not in self._storages:
-                elements = storage.nbytes() // tensor.element_size()
-                block = self.allocator.allocate(elements * DTYPES[_tensor_info(tensor, self.dtype).dtype])
-                self._storages[storage] = block
-                weakref.finalize(storage, self.allocator.release, block)
-
-    def enter(self, part: "Module", _: object) -> None:
-        """Note that a module's forward call begins."""
-        self._running.append(self._modules.get(part, ""))
-
-    def leave(self, part: "Module", *_: object) -> None:
-        """Note that a module's forward call ends; add the module's name to its error, if it failed."""
-        path = self._running.pop()
-        error = sys.exc_info()[1]  # torch calls this hook while it handles the module's error
-        if error is not None and path and not hasattr(error, "__notes__"):
-            error.add_note(f"layer {path} ({type(part).__name__})")
-
-    def running_module(self) -> str:
-        """Return the name of the module that a call belongs to."""
-        import torch
-
-        node: Any = torch._C._current_autograd_node()
-        if node is None or self._running:  # a backward pass runs a module again to recompute activations
-            path = self._running[-1] if self._running else ""
-            latest = torch.autograd._get_sequence_nr() - 1  # pyright: ignore[reportPrivateImportUsage]
-            self._creators.setdefault(latest, path)
-            return path
-        return self._owners.get(getattr(node, "variable", node)) or self._creators.get(node._sequence_nr(), "")
-
-    def add(self, path: str, func: "OpOverload", arguments: Mapping[str, object], result: object) -> None:
-        """Add a call of the module ``path``. Raises `InputError` for a product that torch would refuse."""
-        self.hold(result)
-        results = [_abstract(value, self.dtype) for value in (result if isinstance(result, list | tuple) else [result])]
-        outputs = tuple(value for value in results if isinstance(value, Tensor))
-        op = operator_name(func.name())
-        values = {name: _abstract(value, self.dtype) for name, value in arguments.items()}
-        self.calls.append(Call(op, values, outputs, f"{path}.{op}" if path else op))
-        _check_one_dtype(self.calls[-1])
-
-    def complete(self, weight: Any) -> None:
-        """Note that a weight's gradient is complete."""
-        self.ready[len(self.calls) - 1] += weight.numel()
-        self.hold(weight.grad)
-        self.allocator.mark_gradient(self._storages[weight.grad.untyped_storage()])
-
-
-@contextmanager
-def _recording_hooks(recording: Recording, trained: "Sequence[torch.Tensor]") -> Iterator[None]:
-    """Record modules, complete gradients and the calls that autograd dispatches, during the block."""
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: "OpOverload", types: object, args: Sequence[object] = (), kwargs: Any = None
-        ) -> object:
-            path = recording.running_module()
-            result = func(*args, **(kwargs or {}))
-            recording.add(path, func, _named_arguments(func, args, kwargs or {}), result)
-            return result
-
-    hooks = [
-        register_module_forward_pre_hook(recording.enter),
-        register_module_forward_hook(recording.leave, always_call=True),
-        *(weight.register_post_accumulate_grad_hook(recording.complete) for weight in trained),
-    ]
-    try:
-        with Recorder():
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _check_one_dtype(call: Call) -> None:
-    """Raise `InputError` for a product of different types: torch refuses it, but fake tensors accept it."""
-    types = {tensor.dtype for tensor in call.tensors() if tensor.floating}
-    if call.op in SAME_DTYPE_OPERATORS and len(types) > 1:
-        raise InputError(
-            f"{call.name}: operands in {' and '.join(sorted(types))}, which torch refuses; cast the inputs to the"
-            " type of the weights (.half(), .to(dtype)), or keep the weights in fp32 and give amp (--amp)"
-        )
-
-
-def _tensors_in(values: object) -> "list[torch.Tensor]":
-    """Return the tensors in nested lists, tuples and dicts."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def _tensor_info(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
-    """Return the shape and type of a tensor; ``dtype`` replaces floating-point types.
-
-    The tensor itself must not be kept: autograd would then copy it.
-    """
-    import torch
-
-    floating = tensor.dtype.is_floating_point
-    kind = dtype if dtype and floating else TORCH_DTYPES.get(str(tensor.dtype), "fp32")
-    shape = tuple(int(size) for size in tensor.shape)
-    parameter = isinstance(tensor, torch.nn.Parameter)
-    return Tensor(shape, kind, floating, parameter=parameter, channels_last=_memory_format(tensor) is not None)
-
-
-def _memory_format(tensor: "torch.Tensor") -> "torch.memory_format | None":
-    """Return the memory format of images or volumes with innermost channels; None for any other tensor."""
-    import torch
-
-    nhwc_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    nhwc = nhwc_format is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=nhwc_format)
-    return nhwc_format if nhwc else None
-
-
-def _abstract(value: object, dtype: str | None) -> object:
-    """Return an argument with shapes instead of tensors."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return _tensor_info(value, dtype)
-    return [_abstract(inner, dtype) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _named_arguments(func: "OpOverload", args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments by the names of the operator's schema, including defaults."""
-    arguments = func._schema.arguments
-    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    return {**defaults, **{argument.name: value for argument, value in zip(arguments, args, strict=False)}, **kwargs}
