@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
-from ..problem import ELEMENTS, MATHS, Size
+from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
 from ..roofline import Machine, waves_of
-from .operator import Misfit, Operator, register_operator
+from .operator import Misfit, Operator, operator_class, register_operator
 from .operator_family import FamilyDeclaration
 
 PHASES = ("context", "generation", "encoder")
@@ -115,6 +115,13 @@ class AttentionOperator(Operator):
     def multiply_adds(self) -> int:
         """Half of `flops`."""
         return int(self.flops) // 2
+
+    def gradients(self, of: str) -> Gradients:
+        """Return the fused backward pass of a prompt or an encoder, for the gradients of all inputs."""
+        if of != INPUT or self.phase == "generation":
+            return ()
+        settings = {name: getattr(self, name) for name in ("dtype", "math", "phase")}
+        return (("backward", operator_class(f"{self.kind}_backward")(**self.sizes, **settings)),)
 
     @property
     @abstractmethod
@@ -234,6 +241,10 @@ class BackwardPass(AttentionOperator):
     __slots__ = ()
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**AttentionOperator.CHOICES, "phase": ("context", "encoder")}
     NONDETERMINISTIC: ClassVar[frozenset[str]] = frozenset({"sdpa"})
+
+    def gradients(self, of: str) -> Gradients:
+        """Return nothing: it is a gradient."""
+        return ()
 
     @property
     def flops(self) -> Number:

@@ -111,6 +111,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
     "Optimizer of an iteration, one fused pass over all weights  [default: adam]",
     ("adam", "adamw", "sgd", "sgd-momentum"),
 )
+@option("--accumulate", "Microbatches of an iteration, each with the batch.", shared.SIZE, default=1)
 @option("--data-parallel", "Train on N GPUs, each with the batch and the whole model.", shared.SIZE, default=1)
 @option("--fsdp", "Train on N GPUs, each with the batch and a share of the model (full shard).", shared.SIZE, default=1)
 @option("--gpus-per-node", "GPUs of a node  [default: 8]", shared.SIZE)
@@ -120,6 +121,9 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @section("Language models")
 @option("--prefill", "Process a prompt of TOKENS tokens.", shared.SIZE, metavar="TOKENS")
 @option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")
+@option("--sequence", "Tokens of each sample in training.", shared.SIZE, metavar="TOKENS")
+@option("--checkpointing", "Keep only the layers' inputs, and compute the rest again.", is_flag=True)
+@option("--lora", "Train adapters of this rank; --dtype int4_wo also packs the weights.", shared.SIZE, metavar="RANK")
 @option("--tensor-parallel", "GPUs that share every layer.", shared.SIZE)
 @option("--expert-parallel", "GPUs with different experts.", shared.SIZE)
 @option("--pipeline-parallel", "Stages with different layers.", shared.SIZE)
@@ -135,7 +139,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 )
 @option(
     "--amp",
-    "Run module:callable's forward pass under autocast to this type, with weights in fp32.",
+    "Run the forward pass of module:callable or of a config.json in this type, with trained weights in fp32.",
     shared.SettingChoice("dtype", ("fp16", "bf16")),
 )
 @option("--math", "Math type of convolutions  [default: by element type]", CHOICES["math"])
@@ -171,14 +175,15 @@ def command(
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (without weights, too), the name of a shipped network, a table of problems (parquet,
-    CSV, or a text file with one problem per line), a language model's config.json from Hugging Face (with --prefill or
-    --decode), or module:callable (also x.py:callable). A callable returns (module, inputs); inputs is a tensor, a tuple
-    or list, a dict of keyword arguments, or a tuple and a dict. Your module is imported and runs on fake tensors.
+    CSV, or a text file with one problem per line), a language model's config.json from Hugging Face (with --prefill,
+    --decode, or --training --sequence), or module:callable (also x.py:callable). A callable returns (module, inputs);
+    inputs is a tensor, a tuple or list, a dict of keyword arguments, or a tuple and a dict. Your module is imported and
+    runs on fake tensors.
 
-    --training is for all sources except config.json, --amp is for modules. An iteration is forward, backward from the
-    sum of the module's results (return your loss to include it), and the optimizer's fused step over all weights. Data
-    loading, gradient clipping and scaling are not included. With --data-parallel, gradients are summed during the
-    backward pass.
+    --amp is for modules and the training of a config.json. An iteration is forward, backward from the sum of the
+    module's results (return your loss to include it), and the optimizer's fused step over all trained weights; a
+    config.json has its loss over the vocabulary. Data loading, gradient clipping and scaling are not included. With
+    --data-parallel, gradients are summed during the backward pass.
 
     Layers run one after another, as single kernels without gaps; a language model's kernels have the gaps of a CUDA
     graph. If PyTorch launches the kernels, a pass takes as long as its kernels or its launches, whichever take longer,
@@ -191,6 +196,7 @@ def command(
       seer network my_net.py --gpu v100 --training --amp fp16 --data-parallel 8
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
+      seer network llama-3.1-8b --gpu h100 --training --sequence 4096 --batch 2 --lora 16 --dtype bf16 --checkpointing
     """
     from surrogate.features.gpu import gpu as gpu_by_name
 

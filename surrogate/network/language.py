@@ -52,6 +52,10 @@ class DecoderFamily:
     local: bool = False
     query_norm: str = ""
     post_norms: bool = False
+    norm: str = "rms_norm"
+    activation: str = "silu"
+    gated: bool = True
+    fused_loss: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
@@ -123,6 +127,10 @@ class Decoder:
     """True for layers that are gated delta nets with these heads instead of attention."""
     positions: int = 0
     """Maximum tokens of a request; 0 if the file does not have it."""
+    rotates: bool = True
+    """Whether queries and keys are rotated by their positions."""
+    learned_positions: int = 0
+    """Number of positions with a learned vector that is added to the embedding."""
     notes: tuple[str, ...] = ()
     """Assumptions for values that the file lacks."""
 
@@ -162,6 +170,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         near = nearest(kind, FAMILIES, cutoff=NAME_CUTOFF)
         raise InputError(f"{path}: model_type {kind!r} is unknown; known: {', '.join(FAMILIES)}{near}")
     family = FAMILIES[kind]
+    config = _mpt_config(path, config) if kind == "mpt" else config
     sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
     hidden = sizes.required("hidden_size")
     heads = sizes.required("num_attention_heads")
@@ -197,6 +206,8 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         **{field: sizes.required(name) for field, name in LATENT_FIELDS.items() if family.latent},
         **{field: sizes.required(name) for field, name in SPARSE_FIELDS.items() if family.sparse},
         positions=_positions(sizes, kind),
+        rotates=bool(sizes.config.get("rope", True)),
+        learned_positions=sizes.optional("learned_positions"),
         notes=() if groups or family.latent else (assumed,),
     )
 
@@ -262,6 +273,37 @@ class _Sizes:
     def optional(self, name: str) -> int:
         """Return a field as `required`; 0 if it is missing, null or 0."""
         return self.required(name) if self.config.get(name) else 0
+
+
+def _mpt_config(path: Path, config: Mapping[str, object]) -> dict[str, object]:
+    """Return the configuration of an MPT under the usual names of fields; its embedding is tied.
+
+    Missing fields have the defaults of transformers' ``MptConfig``. Raises `InputError` for biases, other MLPs,
+    and norms or limits of queries and keys.
+    """
+    sizes = _Sizes(path, {"expansion_ratio": 4, "max_seq_len": 2048, **config})
+    sections = (config.get(name) for name in ("attn_config", "ffn_config"))
+    attention, mlp = (section if isinstance(section, dict) else {} for section in sections)
+    supported = {"ffn_type": "mptmlp", "no_bias": True, "qk_ln": False, "clip_qkv": None}
+    found = {**supported, **config, **attention, **mlp}
+    for name, value in supported.items():
+        if found[name] != value:
+            raise InputError(f"{path}: {name} is {found[name]!r}; only an MPT with {value!r} is predicted")
+    hidden, heads, positions = (sizes.required(name) for name in ("d_model", "n_heads", "max_seq_len"))
+    is_multiquery = attention.get("attn_type") == "multiquery_attention"
+    is_learned = config.get("learned_pos_emb", True) and not attention.get("alibi", True) and not attention.get("rope")
+    return {
+        **config,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_hidden_layers": sizes.required("n_layers", maximum=MAX_LAYERS),
+        "num_key_value_heads": 1 if is_multiquery else attention.get("kv_n_heads") or heads,
+        "intermediate_size": hidden * sizes.required("expansion_ratio"),
+        "max_position_embeddings": positions,
+        "rope": bool(attention.get("rope")),
+        "learned_positions": positions if is_learned else 0,
+        "tie_word_embeddings": True,
+    }
 
 
 def _positions(sizes: _Sizes, kind: str) -> int:

@@ -264,12 +264,17 @@ class Step:
         # The GPUs add up the sums of squares of queries and keys.
         if d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1:
             yield self.collective("norm_sum", AllReduce, 2 * self.tokens, self.deployment.tensor_parallel)
-        yield StepKernel("rope", self.streamed_kernel("rope", queries + 2 * keys, queries + 2 * keys))
+        if d.rotates:
+            yield self.rope(queries, keys)
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": kind.window}
         for group in self.groups:
             yield self.attention_kernel(Attention, group, sizes)
         yield from [StepKernel("gate", self.streamed_kernel("gate", 2 * queries, queries))] * d.family.delta_nets
         yield from self.product("o_proj", queries, d.hidden, layer=kind.same_as, fused=False)
+
+    def rope(self, queries: int, keys: int) -> StepKernel:
+        """Return the rotation of queries and keys, which also writes keys and values into the cache."""
+        return StepKernel("rope", self.streamed_kernel("rope", queries + 2 * keys, queries + 2 * keys))
 
     def latent_attention(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield multi-head latent attention.
@@ -354,9 +359,15 @@ class Step:
     def dense(self, prefix: str, inter: int, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield an MLP: gate and up in one product, activation, down."""
         width = ceil_div(inter, self.deployment.tensor_parallel)
-        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * width, layer=kind.same_as)
-        yield StepKernel(f"{prefix}activation", self.streamed_kernel("activation", 2 * width, width))
+        name, inputs = ("gate_up_proj", 2 * width) if self.decoder.family.gated else ("up_proj", width)
+        yield from self.product(f"{prefix}{name}", self.decoder.hidden, inputs, layer=kind.same_as)
+        yield from self.activation(prefix, width)
         yield from self.product(f"{prefix}down_proj", width, self.decoder.hidden, layer=kind.same_as)
+
+    def activation(self, prefix: str, width: int) -> Iterator[StepKernel]:
+        """Yield the activation of an MLP, with its gate if there is one."""
+        inputs = 2 * width if self.decoder.family.gated else width
+        yield StepKernel(f"{prefix}activation", self.streamed_kernel("activation", inputs, width))
 
     def expert_kernels(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield the experts; with several attention groups, their tokens are gathered before and scattered after."""

@@ -63,6 +63,14 @@ class ReadOptions:
     runtime, host
         Runtime and host that launch the kernels: one of `surrogate.network.runtime.RUNTIMES` and of
         `surrogate.network.runtime.HOSTS`.
+    accumulate
+        Number of microbatches of ``batch`` samples in a training iteration; their gradients are added.
+    sequence
+        Tokens of each sample in the training of a language model.
+    checkpointing
+        Whether the training of a language model keeps only the inputs of its layers, and computes them again.
+    lora
+        Rank of the adapters that the training of a language model trains instead of the weights.
     prefill, decode
         Kind of a language model's step: new tokens of each request, or tokens of context before one new token.
     tensor_parallel, expert_parallel, pipeline_parallel, routing, kv_dtype
@@ -83,6 +91,10 @@ class ReadOptions:
     layout: str | None = None
     runtime: str | None = None
     host: str | None = None
+    accumulate: int = 1
+    sequence: int | None = None
+    checkpointing: bool = False
+    lora: int | None = None
     prefill: int | None = None
     decode: int | None = None
     tensor_parallel: int | None = None
@@ -245,6 +257,8 @@ class Network:
     """Number of layers of a training iteration's forward pass; the backward pass follows them."""
     cluster: Cluster = ONE_GPU
     """The GPUs that train together, each with this batch."""
+    accumulate: int = 1
+    """Number of microbatches of an iteration; every layer but the optimizer's runs once for each of them."""
     notes: tuple[str, ...] = ()
     """Notes for the reader about the whole network."""
     headline_notes: tuple[str, ...] = ()

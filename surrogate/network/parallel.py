@@ -27,9 +27,9 @@ from surrogate.features.errors import InputError
 from surrogate.features.families.operator import Streamed
 from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, ReduceScatter
 from surrogate.features.problem import DTYPES
-from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import Cluster, Layer, Network, ReadOptions
 from surrogate.network.result import GradientExchange, ProblemTime
+from surrogate.network.training import CAST, is_update
 
 Predict = Callable[[Sequence[AllReduce]], Mapping[AllReduce, ProblemTime]]
 """A function of messages that returns the time of each."""
@@ -152,7 +152,10 @@ def exchange(network: Network, times_us: Sequence[float], predict: Predict) -> G
     with the ends of its interval.
     """
     cluster = network.cluster
-    segments = (_sharded_segments if cluster.is_sharded else _bucket_segments)(network, times_us)
+    is_sharded = cluster.is_sharded
+    segments = (
+        _sharded_segments(network, times_us) * network.accumulate if is_sharded else _bucket_segments(network, times_us)
+    )
     messages = {message: None for segment in segments for message in segment[1:] if message}
     answers = predict(list(messages))
     timelines = [Timeline() for _ in ENDS]
@@ -185,14 +188,14 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     """
     forward, backward = network.layers[: network.forward_layers], network.layers[network.forward_layers :]
     backward_times_us = [
-        0.0 if layer.operator in OPTIMIZERS else time_us
+        0.0 if is_update(layer) else time_us
         for layer, time_us in zip(backward, times_us[network.forward_layers :], strict=True)
     ]
     backward_us = sum(backward_times_us)
     gradients = [
         (ready_us, layer.parameters)
         for layer, ready_us in zip(backward, accumulate(backward_times_us), strict=True)
-        if layer.parameters and layer.operator not in OPTIMIZERS
+        if layer.parameters and not is_update(layer)
     ]
     if not gradients:
         forward_us = list(accumulate(reversed(times_us[: network.forward_layers]), initial=0.0))[::-1]
@@ -230,7 +233,7 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
     timed = [
         (unit_of(layer), time_us)
         for layer, time_us in zip(network.layers, times_us, strict=True)
-        if layer.operator not in OPTIMIZERS
+        if not is_update(layer)
     ]
     runs = [
         [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
@@ -261,7 +264,7 @@ def unit_of(layer: Layer) -> str:
 
 def unit_parameters(network: Network) -> Counter[str]:
     """Return the number of weights of each unit, counted in the forward pass or, for a module, in the backward pass."""
-    layers = [layer for layer in network.layers if layer.operator not in OPTIMIZERS]
+    layers = [layer for layer in network.layers if not is_update(layer)]
     forward = layers[: network.forward_layers]
     sizes: Counter[str] = Counter()
     for layer in forward if any(layer.parameters for layer in forward) else layers[network.forward_layers :]:
@@ -288,9 +291,9 @@ def with_cluster(network: Network, cluster: Cluster) -> Network:
 
 
 def _shard(layer: Layer, gpus: int) -> Layer:
-    """Return the optimizer's step over one GPU's share; any other layer is returned unchanged."""
+    """Return a pass over weights, gradients or states over one GPU's share; any other layer is returned unchanged."""
     problem = layer.problem
-    if layer.operator not in OPTIMIZERS or not isinstance(problem, Streamed):
+    if not (is_update(layer) or layer.operator.startswith(CAST)) or not isinstance(problem, Streamed):
         return layer
     share = replace(problem, reads=ceil_div(problem.reads, gpus), writes=ceil_div(problem.writes, gpus))
     return replace(layer, problem=share, parameters=ceil_div(layer.parameters, gpus))

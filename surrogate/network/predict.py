@@ -19,6 +19,7 @@ from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, L
 from surrogate.network.operators import tf32_part, with_default_math
 from surrogate.network.parallel import exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, ProblemTime
+from surrogate.network.training import repeats
 from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 from surrogate.prediction.sources.datasheet import common_share
@@ -149,7 +150,11 @@ class Predictors:
         arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
         fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
         timed = [(layer, predicted.get(layer.problem)) for layer in network.layers]
-        times = tuple(_layer_time(layer, time, min_us[layer.problem] + network.gap_us) for layer, time in timed if time)
+        times = tuple(
+            _layer_time(layer, time, min_us[layer.problem] + network.gap_us, repeats(network, layer))
+            for layer, time in timed
+            if time
+        )
         kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
         unsupported, missing_work = Counter(network.unsupported), dict(network.missing)
         for layer in (layer for layer, time in timed if not time):
@@ -165,13 +170,14 @@ class Predictors:
             layers=times,
             batch=network.batch,
             training=network.training,
+            accumulate=network.accumulate,
             ignored=network.ignored,
             unsupported=dict(unsupported),
             missing=missing_work,
             heuristic=_heuristic(network, choices),
             outside_domain=Counter(reason for reason in reasons if reason),
             parameters=network.parameters,
-            multiply_adds=sum(layer.problem.multiply_adds for layer in network.layers),
+            multiply_adds=sum(layer.problem.multiply_adds * repeats(network, layer) for layer in network.layers),
             memory=memory_per_gpu(network, memory(network, workspace_bytes, self.gpu)),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
             notes=(*network.notes, *self._notes(selections, answers), *self._link_notes(network.cluster)),
@@ -283,14 +289,15 @@ class Predictors:
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
 
 
-def _layer_time(layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
-    """Return a layer's time; its lower end is at least ``min_us``, unless the time itself is shorter."""
+def _layer_time(layer: Layer, time: LayerTime, min_us: float, runs: int) -> LayerTime:
+    """Return the time of all ``runs`` of a layer; the lower end of a run is at least ``min_us``, or its time."""
     factor, interval_factor = layer.time_factor, INTERVAL_FACTOR_3D if layer.is_3d else 1.0
     time_us = factor * time.time_us
     lower_us, upper_us = factor / interval_factor * time.lower_us, factor * interval_factor * time.upper_us
     lower_us = max(lower_us, min_us) if min_us < time_us else lower_us
-    ends = {"lower_us": lower_us, "upper_us": upper_us}
-    return replace(time, name=layer.name, operator=layer.operator, time_us=time_us, **ends)
+    figures = {"time_us": time_us, "lower_us": lower_us, "upper_us": upper_us, "flops": time.flops, "bytes": time.bytes}
+    sums = {name: runs * value for name, value in figures.items()}
+    return replace(time, name=layer.name, operator=layer.operator, **sums)
 
 
 def _setting(problem: NetworkProblem) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
+from surrogate.network.training import with_accumulation
 
 MODEL_SUFFIXES = (".onnx", ".pt2")
 TABLE_SUFFIXES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
@@ -20,8 +21,8 @@ MAX_ROWS = 100_000
 """Maximum number of layers in a table."""
 PARALLEL_OPTIONS = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "routing", "kv_dtype")
 """Options that distribute a language model over GPUs; the first three are numbers of GPUs."""
-LANGUAGE_OPTIONS = ("prefill", "decode", *PARALLEL_OPTIONS)
-NON_LANGUAGE_OPTIONS = ("training", "optimizer", "dims", "amp", "runtime", "host")
+LANGUAGE_OPTIONS = ("prefill", "decode", "sequence", "lora", *PARALLEL_OPTIONS)
+NON_LANGUAGE_OPTIONS = ("optimizer", "dims", "amp", "runtime", "host", "sequence", "lora", "checkpointing")
 NORM_NOTE = (
     "the file has convolutions but no norms: an export in eval mode folds batch norms into convolutions; if the"
     " network has batch norms, their time in training is missing, so give module:callable"
@@ -88,7 +89,8 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
 def _checked_options(source: str, options: ReadOptions) -> ReadOptions:
     """Return the options with normalised element types. Raises `InputError` for invalid values."""
     dtype, amp = element_type("dtype", options.dtype, ELEMENTS), element_type("amp", options.amp, HALF)
-    counts = {name: getattr(options, name) for name in ("prefill", "decode", *PARALLEL_OPTIONS[:3])}
+    names = ("prefill", "decode", "sequence", "lora", *PARALLEL_OPTIONS[:3])
+    counts = {name: getattr(options, name) for name in names}
     for name, size in {"batch": options.batch, **(options.dims or {}), **counts}.items():
         if size is not None:
             checked_int(source, name, size, maximum=MAX_INT32)
@@ -100,11 +102,16 @@ def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
     """Read the step of a language model. Raises `InputError` for options that such a step does not have."""
     from surrogate.network.language import Deployment
     from surrogate.network.language_step import read_language
+    from surrogate.network.language_training import read_training
 
+    if options.training:
+        return read_training(path, options)
     if option := next((name.removesuffix("s") for name in NON_LANGUAGE_OPTIONS if getattr(options, name)), None):
-        raise InputError(f"{source}: --{option} does not apply to a language model's step; leave it out")
+        raise InputError(
+            f"{source}: --{option} does not apply to a step of a language model; leave it out, or add --training"
+        )
     fields = {name: value for name in ("dtype", *PARALLEL_OPTIONS) if (value := getattr(options, name)) is not None}
-    return read_language(path, options, Deployment(**fields))
+    return with_accumulation(read_language(path, options, Deployment(**fields)), options.accumulate)
 
 
 def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:
@@ -114,6 +121,11 @@ def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:
     language_option = next((name for name in LANGUAGE_OPTIONS if getattr(options, name) is not None), None)
     if options.optimizer and not options.training:
         raise InputError(f"{source}: --optimizer {options.optimizer} needs a training iteration; add --training")
+    if options.checkpointing:
+        raise InputError(
+            f"{source}: --checkpointing is for a language model's config.json; call torch.utils.checkpoint in the"
+            " module, whose recorded calls then include the repeated ones"
+        )
     if amp and dtype:
         raise InputError("--amp keeps weights in fp32, and --dtype changes them; leave out one of the two")
     if amp and not is_module:

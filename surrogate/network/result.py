@@ -28,8 +28,9 @@ MAX_DISPLAYED_MISSING = 3
 MAX_DISPLAYED_LAYERS = 12
 """Number of layers in the short table; it shows the longest ones."""
 TOTALS = (
-    *("network", "gpu", "batch", "training", "gpus", "total_us", "lower_us", "upper_us", "kernels_us", "coverage"),
-    *("coverage_bytes", "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits"),
+    *("network", "gpu", "batch", "training", "accumulate", "gpus", "total_us", "lower_us", "upper_us", "kernels_us"),
+    *("coverage", "coverage_bytes", "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes"),
+    "fits",
 )
 """First keys of `NetworkTime.to_dict`."""
 FIGURES = (
@@ -144,6 +145,8 @@ class NetworkTime(TableResult):
         Samples per pass on each GPU; None if unknown.
     training
         Whether the time is a training iteration's.
+    accumulate
+        Number of microbatches of ``batch`` samples in the iteration.
     ignored, unsupported
         Number of operators by name. Ignored operators have no kernel, unsupported operators no prediction.
     missing
@@ -175,6 +178,7 @@ class NetworkTime(TableResult):
     layers: tuple[LayerTime, ...]
     batch: int | None = None
     training: bool = False
+    accumulate: int = 1
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, Work] = field(default_factory=dict)
@@ -273,7 +277,9 @@ class NetworkTime(TableResult):
     @property
     def samples_per_s(self) -> float | None:
         """Samples per second of all `gpus` together; None if the batch or all layers are unknown."""
-        return None if self.batch is None or not self.layers else self.gpus * self.batch / self.total_us * 1e6
+        if self.batch is None or not self.layers:
+            return None
+        return self.gpus * self.accumulate * self.batch / self.total_us * 1e6
 
     def classes(self) -> dict[str, dict[str, float]]:
         """Return the share of each of SEER's classes, by number of layers and by time.
@@ -331,7 +337,8 @@ class NetworkTime(TableResult):
         device, per_gpu, all_gpus = self.gpu, "", ""
         if self.gpus > 1:
             device, per_gpu, all_gpus = f"{self.gpus} × {self.gpu}", " per GPU", f" of all {self.gpus} GPUs"
-        batch = f", batch {self.batch}{per_gpu}" if self.batch is not None else ""
+        microbatches = f"{self.accumulate} × " if self.accumulate > 1 else ""
+        batch = f", batch {microbatches}{self.batch}{per_gpu}" if self.batch is not None else ""
         rate = f", {self.samples_per_s:,.0f} samples/s{all_gpus}" if self.samples_per_s else ""
         memory = ""
         if self.fits is False and self.memory_bytes:

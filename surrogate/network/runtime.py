@@ -31,7 +31,7 @@ from surrogate.network.aten_call import DISPATCH
 from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
 from surrogate.network.parallel import cluster_of, with_cluster
-from surrogate.network.training import with_training
+from surrogate.network.training import repeats, with_accumulation, with_training
 
 WINDOW_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share == "pool_bandwidth"}
 FUSED_KINDS = set(BANDWIDTH_FIELDS) - WINDOW_KINDS - {"layout_transform", "concat"}
@@ -225,6 +225,7 @@ def with_options(network: Network, options: ReadOptions) -> Network:
     """
     network = with_training(network, options.training, options.optimizer or OPTIMIZER)
     network = with_settings(network, options.math, options.layout)
+    network = with_accumulation(network, options.accumulate)
     return with_cluster(network, cluster_of(network.name, options))
 
 
@@ -247,9 +248,11 @@ def with_runtime(network: Network, runtime: str | None = None, host: str | None 
 
 def count_launches(network: Network) -> Launches:
     """Count the host calls in one pass; operators without a known time are launched, too."""
-    libraries = sum(_calls_library(layer.problem) for layer in network.layers)
+    launches = sum(repeats(network, layer) for layer in network.layers)
+    libraries = sum(repeats(network, layer) for layer in network.layers if _calls_library(layer.problem))
     views = sum(count for name, count in network.ignored.items() if name in VIEW_OPERATORS)
-    return Launches(libraries, len(network.layers) - libraries + sum(network.unsupported.values()), views)
+    others = launches - libraries + network.accumulate * sum(network.unsupported.values())
+    return Launches(libraries, others, network.accumulate * views)
 
 
 def _calls_library(problem: NetworkProblem) -> bool:

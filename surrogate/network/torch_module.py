@@ -43,8 +43,8 @@ CONTRACT = (
 TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 """Element types in which torch trains and runs modules."""
 OPTIONS = (
-    *("batch", "training", "optimizer", "data_parallel", "fsdp", "gpus_per_node", "node_gbps", "dtype", "amp"),
-    *("math", "layout", "runtime", "host"),
+    *("batch", "training", "optimizer", "accumulate", "data_parallel", "fsdp", "gpus_per_node", "node_gbps"),
+    *("dtype", "amp", "math", "layout", "runtime", "host"),
 )
 """Fields of `ReadOptions` that apply to a live module."""
 EVAL_NOTE = (
@@ -177,9 +177,9 @@ def time_module(
     workspace_limit, deterministic
         Limits of the algorithms of convolutions: bytes of workspace, and whether two runs must give the same bits.
     overrides
-        Fields of `ReadOptions` by name: ``batch``, ``training``, ``optimizer``, ``data_parallel``, ``fsdp``,
-        ``gpus_per_node``, ``node_gbps``, ``dtype``, ``amp``, ``math``, ``layout``, ``runtime`` (by default ``compiled``
-        for a module returned by `torch.compile`) and ``host``.
+        Fields of `ReadOptions` by name: ``batch``, ``training``, ``optimizer``, ``accumulate``, ``data_parallel``,
+        ``fsdp``, ``gpus_per_node``, ``node_gbps``, ``dtype``, ``amp``, ``math``, ``layout``, ``runtime`` (by default
+        ``compiled`` for a module returned by `torch.compile`) and ``host``.
 
     Returns
     -------

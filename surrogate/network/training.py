@@ -7,9 +7,11 @@ gradient, the gradients are summed at the sum of the branches.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from surrogate.features.errors import check_choice
+from surrogate.features.elementwise import checked_int
+from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
+from surrogate.features.problem import DTYPES
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, Work
 
@@ -19,6 +21,10 @@ LOSS_NOTE = (
 )
 TRAINING_WORK = 3
 """Work of an unsupported operator in an iteration / in the forward pass: a product has two products as gradients."""
+CAST = "cast_weights"
+"""The operator that casts a unit's fp32 weights to the type of its products, and the gradients back."""
+ACCUMULATION = "accumulation"
+"""The operator that adds gradients to the gradients of earlier microbatches."""
 
 
 def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) -> Network:
@@ -64,6 +70,38 @@ def optimizer_step(parameters: int, optimizer: str) -> list[Layer]:
     reads, writes = (2 + states) * parameters, (1 + states) * parameters
     step = Streamed(reads=reads, writes=writes, work=operations, variant=optimizer)
     return [Layer("optimizer", optimizer, step, parameters=parameters)]
+
+
+def with_accumulation(network: Network, steps: int) -> Network:
+    """Return the iteration with ``steps`` microbatches; each gradient after the first one is added to their sum.
+
+    Raises `InputError` if the network is not an iteration, or ``steps`` is not a whole number above 0.
+    """
+    if checked_int(network.name, "accumulate", steps) > 1 and not network.training:
+        raise InputError(f"{network.name}: --accumulate {steps} is for training; add --training")
+    trained = sum(layer.parameters for layer in network.layers if layer.operator in OPTIMIZERS)
+    if steps == 1 or not trained:
+        return replace(network, accumulate=steps)
+    dtype = next(layer.problem.dtype for layer in network.layers if layer.operator in OPTIMIZERS)
+    added = (steps - 1) * trained
+    addition = Streamed(reads=2 * added, writes=added, dtype=dtype, variant=ACCUMULATION)
+    first_step = next(index for index, layer in enumerate(network.layers) if layer.operator in OPTIMIZERS)
+    layers = list(network.layers)
+    layers.insert(first_step, Layer(ACCUMULATION, ACCUMULATION, addition))
+    gradients = DTYPES[dtype] * trained
+    activations = (network.activation_bytes or 0) - (network.gradient_bytes or 0) + gradients
+    sizes = {} if network.activation_bytes is None else {"activation_bytes": activations, "gradient_bytes": gradients}
+    return replace(network, layers=tuple(layers), accumulate=steps, **sizes)
+
+
+def is_update(layer: Layer) -> bool:
+    """Return whether a layer runs once per iteration: the optimizer's step, and the sums of gradients before it."""
+    return layer.operator in OPTIMIZERS or layer.operator == ACCUMULATION
+
+
+def repeats(network: Network, layer: Layer) -> int:
+    """Return how often a layer runs in a pass: once per microbatch, unless it `is_update`."""
+    return 1 if is_update(layer) else network.accumulate
 
 
 def backward(layer: Layer) -> Iterator[Layer]:

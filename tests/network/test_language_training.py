@@ -1,0 +1,174 @@
+"""Training iterations of language models: arithmetic, memory, adapters, microbatches, and refusals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from surrogate.features.families.attention import Attention, AttentionBackward
+from surrogate.features.families.gemm import Gemm
+from surrogate.network.network import Network
+from surrogate.network.read import read_network
+from tests.known import known_answers
+
+LLAMA = known_answers(Path(__file__).with_name("test_language.py"))["LLAMA"]
+MPT = {
+    **{"model_type": "mpt", "d_model": 768, "n_heads": 12, "n_layers": 12, "expansion_ratio": 4, "max_seq_len": 2048},
+    **{"vocab_size": 50368, "no_bias": True, "attn_config": {"alibi": False}, "torch_dtype": "bfloat16"},
+}
+TOKENS, HIDDEN = 2 * 1024, 768
+Train = Callable[..., Network]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Return a function: configuration and options → the network of one iteration."""
+
+    def read(config: dict[str, Any] = MPT, **options: Any) -> Network:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return read_network(path, **{"training": True, "sequence": 1024, "batch": 2} | options)
+
+    return read
+
+
+def _flops(network: Network, *kinds: type) -> int:
+    return sum(layer.problem.flops for layer in network.layers if isinstance(layer.problem, kinds))
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "factor"), [(MPT, {}, 6), (MPT, {"amp": "bf16"}, 6), (LLAMA, {}, 6), (MPT, {"lora": 8}, 4)]
+)
+def test_products_have_six_operations_per_weight_and_token(train: Train, config, options, factor: int) -> None:
+    """Frozen weights have no weight gradient, which leaves four; the products of rank 8 are small."""
+    network = train(config, **options)
+    full = train(config)
+    forward = full.layers[: full.forward_layers]
+    matrices = sum(layer.parameters for layer in forward if isinstance(layer.problem, Gemm))
+    products = [layer for layer in network.layers if isinstance(layer.problem, Gemm) and ".lora_" not in layer.name]
+    assert sum(layer.problem.flops for layer in products) == factor * matrices * TOKENS
+    assert 2 * _flops(network, AttentionBackward) == 5 * (
+        _flops(network, Attention) - _flops(network, AttentionBackward)
+    )
+
+
+def test_parameters_of_mpt_follow_its_sizes(train: Train) -> None:
+    """12·L·d² + V·d + S·d, and the norms' (2·L + 1)·d."""
+    expected = 12 * 12 * HIDDEN**2 + (50368 + 2048 + 25) * HIDDEN
+    network = train()
+    assert network.parameters == expected and network.layers[-1].parameters == expected
+    backward = network.layers[network.forward_layers : -1]
+    assert sum(layer.parameters for layer in backward) == expected  # every gradient is complete once
+    assert backward[-1].name.startswith("embedding") and backward[-1].parameters == 50368 * HIDDEN
+    assert train({**MPT, "attn_config": {}}).parameters == expected - 2048 * HIDDEN  # alibi, transformers' default
+
+
+@pytest.mark.parametrize(("options", "weight", "state"), [({"dtype": "bf16"}, 2, 4), ({"amp": "bf16"}, 4, 8)])
+def test_memory_is_weights_gradients_states_and_kept_activations(
+    train: Train, options, weight: int, state: int
+) -> None:
+    network = train(**options)
+    parameters = network.parameters or 0
+    assert (network.weights_bytes, network.state_bytes) == (weight * parameters, state * parameters)
+    # A layer keeps 16 values of 16 bits per value of its input (Korthikanti et al. without dropout), and each head a
+    # sum per position; norms' inputs, the queries, keys and values, and the inputs of products are among them.
+    layer_bytes = TOKENS * (32 * HIDDEN + 4 * 12)
+    logits = 2 * 2 * TOKENS * 50368
+    begin = 12 * layer_bytes + TOKENS * (2 * 2 * HIDDEN + 16) + logits + (weight == 4) * 2 * parameters
+    assert network.activation_bytes == begin and network.gradient_bytes == 0
+    checkpointed = train(**options, checkpointing=True)
+    begin += 12 * TOKENS * 2 * HIDDEN - 11 * layer_bytes
+    end = layer_bytes + TOKENS * (2 * 2 * 4 * HIDDEN + 16) + (weight == 4) * 2 * parameters + weight * parameters
+    assert checkpointed.activation_bytes == max(begin, end)
+
+
+def test_checkpointing_computes_again_what_precedes_the_last_kept_tensor(train: Train) -> None:
+    """The last product of a layer, 4 of 12 · d² weights, is not repeated; attention is."""
+    again = [layer for layer in train(checkpointing=True).layers if layer.name.endswith(".recomputed")]
+    products = sum(layer.problem.flops for layer in again if isinstance(layer.problem, Gemm))
+    assert products == 2 * TOKENS * 12 * 8 * HIDDEN**2
+    assert sum(layer.operator == "attention" for layer in again) == 12
+
+
+def test_adapters_have_two_products_and_the_only_states(train: Train) -> None:
+    """Queries, keys, values, o, gate, up and down: rank · (inputs + outputs) weights each."""
+    network = train(LLAMA, lora=16)
+    hidden, keys, inter = 2048, 512, 8192
+    pairs = 2 * (hidden + hidden) + 2 * (hidden + keys) + 2 * (hidden + inter) + (inter + hidden)
+    trained = 16 * 16 * pairs
+    assert network.layers[-1].parameters == trained and network.state_bytes == 2 * 2 * trained
+    assert network.parameters == pytest.approx(1.236e9 + trained, rel=1e-3)
+    assert not any(layer.name.startswith("embedding.grad") for layer in network.layers)
+    packed = train(LLAMA, lora=16, dtype="int4_wo")
+    inside = 16 * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inter)
+    assert network.weights_bytes and packed.weights_bytes
+    saved = network.weights_bytes - packed.weights_bytes
+    assert 1.3 * inside < saved < 1.5 * inside  # 2 bytes become half a byte and scales
+    unpacked = [layer.problem for layer in packed.layers if layer.operator.startswith("unpack_weights")]
+    assert sum(problem.writes for problem in unpacked) == 2 * inside  # type: ignore[union-attr]
+    assert "adapters of rank 16" in packed.notes[-1]
+
+
+def test_microbatches_share_one_step_of_the_optimizer(predictors: Callable[..., Any], train: Train) -> None:
+    gpu = predictors("h100-sxm")
+    one, four = (gpu.time(train(accumulate=steps)) for steps in (1, 4))
+    step_us = one.layers[-1].time_us
+    (added,) = [layer for layer in four.layers if layer.operator == "accumulation"]
+    assert added.bytes == 3 * 3 * 2 * (one.parameters or 0)
+    assert four.kernels_us == pytest.approx(4 * (one.kernels_us - step_us) + step_us + added.time_us)
+    assert four.multiply_adds == 4 * one.multiply_adds and four.layers[-1].time_us == step_us
+    assert four.samples_per_s == pytest.approx(8e6 / four.total_us)
+    assert "batch 4 × 2" in four.headline()
+    assert four.memory["gradients"] == 2 * (one.parameters or 0) and one.memory["gradients"] == 0
+
+
+def test_mpt_sizes_agree_with_measured_models(train: Train) -> None:
+    rows = pd.read_parquet("experiments/data/training_mpt.parquet").drop_duplicates(["model", "sequence"])
+    rows = rows[rows.layers <= 24]
+    for row in rows.itertuples():
+        sizes = {"d_model": row.d_model, "n_heads": row.heads, "n_layers": row.layers, "max_seq_len": row.sequence}
+        network = train({**MPT, **{name: int(size) for name, size in sizes.items()}}, sequence=512)
+        assert network.parameters == pytest.approx(row.parameters, rel=1e-3)
+    assert len(rows) > 10
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (MPT, {"sequence": None}, "training needs --sequence TOKENS"),
+        (MPT, {"sequence": 4096}, "has 4096 tokens, but the model supports 2048"),
+        (MPT, {"dtype": "fp8"}, "training in fp8 is not predicted"),
+        (MPT, {"tensor_parallel": 2}, "--tensor-parallel 2 is for inference"),
+        (MPT, {"pipeline_parallel": 2}, "--pipeline-parallel 2 is for inference"),
+        (MPT, {"kv_dtype": "fp8"}, "--kv-dtype does not apply to training"),
+        (MPT, {"dtype": "int4_wo"}, "weights in int4_wo are not trained; add --lora RANK"),
+        (MPT, {"amp": "bf16", "dtype": "fp16"}, "leave out one of the two"),
+        (MPT | {"no_bias": False}, {}, "no_bias is False; only an MPT with True is predicted"),
+        (MPT, {"training": False, "prefill": 9}, "--sequence does not apply to a step of a language model"),
+        (MPT, {"training": False, "prefill": 9, "sequence": None, "accumulate": 2}, "--accumulate 2 is for training"),
+    ],
+)
+def test_an_option_that_training_lacks_is_refused(refused, train: Train, config, options, message: str) -> None:
+    with refused(message):
+        train(config, **options)
+
+
+def test_unsupported_models_and_modules_are_refused_by_name(refused) -> None:
+    for source, options, message in (
+        ("deepseek-v3", {"sequence": 512, "training": True}, "routed experts are not predicted in training"),
+        ("resnet50", {"checkpointing": True, "training": True}, "call torch.utils.checkpoint in the module"),
+        ("resnet50", {"accumulate": 2}, "--accumulate 2 is for training; add --training"),
+        ("resnet50", {"lora": 2, "training": True}, "--lora is for language models"),
+    ):
+        with refused(message):
+            read_network(source, **options)
+
+
+def test_the_command_trains_a_shipped_model(seer: Any) -> None:
+    words = ("--training", "--sequence", 4096, "--batch", 2, "--amp", "bf16", "--json")
+    run = seer("network", "llama-3.1-8b", "--gpu", "h100-sxm", *words).succeeded()
+    min_us = 6 * 7.5e9 * 8192 / 989e6
+    assert min_us < run.json["total_us"] < 3 * min_us and run.json["fits"] is False
