@@ -57,7 +57,10 @@ def command(
     if output is not None:
         write_settings(result.settings(), output)
     stored = model_class(result.model)().get_params()
-    records = [{"setting": name, "best": value, "stored": stored[name]} for name, value in result.params.items()]
+    records = [
+        {"setting": name, "best": value, "stored": stored[name], "importance": result.importance.get(name)}
+        for name, value in result.params.items()
+    ]
     show(records, form, json_value=result.to_dict())
     if not form:
         click.echo(_summary(result))

@@ -23,6 +23,7 @@ from surrogate.evaluation import scorecard
 from surrogate.evaluation.coverage import coverage_rows
 from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits
 from surrogate.evaluation.hyperparameters import TUNE_TRIALS
+from surrogate.evaluation.importance import mean_importance
 from surrogate.evaluation.judge import EvaluatedPicks
 from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES_MODEL, EvaluationSet, Record, json_value
 from surrogate.features.errors import InputError, check_choice
@@ -33,7 +34,7 @@ from surrogate.uncertainty.intervals import COVERAGE
 
 RESULTS_SCHEMA = 2
 """Version of `results.json`. History: 1, the first; 2, more paired differences, which are relative and not logarithms;
-``references``, ``reported``, ``costs`` and ``coverage``."""
+``references``, ``reported``, ``costs``, ``coverage`` and ``importance``."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ def _compared(
         "time_rows": json_value([row for result in family_results for row in result.time_rows] + unevaluated),
         "choice_rows": json_value([row for result in family_results for row in result.choice_rows] + unevaluated),
     }
-    for kind in ("coverage", "costs"):
+    for kind in ("coverage", "importance", "costs"):
         results[kind] = json_value([record for result in family_results for record in result.evidence[kind]])
     return Compared(
         results,
@@ -351,12 +352,13 @@ def _reported(family_runs: FamilyRuns) -> str | None:
 
 
 def _evidence(family_runs: FamilyRuns) -> dict[str, list[Record]]:
-    """Return the coverage of the reported model, and the costs of models."""
+    """Return the coverage of the reported model, the importance of terms to the trees, and the costs of models."""
     model = _reported(family_runs)
     names = ("tune_s", "fit_s", "predict_us")
     medians = {name: dict(zip(names, np.median(each, axis=0), strict=True)) for name, each in family_runs.costs.items()}
     costs = [{"model": name, "fits": len(family_runs.costs[name]), **values} for name, values in medians.items()]
-    return {"coverage": _coverage(family_runs, model) if model else [], "costs": costs}
+    importance = [{"model": TREES_MODEL, **record} for record in mean_importance(family_runs.importance)]
+    return {"coverage": _coverage(family_runs, model) if model else [], "importance": importance, "costs": costs}
 
 
 def _coverage(family_runs: FamilyRuns, model: str) -> list[Record]:

@@ -18,9 +18,11 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
 from surrogate.dataset.threads import in_parallel
 from surrogate.evaluation.hyperparameters import tuned
-from surrogate.evaluation.scorecard import json_value
+from surrogate.evaluation.importance import column_importance
+from surrogate.evaluation.scorecard import TREES_MODEL, json_value
 from surrogate.features.errors import InputError, one_line_errors
 from surrogate.models import Support, TimeModel, model_class
+from surrogate.models.base import term_columns
 from surrogate.models.stacked import StackedTerms
 from surrogate.uncertainty.domain import distances_to, training_shapes_of
 
@@ -33,7 +35,7 @@ class HoldoutPrediction:
     """One fit's settings and predicted times of the held-out rows, (held-out rows,) in µs.
 
     ``tune_s`` and ``fit_s`` are the seconds of the search for settings and of the fit. ``predict_us`` is the time of a
-    prediction in µs per row.
+    prediction in µs per row. ``importance``: column → `column_importance`; empty if it was not requested.
     """
 
     settings: dict[str, object]
@@ -41,6 +43,7 @@ class HoldoutPrediction:
     tune_s: float
     fit_s: float
     predict_us: float
+    importance: dict[str, float] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
         """Write the predictions for a later run."""
@@ -60,9 +63,9 @@ class HoldoutPrediction:
             return None
 
 
-@dataclass
+@dataclass(frozen=True)
 class FamilyRuns:
-    """One family's rows and folds, and the predictions of its fits, which `FoldFits.run` adds.
+    """One family's rows and folds, and the predictions of its fits.
 
     Attributes
     ----------
@@ -82,6 +85,8 @@ class FamilyRuns:
         Model → why it could not be fitted.
     costs : dict
         Model → seconds of each search and fit, and µs per row of each prediction.
+    importance : list
+        Column → importance, per fold of the first seed.
     distance : array, (count,)
         Distance to the training data of the first seed's folds.
     """
@@ -95,6 +100,7 @@ class FamilyRuns:
     settings: dict[str, dict[str, object]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     costs: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+    importance: list[dict[str, float]] = field(default_factory=list)
     distance: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
@@ -184,6 +190,8 @@ class FoldFits:
                 runs.settings.setdefault(name, outcome.settings)
                 runs.predicted[name][seed][test] = outcome.predicted_us
                 runs.costs.setdefault(name, []).append((outcome.tune_s, outcome.fit_s, outcome.predict_us))
+                if outcome.importance:
+                    runs.importance.append(outcome.importance)
         if len(runs.reasons) == len(self.models):
             raise InputError("; ".join(f"{name}: {reason}" for name, reason in runs.reasons.items()))
 
@@ -217,7 +225,8 @@ class FoldFits:
                         if cls is StackedTerms:
                             _refit_kept(fitted, outcomes, train)
                         model = tuned(cls, train, self.tune, seed=seed, device=self.device, progress=on_trial)
-                        outcome = _fitted(model, train, holdout, fitted, tune_s=monotonic() - begun_s)
+                        explained = term_columns(rows.family) if (cls.name, seed) == (TREES_MODEL, 0) else ()
+                        outcome = _fitted(model, train, holdout, fitted, explained, tune_s=monotonic() - begun_s)
                         if file is not None:
                             outcome.write(file)
                     outcomes[cls.name] = outcome
@@ -229,11 +238,17 @@ class FoldFits:
 
 
 def _fitted(
-    model: TimeModel, train: Rows, holdout: Rows, fitted: dict[str, TimeModel], tune_s: float
+    model: TimeModel,
+    train: Rows,
+    holdout: Rows,
+    fitted: dict[str, TimeModel],
+    explained: tuple[str, ...],
+    tune_s: float,
 ) -> HoldoutPrediction:
     """Fit a model and predict the held-out rows.
 
-    ``fitted`` holds the fold's fits of `STACK_PARTS` by name; a new fit of one of them is added.
+    ``fitted`` holds the fold's fits of `STACK_PARTS` by name; a new fit of one of them is added. ``explained`` are the
+    columns whose importance is computed.
     """
     begun_s = monotonic()
     settings = json_value(model.get_params(deep=False))
@@ -244,7 +259,8 @@ def _fitted(
     predict_us = 1e6 * (monotonic() - begun_s - fit_s) / max(len(holdout), 1)
     if model.name in STACK_PARTS:
         fitted[model.name] = model
-    return HoldoutPrediction(settings, predicted_us, tune_s, fit_s, predict_us)
+    importance = column_importance(model, holdout, explained, seed=0) if explained else {}
+    return HoldoutPrediction(settings, predicted_us, tune_s, fit_s, predict_us, importance)
 
 
 def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, HoldoutPrediction | str], train: Rows) -> None:

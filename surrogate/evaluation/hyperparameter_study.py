@@ -7,8 +7,8 @@ import json
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ HEARTBEAT_S, GRACE_S = 10, 60
 RETRIES = 3
 """Maximum number of new tries of a lost trial."""
 OPEN_ATTEMPTS = 4
+MIN_TRIALS_FOR_IMPORTANCE = 10
+"""Minimum completed trials for the importance of settings. With fewer trials it is noise."""
 IDENTITY = "seer"
 """User attribute of a study with its purpose: model, objective, data and so on."""
 DEFAULT_STORAGE = "tune.journal"
@@ -200,7 +202,7 @@ class TuningOutcome:
 
     ``params`` are the best settings and ``value`` is their objective. ``stored_value`` is the objective of the stored
     settings. ``time_loss``, ``absolute_loss`` and ``choice_loss`` are the parts of ``value`` (see `Loss`). ``trials``:
-    state → count.
+    state → count. ``importance``: setting → share of the objective's variance that it explains; empty for few trials.
     """
 
     model: str
@@ -214,6 +216,7 @@ class TuningOutcome:
     absolute_loss: float
     choice_loss: float | None
     trials: dict[str, int]
+    importance: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON values."""
@@ -346,6 +349,10 @@ def _outcome(study: "Study", options: TuneOptions, stored: dict[str, Any]) -> Tu
         raise InputError(f"study {study.study_name!r} in {where} has no finished trial; allow more time")
     best = study.best_trial
     choice = float(best.user_attrs["choice_loss"])
+    importance: dict[str, float] = {}
+    if count["complete"] >= MIN_TRIALS_FOR_IMPORTANCE:
+        with suppress(RuntimeError, ValueError):  # all trials have the same value
+            importance = optuna.importance.get_param_importances(study)
     complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
     return TuningOutcome(
         options.model,
@@ -359,4 +366,5 @@ def _outcome(study: "Study", options: TuneOptions, stored: dict[str, Any]) -> Tu
         absolute_loss=best.user_attrs["absolute_loss"],
         choice_loss=choice if np.isfinite(choice) else None,
         trials={state: count[state] for state in ("complete", "pruned", "running")},
+        importance={name: float(share) for name, share in importance.items()},
     )

@@ -31,7 +31,7 @@ NAME_WIDTH = 18
 MAX_REASON = 90
 """Maximum characters of a reason in the line of models that were not evaluated."""
 MAX_OPEN_ROWS = 15
-"""Number of unfolded rows of coverage and costs on a page."""
+"""Number of unfolded rows of coverage, importance and costs on a page."""
 
 _Statement = tuple[tuple[float, ...] | None, str]
 """The interval of a difference, and a sentence about it without its first capital letter."""
@@ -271,7 +271,7 @@ def part_tables(results: Results, full: bool = True) -> list[Table]:
 
 @_each_family
 def evidence_tables(results: Results, kind: str) -> list[Table]:
-    """Return the table of coverage or costs, if the results have it."""
+    """Return the table of coverage, importance or costs, if the results have it."""
     columns, rows = _columns(kind), results.get(kind) or []
     models, title = {row["model"] for row in rows}, stored.TEXTS[kind]["title"]
     title = f"{title}, {min(models)}" if len(models) == 1 else title

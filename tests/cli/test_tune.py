@@ -9,7 +9,7 @@ def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path
     best = tmp_path / "best é.json"
     words = ["--storage", tmp_path / "j", "--model", "linear-terms", "--trials", 6]
     result = seer("tune", dataset, *words, "-o", best).succeeded()
-    assert result.out.splitlines()[0].split() == ["setting", "best", "stored"]
+    assert result.out.splitlines()[0].split() == ["setting", "best", "stored", "importance"]
     assert "stored settings" in result.out and f"seer train --params {best}" in result.out
     again = seer("tune", dataset, *words, "--json").json
     written = json.loads(best.read_text())
@@ -23,7 +23,7 @@ def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path
 def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     words = ["--storage", tmp_path / "j", "--model", "linear-dims", "--trials", 1, "--csv"]
     lines = seer("tune", dataset, *words).out.splitlines()
-    assert lines == ["setting,best,stored", "alpha,1.0,1.0"]
+    assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
 
 
 @cases(__file__)

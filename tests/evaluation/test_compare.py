@@ -294,7 +294,7 @@ def test_interrupted_comparison_resumes_where_it_stopped(table, memory, tmp_path
 
 
 def test_results_compare_the_reported_model_with_every_reference(table: Table) -> None:
-    """The results also contain coverage and costs of the fitted models."""
+    """The results also contain coverage, importance and costs of the fitted models."""
     models = ["boosted-terms", "seer-time-only", "linear-dims", "linear-terms", "stacked-terms"]
     results = compare(_data(table(24, noise=0.1)), folds_count=3, seeds=2, models=models).results
     assert results["reported"] == {"conv": "stacked-terms"}
@@ -318,6 +318,9 @@ def test_results_compare_the_reported_model_with_every_reference(table: Table) -
     assert total["gpu"] == "all" and total["claimed"] == 0.9
     assert 0 <= total["coverage_low"] <= total["coverage_high"] <= 1
     assert total["rows"] == sum(part["rows"] for part in parts if part["dtype"] == "all")
+    increase = [row["increase"] for row in results["importance"]]
+    assert increase == sorted(increase, reverse=True) and increase[0] > 0
+    assert {row["model"] for row in results["importance"]} == {"boosted-terms"}
 
 
 def test_stack_reuses_the_fitted_models_of_the_fold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_the_page_starts_with_the_answer(results: dict[str, Any]) -> None:
     assert text.index('class="question">Are boosted trees') < text.index('class="answer"') < text.index("<nav>")
     links = re.findall(r'<a href="#([^"]+)">', text)
     assert links[0] == "the-answer-in-detail"
-    assert {"prediction-intervals", "costs", "what-could-not-be-evaluated"} <= set(links)
+    assert {"prediction-intervals", "importance-of-the-columns", "costs", "what-could-not-be-evaluated"} <= set(links)
 
 
 def test_models_without_evaluation_are_only_in_the_last_section(results: dict[str, Any]) -> None:

@@ -205,14 +205,15 @@ def test_time_tables_by_algorithm_and_gpu_mark_the_best_model(results: dict[str,
     assert line.split() == ["WINOGRAD", "8,000", "11.3", "25.6", "1.2*"]  # the reported model and two references
 
 
-def test_coverage_and_costs_have_known_cells(results: dict[str, Any]) -> None:
-    (coverage,), (costs,) = (summary.evidence_tables(results, kind) for kind in ("coverage", "costs"))
-    assert coverage.title.endswith(", stacked-terms")
+def test_coverage_importance_and_costs_have_known_cells(results: dict[str, Any]) -> None:
+    (coverage,), (importance,), (costs,) = (
+        summary.evidence_tables(results, kind) for kind in ("coverage", "importance", "costs")
+    )
+    assert coverage.title.endswith(", stacked-terms") and importance.title.endswith(", boosted-terms")
     assert _texts(coverage)[0] == ["all", "all", "90.0", "91.2", "89.2–93.2", "1.310", "33,000", "264"]
     assert _texts(coverage)[2][:4] == ["t4", "fp16", "90.0", "85.3"]
-    results["coverage"] *= 4
-    (longer,) = summary.evidence_tables(results, "coverage")
-    assert len(longer.records) == 20 and "<summary>5 more</summary>" in longer.__html__()
+    assert [row[1:] for row in _texts(importance)[:2]] == [["0.700", "0.100"], ["0.247", "0.050"]]
+    assert len(importance.records) == 20 and "<summary>5 more</summary>" in importance.__html__()
     assert ["stacked-terms", "0.5", "15.3", "36", "30"] in _texts(costs) and len(costs.records) == 5
     assert summary.evidence_tables(_results(ROW), "costs") == []
 
