@@ -197,12 +197,16 @@ class _Boosted(TimeModel):
         costs = {key: call_cost_us(self.call_us_, *key) for key in set(keys)}
         return np.array([costs[key] for key in keys], dtype=np.float64)
 
+    def tree_columns(self, family: Family) -> tuple[str, ...]:
+        """Return the names of the columns of `design` except the last one, the candidate's code."""
+        return self.columns(family)
+
     def tree_arrays(self) -> BoostedArrays:
         """Return the trees, the base's parameters and the trend as arrays."""
         if not hasattr(self, "arrays_"):
             self.arrays_ = BoostedArrays(
                 trees=Trees.from_booster(self.booster_.save_raw("json")),
-                columns=self.columns(self.family_),
+                columns=self.tree_columns(self.family_),
                 codes=self.candidates_,
                 algorithm_weight=self.algorithm_weight,
                 call_us=self.call_us_,

@@ -7,23 +7,31 @@ SEER's errors on new shapes.
 `stacked-terms` is a convex combination, in log time, of trees on the roofline and of `boosted-seer`. Their errors on
 new shapes differ: one starts from the roofline, the other from the paper's physics. Sources: Wolpert 1992, "Stacked
 generalization"; Breiman 1996, "Stacked regressions" (weights that are not negative and sum to one).
-
-No bundle holds either of them. `distilled-terms` learns the answers of `stacked-terms`, and a bundle can hold it.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
 from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels, label_folds
+from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import CANDIDATE_WEIGHT, BoostedTerms
-from surrogate.models.registry import fitted_part
+from surrogate.models.json_types import Share, files_below, from_json_types
+from surrogate.models.registry import fitted_part, model_class
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
+from surrogate.models.times import BoostedArrays
+
+SEER_PREFIX, TREES_PREFIX = "seer.", "trees."
+"""Prefixes of the files of SEER's fits and of the trees."""
+RATIO = "seer_over_roofline"
+"""Name of the trees' last column but one."""
 
 
 @dataclass(eq=False, repr=False)
@@ -54,7 +62,7 @@ class BoostedSeer(BoostedTerms):
 
     name: ClassVar[str] = "boosted-seer"
     help: ClassVar[str] = "gradient-boosted trees that correct seer-time-only"
-    storable: ClassVar[bool] = False
+    storable: ClassVar[bool] = True
 
     cross_folds: int = 5
     least_rows: Annotated[int, SearchRange(6, 40, log=True)] = 8
@@ -99,7 +107,25 @@ class BoostedSeer(BoostedTerms):
         current_rows, seer_us = getattr(self, "_last", (None, None))
         return seer_us if current_rows is rows and seer_us is not None else _or_roofline(self.seer_.predict(rows), rows)
 
-    to_files = TimeModel.to_files
+    def tree_columns(self, family: Family) -> tuple[str, ...]:
+        """Return the names of the columns of `design` except the last one, the candidate's code."""
+        return (*super().tree_columns(family), RATIO)
+
+    def boosted_arrays(self) -> BoostedArrays | None:
+        """Return None: SEER's fits are not an ensemble of trees."""
+        return None
+
+    def to_files(self) -> dict[str, bytes]:
+        """Return SEER's fits and the trees as arrays."""
+        parts = {SEER_PREFIX: self.seer_.to_files(), TREES_PREFIX: self.tree_arrays().to_files()}
+        return {f"{part}{name}": data for part, files in parts.items() for name, data in files.items()}
+
+    @classmethod
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """Return the model from the output of `to_files`."""
+        model = cls.from_arrays(BoostedArrays.from_files(files_below(TREES_PREFIX, files)), params)
+        model.seer_ = SeerTimeOnly.from_files({"least_rows": model.least_rows}, files_below(SEER_PREFIX, files))
+        return model
 
 
 def _or_roofline(seer_us: np.ndarray, rows: Rows) -> np.ndarray:
@@ -115,6 +141,8 @@ eight, each also left out, are smallest with a weight of 0.2 to 0.4.
 """
 MIN_STEP = 1e-12
 """A smaller difference of two log times is rounding: the times are equal."""
+PARTS = ("first", "second")
+WEIGHTS = "weights.json"
 
 
 @dataclass(eq=False, repr=False)
@@ -158,6 +186,7 @@ class StackedTerms(TimeModel):
 
     name: ClassVar[str] = "stacked-terms"
     help: ClassVar[str] = "boosted-terms and boosted-seer together, a weighted mean in log time"
+    storable: ClassVar[bool] = True
     tunable: ClassVar[bool] = False  # its models are tunable
 
     first: str = "boosted-terms"
@@ -199,6 +228,32 @@ class StackedTerms(TimeModel):
         weight = weight * np.where(np.isin(device_names(rows.frame), self.gpus_), 1.0, UNSEEN_GPU_SHARE)
         weight = np.where(np.isfinite(second) & _is_primary(rows), weight, 0.0)
         return first ** (1 - weight) * np.where(weight > 0, second, 1.0) ** weight
+
+    def to_files(self) -> dict[str, bytes]:
+        """Return both models' files, each with its part's name as prefix, and the weights as JSON."""
+        files: dict[str, bytes] = {}
+        content: dict[str, Any] = {"weight": self.weight_, "weights": self.weights_, "gpus": self.gpus_}
+        for part, model in zip(PARTS, (self.first_, self.second_), strict=True):
+            files |= {f"{part}.{name}": data for name, data in model.to_files().items()}
+            content[part] = {"name": model.name, "params": model.get_params(deep=False)}
+        return {**files, WEIGHTS: json.dumps(content, sort_keys=True).encode()}
+
+    @classmethod
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """Return the model from the output of `to_files`. Raise `InputError` if a part is no storable model."""
+        model = cls(**params)
+        content = json.loads(files[WEIGHTS])
+        model.weight_ = from_json_types(Share, content["weight"])
+        model.weights_ = {
+            int(code): weight for code, weight in from_json_types(Mapping[str, Share], content["weights"]).items()
+        }
+        model.gpus_ = list(from_json_types(tuple[str, ...], content["gpus"]))
+        for part in PARTS:
+            kind = model_class(content[part]["name"])
+            if not kind.storable or kind is cls:
+                raise InputError(f"{WEIGHTS}: {kind.name} cannot be a part of {cls.name}")
+            setattr(model, f"{part}_", kind.from_files(content[part]["params"], files_below(f"{part}.", files)))
+        return model
 
 
 def stacking_weight(residual: np.ndarray, step: np.ndarray) -> float:

@@ -21,7 +21,7 @@ from surrogate.prediction.predictor import Predictor
 
 ARCHIVES = sorted((Path(__file__).parent / "version_0_3_0").glob("*.zip"))
 ANSWERS = ["predicted_us", "lower_us", "upper_us"]
-NEWER = {"distilled-terms", "unit-times"}
+NEWER = {"boosted-seer", "distilled-terms", "stacked-terms", "unit-times"}
 """Models that 0.3.0 did not have."""
 
 

@@ -1,4 +1,4 @@
-"""Stacks of two models and trees on SEER's fits: weights by hand, no leakage, fallback to one part."""
+"""Stacks of two models and trees on SEER's fits: weights by hand, no leakage, files, fallback to one part."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -43,6 +43,7 @@ class OffByTwo(TimeModel):
     """Predict the column ``true_us``, times a factor for shapes that training did not contain."""
 
     name: ClassVar[str] = "factor"
+    storable: ClassVar[bool] = True
     factor: ClassVar[float] = 2.0
     fits: ClassVar[list[set[str]]] = []
 
@@ -117,14 +118,25 @@ def test_feature_rows_give_the_same_fit_as_raw_rows(table: Table) -> None:
     )
 
 
-def test_trees_on_seers_fits_predict_their_training_rows(table: Table) -> None:
+def test_stack_survives_writing_and_reading(table: Table) -> None:
     rows = checked(table(12))
     rows = rows.take(rows.ok)
     model = BoostedSeer(**FEW).fit(rows)
     predicted = model.predict(rows)
     assert np.isfinite(predicted).all() and np.median(np.abs(predicted / rows.time_us - 1)) < 0.1
-    with pytest.raises(InputError, match="bundles hold other models"):
-        model.to_files()
+    loaded = BoostedSeer.from_files(model.get_params(), model.to_files())
+    np.testing.assert_allclose(loaded.predict(rows), predicted, rtol=1e-6)
+    stack = StackedTerms(second="seer-time-only")
+    stack.fitted_parts = {"boosted-terms": BoostedSeer(**FEW).fit(rows)}
+    stack.fit(rows)
+    stored = StackedTerms.from_files(stack.get_params(), stack.to_files())
+    np.testing.assert_allclose(stored.predict(rows), stack.predict(rows), rtol=1e-6)
+    damaged = {
+        **stack.to_files(),
+        "weights.json": stack.to_files()["weights.json"].replace(b"seer-time-only", b"roofline"),
+    }
+    with pytest.raises(InputError, match="roofline cannot be a part"):
+        StackedTerms.from_files(stack.get_params(), damaged)
 
 
 def test_other_families_are_refused() -> None:
