@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.network.training import gradient_buckets
+from surrogate.network.parallel import gradient_buckets
 from surrogate.trace.calls import Parameter, parameters_by_iteration
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
