@@ -11,8 +11,6 @@ from .iteration.ranks import rank_summary as rank_summary
 from .kernels import GROUPINGS as GROUPINGS
 from .kernels import kernel_table as kernel_table
 from .kernels import with_counters as with_counters
-from .leveled import leveled_traces as leveled_traces
-from .leveled import merge_levels as merge_levels
 from .profiling import Profile as Profile
 from .profiling import profile as profile
 from .result import ResultTable as ResultTable
@@ -25,4 +23,15 @@ from .tables import layer_table as layer_table
 from .tables import step_table as step_table
 from .tables import summary as summary
 from .tables import type_table as type_table
+from .tracer import Tracer as Tracer
+from .tracer import clear as clear
+from .tracer import disable as disable
+from .tracer import enable as enable
+from .tracer import leveled as leveled
+from .tracer import leveled_traces as leveled_traces
+from .tracer import merge_levels as merge_levels
+from .tracer import module_spans as module_spans
+from .tracer import operator_spans as operator_spans
+from .tracer import recorded as recorded
+from .tracer import span as span
 from .whatif import what_ifs as what_ifs

@@ -8,7 +8,7 @@ import numpy as np
 
 from surrogate.features.errors import check_choice
 from surrogate.trace.events.parts import find_layers, iteration_at
-from surrogate.trace.events.tables import Ints, Trace, grouped, linked, take_rows
+from surrogate.trace.events.tables import Ints, Trace, grouped, linked, nest, take_rows
 from surrogate.trace.result import ResultTable, Row, short_names
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Spans:
     parent
         The row of its parent, -1 for none.
     tags
-        Its correlation id and its counters; {} for most spans.
+        The tags that were passed to the tracer; {} for most spans.
     """
 
     name: tuple[str, ...]
@@ -103,6 +103,34 @@ def level_number(level: str) -> int:
     """Return the index of ``level`` in `LEVELS`. Raises `InputError` if it is unknown."""
     check_choice("level", level, LEVELS)
     return LEVELS.index(level)
+
+
+def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
+    """Return for every span the innermost span of an upper level that includes it.
+
+    A span of the same thread is preferred. Spans of other threads count only if no span of the thread includes it, such
+    as a worker inside the model span that the main thread opened. The one with the latest start is then the parent.
+    """
+    parent = np.full(len(level), -1, np.int64)
+    for number in range(1, len(LEVELS)):
+        members = np.flatnonzero(level == number)
+        upper = np.flatnonzero(level < number)
+        parent[members] = _including(members, upper, level, start_ns, end_ns, thread)
+        without_parent = members[parent[members] < 0]
+        parent[without_parent] = _including(without_parent, upper, level, start_ns, end_ns, np.zeros_like(thread))
+    return parent
+
+
+def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
+    """Return for each of ``spans`` the innermost span of ``upper`` on its thread that includes it, -1 for none."""
+    nesting = nest(start_ns[upper], end_ns[upper], thread[upper], order=level[upper])
+    parent = nesting.open_at(start_ns[spans], thread[spans])
+    while True:  # the parent is open when the span begins, but may end before the span
+        early = np.flatnonzero(parent >= 0)
+        early = early[end_ns[upper[parent[early]]] < end_ns[spans[early]]]
+        if not len(early):
+            return linked(upper, parent)
+        parent[early] = nesting.parent[parent[early]]
 
 
 _COUNTED = ["flops", "read_bytes", "write_bytes", "occupancy_pct"]

@@ -32,9 +32,9 @@ def command(
       seer trace spans steps.json operators.json kernels.json --level kernel
     """
     from surrogate.trace.kernels import with_counters
-    from surrogate.trace.leveled import leveled_traces
     from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
+    from surrogate.trace.tracer import leveled_traces
 
     traces = [part.load(file) for file in files]
     if out.html:
