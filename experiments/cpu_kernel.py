@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from experiments.experiment import in_one_line
 from surrogate.dataset.columns import SCHEMA_VERSION
-from surrogate.dataset.files import TimeLeft, require_writable
+from surrogate.dataset.files import require_writable
 from surrogate.dataset.tables import write_table
 from surrogate.features.description import Configuration, Description, read_description
 from surrogate.features.errors import InputError
@@ -218,7 +218,6 @@ def measure(
     for number in tqdm(range(len(space)), "compiling", disable=None, leave=False):
         bench.compile(number)
     click.echo(f"compiled; {len(bench.failures)} of {len(space)} configurations failed", err=True)
-    left = TimeLeft({"passes": passes - len(done)})
     pass_s = 0.0
     while len(done) < passes and (not done or time.monotonic() - start_s + pass_s <= 60.0 * minutes):
         pass_start_s = time.monotonic()
@@ -228,8 +227,7 @@ def measure(
         with log.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
         pass_s = time.monotonic() - pass_start_s
-        left.add("passes", 1, pass_s)
-        click.echo(f"pass {len(done)} of {passes}: {pass_s:.0f} s{left}", err=True)
+        click.echo(f"pass {len(done)} of {passes}: {pass_s:.0f} s", err=True)
     times = np.array([each["times_us"] for each in done], dtype=float)
     failures = {int(number): reason for each in done for number, reason in each["failures"].items()}
     frame = table_of(bench.name, shapes, space, times, failures)

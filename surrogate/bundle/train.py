@@ -4,7 +4,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from msgspec import structs
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel, HarnessFloor
 from surrogate.dataset.described import KernelOptions
-from surrogate.dataset.files import Progress, TimeLeft
+from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, evaluation_rows, joined, row_groups, shape_columns
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
@@ -47,8 +46,6 @@ fit."""
 MIN_HOLDOUT_SHAPES = 20
 """Minimum number of held-out shapes for any table size. Fewer shapes do not determine an interval."""
 MIN_SHAPES = 2
-LONG_SECONDS = 60.0
-"""If a training takes longer, its progress mentions the option for a faster model."""
 MIN_TIME_QUANTILE = 0.001
 """Quantile of the times of a GPU and library that is the lower bound of predictions. The minimum may be an outlier."""
 
@@ -135,8 +132,7 @@ def train(data: Data, **options: Any) -> Bundle:
         )
         for family, rows in kept.items()
     ]
-    names = ", ".join(dict.fromkeys(each.name for each in models.values()))
-    steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
+    steps = _Steps(chosen.progress, sum(each.fitted_rows for each in families))
     family_models: dict[str, FamilyModel] = {}
     cards: dict[str, dict[str, object]] = {}
     with limit_threads():
@@ -179,49 +175,32 @@ def fold_count(rows: Rows) -> int:
 
 
 class _Steps:
-    """The progress of a training in hundredths, measured in the rows of its fits."""
+    """The progress of a training in hundredths, measured in the rows of its fits. Several fits may run at a time."""
 
-    def __init__(self, progress: Progress | None, model: str, rows: int) -> None:
+    def __init__(self, progress: Progress | None, rows: int) -> None:
         self.family = ""
         self._progress = progress
-        self._model = model
         self._rows = rows
         self._done = 0.0
-        self._left = TimeLeft({model: rows})
-        self._last_s = self._between_s = 0.0
         self._lock = threading.Lock()
 
     def report(self, text: str) -> None:
-        """Report a step. If the fits will take minutes, the text names the model and the option for another one."""
+        """Report a step."""
         if self._progress:
             done = 100 if text == "done" else min(int(100 * self._done / self._rows), 99)
-            is_long = (self._left.seconds() or 0.0) > LONG_SECONDS
-            other = f" with {self._model}; --model names others" * is_long
-            self._progress(done, 100, f"{self.family}{text}{self._left}{other}")
+            self._progress(done, 100, f"{self.family}{text}")
 
     def begin(self, name: str, rows: int) -> ProgressCallback:
-        """Report the start of a fit and return its callback.
-
-        Several fits may run at a time. The time since the last report of any fit counts once.
-        """
+        """Report the start of a fit and return its callback."""
         with self._lock:
-            self._last_s = self._last_s or monotonic()
             self.report(name)
         before = 0.0
 
-        def on_progress(share: float | None) -> None:
+        def on_progress(share: float) -> None:
             nonlocal before
             with self._lock:
-                now_s = monotonic()
-                done = (1.0 if share is None else share) - before
-                before += done
-                self._done += rows * done
-                # The time before the first round and after the last counts when the fit ends.
-                self._between_s += now_s - self._last_s if share == 0 else 0.0
-                took_s = (now_s - self._last_s) * (share != 0) + self._between_s * (share == 1)
-                self._between_s *= share != 1
-                self._left.add(self._model, rows * done, None if share is None else took_s)
-                self._last_s = now_s
+                self._done += rows * (share - before)
+                before = share
                 self.report(name)
 
         return on_progress

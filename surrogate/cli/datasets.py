@@ -83,26 +83,34 @@ def _as_text(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+def _time_left(seconds: float) -> str:
+    """Return the time left as text."""
+    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+
+
 @contextmanager
 def progress_bar(label: str, unit: str = "step", note: str = "", **settings: Any) -> Iterator[Callable[..., None]]:
     """Yield a callback (done, total, text) for a progress bar on standard error, or for lines if it is no terminal.
 
-    ``settings`` are options of `tqdm`. The message of an interrupted command states the position and the ``note``.
+    A line estimates the time left from the progress since the line before. ``settings`` are options of `tqdm`. The
+    message of an interrupted command states the position and the ``note``.
     """
     from tqdm import tqdm
 
     position = f"before the first {unit}"
-    last_s = monotonic()
+    last_s, last_done = monotonic(), 0
     lines = not settings.get("disable") and not sys.stderr.isatty()
     settings = {"disable": None, "delay": 0.5, **settings}
     with tqdm(desc=label, unit=unit, leave=False, dynamic_ncols=True, **settings) as bar:
 
         def step(done: int, total: int, text: str = "") -> None:
-            nonlocal position, last_s
+            nonlocal position, last_s, last_done
             position = f"after {done:,} of {total:,} {unit}s"
-            if lines and monotonic() - last_s > LINE_SECONDS:
-                last_s = monotonic()
-                click.echo(f"{label}: {done:,} of {total:,} {unit}s" + f", {text}" * bool(text), err=True)
+            passed_s = monotonic() - last_s
+            if lines and passed_s > LINE_SECONDS:
+                left = _time_left(passed_s * (total - done) / (done - last_done)) if done > last_done else ""
+                click.echo(", ".join(filter(None, (f"{label}: {done:,} of {total:,} {unit}s", text, left))), err=True)
+                last_s, last_done = monotonic(), done
             bar.total = total
             bar.set_postfix_str(text, refresh=False)
             bar.update(done - bar.n)

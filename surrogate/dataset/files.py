@@ -21,44 +21,8 @@ Progress = Callable[[int, int, str], None]
 """Callback of long work: (amount done, total amount, a word on the work or an empty text).
 
 Two threads never call it at once."""
-MIN_ESTIMATE_SECONDS = 2.0
-"""Minimum seconds of timed work before an estimate of the time left is given."""
 TRIES = 100
 """Number of tries to replace a folder while other processes replace it, too."""
-
-
-class TimeLeft:
-    """An estimate of the time left, from the work that was timed in this process.
-
-    ``amounts``: kind of work → its amount, for example rows to fit. ``at_once``: number of tasks that run in parallel.
-    """
-
-    def __init__(self, amounts: Mapping[str, float], at_once: int = 1) -> None:
-        self._left = dict(amounts)
-        self._done = dict.fromkeys(amounts, 0.0)
-        self._seconds = dict.fromkeys(amounts, 0.0)
-        self._at_once = at_once
-
-    def add(self, kind: str, amount: float, seconds: float | None = None) -> None:
-        """Add work that is done, and its ``seconds``; None if an earlier run has done it."""
-        self._left[kind] -= amount
-        if seconds is not None:
-            self._done[kind] += amount
-            self._seconds[kind] += seconds
-
-    def seconds(self) -> float | None:
-        """Return the seconds left; None until each kind of remaining work has a timed part."""
-        left = [kind for kind, amount in self._left.items() if amount > 0]
-        if sum(self._seconds.values()) < MIN_ESTIMATE_SECONDS or not all(self._done[kind] for kind in left):
-            return None
-        return sum(self._left[kind] * self._seconds[kind] / self._done[kind] for kind in left) / self._at_once
-
-    def __str__(self) -> str:
-        """Return a text such as ``, about 4 min left``; an empty text if the time is unknown."""
-        seconds = self.seconds()
-        if seconds is None:
-            return ""
-        return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
 
 @contextmanager

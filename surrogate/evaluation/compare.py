@@ -207,7 +207,7 @@ def compare(data: Data, also_train: Sequence[Data] = (), **options: Any) -> Comp
     fits_of_model = max(family_runs.fits for family_runs in all_runs)
     workers = workers_for(fits_of_model) if chosen.device == "cpu" else 1  # a GPU runs one fit at a time
     names = [cls.name for cls in classes]
-    progress = FitProgress(chosen.progress, all_runs, names, workers)
+    progress = FitProgress(chosen.progress, len(names) * sum(family_runs.fits for family_runs in all_runs))
     fits = FoldFits(classes, chosen.tune, chosen.device, workers, progress)
     for family_runs in all_runs:
         fits.run(family_runs, chosen.keep and chosen.keep / _signature(family_runs, chosen))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from surrogate.dataset.files import Progress, TimeLeft, write_text
+from surrogate.dataset.files import Progress, write_text
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
@@ -115,12 +115,10 @@ class FamilyRuns:
 
 
 class FitProgress:
-    """The progress of the fits of all families: number of started fits, and time left. Threads share it."""
+    """The progress of ``total`` fits: the number of started ones. Threads share it."""
 
-    def __init__(self, progress: Progress | None, all_runs: Sequence[FamilyRuns], models: Sequence[str], workers: int):
-        rows_to_fit = sum(len(fold.train) for runs in all_runs for each in runs.folds_by_seed for fold in each)
-        self._left = TimeLeft(dict.fromkeys(models, rows_to_fit), workers)
-        self._total = sum(runs.fits for runs in all_runs) * len(models)
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._total = total
         self._begun = 0
         self._progress = progress
         self._lock = threading.Lock()
@@ -129,13 +127,8 @@ class FitProgress:
         """Report a step; ``begun`` is the number of fits that start with it."""
         with self._lock:
             if self._progress is not None:
-                self._progress(self._begun, self._total, f"{text}{self._left}")
+                self._progress(self._begun, self._total, text)
             self._begun += begun
-
-    def took(self, model: str, rows: int, seconds: float | None) -> None:
-        """Count a fit on ``rows`` rows; ``seconds`` is None if an earlier run did it."""
-        with self._lock:
-            self._left.add(model, rows, seconds)
 
 
 class _SeedFold(NamedTuple):
@@ -211,7 +204,6 @@ class FoldFits:
             self.progress.report(label, begun=1)
             begun_s = monotonic()
             file = folder and folder / f"{cls.name}-{seed}-{number}.json"
-            is_kept = file is not None and file.is_file()
 
             def on_trial(done: int, of: int, best: str, label: str = label) -> None:
                 if stopped.is_set():  # another fit failed, or the command was interrupted: the search ends
@@ -232,7 +224,6 @@ class FoldFits:
                     outcomes[cls.name] = outcome
             except InputError as error:
                 outcomes[cls.name] = str(error)
-            self.progress.took(cls.name, len(train), None if is_kept else monotonic() - begun_s)
         distance = np.full(len(holdout), np.nan) if seed else distances_to(training_shapes_of(train), holdout)
         return Support.fit(train).supported(holdout), distance, outcomes
 

@@ -39,8 +39,8 @@ class SearchRange(NamedTuple):
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
 
-ProgressCallback = Callable[[float | None], None]
-"""Function that is called with the finished share of a fit: 1 at its end, None if an earlier run had finished it."""
+ProgressCallback = Callable[[float], None]
+"""Function that is called with the finished share of a fit, 1 at its end."""
 
 
 class TimeModel(RegressorMixin, BaseEstimator, ABC):
@@ -198,7 +198,7 @@ def holdout_times(
     key = (model.name, model.get_params(), train.family.version, fingerprint(train), fingerprint(holdout))
     file = folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}.npy"
     if file.is_file():
-        on_progress(None)
+        on_progress(1.0)
     else:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary, temporary.open("wb") as stream:

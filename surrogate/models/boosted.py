@@ -250,16 +250,11 @@ def _tiled_us(rows: Rows) -> np.ndarray:
 
 
 def round_callbacks(on_progress: ProgressCallback | None, rounds: int) -> list["TrainingCallback"]:
-    """Return XGBoost callbacks that call ``on_progress`` with the finished share of ``rounds``, first with 0."""
+    """Return XGBoost callbacks that call ``on_progress`` with the finished share of ``rounds``."""
     from xgboost.callback import TrainingCallback
 
     class Rounds(TrainingCallback):
         done = 0
-
-        def before_training(self, model: Any) -> Any:
-            if on_progress and not self.done:
-                on_progress(0.0)
-            return model
 
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
             self.done += 1

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from surrogate.cli.datasets import progress_bar
 from tests.known import known_answers
 
 ANSWERS = known_answers(__file__)
@@ -29,7 +30,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_reading(seer, tmp_pa
 
 def test_progress_lines_contain_the_time_left(seer, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", -1.0)
-    monkeypatch.setattr("surrogate.dataset.files.MIN_ESTIMATE_SECONDS", 0.0)
     monkeypatch.setattr("surrogate.report.figures.draw", lambda *run: ({}, {"slowdowns": "left out"}))
     result = seer("compare", dataset, "--models", "linear-dims,roofline", "--folds", 2, "-o", tmp_path / "out")
     assert result.code == 0, result.err
@@ -37,10 +37,16 @@ def test_progress_lines_contain_the_time_left(seer, dataset, tmp_path, monkeypat
     assert len(re.findall(r"about \d+ s left", result.err)) >= 2
 
 
-def test_a_long_training_names_the_model_and_its_option(seer, dataset, tmp_path, monkeypatch):
-    """The fake clock advances by a minute at each call."""
-    now = iter(range(0, 10**9, 60))
-    monkeypatch.setattr("surrogate.bundle.train.monotonic", lambda: float(next(now)))
-    monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", -1.0)
-    result = seer("train", dataset, "--model", "linear-terms", "-o", tmp_path / "out")
-    assert re.search(r"held-out fold 2 of 10, about \d+ min left with linear-terms; --model names others", result.err)
+def test_the_time_left_follows_the_progress_since_the_line_before(monkeypatch, capsys):
+    now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 40.0, 40.0])
+    monkeypatch.setattr("surrogate.cli.datasets.monotonic", lambda: next(now))
+    monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", 5.0)
+    with progress_bar("work", "step") as step:
+        step(100, 300, "first")
+        step(100, 300)
+        step(110, 300)
+    assert capsys.readouterr().err.splitlines() == [
+        "work: 100 of 300 steps, first, about 20 s left",
+        "work: 100 of 300 steps",
+        "work: 110 of 300 steps, about 6 min left",
+    ]

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.dataset.files import TimeLeft
 from surrogate.dataset.threads import in_parallel, limit_threads, threads_for, usable_cores, workers_for
 from tests.known import known_answers
 
@@ -92,17 +91,3 @@ def test_in_parallel_keeps_the_order_and_stops_after_an_error() -> None:
     with pytest.raises(ValueError, match="the first"):
         in_parallel(fail, range(50), 2)
     assert len(started) <= 3
-
-
-def test_time_left_follows_the_measured_rates() -> None:
-    left = TimeLeft({"trees": 1000, "mean": 1000}, at_once=2)
-    assert str(left) == ""
-    left.add("trees", 100, 60.0)
-    assert left.seconds() is None  # no "mean" has finished yet
-    left.add("mean", 500, 5.0)
-    assert left.seconds() == pytest.approx((900 * 0.6 + 500 * 0.01) / 2) and str(left) == ", about 5 min left"
-    left.add("trees", 800)  # an earlier run finished these
-    assert left.seconds() == pytest.approx((100 * 0.6 + 5) / 2) and str(left) == ", about 32 s left"
-    left.add("trees", 100, 60.0)
-    left.add("mean", 500, 5.0)
-    assert left.seconds() == 0
