@@ -45,7 +45,7 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
         Section("The answer in detail", [sentence for _, *rest in answers for sentence in rest]),
         Section("The choice of the algorithm", summary.choice_tables(results), drawn("slowdowns", "gpus")),
         Section("By kind of problem and GPU", summary.slice_tables(results)),
-        Section("The predicted times", summary.time_tables(results), drawn("predicted", "buckets")),
+        Section("The predicted times", summary.time_tables(results), drawn("predicted")),
         Section("Times by algorithm, problem and GPU", summary.part_tables(results)),
         *(Section(title, summary.evidence_tables(results, kind)) for kind, title in TEXTS["sections"].items()),
         Section("What could not be evaluated", unevaluated + missing),

@@ -24,8 +24,6 @@ MAX_POINTS = 400
 OTHERS = "others"
 MIN_EXCESS = 1e-3
 """Minimum slowdown − 1 on a logarithmic axis: repeats of one measurement differ by as much."""
-MIN_ROWS = 5
-"""Minimum rows of a decade of times for a point."""
 CURVE_POINTS = 160
 """Number of points of an exceedance curve."""
 _PREDICTED = ("model", "seed", "algorithm", "status", "time_us", "predicted_us")
@@ -43,7 +41,6 @@ def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str,
         "slowdowns": lambda: slowdown_figure(read_choices(directory, results, models, family), models),
         "gpus": lambda: gpu_figure(results, models),
         "predicted": lambda: predicted_figure(read_predictions(directory, [reported_model(results) or ""], family)),
-        "buckets": lambda: bucket_figure(read_predictions(directory, models, family), models),
     }
     figures: dict[str, str] = {}
     absent: dict[str, str] = {}
@@ -218,28 +215,3 @@ def thinned(rows: pd.DataFrame) -> pd.DataFrame:
     ordered = rows.sort_values(["time_us", "predicted_us"], kind="stable")
     indices = np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_POINTS)).round().astype(int)
     return ordered.iloc[indices]
-
-
-def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
-    """Draw median and p90 of the absolute relative error per decade of measured time."""
-    errors = bucket_errors(frame[frame["model"].isin(models)])
-    titles = {"median": "median error, %", "p90": "90th percentile, %"}
-    parts = [errors[column].rename("error").reset_index().assign(panel=title) for column, title in titles.items()]
-    table = pd.concat(parts).dropna(subset="error")
-    table = table.sort_values("model", key=lambda names: names.map(models.index), kind="stable")
-    table["time_us"] = 10.0 ** (table["decade"] + 0.5)
-    heights = table["error"][table["error"] > 0]
-    # The axis is logarithmic if the largest error would flatten the others.
-    is_log = bool(heights.max() > 12 * heights.min())
-    x = Axis("time_us", "measured time", log=True, tick=style.time_tick)
-    return curves(table, x, Axis("error", "error, %", log=is_log), "model", "panel")
-
-
-def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return median and p90 in percent per model and decade (floor of log10 of time_us); NaN for few rows."""
-    log10_us = np.log10(frame["time_us"].to_numpy(dtype=float))
-    decade = pd.Series(np.floor(log10_us).astype(int), index=frame.index, name="decade")
-    error = 100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()
-    groups = error.groupby([frame["model"], decade])
-    errors = pd.DataFrame({"median": groups.median(), "p90": groups.quantile(0.9)})
-    return errors.where(groups.size() >= MIN_ROWS)

@@ -43,20 +43,6 @@ def test_exceedance_gives_a_known_answer() -> None:
     assert np.isnan(figures.exceedance(np.array([1.0]), np.array([0.1]))).all()
 
 
-def test_bucket_errors_give_a_known_answer() -> None:
-    times = {"time_us": [20.0] * 5 + [200.0] * 4, "predicted_us": [22.0] * 5 + [400.0] * 4}
-    errors = figures.bucket_errors(pd.DataFrame({"model": "m", **times}))
-    assert errors.loc[("m", 1), "median"] == pytest.approx(10.0)
-    assert errors["median"].isna().tolist() == [False, True]  # four rows are too few
-
-
-def test_decades_with_too_few_rows_are_not_on_the_axis() -> None:
-    times = {"time_us": [20.0] * 9 + [2e6] * 4, "predicted_us": [22.0] * 9 + [2e6] * 4}
-    words = _words(figures.bucket_figure(pd.DataFrame({"model": "m", **times}), ["m"]) or "")
-    assert "100 µs" in words
-    assert "1 s" not in words and "10 s" not in words
-
-
 def test_thinning_keeps_the_ends_and_the_limit() -> None:
     rows = _times(5000)
     few = figures.thinned(rows)
@@ -87,9 +73,6 @@ def test_few_rows_and_extreme_values_can_be_drawn() -> None:
         frame.loc[0, "predicted_us"] = 1e30
         frame.loc[rows - 1, "predicted_us"] = 1e-30
         assert figures.predicted_figure(frame)
-        assert bool(figures.bucket_figure(frame, ["stacked-terms"])) == (
-            rows > 1
-        )  # a decade of too few rows has no point
     slowdowns = pd.DataFrame({"model": ["a", "a", "a", "b"], "slowdown": [1.0, np.inf, 1e9, 1.0]})
     assert figures.slowdown_figure(slowdowns, ["a", "b"]) and figures.slowdown_figure(slowdowns, ["b"])
 

@@ -15,7 +15,7 @@ from surrogate.report.figures import draw
 from surrogate.report.page import Figure, Section, page
 from tests.report.conftest import write_folder
 
-FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}
+FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg"}
 _VOID = {"meta", "link", "br", "img", "wbr"}
 
 
