@@ -1,12 +1,10 @@
 """Compare predictions with measurements: held-out rows of a training for the model card, and figures of choices.
 
-The figures show whether intervals and probabilities hold: coverage per GPU with its confidence interval over shapes,
-and a reliability table.
+The figures show whether intervals and probabilities hold. Coverage per GPU has a confidence interval over shapes.
 """
 
 from collections import Counter
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,6 @@ from surrogate.uncertainty.unmeasured_gpu import groups_of, held_out_gpu_errors
 DIGITS = 6
 """Significant digits of a model card."""
 MAX_PICKS = 50_000
-EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
-"""Edges of the probability bands in the reliability table."""
 
 
 def held_out_card(
@@ -33,24 +29,21 @@ def held_out_card(
     predicted_us: np.ndarray,
     measured_us: np.ndarray,
     distance: np.ndarray,
-    independent_share: float,
     support: Support,
     candidates: str,
 ) -> dict[str, Any]:
-    """Return errors, slowdowns, coverage and reliability of one family's held-out predictions (rows,).
+    """Return errors, slowdowns and coverage of one family's held-out predictions (rows,).
 
     Half widths come from models and widths without the row's shape. An unknown value is NaN.
     """
     half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
     evaluated = evaluation_rows(rows.frame, rows.family, candidates)
-    values = (predicted_us, measured_us, half_width, rows.problem)
-    stated, best = picks(*(each[evaluated] for each in values), independent_share=independent_share)
     choices = choice_figures(rows, predicted_us, support.supported(rows), evaluated)
     groupings = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
     card = {"time": time, "choice": {grouping: choices[grouping] for grouping in groupings}, "intervals": coverage}
-    return json_value({**card, "pick_probability": reliability(stated, best)}, DIGITS)
+    return json_value(card, DIGITS)
 
 
 def choice_figures(
@@ -155,15 +148,3 @@ def picks(
             stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], independent_share)[pick])
             best.append(measured_us[rows][pick] <= measured_us[rows].min())
     return np.array(stated), np.array(best, dtype=bool)
-
-
-def reliability(stated: np.ndarray, best: np.ndarray) -> list[dict[str, Any]]:
-    """Return per band of stated probability: number of picks, mean stated probability, and share of best picks."""
-    band = np.clip(np.searchsorted(EDGES, stated, side="right") - 1, 0, len(EDGES) - 2)
-    rows = []
-    for number, (low, high) in enumerate(pairwise(EDGES)):
-        inside = band == number
-        if inside.any():
-            means = {"probability": float(stated[inside].mean()), "best": float(best[inside].mean())}
-            rows.append({"from": low, "to": high, "picks": int(inside.sum()), **means})
-    return rows
