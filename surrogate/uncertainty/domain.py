@@ -134,8 +134,8 @@ class TrainingShapes:
 
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the offset added to each size before its log2, and the size's weight; an extra size of 2 becomes 1."""
-        return np.append(_offset(self.family), 0.0), np.append(size_weights(self.family), 1.0)
+        """Return the offset added to each size before its log2, and the size's weight."""
+        return _offset(self.family), size_weights(self.family)
 
     @cached_property
     def _factors(self) -> np.ndarray:
@@ -154,43 +154,30 @@ class TrainingShapes:
         """Return (name, minimum, maximum) of each size."""
         return tuple(zip(self.family.size_names, self.minimum.tolist(), self.maximum.tolist(), strict=True))
 
-    def distance(self, sizes: Sequence[int]) -> float:
-        """Return the distance of one problem's sizes, in the order of `Family.size_names`."""
-        shift, scale = self._scale
-        x = np.log2(np.array([*sizes, 2], dtype=np.float64) + shift) * scale
-        batch_excess = -1.0  # removes the extra coordinate's square
-        for position, low, high in self._batches:
-            batch = float(x[position])
-            batch_excess += max(low - batch, batch - high, 0.0) ** 2
-            x[position] = 0.0
-        squared = self._factors.dot(x)
-        count = min(NEIGHBOURS, len(squared))
-        squared.partition(count - 1)
-        nearest = sum(squared[:count].tolist()) / count
-        return max(nearest + float(x.dot(x)) + batch_excess, 0.0) ** 0.5
-
     def distances(self, sizes: np.ndarray) -> np.ndarray:
         """Return the distances (rows,) of problems (rows, sizes). Equal neighbouring rows are computed once."""
-        sizes = np.asarray(sizes)
-        if len(sizes) < 2:  # faster without arrays
-            return np.array([self.distance(row) for row in sizes.tolist()])
+        if len(sizes) < 2:
+            return self._distances(sizes)
         new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
-        points = _coordinates(self.family, sizes[new])
-        batch_excess = np.zeros(len(points))
+        distinct = sizes[new]
+        chunks = [self._distances(distinct[i : i + _CHUNK]) for i in range(0, len(distinct), _CHUNK)]
+        return np.concatenate(chunks)[np.cumsum(new) - 1]
+
+    def _distances(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the distances (rows,) of a few problems (rows, sizes)."""
+        offset, weights = self._scale
+        points = np.log2(sizes + offset) * weights
+        batch_excess = 0.0
         for position, low, high in self._batches:
             batch = points[:, position]
-            batch_excess += np.maximum(np.maximum(low - batch, batch - high), 0.0) ** 2
+            batch_excess = batch_excess + np.maximum(np.maximum(low - batch, batch - high), 0.0) ** 2
             points[:, position] = 0.0
-        chunks = [self._nearest(points[i : i + _CHUNK]) for i in range(0, len(points), _CHUNK)]
-        squared = np.concatenate(chunks) + (points * points).sum(axis=1) + batch_excess
-        return np.sqrt(np.maximum(squared, 0.0))[np.cumsum(new) - 1]
-
-    def _nearest(self, points: np.ndarray) -> np.ndarray:
-        """Return the mean squared distance (rows,) to the nearest shapes, less the squared length of each point."""
-        squared = points @ self._factors[:, :-1].T + self._factors[:, -1]
+        # The squared distances to all shapes, less the squared length of each point; then the mean of the nearest.
+        squared = points.dot(self._factors[:, :-1].T) + self._factors[:, -1]
         count = min(NEIGHBOURS, len(self._factors))
         squared.partition(count - 1, axis=1)
-        return squared[:, :count].sum(axis=1) / count
+        nearest = squared[:, :count].sum(axis=1) / count
+        return np.sqrt(np.maximum(nearest + (points * points).sum(axis=1) + batch_excess, 0.0))
 
     def inside(self, sizes: np.ndarray) -> np.ndarray:
         """Return True (rows,) if all sizes (rows, sizes) lie in the measured ranges."""
@@ -341,7 +328,7 @@ class Domain:
             return f"{', '.join(outside)}{wider}"
         if wider:
             return f"the product of the sizes lies outside the measured products{wider}"
-        distance = references.distance(sizes)
+        distance = float(references.distances(np.array([sizes]))[0])
         if distance > references.reach and shape_hash(self.family, sizes) not in self.shapes:
             return (
                 f"the nearest measured shapes are {distance:.2f} away in scaled log2 sizes;"

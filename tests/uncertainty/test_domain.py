@@ -1,6 +1,6 @@
 """Reasons why a row is outside the training data, and distances to the nearest training shapes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -26,13 +26,17 @@ def measured(*convs: Conv) -> domains.TrainingShapes:
     return domains.TrainingShapes.of(CONV, np.array([conv.sizes for conv in convs or (BASE,)]))
 
 
+def distance(references: domains.TrainingShapes, sizes: Sequence[int]) -> float:
+    return float(references.distances(np.array([sizes]))[0])
+
+
 def test_batch_adds_distance_only_outside_the_measured_range() -> None:
     """One doubling beyond the measured batches adds the batch's weight."""
     references = measured(BASE, BASE.with_batch(32))
     assert len(references.shapes) == 1
-    assert references.distance(BASE.with_batch(16).sizes) == 0
-    assert references.distance(BASE.with_batch(64).sizes) == pytest.approx(WEIGHT["n"])
-    assert references.distance(BASE.with_batch(2).sizes) == pytest.approx(2 * WEIGHT["n"])
+    assert distance(references, BASE.with_batch(16).sizes) == 0
+    assert distance(references, BASE.with_batch(64).sizes) == pytest.approx(WEIGHT["n"])
+    assert distance(references, BASE.with_batch(2).sizes) == pytest.approx(2 * WEIGHT["n"])
 
 
 def test_product_has_two_batch_sizes() -> None:
@@ -41,9 +45,9 @@ def test_product_has_two_batch_sizes() -> None:
     sizes = {"batch": 1, "m": 64, "n": 256, "k": 512}
     references = domains.TrainingShapes.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
     outside = [{**sizes, "batch": 2, "m": 128}[name] for name in GEMM.size_names]
-    assert references.distance(outside) == pytest.approx(np.hypot(weight["batch"], weight["m"]))
+    assert distance(references, outside) == pytest.approx(np.hypot(weight["batch"], weight["m"]))
     wider = [{**sizes, "n": 512}[name] for name in GEMM.size_names]
-    assert references.distance(wider) == pytest.approx(weight["n"]) and weight["n"] > weight["m"]
+    assert distance(references, wider) == pytest.approx(weight["n"]) and weight["n"] > weight["m"]
 
 
 @pytest.mark.parametrize("kind", FAMILIES.values(), ids=lambda kind: kind.name)
@@ -60,7 +64,7 @@ def test_distances_equal_sorted_pairwise_distances(kind) -> None:
     pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, : domains.NEIGHBOURS]
     references = domains.TrainingShapes.of(kind, train)
     np.testing.assert_allclose(references.distances(query), np.sqrt(pairs.mean(axis=1)))
-    np.testing.assert_allclose([references.distance(row) for row in query.tolist()], references.distances(query))
+    np.testing.assert_allclose([distance(references, row) for row in query.tolist()], references.distances(query))
     np.testing.assert_array_equal(
         domains.TrainingShapes.of(kind, train[::-1]).distances(query), references.distances(query)
     )
@@ -122,7 +126,7 @@ def test_reason_names_the_new_value(domain: domains.Domain, rows: Rows, changes:
 
 def test_distance_of_a_problem_equals_distance_of_its_row(domain: domains.Domain, rows: Rows) -> None:
     frame = rows.frame.assign(c=rows.frame["c"] + 1, h=2 * rows.frame["h"])
-    single = [domain.references[KEY].distance([row[name] for name in NAMES]) for row in frame.to_dict("records")]
+    single = [distance(domain.references[KEY], [row[name] for name in NAMES]) for row in frame.to_dict("records")]
     np.testing.assert_allclose(domains.distances_to(domain.references, rows_of(frame)), single, atol=1e-6)
 
 
