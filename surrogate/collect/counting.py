@@ -1,10 +1,8 @@
-"""Hardware counters of a few (problem, algorithm) pairs: runs under Nsight Compute, joined to the pairs.
+"""Hardware counters of a few (problem, algorithm) pairs: one run under Nsight Compute, joined to the pairs.
 
-One run of the program takes all counters: Nsight Compute replays each kernel in three passes. A run for each group of
-counters takes as many passes or more, and starts the profiler and the program each time, about 15 s. A replay saves and
-restores the program's GPU memory, so the program allocates little. If the run counts nothing and time is left, each
-group has a run of its own. Such a run needs no replay, and a metric that fails costs only its group. Names and numbers
-of passes of each chip are from CUPTI's host library (12.9). Never request ``sm__throughput``: it needs eight passes.
+One run of the program takes all counters: Nsight Compute replays each kernel in three passes. A replay saves and
+restores the program's GPU memory, so the program allocates little. Names and numbers of passes of each chip are from
+CUPTI's host library (12.9). Never request ``sm__throughput``: it needs eight passes.
 
 Commands are argument lists and never pass through a shell. A launch belongs to the pair with the last marker before it.
 The profiled program ends if this process ends, and the profiler ends with it.
@@ -19,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -46,7 +44,7 @@ MARKER = "seer_marker"
 """An empty kernel, launched before each pair with grid x = the pair's number + 1."""
 SETTINGS = ("direction", "dtype", "math", "layout")
 KEY = (*SETTINGS, *SIZE_COLUMNS, "algorithm", "kernel_index")
-"""The key by which the runs of a kernel are joined."""
+"""The key of a kernel's row."""
 _IGNORED = ("gpu", "run", "kernel_index", "start_us", "stream", "cc", "device")
 
 
@@ -59,7 +57,7 @@ class Pair:
 
     @property
     def key(self) -> str:
-        """Return the pair as one line, which is also the name of its NVTX range."""
+        """Return the pair as one line."""
         return f"{problem_key(self.conv)} {self.algorithm}"
 
 
@@ -106,7 +104,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def assign_launches(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
-    """Return a row per kernel of one profiled run, with `KEY`, ``kernel_name`` and its counters.
+    """Return a row per kernel of the profiled run, with `KEY`, ``kernel_name`` and its counters.
 
     ``imported`` holds the launches in order, as `surrogate.formats` reads them. A launch before the first marker, or
     after a marker without a pair, is left out. ``kernel_index`` counts a pair's kernels from 0.
@@ -124,43 +122,23 @@ def assign_launches(imported: Imported, pairs: Sequence[Pair]) -> pd.DataFrame:
     return pd.concat([keys, owned], axis=1)
 
 
-def join_runs(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, list[str]]:
-    """Return a row per kernel with the counters of all runs, and notes. Values of earlier runs take precedence.
-
-    Rows join by `KEY` if their kernel names agree. If cuDNN launched other kernels in a run, or if the run was cut, it
-    adds nothing for some kernels; the notes state their number.
-    """
-    first, *others = ((name, table.set_index([*KEY, "kernel_name"])) for name, table in tables.items())
-    joined = first[1]
-    notes: list[str] = []
-    for name, extra in others:
-        missed = int((~joined.index.isin(extra.index)).sum())
-        if missed:
-            notes.append(f"{name} counted nothing for {missed} of {len(joined)} kernels")
-        joined = joined.combine_first(extra.reindex(joined.index))
-    return joined.reset_index(), notes
-
-
 _TABLE = read_toml(__file__)
 LAUNCH = tuple(_TABLE["launch"])
 """Nsight Compute's metrics of the launch's shape."""
-GROUPS = {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}
-"""Group → Nsight Compute's metrics that exist on every chip."""
+METRICS = tuple(_TABLE["metrics"])
+"""Nsight Compute's metrics that exist on every chip."""
 
 DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 WITHOUT_DRAM_COUNTERS = (8.7, 10.1, 11.0, 12.1)
 """Compute capabilities of chips that share the CPU's memory: GA10B, GB10B, GB20B."""
 
 
-def metric_groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
-    """Return group → metrics of a chip. On Volta and Turing the DRAM's share needs two passes and so its own group."""
+def metrics_of(compute_capability: float) -> tuple[str, ...]:
+    """Return the metrics of a chip."""
     if compute_capability in WITHOUT_DRAM_COUNTERS:
-        return GROUPS
+        return METRICS
     ways = ("op_read", "op_write") if compute_capability >= 12.0 else ("read", "write")
-    dram = tuple(f"dram__{unit}_{way}.sum" for unit in ("bytes", "sectors") for way in ways)
-    if compute_capability < 8.0:
-        return {**GROUPS, "A": (*GROUPS["A"], *dram), "D": (DRAM_SHARE,)}
-    return {**GROUPS, "A": (*GROUPS["A"], *dram, DRAM_SHARE)}
+    return (*METRICS, *(f"dram__{unit}_{way}.sum" for unit in ("bytes", "sectors") for way in ways), DRAM_SHARE)
 
 
 MIN_COMPUTE_CAPABILITY = 7.0
@@ -179,35 +157,23 @@ MESSAGE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class ProfiledRun:
-    """One run of the program under the profiler: the command before the program's, the report, and its CSV export."""
-
-    name: str
-    command: tuple[str, ...]
-    report: Path
-    export: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class NsightCompute:
     """The Nsight Compute of this machine, and the compute capability of the GPU."""
 
     path: str
     compute_capability: float = 9.0
 
-    def runs(self, folder: Path) -> tuple[ProfiledRun, ...]:
-        """Return the run with all metrics, then a run for each group, with their reports in ``folder``."""
-        groups = {f"group {name}": metrics for name, metrics in metric_groups(self.compute_capability).items()}
-        every_metric = tuple(name for metrics in groups.values() for name in metrics)
-        runs = []
-        for name, metrics in {"all metrics": every_metric, **groups}.items():
-            report = folder / f"{name.replace(' ', '-')}.ncu-rep"
-            names = ",".join(dict.fromkeys((*metrics, *LAUNCH)))
-            options = (*_TABLE["ncu_options"], "--metrics", names, "--export", str(report))
-            # Base units would be rounded to two decimals. So the export keeps ncu's units, and the reader scales them.
-            export = (self.path, "--import", str(report), "--csv", "--page", "raw", "--print-kernel-base", "mangled")
-            runs.append(ProfiledRun(name, (self.path, *options), report, export))
-        return tuple(runs)
+    def profiling(self, report: Path) -> tuple[str, ...]:
+        """Return the command before the program's that profiles it and writes the report."""
+        metrics = ",".join((*metrics_of(self.compute_capability), *LAUNCH))
+        return (self.path, *_TABLE["ncu_options"], "--metrics", metrics, "--export", str(report))
+
+    def exporting(self, report: Path) -> tuple[str, ...]:
+        """Return the command that prints the report as CSV.
+
+        Base units would be rounded to two decimals. So the export keeps ncu's units, and the reader scales them.
+        """
+        return (self.path, "--import", str(report), "--csv", "--page", "raw", "--print-kernel-base", "mangled")
 
 
 def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> NsightCompute:
@@ -256,51 +222,38 @@ def count_pairs(
 ) -> CounterResult:
     """Return counters of ``pairs`` within about ``seconds``. The profiler's files stay in ``folder``.
 
-    Without permission to count, the result is empty, and its notes state the remedy. Any other failure of a run
-    becomes a note, and the other runs still count.
+    If the run fails, the result is empty, and its note states the reason; without permission to count, the remedy.
     """
-    end_s = time.monotonic() + seconds
     pairs_file = folder / "pairs.jsonl"
     write_pairs(pairs, pairs_file)
-    runs = tool.runs(folder)
-    notes: list[str] = []
-    tables: dict[str, pd.DataFrame] = {}
-    for index, run in enumerate(runs):
-        left_s = end_s - time.monotonic()
-        if index and (runs[0].name in tables or left_s <= 0.0):
-            break
-        share_s = left_s / (len(runs) - index) if index else left_s
-        last_pair_s = time.monotonic() + max(share_s - REPORT_S, share_s / 2)
-        try:
-            tables[run.name] = _profile(run, program(pairs_file, last_pair_s), share_s + GRACE_S, pairs)
-        except PermissionError:
-            return CounterResult(notes=(PERMISSION_REMEDY,), permitted=False)
-        except InputError as error:
-            notes.append(f"{run.name}: {error}")
-    if not tables:
-        return CounterResult(notes=tuple(notes))
-    joined, joining_notes = join_runs(tables)
-    joined["kernel_name"] = joined["kernel_name"].map(demangled)
-    return CounterResult(joined, (*notes, *joining_notes))
+    last_pair_s = time.monotonic() + max(seconds - REPORT_S, seconds / 2)
+    try:
+        kernels = _profile(tool, folder, program(pairs_file, last_pair_s), seconds + GRACE_S, pairs)
+    except PermissionError:
+        return CounterResult(notes=(PERMISSION_REMEDY,), permitted=False)
+    except InputError as error:
+        return CounterResult(notes=(str(error),))
+    return CounterResult(kernels.assign(kernel_name=kernels["kernel_name"].map(demangled)))
 
 
-def _profile(run: ProfiledRun, program: Sequence[str], timeout_s: float, pairs: Sequence[Pair]) -> pd.DataFrame:
+def _profile(
+    tool: NsightCompute, folder: Path, program: Sequence[str], timeout_s: float, pairs: Sequence[Pair]
+) -> pd.DataFrame:
     """Profile ``program``, and return a row per kernel of ``pairs``. The report's raw page has all digits.
 
     Raises `InputError` with the profiler's last output if the report has no such kernel, and `PermissionError` if the
     profiler states that it is not permitted to count.
     """
-    run.report.unlink(missing_ok=True)  # of an earlier try
-    printed, exported = run.report.with_suffix(".txt"), run.report.with_suffix(".csv")
-    ended = _run((*run.command, *program), printed, timeout_s, subprocess.STDOUT)
+    report, printed, exported = (folder / f"counters{ending}" for ending in (".ncu-rep", ".txt", ".csv"))
+    ended = _run((*tool.profiling(report), *program), printed, timeout_s, subprocess.STDOUT)
     try:
-        if not run.report.exists():
-            raise InputError(f"{run.report.name} was not written")
-        if failure := _run(run.export, exported, EXPORT_S, subprocess.DEVNULL):
-            raise InputError(f"{run.report.name} was not exported ({failure})")
+        if not report.exists():
+            raise InputError(f"{report.name} was not written")
+        if failure := _run(tool.exporting(report), exported, EXPORT_S, subprocess.DEVNULL):
+            raise InputError(f"{report.name} was not exported ({failure})")
         kernels = assign_launches(ncu.read([exported]), pairs)
         if kernels.empty:
-            raise InputError(f"{run.report.name} has no kernel of a pair")
+            raise InputError(f"{report.name} has no kernel of a pair")
         return kernels
     except InputError as error:
         output = printed.read_text(encoding="utf-8", errors="replace")

@@ -30,30 +30,27 @@ _SOURCE = 'extern "C" __global__ void seer_marker() {}'
 
 
 class CupyProfiler:
-    """A profiled range around a call: cudaProfilerStart/Stop, the marker kernel and an NVTX range, all by CuPy."""
+    """A profiled range around a call: cudaProfilerStart/Stop and the marker kernel, by CuPy."""
 
     def __init__(self, stream: Any) -> None:
         import cupy  # pyright: ignore[reportMissingImports]
 
-        self._cupy = cupy
+        self._profiler = cupy.cuda.profiler
         self._stream = stream
         self._marker = cupy.RawKernel(_SOURCE, MARKER)
         self._marker.compile()
 
     @contextmanager
-    def profiled(self, number: int, label: str):
-        """Start profiling, launch the marker of ``number``, and open the NVTX range ``label``; stop after the block."""
-        cupy = self._cupy
-        cupy.cuda.profiler.start()
+    def profiled(self, number: int):
+        """Start profiling and launch the marker of ``number``; stop after the block."""
+        self._profiler.start()
         with self._stream:
             self._marker((number + 1,), (1,), ())
-        cupy.cuda.nvtx.RangePush(label)
         try:
             yield
         finally:
-            cupy.cuda.nvtx.RangePop()
             self._stream.synchronize()
-            cupy.cuda.profiler.stop()
+            self._profiler.stop()
 
 
 class ProfiledStopwatch(Stopwatch):
@@ -63,12 +60,11 @@ class ProfiledStopwatch(Stopwatch):
         super().__init__(gpu, None)
         self._profiler = profiler
         self.number = 0
-        self.label = ""
 
     def time(self, call: Callable[[], None], policy: RepeatPolicy) -> Measurement:
-        """Warm up outside the profiled range of ``number`` and ``label``, then call once inside."""
+        """Warm up outside the profiled range of ``number``, then call once inside."""
         warm_us = self.warm(call)
-        with self._profiler.profiled(self.number, self.label):
+        with self._profiler.profiled(self.number):
             call()
         return Measurement("ok", "", (warm_us,), (warm_us,), "events")
 
@@ -77,13 +73,12 @@ def run_pairs(pairs: Sequence[Pair], device: CudnnDevice, stopwatch: ProfiledSto
     """Run the pairs in order, the first one at least, until ``end_s`` (`time.monotonic`); return how many were begun.
 
     A failure ends only its pair. A lost device ends the process, and later pairs have no counters. ``device`` measures
-    with ``stopwatch``; its ``number`` and ``label`` are set for each pair.
+    with ``stopwatch``; its ``number`` is set for each pair.
     """
     for number, pair in enumerate(pairs):
         if number and time.monotonic() >= end_s:
             return number
         stopwatch.number = number
-        stopwatch.label = pair.key
         device.measure(pair.conv, pair.algorithm, RepeatPolicy())
     return len(pairs)
 

@@ -21,14 +21,13 @@ from pathlib import Path
 assert os.environ["LC_ALL"] == "C"
 log, pairs = Path(os.environ["FAKE_PROFILE"]), Path(sys.argv[1]).read_text().splitlines()
 settings = json.loads(Path(__file__).with_name("settings.json").read_text())
-suffix = settings.get("renamed", {}).get(log.stem[-1], "")
 launches = [("cold_start", 7, 128)]
 for number, line in enumerate(pairs):
     if number in settings.get("missing", []):
         continue
     launches.append(("seer_marker", number + 1, 1))
     for kernel in range(2):
-        base = f"{json.loads(line)['algorithm'].lower()}_{kernel}{suffix}"
+        base = f"{json.loads(line)['algorithm'].lower()}_{kernel}"
         launches.append((f"_Z{len(base)}{base}IfLi128EEvPfi", 40 + kernel, 256))
 log.write_text("".join(f"kernel\\t{name}\\t{grid}\\t1\\t1\\t{block}\\t1\\t1\\t128\\t8192\\t0\\t1234500\\t2e6\\t317632\\n"
                        for name, grid, block in launches))
@@ -45,8 +44,8 @@ def pairs() -> list[Pair]:
 def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return ``profiler(…)``, which writes a fake ncu and the profiled program ``child`` and returns ncu's path.
 
-    ``denied`` refuses permission, ``failing`` is a word of the commands that fail, ``missing`` lists pairs that do not
-    run, and ``renamed`` maps a group to a suffix of its kernels' names.
+    ``denied`` refuses permission, ``failing`` is a word of the commands that fail, and ``missing`` lists pairs that do
+    not run.
     """
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -9,7 +9,7 @@ import pytest
 
 from surrogate.cli.collect import command
 from surrogate.collect import counting
-from surrogate.collect.counting import metric_groups
+from surrogate.collect.counting import metrics_of
 from surrogate.collect.open_device import ALIASES, DEVICES, caps_for, open_device
 from surrogate.dataset.columns import columns
 from surrogate.features.gpu import gpus
@@ -20,9 +20,7 @@ FILE = Path(counting.__file__).with_suffix(".toml")
 TABLE = tomllib.loads(FILE.read_text(encoding="utf-8"))
 PLACE = "surrogate/collect/counting.toml"
 KERNEL_COLUMNS = {column.name: column for column in columns("kernels")}
-NCU = {
-    name: entry for part in (TABLE["launch"], *TABLE["groups"].values(), TABLE["dram"]) for name, entry in part.items()
-}
+NCU = {**TABLE["launch"], **TABLE["metrics"], **TABLE["dram"]}
 
 
 def _by_ncu(name: str, entry: list, folder: Path) -> float:
@@ -70,7 +68,7 @@ def test_missing_parts_of_a_metric_are_reported(tmp_path: Path) -> None:
 def test_every_requested_metric_is_declared() -> None:
     chips = {gpu.compute_capability for gpu in gpus() if gpu.vendor == "nvidia"}
     assert len(chips) > 5
-    requested = {name for chip in chips for group in metric_groups(chip).values() for name in group}
+    requested = {name for chip in chips for name in metrics_of(chip)}
     assert requested <= set(NCU), f"{PLACE}: {', '.join(sorted(requested - set(NCU)))} is asked for and not declared"
 
 

@@ -17,7 +17,7 @@ VALUED = {
     *("--target-processes", "--profile-from-start", "--replay-mode", "--cache-control", "--clock-control"),
     *("--metrics", "--export", "--import", "--page", "--print-kernel-base"),
 }
-PLAIN = {"--nvtx", "--force-overwrite", "--csv", "--version"}
+PLAIN = {"--force-overwrite", "--csv", "--version"}
 WAYS = ("op_read", "op_write") if CAPABILITY == "12.0" else ("read", "write")
 """The chip's names of DRAM reads and writes."""
 SMS = {"9.0": 132, "7.0": 80, "12.0": 170}[CAPABILITY]

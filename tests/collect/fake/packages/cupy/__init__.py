@@ -288,7 +288,6 @@ cuda: Any = SimpleNamespace(
         memcpy=lambda to, source, size, kind: _check(LIBRARY.fake_memcpy(to, source, size, kind)),
     ),
     profiler=SimpleNamespace(start=lambda: LIBRARY.fake_profiler(1), stop=lambda: LIBRARY.fake_profiler(0)),
-    nvtx=SimpleNamespace(RangePush=lambda message: None, RangePop=lambda: None),
     compiler=SimpleNamespace(CompileException=CompileException),
     memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     cublas=SimpleNamespace(CUBLASError=CUBLASError),
