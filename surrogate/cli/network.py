@@ -2,10 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
 
@@ -13,16 +13,14 @@ from surrogate.cli import options as shared
 from surrogate.cli.groups import Grouped, section
 from surrogate.cli.options import PATH, Form, option, output_options, show
 from surrogate.cli.problem import CHOICES
-from surrogate.features.errors import InputError
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
+    from surrogate.network.comparison import GpuComparison
     from surrogate.network.network import Network, ReadOptions
     from surrogate.network.predict import AlgorithmLimits, Predictors
     from surrogate.network.result import NetworkTime
 
-Key = TypeVar("Key", int, str)
-Answer = TypeVar("Answer")
 LAYER_COLUMNS = ("name", "problem", "algorithm", "time_us", "bound")
 """Columns that fit a terminal; JSON and CSV also have the interval, workspace, FLOPs, bytes and source."""
 MAX_IGNORED = 3
@@ -42,6 +40,8 @@ class NetworkRequest:
     library: str | None
     utilization: float | None
     max_batch: bool
+    price: float | dict[str, float] | None
+    samples: int | None
 
     @classmethod
     def of(cls, source: str, *, workspace_limit: int | None, deterministic: bool, **values: Any) -> Self:
@@ -49,7 +49,7 @@ class NetworkRequest:
         from surrogate.network.network import ReadOptions
         from surrogate.network.predict import AlgorithmLimits
 
-        own = {name: values.pop(name) for name in ("bundle", "library", "utilization", "max_batch")}
+        own = {name: values.pop(name) for name in ("bundle", "library", "utilization", "max_batch", "price", "samples")}
         limits = AlgorithmLimits(workspace_limit=workspace_limit, deterministic=deterministic)
         return cls(source, ReadOptions(**values), limits, **own)
 
@@ -67,6 +67,8 @@ class NetworkRequest:
             raise click.UsageError("--library is for language models; leave it out")
         if self.max_batch and self.options.batch is not None:
             raise click.UsageError("--max-batch finds the batch; leave out --batch")
+        if self.samples is not None and (not self.options.training or network.batch is None):
+            raise click.UsageError("--samples is an epoch's, for --training with a known batch; leave it out")
         return network
 
     def read_at(self, batch: int) -> "Network":
@@ -77,11 +79,12 @@ class NetworkRequest:
 
 
 class NetworkResults(NamedTuple):
-    """The time on the first GPU, and the records of the compared batch sizes and GPUs; errors are records, too."""
+    """The time on the first GPU, records of compared batch sizes (errors, too), and the compared GPUs, if any."""
 
     time: "NetworkTime"
     batches: list[dict[str, Any]]
-    gpus: list[dict[str, Any]]
+    gpus: "GpuComparison"
+    costs: dict[str, float]
 
 
 def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
@@ -103,6 +106,8 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @shared.compare_gpus_option
 @option("--batch --bs", "Batch size instead of the model's own.", shared.SIZE)
 @shared.sizes_option("--sweep-batch", "Also predict these batch sizes and mark the best one.")
+@shared.price_option
+@option("--samples", "Samples of the data set: the time of an epoch and, with --price, its price.", shared.SIZE)
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
@@ -217,38 +222,36 @@ def command(
 def _predicted(
     request: NetworkRequest, network: "Network", gpu_names: Sequence[str], sweep_batch: Sequence[int]
 ) -> NetworkResults:
-    """Predict the network on every GPU, and at every batch size on the first GPU.
+    """Predict the network on every GPU, and at every batch size on the first GPU with an answer.
 
-    Raises `InputError` if there is no answer for the only GPU or for any GPU.
+    Raises `InputError` if there is no answer for any GPU.
     """
     from surrogate.cli.datasets import progress_bar
+    from surrogate.network.comparison import compare_gpus, comparison_records, prices_of, try_each
     from surrogate.network.predict import largest_batch
-    from surrogate.network.result import comparison_records
 
     limits = request.limits
+    predictors: dict[str, Predictors] = {}
 
-    def predict(gpu_name: str) -> "tuple[Predictors, NetworkTime]":
-        predictors = _predictors(request, network, gpu_name)
+    def predict(gpu_name: str) -> "NetworkTime":
+        predictors[gpu_name] = _predictors(request, network, gpu_name)
         at_batch = network
         if request.max_batch:
-            at_batch = request.read_at(largest_batch(request.read_at, predictors, **limits))
-        return predictors, predictors.time(at_batch, **limits)
+            at_batch = request.read_at(largest_batch(request.read_at, predictors[gpu_name], **limits))
+        return predictors[gpu_name].time(at_batch, **limits)
 
-    answers, refusals = _try_each("gpu", gpu_names, predict)
-    is_comparison = len(gpu_names) > 1
-    if refusals and not (is_comparison and answers):
-        raise InputError(refusals[0]["refused"])
-    predictors, time = next(iter(answers.values()))
+    prices = prices_of(request.price, gpu_names, request.source)
+    gpus = compare_gpus(gpu_names, predict, prices, request.samples)
+    first, time = next(iter(gpus.times.items()))
     with progress_bar("network", "batch size") as step:
-        sweep, not_swept = _try_each(
-            "batch", sweep_batch, lambda size: predictors.time(request.read_at(size), **limits), step
+        sweep, not_swept = try_each(
+            sweep_batch, lambda size: predictors[first].time(request.read_at(size), **limits), step
         )
     if sweep_batch and request.max_batch and time.batch is not None:
         sweep = dict(sorted({**sweep, time.batch: time}.items()))
-    gpus = [*comparison_records("gpu", {each.gpu: each for _, each in answers.values()}), *refusals]
-    return NetworkResults(
-        time, batches=[*comparison_records("batch", sweep), *not_swept], gpus=gpus if is_comparison else []
-    )
+    refused = [{"batch": size, "refused": reason} for size, reason in not_swept.items()]
+    batches = [*comparison_records("batch", sweep), *refused]
+    return NetworkResults(time, batches, gpus, time.cost(prices.get(first), request.samples))
 
 
 def _predictors(request: NetworkRequest, network: "Network", gpu_name: str) -> "Predictors":
@@ -263,27 +266,13 @@ def _predictors(request: NetworkRequest, network: "Network", gpu_name: str) -> "
     return replace(load_predictors(gpu_name, request.bundle, library), utilization=share)
 
 
-def _try_each(
-    kind: str, keys: Sequence[Key], answer: Callable[[Key], Answer], step: Callable[..., None] | None = None
-) -> tuple[dict[Key, Answer], list[dict[str, Any]]]:
-    """Return key → answer, and a record for each key that raises an error; call ``step`` after each key."""
-    answers: dict[Key, Answer] = {}
-    refusals: list[dict[str, Any]] = []
-    for done, key in enumerate(keys, 1):
-        try:
-            answers[key] = answer(key)
-        except InputError as error:
-            refusals.append({kind: key, "refused": str(error)})
-        if step:
-            step(done, len(keys), f"{kind} {key}")
-    return answers, refusals
-
-
 def _show(results: NetworkResults, form: Form, by_type: bool) -> None:
     """Print JSON with all results, or CSV of the first requested one of batches, GPUs, types and layers."""
-    time, batches, gpus = results
+    time, batches = results.time, results.batches
+    gpus = results.gpus.records() if results.gpus.is_comparison else []
     comparisons = {name: rows for name, rows in (("sweep", batches), ("gpus", gpus)) if rows}
     types = {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
+    comparisons |= {"cost": results.costs} if results.costs else {}
     rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
     show(rows, form, json_value={**time.to_dict(), **comparisons, **types})
 
@@ -295,7 +284,7 @@ def _print_report(results: NetworkResults, *, layers: bool, shared_by: int) -> N
     for line in filter(None, (time.headline(), time.breakdown(), replica if shared_by > 1 else "")):
         click.echo(wrapped(line, terminal_width()))
     _section("per GPU", [_totals_row(time)])
-    memory = {name: _gib(size) for name, size in time.memory.items() if size}
+    memory = {name: round(size / 2**30, 2) for name, size in time.memory.items() if size}
     _section("memory per GPU, GiB", [memory] if memory else [])
     if layers:
         _print_layers(time)
@@ -333,15 +322,16 @@ def _print_types(time: "NetworkTime") -> None:
 
 
 def _print_comparisons(results: NetworkResults) -> None:
-    """Print the rows of the compared batch sizes and GPUs."""
+    """Print the costs, and the rows of the compared batch sizes and GPUs."""
+    from surrogate.network.comparison import COSTS, comparison_row
+
     count = results.time.gpus
-    per_gpu = " per GPU" if count > 1 else ""
-    all_gpus = f"; samples/s of all {count} GPUs" if count > 1 else ""
-    _section(f"batches{per_gpu}{all_gpus}", [_comparison_row(row) for row in results.batches])
-    _section(
-        f"GPUs{all_gpus}; a speedup is the ratio of expected times per sample, without an interval of its own",
-        [_comparison_row(row) for row in results.gpus],
-    )
+    costs = {COSTS[name]: value for name, value in results.costs.items()}
+    _section("costs of all GPUs", [costs] if costs else [])
+    per_gpu = f" per GPU; samples/s of all {count} GPUs" if count > 1 else ""
+    _section(f"batches{per_gpu}", [comparison_row(row) for row in results.batches])
+    if results.gpus.is_comparison:
+        click.echo(f"\n{results.gpus.table().text(terminal_width())}")
 
 
 def _print_notes(time: "NetworkTime") -> None:
@@ -374,31 +364,13 @@ def _type_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _totals_row(time: "NetworkTime") -> dict[str, Any]:
-    """Return parameters, multiply-adds, the memory, and the GPU's memory."""
+    """Return parameters, multiply-adds, rates, the memory, and the GPU's memory."""
+    from surrogate.network.comparison import gib, percent
+
     parameters = None if time.parameters is None else time.parameters / 1e6
     record = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
-    return record | {"memory GiB": _gib(time.memory_bytes), "of GiB": _gib(time.gpu_memory_bytes), "fits": time.fits}
-
-
-def _gib(size: int | None) -> float | None:
-    return None if size is None else round(size / 2**30, 2)
-
-
-def _comparison_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a batch or a GPU; the best of several batches has a mark, and an error replaces the row."""
-    if "refused" in row:
-        return row
-    record: dict[str, Any] = {name: row[name] for name in ("gpu", "batch", "total_us") if name in row}
-    record |= {
-        "90 %, µs": (row["lower_us"], row["upper_us"]),
-        "samples/s": row["samples_per_s"],
-        "coverage %": None if row["coverage"] is None else round(100 * row["coverage"], 1),
-        "GiB per GPU": _gib(row["memory_bytes"]),
-        "fits": row["fits"],
-    }
-    if "gpu" in row:
-        record["measured %"] = round(100 * row["measured_share"], 1)
-    record |= {"speedup": row["speedup"]} if "speedup" in row else {}
-    rivals = ", ".join(map(str, row.get("rivals", ())))
-    best = f"◀ best, within the interval of {rivals}" if rivals else "◀ best"
-    return record | ({"": best if row["best"] else ""} if "best" in row else {})
+    rates = {"tokens/s": time.tokens_per_s_per_gpu} if time.tokens_per_s else {}
+    if time.peak and time.mfu:
+        rates |= {"TFLOP/s": time.tflops_per_s, f"MFU % of {time.peak.tflops:g} ({time.peak.name})": percent(time.mfu)}
+    sizes = {"memory GiB": gib(time.memory_bytes), "of GiB": gib(time.gpu_memory_bytes)}
+    return record | rates | sizes | {"fits": time.fits}

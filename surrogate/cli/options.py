@@ -249,6 +249,24 @@ def _gpu_names(context: click.Context, parameter: click.Parameter, text: str | N
     return [GPU.convert(name, parameter, context) for name in names]
 
 
+def _price(context: click.Context, parameter: click.Parameter, text: str | None) -> float | dict[str, float] | None:
+    """Return US dollars per GPU and hour: one number, or NAME=X,NAME=X."""
+    parts = [part.partition("=") for part in (text or "").split(",") if part.strip()]
+    try:
+        prices = {name.strip(): float(usd or name) for name, _, usd in parts}
+    except ValueError:
+        prices = {}
+    is_one = len(parts) == 1 and not parts[0][1]
+    is_list = is_one or all(equals for _, equals, _ in parts)  # a decimal comma would give two parts
+    if text is not None and not (prices and is_list and all(0 < usd < float("inf") for usd in prices.values())):
+        message = f"{text!r} is not a price; write US dollars per GPU and hour, such as 2.5 or h100=2.5,h200=3.8"
+        raise click.BadParameter(message, context, parameter)
+    return next(iter(prices.values())) if is_one else prices or None
+
+
+price_option = option(
+    "--price", "US dollars per GPU and hour; by GPU: h100=2.5,h200=3.8.", metavar="USD", callback=_price
+)
 compare_gpus_option = option("--compare-gpus", "Answer for these GPUs, too.", metavar="A,B,…", callback=_gpu_names)
 html_option = option("--html", "Write everything into one HTML file, too.", OUT)
 seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)

@@ -11,21 +11,6 @@ from surrogate.cli.groups import Grouped, section
 from surrogate.cli.options import PATH, Form, option, output_options, show
 
 
-def _price(context: click.Context, parameter: click.Parameter, text: str | None) -> float | dict[str, float] | None:
-    """Return US dollars per GPU and hour: one number, or NAME=X,NAME=X."""
-    parts = [part.partition("=") for part in (text or "").split(",") if part.strip()]
-    try:
-        prices = {name.strip(): float(usd or name) for name, _, usd in parts}
-    except ValueError:
-        prices = {}
-    is_one = len(parts) == 1 and not parts[0][1]
-    is_list = is_one or all(equals for _, equals, _ in parts)  # a decimal comma would give two parts
-    if text is not None and not (prices and is_list and all(0 < usd < float("inf") for usd in prices.values())):
-        message = f"{text!r} is not a price; write US dollars per GPU and hour, such as 2.5 or h100=2.5,h200=3.8"
-        raise click.BadParameter(message, context, parameter)
-    return next(iter(prices.values())) if is_one else prices or None
-
-
 def _names_option(names: str, text: str, metavar: str = "NAME,…") -> Callable[..., Any]:
     """Return a decorator that adds an option with comma-separated names."""
     return option(names, text, metavar=metavar, callback=_names)
@@ -48,7 +33,7 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 @section("Targets")
 @option("--ttft ttft_ms", "Longest time to first token, in ms.", shared.POSITIVE, metavar="MS")
 @option("--tpot tpot_ms", "Longest time per output token, in ms.", shared.POSITIVE, metavar="MS")
-@option("--price", "US dollars per GPU and hour; by GPU: h100=2.5,h200=3.8.", metavar="USD", callback=_price)
+@shared.price_option
 @section("Limits of the search")
 @_names_option("--library libraries", "Frameworks: vllm, sglang, trtllm  [default: all]")
 @shared.sizes_option("--tensor-parallel", "GPUs that share every layer  [default: 1, 2, 4, …]")

@@ -1,5 +1,6 @@
 """Public names and the modules that define them; each is imported at its first use."""
 
+from .comparison import GpuComparison as GpuComparison
 from .network import Layer as Layer
 from .network import Network as Network
 from .network import ReadOptions as ReadOptions

@@ -107,7 +107,8 @@ def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> N
     decoder.require_context(requests.context)
     network = language_network(decoder, [requests], deployment)
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, STEPS_DIFFER))
+    tokens = batch * (prefill or 1)
+    return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, STEPS_DIFFER), tokens=tokens)
 
 
 @dataclass(frozen=True)

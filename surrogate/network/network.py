@@ -276,6 +276,8 @@ class Network:
     """Bytes of the weights' gradients, which `activation_bytes` contains."""
     rounding_bytes: int | None = None
     """Bytes that an allocator adds by rounding."""
+    tokens: int | None = None
+    """Tokens of a batch; None if the source has no tokens."""
     state_bytes: int = 0
     """Bytes of the KV cache or of the optimizer's state."""
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import log
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
@@ -18,7 +19,7 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
 from surrogate.network.operators import tf32_part, with_default_math
 from surrogate.network.parallel import exchange, memory_per_gpu
-from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, ProblemTime
+from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import repeats
 from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
@@ -184,7 +185,21 @@ class Predictors:
             headline_notes=(*network.headline_notes, fp32) if fp32 else network.headline_notes,
             host_time=network.host,
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
+            tokens=network.tokens,
+            model_flops=2 * model_multiply_adds(network),
+            peak=self._peak(network, runs),
         )
+
+    def _peak(self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem]) -> Peak | None:
+        """Return the dense peak of the arithmetic that most multiply-adds have; None if the GPU has none."""
+        work: Counter[tuple[str, bool]] = Counter()
+        for layer in network.layers:
+            run = runs[layer.problem]
+            work[run.dtype, bool(run.uses_tensor_cores)] += run.multiply_adds
+        (dtype, uses_tensor_cores), _ = max(work.items(), key=itemgetter(1), default=(("", False), 0))
+        tflops = peak_tflops(self.gpu, dtype, uses_tensor_cores) if dtype else 0.0
+        name = "TF32" if uses_tensor_cores and dtype == "fp32" and self.gpu.tf32_tflops else dtype
+        return Peak(f"{name}{' tensor cores' * uses_tensor_cores}", tflops) if tflops else None
 
     def _notes(self, selections: Selections, answers: ProblemTimes) -> Iterator[str]:
         """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""
@@ -287,6 +302,16 @@ class Predictors:
         ]
         classes = self.paper.bound(pd.DataFrame(records))
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
+
+
+def model_multiply_adds(network: Network) -> int:
+    """Return the multiply-adds of a pass without recomputed activations: at most three times the forward pass's.
+
+    A product has two products as gradients. Source: Chowdhery et al., "PaLM" (2022), appendix B.
+    """
+    total = sum(layer.problem.multiply_adds for layer in network.layers)
+    forward = sum(layer.problem.multiply_adds for layer in network.layers[: network.forward_layers])
+    return network.accumulate * (min(total, 3 * forward) if network.training else total)
 
 
 def _layer_time(layer: Layer, time: LayerTime, min_us: float, runs: int) -> LayerTime:

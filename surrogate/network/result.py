@@ -1,10 +1,10 @@
-"""The predicted time of a whole network: its layers, their sums, and comparisons of batches and GPUs."""
+"""The predicted time of a whole network: its layers, their sums, rates and costs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isnan, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from math import ceil, isnan, sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
 from surrogate.network.network import UNKNOWN_WORK, Cluster, HostTime, Work
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from surrogate.prediction.results import Estimate
 
-Key = TypeVar("Key", int, str)
-"""A batch or a GPU."""
 BOUNDS = (COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED)
 """SEER's classes of kernels by their limit."""
 SOURCES_WITHOUT_GPU_DATA = ("similar-gpu", "datasheet", "roofline")
@@ -29,15 +27,17 @@ MAX_DISPLAYED_LAYERS = 12
 """Number of layers in the short table; it shows the longest ones."""
 TOTALS = (
     *("network", "gpu", "batch", "training", "accumulate", "gpus", "total_us", "lower_us", "upper_us", "kernels_us"),
-    *("coverage", "coverage_bytes", "samples_per_s", "measured_share", "parameters", "multiply_adds", "memory_bytes"),
-    "fits",
+    *("coverage", "coverage_bytes", "mfu", "tflops_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("measured_share", "parameters", "multiply_adds", "memory_bytes", "fits"),
 )
 """First keys of `NetworkTime.to_dict`."""
-FIGURES = (
-    *("total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage"),
-    "coverage_bytes",
-)
-"""Figures that comparisons of batches and GPUs list."""
+
+
+class Peak(NamedTuple):
+    """The arithmetic of most of a network's work, in words, and the GPU's dense peak for it in TFLOP/s."""
+
+    name: str
+    tflops: float
 
 
 class ProblemTime(NamedTuple):
@@ -170,7 +170,14 @@ class NetworkTime(TableResult):
     host_time
         Time that the host takes to launch the kernels; None: launches are not in the time.
     exchange
-        Exchange of gradients between GPUs; None on one GPU.
+        Messages between GPUs that train together; None on one GPU.
+    tokens
+        Tokens of a batch on each GPU; None if the source has no tokens.
+    model_flops
+        FLOPs of products, convolutions and attention of a pass on each GPU, without recomputed activations. Causal
+        attention counts the pairs that it computes.
+    peak
+        The GPU's peak in the arithmetic of most of these FLOPs; None if none is registered.
     """
 
     network: str
@@ -192,6 +199,9 @@ class NetworkTime(TableResult):
     headline_notes: tuple[str, ...] = ()
     host_time: HostTime | None = None
     exchange: GradientExchange | None = None
+    tokens: int | None = None
+    model_flops: int = 0
+    peak: Peak | None = None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -275,11 +285,62 @@ class NetworkTime(TableResult):
         return None if missing is None else timed / (timed + missing) if missing else 1.0
 
     @property
+    def step_samples(self) -> int | None:
+        """Samples of a pass on all `gpus` together; None if the batch or all layers are unknown."""
+        return None if self.batch is None or not self.layers else self.gpus * self.accumulate * self.batch
+
+    @property
     def samples_per_s(self) -> float | None:
         """Samples per second of all `gpus` together; None if the batch or all layers are unknown."""
-        if self.batch is None or not self.layers:
-            return None
-        return self.gpus * self.accumulate * self.batch / self.total_us * 1e6
+        return None if self.step_samples is None else self.step_samples / self.total_us * 1e6
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second of all `gpus` together; None if the source has no tokens."""
+        return None if not self.tokens or self.samples_per_s is None else self.samples_per_s * self.tokens / self.batch
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float | None:
+        """`tokens_per_s` per GPU."""
+        return None if self.tokens_per_s is None else self.tokens_per_s / self.gpus
+
+    @property
+    def tflops_per_s(self) -> float | None:
+        """TFLOP/s of a GPU, of `model_flops`; None without products, convolutions and attention."""
+        return self.model_flops / self.total_us / 1e6 if self.layers and self.model_flops else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: `tflops_per_s` / the peak of the ``peak`` arithmetic; None without a peak."""
+        return self.tflops_per_s / self.peak.tflops if self.tflops_per_s and self.peak else None
+
+    def cost(self, price: float | None = None, samples: int | None = None) -> dict[str, float]:
+        """Return what a pass costs; figures without their data (price, tokens, samples) are left out.
+
+        Parameters
+        ----------
+        price
+            US dollars per GPU and hour.
+        samples
+            Samples of an epoch. Its last step may have fewer samples; it takes as long as any other.
+
+        Returns
+        -------
+        dict
+            ``usd_per_step``, ``usd_per_million_tokens``, ``epoch_hours`` and ``usd_per_epoch``.
+        """
+        costs: dict[str, float] = {}
+        usd_per_us = None if price is None else price * self.gpus / 3.6e9
+        if usd_per_us is not None and self.layers:
+            costs["usd_per_step"] = self.total_us * usd_per_us
+            if self.tokens_per_s:
+                costs["usd_per_million_tokens"] = 1e12 * usd_per_us / self.tokens_per_s
+        if samples is not None and self.step_samples:
+            epoch_us = ceil(samples / self.step_samples) * self.total_us
+            costs["epoch_hours"] = epoch_us / 3.6e9
+            if usd_per_us is not None:
+                costs["usd_per_epoch"] = epoch_us * usd_per_us
+        return costs
 
     def classes(self) -> dict[str, dict[str, float]]:
         """Return the share of each of SEER's classes, by number of layers and by time.
@@ -309,6 +370,7 @@ class NetworkTime(TableResult):
         """Return totals, layers, ignored and unsupported operators, and derived figures as JSON values."""
         return {
             **{name: getattr(self, name) for name in TOTALS},
+            "peak": self.peak._asdict() if self.peak else None,
             **{name: getattr(self.host_time, name, None) for name in ("runtime", "host", "launch_us", "floor_us")},
             "all_reduce_us": getattr(self.exchange, "messages_us", None),
             "waits_us": getattr(self.exchange, "time_us", None),
@@ -424,24 +486,3 @@ def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
 
 def _share(part: float, total: float) -> float:
     return part / total if total else 0.0
-
-
-def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict[str, Any]]:
-    """Return a record for each batch or GPU; ``name`` is the key of the first field.
-
-    ``best`` marks the highest throughput among those that fit, the first if several are equal. Its ``rivals`` may be as
-    fast, since their intervals overlap it. A GPU's ``speedup`` is relative to the first GPU.
-    """
-    sample_us = {key: time.total_us / (time.batch or 1) for key, time in times.items()}
-    fitting = {key: time for key, time in times.items() if time.layers and time.fits is not False}
-    best_us = min((sample_us[key] for key in fitting), default=0.0)
-    best = next((key for key in fitting if sample_us[key] == best_us), None)
-    rivals = [key for key, time in fitting.items() if key != best and time.lower_us / (time.batch or 1) < best_us]
-    records = []
-    for key, time in times.items():
-        record = {name: key, **{figure: getattr(time, figure) for figure in FIGURES}, "best": key == best}
-        if name == "gpu":
-            first_us, own_us = next(iter(sample_us.values())), sample_us[key]
-            record |= {"batch": time.batch, "speedup": first_us / own_us if own_us else None}
-        records.append(record | {"rivals": rivals if key == best else []})
-    return records

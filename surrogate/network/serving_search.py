@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
-from math import inf, nan
+from math import nan
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.features.roofline import missing_units
+from surrogate.network.comparison import prices_of
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment, read_decoder
 from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, with_fields
@@ -233,7 +234,9 @@ def serve(
         raise InputError("--tpot: an answer of one token has no TPOT; leave it out, or give a longer --output")
     decoder = read_decoder(config)
     devices = _devices(gpu, compare_gpus)
-    search = _Search(decoder, load, targets, choices, _prices(price, devices))
+    search = _Search(
+        decoder, load, targets, choices, prices_of(price, [device.name for device in devices], "seer serving")
+    )
     decoder.require_context(load.input + load.output)
     for device in devices:
         search.search_gpu(device)
@@ -355,23 +358,12 @@ def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
     return list({device.name: device for device in (gpu_by_name(str(name)) for name in names)}.values())
 
 
-def _prices(price: object, devices: Sequence[Gpu]) -> dict[str, float]:
-    """Return GPU → US dollars per hour."""
-    by_name = price if isinstance(price, Mapping) else dict.fromkeys((device.name for device in devices), price)
-    prices = {gpu_by_name(name).name: _positive(f"--price of {name}", usd, MILLION) for name, usd in by_name.items()}
-    if unrelated := prices.keys() - {device.name for device in devices}:
-        raise InputError(
-            f"--price: {', '.join(sorted(unrelated))} is not among the GPUs of the search; add --compare-gpus"
-        )
-    return {name: usd for name, usd in prices.items() if usd is not None}
-
-
-def _positive(name: str, value: object, maximum: float = inf) -> float | None:
+def _positive(name: str, value: object) -> float | None:
     """Return a number above 0, or None. Raises `InputError` for any other value."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= maximum:
-        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; give a number above 0, up to {maximum:g}")
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; give a number above 0")
     return float(value)
 
 

@@ -8,17 +8,18 @@
 import copy
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, check_choice, one_line_errors
 from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
+from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
@@ -149,17 +150,24 @@ def module_network(module: "Module", inputs: object, options: ReadOptions = DEFA
     return replace(network, runtime="compiled" if is_compiled else "eager")
 
 
+@overload
+def time_module(module: "Module", inputs: object, gpu: str, **options: Any) -> NetworkTime: ...
+@overload
+def time_module(
+    module: "Module", inputs: object, gpu: str | None = None, *, gpus: Sequence[str], **options: Any
+) -> GpuComparison: ...
 def time_module(
     module: "Module",
     inputs: object,
-    gpu: str,
+    gpu: str | None = None,
     *,
+    gpus: Sequence[str] | None = None,
     max_batch: bool = False,
     bundle: str | Path | None = None,
     workspace_limit: int | None = None,
     deterministic: bool = False,
     **overrides: Any,
-) -> NetworkTime:
+) -> NetworkTime | GpuComparison:
     """Predict the time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
 
     Parameters
@@ -170,6 +178,8 @@ def time_module(
         A tensor, a tuple or list of the module's arguments, a dict of arguments by name, or (tuple, dict).
     gpu
         A GPU by registry name or alias.
+    gpus
+        GPUs to compare, after ``gpu`` if it is given.
     max_batch
         Whether to take the largest batch that fits the GPU's memory.
     bundle
@@ -183,9 +193,9 @@ def time_module(
 
     Returns
     -------
-    NetworkTime
+    NetworkTime or, with ``gpus``, GpuComparison
         Its ``layers`` give each convolution's fastest algorithm within the limits, its workspace in bytes, and times
-        and intervals in µs.
+        and intervals in µs. A comparison has the ``times`` by GPU and the ``refused`` GPUs with their reasons.
 
     Raises
     ------
@@ -197,14 +207,21 @@ def time_module(
     cluster_of(name, options)
     if options.batch is not None:
         checked_int(name, "batch", options.batch, maximum=MAX_INT32)
-    predictors = load_predictors(gpu, bundle)
     limits: AlgorithmLimits = {"workspace_limit": workspace_limit, "deterministic": deterministic}
+    names = [*([gpu] if gpu is not None else []), *(gpus or ())]
+    if not names or isinstance(gpus, str):
+        raise InputError(f"{name}: gpu is {gpu!r} and gpus is {gpus!r}; give a GPU, or gpus=[…] with several")
 
     def read(size: int | None) -> Network:
         network = with_options(module_network(module, inputs, replace(options, batch=size)), options)
         return with_runtime(network, options.runtime, options.host)
 
-    return predictors.time(read(largest_batch(read, predictors, **limits) if max_batch else options.batch), **limits)
+    def predict(gpu_name: str) -> NetworkTime:
+        predictors = load_predictors(gpu_name, bundle)
+        batch = largest_batch(read, predictors, **limits) if max_batch else options.batch
+        return predictors.time(read(batch), **limits)
+
+    return predict(names[0]) if gpus is None else compare_gpus(names, predict)
 
 
 def _network(source: str, module: "Module", inputs: Arguments, options: ReadOptions) -> Network:

@@ -10,12 +10,12 @@ import pytest
 from surrogate.features.gpu import gpu
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import Call, Tensor
+from surrogate.network.comparison import comparison_records
 from surrogate.network.memory import context_bytes, memory, saved_tensors, simulate_pass, tensor_bytes, usable_bytes
 from surrogate.network.network import Cluster, HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
-from surrogate.network.result import comparison_records
 from tests.known import cases
 
 GIB = 2**30
