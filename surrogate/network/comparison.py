@@ -36,8 +36,16 @@ MIN_PRICE, MAX_PRICE = 1e-6, 1e6
 class GpuComparison(TableResult):
     """The times of one network on several GPUs.
 
-    ``times`` has the time on each GPU, ``refused`` the reason for each GPU without a time. ``prices`` are US dollars
-    per GPU and hour, by GPU. ``samples`` is the number of samples of an epoch.
+    Attributes
+    ----------
+    times
+        The time on each GPU.
+    refused
+        The reason for each GPU without a time.
+    prices
+        US dollars per GPU and hour, by GPU.
+    samples
+        Samples of an epoch; None: no figures of an epoch.
     """
 
     times: Mapping[str, NetworkTime]

@@ -25,13 +25,14 @@ from typing import NamedTuple
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families.operator import Streamed
-from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, ReduceScatter
+from surrogate.features.families.transfer import HANDSHAKE_US, Collective
 from surrogate.features.problem import DTYPES
 from surrogate.network.network import Cluster, Layer, Network, ReadOptions
+from surrogate.network.operators import all_gather, all_reduce, reduce_scatter
 from surrogate.network.result import GradientExchange, ProblemTime
 from surrogate.network.training import CAST, is_update
 
-Predict = Callable[[Sequence[AllReduce]], Mapping[AllReduce, ProblemTime]]
+Predict = Callable[[Sequence[Collective]], Mapping[Collective, ProblemTime]]
 """A function of messages that returns the time of each."""
 BUCKET_BYTES = 25 * 2**20
 """Bytes of gradients that are summed at once. Source: PyTorch, ``DistributedDataParallel``, ``bucket_cap_mb``."""
@@ -104,12 +105,12 @@ class Segment(NamedTuple):
     """A part of the computation in µs, the message that it waits for, and the message that it makes ready."""
 
     time_us: float
-    gather: AllReduce | None = None
-    reduce: AllReduce | None = None
+    gather: Collective | None = None
+    reduce: Collective | None = None
 
 
 @dataclass(slots=True)
-class Timeline:
+class OverlapTimeline:
     """A GPU's computation and its messages, which are sent one after another; both run at the same time.
 
     ``compute_us`` and ``link_us`` are the times at which the computation and the last message end. ``sent_us`` is the
@@ -125,14 +126,14 @@ class Timeline:
         self.link_us = max(self.link_us, ready_us) + time_us
         self.sent_us += time_us
 
-    def run(self, segments: Sequence[Segment], message_us: Mapping[AllReduce, float]) -> None:
+    def run(self, segments: Sequence[Segment], message_us: Mapping[Collective, float]) -> None:
         """Run the segments one after another.
 
         A unit is gathered while the previous one computes, once the unit before that is released. Its gather is issued
         before the previous unit's gradients.
         """
         ends_us = [0.0] * GATHERED_UNITS
-        reduce: AllReduce | None = None
+        reduce: Collective | None = None
         for segment in (*segments, Segment(0.0)):
             gathered_us = 0.0
             if segment.gather:
@@ -158,7 +159,7 @@ def exchange(network: Network, times_us: Sequence[float], predict: Predict) -> G
     )
     messages = {message: None for segment in segments for message in segment[1:] if message}
     answers = predict(list(messages))
-    timelines = [Timeline() for _ in ENDS]
+    timelines = [OverlapTimeline() for _ in ENDS]
     for end, timeline in zip(ENDS, timelines, strict=True):
         timeline.run(segments, {each: _message_us(each, cluster, answers[each], end) for each in messages})
     computed_us = sum(segment.time_us for segment in segments)
@@ -166,7 +167,7 @@ def exchange(network: Network, times_us: Sequence[float], predict: Predict) -> G
     return GradientExchange(cluster, timelines[0].sent_us, *waits)
 
 
-def _message_us(message: AllReduce, cluster: Cluster, answer: ProblemTime, end: str) -> float:
+def _message_us(message: Collective, cluster: Cluster, answer: ProblemTime, end: str) -> float:
     """Return the time of a message, or an end of its interval, in µs; ``answer`` is its time within a node."""
     if cluster.nodes == 1:
         return getattr(answer, end)
@@ -207,7 +208,7 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
     segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
     for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
-        message = AllReduce(elements=elements, ranks=ranks, dtype=dtype)
+        message = all_reduce(elements, ranks, dtype)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
     return [*segments, Segment(backward_us - begin_us)]
@@ -248,9 +249,9 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
             size = sizes.get(unit, 0)
             gather = reduce = None
             if size and unit not in gathered:
-                gather = AllGather(elements=size, ranks=ranks, dtype=dtype)
+                gather = all_gather(size, ranks, dtype)
             if size and is_backward and index == last_index[unit]:
-                reduce = ReduceScatter(elements=size, ranks=ranks, dtype=dtype)
+                reduce = reduce_scatter(size, ranks, dtype)
             gathered.add(unit)
             segments.append(Segment(time_us, gather, reduce))
     return segments

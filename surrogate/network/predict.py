@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
-from surrogate.network.operators import tf32_part, with_default_math
+from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.parallel import exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import repeats
@@ -226,7 +225,7 @@ class Predictors:
             yield f"gradients cross {between}"
             return
         gbs = self.gpu.exchange_gbs(cluster.node_gpus)
-        message = AllReduce(elements=2**22, ranks=cluster.node_gpus, dtype="fp32")
+        message = all_reduce(2**22, cluster.node_gpus, "fp32")
         source = self.default_math_answers([message])[message].source
         evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
