@@ -290,6 +290,7 @@ def read_training(path: Path, options: ReadOptions) -> Network:
         options.batch or 1,
         training=True,
         forward_layers=forward_layers,
+        tokens=step.tokens,
         **_memory_fields(step, blocks, trained, options),
     )
     notes = [*decoder.notes, NOTE.format(optimizer=optimizer)]
