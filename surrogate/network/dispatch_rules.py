@@ -53,6 +53,32 @@ def matmul(call: Call) -> Layers:
     yield call.layer(problem, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias"))
 
 
+def grouped_matmul(call: Call) -> Layers:
+    """Yield a product whose rows belong to groups with a matrix each, as products of equal size.
+
+    If both operands are matrices, the groups divide the summed dimension: this is the gradient of the matrices.
+    """
+    left, right, result = call.shape("self"), call.shape("mat2"), call.required_output_shape()
+    groups = next((shape[0] for shape in (right, left, result) if len(shape) == 3), 0)
+    if not groups or left[-1] != right[-2]:
+        raise UnsupportedError("operands do not fit")
+    m, n, k = left[-2], right[-1], left[-1]
+    if len(left) != len(right):
+        groups = min(groups, m if len(left) == 2 else n)  # no more groups than rows
+    divided = [len(left) == 2 < len(right), len(right) == 2 < len(left), len(left) == len(right) == 2]
+    m, n, k = (-(-size // groups) if part else size for size, part in zip((m, n, k), divided, strict=True))
+    yield call.layer(operators.gemm(m, n, k, batch=groups, dtype=call.dtype), data="self", weights=("mat2",))
+
+
+def scaled_matmul(call: Call) -> Layers:
+    """Yield a product of 8-bit values: in fp8 with scales, or of integers."""
+    left, right = call.shape("self"), call.shape("mat2")
+    dtype = "int8_sq" if call.op == "_int_mm" else "fp8"
+    if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
+        raise UnsupportedError("operands do not fit")
+    yield call.layer(operators.gemm(left[0], right[1], left[1], dtype=dtype), data="self", weights=("mat2",))
+
+
 def attention(call: Call) -> Layers:
     """Yield scaled dot-product attention as the fused kernel, else as two products and a softmax.
 

@@ -41,8 +41,9 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
                 library.impl(name, fused, key)
         if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # PyTorch 2.9: one kernel if its type has a kernel
             library.impl("_fused_rms_norm", torch.ops.aten._fused_rms_norm.default.decompose, "CPU")
-        for part, cast in (("arguments", _with_fp32_arguments), ("results", _with_fp32_result)):
-            for name in DISPATCH["autocast"][part]:
+        for part, names in DISPATCH["autocast"].items():
+            cast = _with_fp32_result if part == "results" else partial(_with_cast_arguments, part)
+            for name in names:
                 base, _, overload = name.partition(".")
                 op = getattr(getattr(torch.ops.aten, base), overload or "default")
                 library.impl(name, partial(cast, op), "AutocastCPU")
@@ -57,24 +58,27 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def cuda_autocast() -> Iterator[None]:
-    """Make new ``torch.autocast("cuda")`` blocks apply to the CPU during the block.
+    """Make ``torch.autocast("cuda")`` mean the CPU's autocast during the block, for new blocks and for questions.
 
     The CPU's tensors represent a GPU's here; without CUDA, torch would disable such blocks.
     """
     import torch
 
-    original_init = torch.autocast.__init__
+    original_init, is_enabled, type_of = torch.autocast.__init__, torch.is_autocast_enabled, torch.get_autocast_dtype
 
     def on_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         if device_type == "cuda":
-            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+            device_type, dtype = "cpu", dtype or type_of("cuda")
         original_init(self, device_type, dtype, *args, **kwargs)
 
     torch.autocast.__init__ = on_cpu
+    torch.is_autocast_enabled = lambda *_: is_enabled("cpu")  # asked by `torch.amp.custom_fwd`
+    torch.get_autocast_dtype = lambda *_: type_of("cpu")
     try:
         yield
     finally:
         torch.autocast.__init__ = original_init
+        torch.is_autocast_enabled, torch.get_autocast_dtype = is_enabled, type_of
 
 
 def current_autocast() -> str | None:
@@ -107,15 +111,23 @@ def tf32_operations() -> tuple[str, ...]:
     return tuple(name for name, value in zip(("products", "convolutions"), allowed, strict=True) if value)
 
 
-def _with_fp32_arguments(op: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Call ``op`` with its arguments cast to fp32."""
+def _with_cast_arguments(kind: str, op: Callable[..., object], *args: object, **kwargs: object) -> object:
+    """Call ``op`` with its arguments cast to one type.
+
+    The type is fp32, autocast's type ("half"), or fp32 only if one argument is in fp32 ("promoted").
+    """
     import torch
+    from torch.utils._pytree import tree_leaves, tree_map
 
-    def cast(value: Any) -> object:
-        return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    def is_floating(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_floating_point()
 
+    types = {value.dtype for value in tree_leaves((args, kwargs)) if is_floating(value)}
+    is_half = kind == "half" or (kind == "promoted" and torch.float32 not in types)
+    target = torch.get_autocast_dtype("cpu") if is_half else torch.float32
+    args, kwargs = tree_map(lambda value: value.to(target) if is_floating(value) else value, (args, kwargs))
     with torch.autocast("cpu", enabled=False):
-        return op(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+        return op(*args, **kwargs)
 
 
 def _with_fp32_result(op: Callable[..., object], values: "Tensor", *args: object, **kwargs: object) -> object:
@@ -149,15 +161,17 @@ def _attention(
     aten = torch.ops.aten
     all_options: tuple[Any, ...] = (*options, *(None, 0.0, False)[len(options) :])
     mask, dropout, is_causal = all_options
-    if enable_gqa:
+    halves = query.dtype in (torch.float16, torch.bfloat16)
+    is_flash = halves and mask is None and query.dim() == 4 and query.size(-1) % 8 == 0
+    is_flash = is_flash and query.size(-1) == value.size(-1) <= MAX_FLASH_HEAD_DIM
+    if enable_gqa and not is_flash:  # only the flash kernel reads keys and values of several heads of queries
         groups = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    halves = query.dtype in (torch.float16, torch.bfloat16)
     if query.dim() != 4 or query.size(-1) % 4 or not (halves or query.dtype == torch.float32):
         return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[
             0
         ]
-    if halves and mask is None and query.size(-1) == value.size(-1) <= MAX_FLASH_HEAD_DIM and query.size(-1) % 8 == 0:
+    if is_flash:
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout, is_causal, False, scale=scale)[0]
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     if mask is not None:

@@ -7,6 +7,7 @@
 
 import copy
 import inspect
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import surrogate
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, check_choice, one_line_errors
 from surrogate.features.problem import HALF
@@ -26,6 +28,7 @@ from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOpt
 from surrogate.network.parallel import cluster_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
+from surrogate.network.routing import ROUTING_NOTE
 from surrogate.network.runtime import with_options, with_runtime
 from surrogate.network.torch_gpu import cuda_autocast, current_autocast, tf32_operations
 from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
@@ -63,10 +66,11 @@ def read_module(source: str, options: ReadOptions) -> Network:
     fake = _fake_mode(source)
     with cuda_autocast():
         build = imported_callable(source, CONTRACT)
+    options = replace(options, batch=_batch(build, options.batch))
     with _one_line_errors(source), cuda_autocast():
         try:
             with fake:
-                with _copied_without_memory():
+                with _copied_without_memory(), _tied_weights_stay_tied():
                     module, inputs = _build(source, build, options.batch)
                 return _network(source, module, inputs, options)
         except InputError:
@@ -74,7 +78,8 @@ def read_module(source: str, options: ReadOptions) -> Network:
         except Exception:
             module, inputs = _build(source, build, options.batch)
             with fake:
-                module._apply(fake.from_tensor)
+                with _tied_weights_stay_tied():
+                    module._apply(fake.from_tensor)
                 return _network(source, module, inputs, options)
 
 
@@ -89,12 +94,24 @@ def _one_line_errors(source: str) -> Iterator[None]:
         try:
             yield
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            where = "".join(
+                f"{part}: " for part in (source, *getattr(error, "__notes__", ()), *_user_line(error)) if part
+            )
             raise InputError(
-                f"{source}: {error.func} needs the values of a tensor, and a prediction has only shapes; remove that"
+                f"{where}{error.func} needs the values of a tensor, and a prediction has only shapes; remove that"
                 " part from the module (.item(), nonzero, masks as indices, `if` on a tensor)"
             ) from None
         finally:
             torch_log.disabled = was_silent
+
+
+def _user_line(error: Exception) -> list[str]:
+    """Return the file and line of the innermost code outside torch and this package, if there is any."""
+    import torch
+
+    packages = tuple(f"{Path(file).parent}/" for file in (torch.__file__, surrogate.__file__))
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{each.filename}:{each.lineno}" for each in frames if not each.filename.startswith(packages)][-1:]
 
 
 def _fake_mode(source: str) -> "FakeTensorMode":
@@ -126,6 +143,37 @@ def _copied_without_memory() -> "TorchFunctionMode":
             return copied
 
     return Copied()
+
+
+@contextmanager
+def _tied_weights_stay_tied() -> Iterator[None]:
+    """Let conversions of modules, such as ``.to(dtype)``, keep the identity of weights without memory.
+
+    torch replaces such weights one by one. It refuses shared weights, and unties weights that get no memory.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    def apply(part: "Module", function: Callable[[Any], Any], recurse: bool = True) -> "Module":
+        for child in part.children() if recurse else ():
+            child._apply(function)
+        with torch.no_grad():
+            for name, weight in part._parameters.items():
+                converted = None if weight is None else function(weight)
+                if isinstance(weight, FakeTensor):
+                    weight.data = converted
+                elif weight is not None:
+                    part._parameters[name] = converted
+            for name, value in part._buffers.items():
+                part._buffers[name] = None if value is None else function(value)
+        return part
+
+    original_apply = torch.nn.Module._apply
+    torch.nn.Module._apply = apply  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = original_apply
 
 
 def module_network(module: "Module", inputs: object, options: ReadOptions = DEFAULTS) -> Network:
@@ -245,10 +293,10 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     builder.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained), optimizer))
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
-    first = next((tensor for tensor in tensors_in(tuple(inputs)) if tensor.dim()), None)
+    first = next((tensor.shape[0] for tensor in tensors_in(tuple(inputs)) if tensor.dim()), None)
     network = builder.network(
         source.rpartition(":")[2],
-        first.shape[0] if first is not None else options.batch,
+        first if options.batch is None else options.batch,
         options.training,
         parameters=sum(weight.numel() for weight in module.parameters()),
         weights_bytes=sum(map(tensor_bytes, weights)),
@@ -258,7 +306,8 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
     )
-    return replace(network, notes=(*network.notes, EVAL_NOTE)) if has_eval_parts else network
+    notes = [note for note, holds in ((EVAL_NOTE, has_eval_parts), (ROUTING_NOTE, recorded.routing.is_used)) if holds]
+    return replace(network, notes=(*network.notes, *notes))
 
 
 def _layers(recorded: Recording, training: bool) -> tuple[NetworkBuilder, int]:
@@ -283,6 +332,13 @@ def _original_module(module: Any) -> "tuple[Module, bool]":
     """Return the module that `torch.compile` was given, and whether the module was compiled."""
     is_compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
     return getattr(module, "_orig_mod", module), is_compiled
+
+
+def _batch(build: Callable[..., object], batch: int | None) -> int | None:
+    """Return the requested batch, by default that of the function's parameter ``batch``; None without either."""
+    parameter = inspect.signature(build).parameters.get("batch")
+    default = parameter.default if parameter is not None else None
+    return default if batch is None and isinstance(default, int) else batch
 
 
 def _build(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, Arguments]":

@@ -14,6 +14,7 @@ from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS
 from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
 from surrogate.network.network import ReadOptions
+from surrogate.network.routing import Routing
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Recording:
         self.calls = self.forward  # the calls of the running pass
         self.ready: Counter[int] = Counter()  # index of a backward call → weights with a complete gradient after it
         self.allocator = Allocator()
+        self.routing = Routing()
         self.persistent_bytes = 0  # weights and the optimizer's state
         self._storages = WeakIdKeyDictionary()  # storage → its block
         self._modules = {part: name for name, part in module.named_modules()}
@@ -146,7 +148,7 @@ def _recording_hooks(recording: Recording, trained: "Sequence[torch.Tensor]") ->
             self, func: "OpOverload", types: object, args: Sequence[object] = (), kwargs: Any = None
         ) -> object:
             path = recording.running_module()
-            result = func(*args, **(kwargs or {}))
+            result = recording.routing.call(func, args, kwargs or {})
             recording.add(path, func, _named_arguments(func, args, kwargs or {}), result)
             return result
 

@@ -140,3 +140,35 @@ class Mixed(nn.Module):
 def mixed(batch: int = 2) -> Built:
     """Return `Mixed` and its input."""
     return Mixed(), (torch.empty(batch, 8, 10, 10),)
+
+
+class Tied(nn.Module):
+    """An embedding whose weights are the last product's, and a convolution that two parts share."""
+
+    def __init__(self, *, has_values: bool = False) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        self.head.weight = self.embedding.weight
+        self.scale = torch.linspace(0, 1, 5)[2].item() if has_values else 0.5  # fails without memory
+        convolution = nn.Conv1d(8, 8, 3, padding=1)
+        self.parts = nn.ModuleList([nn.Sequential(convolution, nn.ReLU()), convolution])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits of 8 tokens."""
+        values = self.embedding(tokens) * self.scale
+        return self.head(self.parts[1](self.parts[0](values)))
+
+
+def tied(batch: int = 4) -> Built:
+    """Return a module that is built without memory, and converted."""
+    return Tied().to(torch.bfloat16), (torch.zeros(batch, 8, dtype=torch.int64),)
+
+
+def tied_with_values(batch: int = 4) -> Built:
+    """Return a module whose constructor needs values, so that it is built with memory."""
+    return Tied(has_values=True).to(torch.bfloat16), (torch.zeros(batch, 8, dtype=torch.int64),)
+
+
+def bags(batch: int = 2048) -> Built:
+    """Return bags of 32 rows; the first size of the first input is not the batch."""
+    return nn.EmbeddingBag(10_000, 64), (torch.zeros(32 * batch, dtype=torch.int64), torch.arange(0, 32 * batch, 32))
