@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
+from ..gpu import Gpu
 from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
 from ..roofline import Machine, waves_of
 from .operator import Misfit, Operator, operator_class, register_operator
@@ -25,6 +26,13 @@ QUERY_ROWS = 128
 """Query rows of a thread block."""
 LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
 """DeepSeek's sizes: the compressed key and value, the rotary part, and the other key part and value part of a head."""
+TRITON = "triton"
+"""The variant of FlashAttention's first version in Triton, which many language models of 2023 were trained with."""
+TRITON_FLOP_PER_CLOCK = 660.0
+"""Operations of an SM per clock cycle in its kernels, forward and backward.
+
+Source: fitted to training steps of MPT-350m and MPT-3b on A100 80GB and H100 (mosaicml/llm-foundry, benchmarking).
+"""
 DECODE_ROWS = 64
 """Query heads of a thread block that reads the latent cache (FlashMLA's tile)."""
 _LETTERS = {"b": "batch", "h": "heads", "q": "query_length", "k": "context_length"}
@@ -120,8 +128,13 @@ class AttentionOperator(Operator):
         """Return the fused backward pass of a prompt or an encoder, for the gradients of all inputs."""
         if of != INPUT or self.phase == "generation":
             return ()
-        settings = {name: getattr(self, name) for name in ("dtype", "math", "phase")}
+        settings = {name: getattr(self, name) for name in ("dtype", "math", "phase", "variant")}
         return (("backward", operator_class(f"{self.kind}_backward")(**self.sizes, **settings)),)
+
+    def variant_us(self, gpu: Gpu) -> Number:
+        """Return the time of Triton's kernels in µs; 0 for all others."""
+        is_triton = self.variant == TRITON
+        return is_triton * self.flops / (TRITON_FLOP_PER_CLOCK * gpu.sms * gpu.boost_mhz)
 
     @property
     @abstractmethod

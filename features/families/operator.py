@@ -217,6 +217,10 @@ class Operator(InNetwork, ABC):
         """Return the peak of its arithmetic in TFLOP/s."""
         return roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
 
+    def variant_us(self, gpu: Gpu) -> Number:
+        """Return the time in µs of a variant that was never measured alone and has a rate of its own; else 0."""
+        return 0.0
+
     def roofline_us(self, gpu: Gpu) -> Number:
         """Return the larger of compute and memory time in µs (Williams et al., CACM 2009)."""
         peak = self.peak_tflops(gpu, self.dtype, self.math)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, check_choice, nearest, read_bounded, read_toml
-from surrogate.features.families.attention import KV_DTYPES, LATENT, ROPE
+from surrogate.features.families.attention import KV_DTYPES, LATENT, ROPE, TRITON
 from surrogate.features.problem import QUANTISED
 from surrogate.network.checkpoint import Checkpoint, ModuleNames, read_checkpoint
 
@@ -129,6 +129,8 @@ class Decoder:
     """Maximum tokens of a request; 0 if the file does not have it."""
     rotates: bool = True
     """Whether queries and keys are rotated by their positions."""
+    attention: str = ""
+    """The variant of attention in training: "" for today's FlashAttention, or `TRITON`."""
     learned_positions: int = 0
     """Number of positions with a learned vector that is added to the embedding."""
     notes: tuple[str, ...] = ()
@@ -208,6 +210,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         positions=_positions(sizes, kind),
         rotates=bool(sizes.config.get("rope", True)),
         learned_positions=sizes.optional("learned_positions"),
+        attention=str(sizes.config.get("attention", "")),
         notes=() if groups or family.latent else (assumed,),
     )
 
@@ -301,6 +304,8 @@ def _mpt_config(path: Path, config: Mapping[str, object]) -> dict[str, object]:
         "intermediate_size": hidden * sizes.required("expansion_ratio"),
         "max_position_embeddings": positions,
         "rope": bool(attention.get("rope")),
+        # The default of llm-foundry when most of these models were trained.
+        "attention": {"flash": ""}.get(name := attention.get("attn_impl", TRITON), name),
         "learned_positions": positions if is_learned else 0,
         "tie_word_embeddings": True,
     }

@@ -146,6 +146,8 @@ class Layer:
         complete gradient after it.
     heuristic
         The library's own pick of an algorithm, if the file states it.
+    slowdown
+        Time of the layer / time of its problem's kernel alone.
     """
 
     name: str
@@ -154,6 +156,7 @@ class Layer:
     gradients: tuple[str, ...] = ()
     parameters: int = 0
     heuristic: str | None = None
+    slowdown: float = 1.0
 
     @property
     def is_3d(self) -> bool:
@@ -162,9 +165,9 @@ class Layer:
 
     @property
     def time_factor(self) -> float:
-        """Time of the layer / time of its problem's kernel; it differs from 1 only for 3-D convolutions."""
+        """Time of the layer / time of its problem's kernel: `slowdown`, or the factor of a 3-D convolution."""
         if not (self.problem.HAS_ALGORITHMS and self.is_3d):
-            return 1.0
+            return self.slowdown
         return TIME_FACTORS_3D.get(getattr(self.problem, "direction", ""), TIME_FACTORS_3D[""])
 
 
