@@ -13,8 +13,6 @@ import pandas as pd
 import pytest
 
 from surrogate import bundled
-from surrogate.dataset.checks import normalise
-from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import registry
 from surrogate.formats import FORMATS
@@ -49,12 +47,6 @@ def t1_and_cache(folder: Path) -> Files:
 
 def onnx_graph(folder: Path) -> Files:
     return {"net.onnx": bundled.NETWORKS["alexnet"].read_bytes()}
-
-
-def read_bundle(path: Path) -> object:
-    from surrogate import load
-
-    return load(path.parent, gpu="t4").select("n8c16h14k32r3p1")
 
 
 def read_profile(path: Path) -> object:
@@ -185,14 +177,3 @@ def test_a_good_file_is_read_and_a_damaged_one_is_read_or_refused(reader: Reader
 @pytest.mark.parametrize("module", ["surrogate.dataset.store:read_dataset", "surrogate.dataset.problem_list:read_list"])
 def test_a_damaged_table_is_read_or_refused(module: str, table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
     try_damage(module, reader_of(*module.split(":")), {"d.parquet": parquet(table(2))}, tmp_path)
-
-
-def test_a_damaged_bundle_is_read_or_refused(table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
-    from surrogate.bundle.bundle import save
-    from surrogate.bundle.train import train
-
-    save(train(Dataset(normalise(table(12), "invented")), model="linear-terms"), tmp_path / "good bundle")
-    paths = [path for path in (tmp_path / "good bundle").rglob("*") if path.is_file()]
-    paths.sort(key=lambda path: path.name != "bundle.json")  # the reader gets the index
-    good = {path.relative_to(tmp_path / "good bundle").as_posix(): path.read_bytes() for path in paths}
-    try_damage("bundle", read_bundle, good, tmp_path)

@@ -233,23 +233,6 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-def test_guide_of_reads_lines_and_blocks(repository: Path) -> None:
-    guide = guide_of(repository / EXPECTED.page, "add a thing")
-    assert guide is not None and guide.lines == 23
-    assert guide.blocks[1] == Block("insert", "features/things.toml", "[things]", "zeroth = 0\n")
-
-
-def test_guide_of_finds_a_guide_among_several(repository: Path) -> None:
-    page = repository / EXPECTED.page
-    page.write_text(PAGE.replace("exit 4\n```", "exit 4\n```\n\n```toml file=features/else.toml\n```"))
-    guides = [guide_of(page, name) for name in ("thing", "ELSE", "nothing")]
-    assert [guide and [block.action for block in guide.blocks] for guide in guides] == [
-        ["append", "insert", "file", "run"],
-        ["run", "file"],
-        None,
-    ]
-
-
 def test_following_a_correct_guide_does_not_change_the_repository(repository: Path, tmp_path: Path) -> None:
     before = digests(repository)
     follow("thing", EXPECTED, repository, tmp_path)

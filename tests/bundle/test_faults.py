@@ -174,18 +174,6 @@ def test_the_error_names_the_invalid_value(
     assert message in str(error.value) and str(error.value).endswith("train the bundle again with `seer train`")
 
 
-def test_a_bundle_of_an_older_schema_is_refused(refused, tmp_path: Path) -> None:
-    files = bundle_files("miopen")
-    index = json.loads(files[INDEX])
-    del index["index_sha256"]
-    unhashed = write(files | {INDEX: json.dumps(index).encode()}, tmp_path / "4")
-    with refused("differs from its hash"):
-        load(unhashed)
-    older = write(files | {INDEX: json.dumps({**index, "schema": 4}).encode()}, tmp_path / "older")
-    with refused("schema 4"):
-        load(older)
-
-
 def test_a_users_device_is_saved_and_loaded(tmp_path: Path) -> None:
     cpu = cpu_device("my-cpu", {"threads_used": 2, "gemm_gflops": 90.0, "copy_gbs": 12.0, "last_level_cache_bytes": 0})
     save(replace(load(bundled.FOLDER / "language_quantise"), devices={"my-cpu": cpu}), tmp_path / "b")

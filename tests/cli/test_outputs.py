@@ -1,7 +1,5 @@
 """Messages of long commands: outputs that cannot be written, and progress lines with the time left."""
 
-import re
-
 import pytest
 
 from surrogate.cli.datasets import progress_bar
@@ -26,15 +24,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_reading(seer, tmp_pa
     result = seer(*(data if word == "DATA" else word for word in words), tmp_path / bad)
     assert result.is_refusal(reason, str(tmp_path / bad)), result.err
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "file").read_text() == "mine"
-
-
-def test_progress_lines_contain_the_time_left(seer, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", -1.0)
-    monkeypatch.setattr("surrogate.report.figures.draw", lambda *run: ({}, {"slowdowns": "left out"}))
-    result = seer("compare", dataset, "--models", "linear-dims,roofline", "--folds", 2, "-o", tmp_path / "out")
-    assert result.code == 0, result.err
-    assert "left" not in result.err.splitlines()[0]  # no fit has finished yet
-    assert len(re.findall(r"about \d+ s left", result.err)) >= 2
 
 
 def test_the_time_left_follows_the_progress_since_the_line_before(monkeypatch, capsys):

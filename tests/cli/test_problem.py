@@ -45,15 +45,6 @@ def test_capitals_are_ignored(seer, trained) -> None:
     assert lower == seer(*words, "--layout", "NHWC", "--dtype", "fp16").json
 
 
-def test_a_gpu_name_selects_its_shipped_bundle(seer, tmp_path) -> None:
-    (tmp_path / "p.txt").write_text(f"{PROBLEM}\r\n")
-    out = tmp_path / "p.json"
-    result = seer("export", "t4", "--problems", tmp_path / "p.txt", "--as", "json", "-o", out)
-    assert result.code == 0 and "picks of 1 problem\n" in result.out
-    assert json.loads(out.read_text())["gpu"] == "t4"
-    assert "Tesla T4" in seer("info", "t4", "--json").json["card"]["data"]["gpus"]
-
-
 def predicted(seer, tmp_path, trained, frame: pd.DataFrame, *words: str) -> pd.DataFrame:
     frame.to_parquet(tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"

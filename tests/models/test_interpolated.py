@@ -107,9 +107,3 @@ def test_candidate_measured_on_another_gpu_gets_the_prediction_of_the_terms() ->
     fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(checked(both))
     unmeasured = checked(products().frame.assign(algorithm="cute"))
     np.testing.assert_allclose(fitted.predict(unmeasured), fitted.terms_.predict(unmeasured), rtol=1e-6)
-
-
-def test_model_survives_writing_and_reading(fitted) -> None:
-    loaded = InterpolatedTerms.from_files(fitted.get_params(), fitted.to_files())
-    rows = products(ms=(64, 100), ns=(512, 700))
-    np.testing.assert_allclose(loaded.predict(rows), fitted.predict(rows), rtol=1e-6)

@@ -173,19 +173,6 @@ def test_kernel_times_exclude_the_launch_and_use_fallback_operators(many_familie
     assert conv.time_us == conv.call_us == pytest.approx(served.select(CONV).time_us)
 
 
-def test_the_best_of_a_table_row_equals_the_selection(predictor: Predictor) -> None:
-    convs = [CONV, STRIDED, CONV, Conv(n=1, c=64, h=28, k=8, r=1)]
-    frame = frame_of(convs, ["x"]).drop(columns=["algorithm", "gpu", "library", "library_version", "family"])
-    columns = frame[["n", "c", "h", "k", "r", "pad_h", "stride_h"]]
-    for table in (frame, dict(frame.items()), columns, np.asarray(columns.to_records(index=False))):
-        answers = predictor.predict(table)
-        for row, conv in enumerate(convs):
-            best = predictor.select(conv).best
-            assert answers.algorithm[row] == best.algorithm
-            assert answers.predicted_us[row] == pytest.approx(best.time_us, rel=1e-6)
-            assert answers.workspace_bytes[row] == best.workspace_bytes
-
-
 def test_rows_keep_their_order_across_chunks(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = Predictor(bundle)
     frame = pd.concat([frame_of([CONV, STRIDED], ["FFT", "IMPLICIT_GEMM"], gpu=g) for g in ("t4", "v100", "t4")])
@@ -237,13 +224,6 @@ def test_threads_share_a_predictor(bundle: Bundle, monkeypatch: pytest.MonkeyPat
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
-
-
-def test_load_reads_a_folder(folder: Path, bundle: Bundle) -> None:
-    loaded = load(folder, gpu="t4")
-    assert loaded.gpu == "t4" and "t4" in repr(loaded)
-    assert loaded.bundle.card == dict(bundle.card)
-    assert loaded.select(CONV).estimates == Predictor(bundle, gpu="t4").select(CONV).estimates
 
 
 TABLE = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}

@@ -136,14 +136,6 @@ def test_top_returns_the_first_candidates(predictor: Predictor, conv: Conv, top:
     assert first == predictor.select(conv).candidates[:top]  # also with the probabilities of the full ranking
 
 
-def test_an_unknown_version_is_answered_out_of_domain(predictor: Predictor) -> None:
-    assert predictor.select(CONV).library_version == "7.6.3"  # the newest
-    found = predictor.select(CONV, library_version="9.1.0")
-    assert found.library_version == "9.1.0" and found.estimates
-    assert not found.in_domain and "9.1.0" in str(found.reason)
-    assert predictor.select(CONV, library_version="7.5.0").in_domain
-
-
 def test_an_unmeasured_gpu_is_answered_from_its_datasheet(bundle: Bundle) -> None:
     """Half widths come from held-out GPUs of the same vendor and type; a note states their median error."""
     errors_of_kind = {

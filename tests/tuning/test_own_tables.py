@@ -90,14 +90,6 @@ def test_a_launch_takes_at_least_1_us_and_a_size_of_0_is_refused(refused, own_bu
         predictor.select("m0n1")
 
 
-def test_a_query_without_parameters_gets_the_fastest_configuration(own_bundle: Bundle, table: pd.DataFrame) -> None:
-    answers = Predictor(own_bundle).predict(table[["gpu", "m", "n"]].drop_duplicates()).to_frame()
-    ran = table.groupby(["gpu", "m", "n"], sort=False)["time_us"].min().to_numpy()
-    assert answers["predicted_us"].to_numpy() == pytest.approx(ran, rel=1e-5)
-    assert set(answers["source"]) == {"measured"}
-    assert answers["algorithm"].ne("").all()
-
-
 def test_excluded_configurations_are_counted_by_reason(own_bundle: Bundle) -> None:
     measured = Predictor(own_bundle, gpu="v100").select("made_up:m64n128")
     assert [note for note in measured.table().notes if "excluded" in note] == [
@@ -228,10 +220,3 @@ def test_commands_report_the_columns_and_refuse_other_files(
     predicted = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
     message = predicted.out + predicted.err
     assert "the GPU v10 is not registered:" in message and "did you mean" in message
-
-
-def test_data_info_counts_one_problem_and_one_shape(seer: Callable[..., CommandResult], tmp_path: Path) -> None:
-    data = tmp_path / "one.csv"
-    times(SHAPES[:1], MEASURED).to_csv(data, index=False)
-    records = seer("data", "info", data, "--sizes", "m,n", "--parameters", ",".join(PARAMETERS), "--json").json
-    assert [(record["problems"], record["shapes"]) for record in records] == [(1, 1)] * 2
