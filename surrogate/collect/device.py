@@ -13,6 +13,8 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, Protocol, Self
 
+import msgspec
+
 from surrogate.dataset.columns import STATUSES
 from surrogate.features.conv import Conv
 
@@ -96,13 +98,16 @@ class JsonRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Return the record of a `to_dict`. Unknown keys, from a newer version, are ignored."""
-        return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
+        """Return the record of a `to_dict`. Unknown keys, from a newer version, are ignored.
+
+        Raises `ValueError` if a key is missing, or if a value has another type.
+        """
+        return msgspec.convert(values, cls)
 
     @classmethod
     def all_from(cls, entries: Iterable[Mapping[str, object]]) -> tuple[Self, ...]:
         """Return a record for each entry."""
-        return tuple(map(cls.from_dict, entries))
+        return msgspec.convert(entries, tuple[cls, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +192,6 @@ class Measurement(JsonRecord):
     def labels_differ(self) -> bool:
         """Return True if CUPTI's labels miss launches that the cache flushes separate; ``reason`` counts them."""
         return self.timer == "cupti" and bool(self.reason)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the measurement of a `to_dict`, with tuples for JSON's lists."""
-        lists = {name: tuple(values.get(name, ())) for name in ("times_us", "spans_us", "kernels")}
-        lists["kernels"] = MeasuredKernel.all_from(lists["kernels"])
-        return super(Measurement, cls).from_dict({**values, **lists})
 
 
 @dataclass(frozen=True, slots=True)
