@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ fit."""
 MIN_HOLDOUT_SHAPES = 20
 """Minimum number of held-out shapes for any table size. Fewer shapes do not determine an interval."""
 MIN_SHAPES = 2
+LONG_SECONDS = 60.0
+"""If a training takes longer, its progress mentions the option for a faster model."""
 MIN_TIME_QUANTILE = 0.001
 """Quantile of the times of a GPU and library that is the lower bound of predictions. The minimum may be an outlier."""
 
@@ -132,7 +135,8 @@ def train(data: Data, **options: Any) -> Bundle:
         )
         for family, rows in kept.items()
     ]
-    steps = _Steps(chosen.progress, sum(each.fitted_rows for each in families))
+    names = ", ".join(dict.fromkeys(each.name for each in models.values()))
+    steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     family_models: dict[str, FamilyModel] = {}
     cards: dict[str, dict[str, object]] = {}
     with limit_threads():
@@ -177,18 +181,21 @@ def fold_count(rows: Rows) -> int:
 class _Steps:
     """The progress of a training in hundredths, measured in the rows of its fits. Several fits may run at a time."""
 
-    def __init__(self, progress: Progress | None, rows: int) -> None:
+    def __init__(self, progress: Progress | None, model: str, rows: int) -> None:
         self.family = ""
         self._progress = progress
+        self._model = model
+        self._began_s = monotonic()
         self._rows = rows
         self._done = 0.0
         self._lock = threading.Lock()
 
     def report(self, text: str) -> None:
-        """Report a step."""
+        """Report a step. After a minute, the text names the model and the option for another one."""
         if self._progress:
             done = 100 if text == "done" else min(int(100 * self._done / self._rows), 99)
-            self._progress(done, 100, f"{self.family}{text}")
+            other = f" with {self._model}; --model names others" * (monotonic() - self._began_s > LONG_SECONDS)
+            self._progress(done, 100, f"{self.family}{text}{other}")
 
     def begin(self, name: str, rows: int) -> ProgressCallback:
         """Report the start of a fit and return its callback."""

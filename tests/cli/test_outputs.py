@@ -26,6 +26,15 @@ def test_an_output_that_cannot_be_written_is_refused_before_reading(seer, tmp_pa
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_long_training_names_the_model_and_its_option(seer, dataset, tmp_path, monkeypatch):
+    """The fake clock advances by a minute at each call."""
+    now = iter(range(0, 10**9, 61))
+    monkeypatch.setattr("surrogate.bundle.train.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", -1.0)
+    result = seer("train", dataset, "--model", "linear-terms", "-o", tmp_path / "out")
+    assert "held-out fold 2 of 10 with linear-terms; --model names others" in result.err
+
+
 def test_the_time_left_follows_the_progress_since_the_line_before(monkeypatch, capsys):
     now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 40.0, 40.0])
     monkeypatch.setattr("surrogate.cli.datasets.monotonic", lambda: next(now))
