@@ -9,8 +9,6 @@ from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting
 
-MAX_CODE = 2**30
-"""Codes of combined columns above this limit are renumbered, so that they stay in the range of int64."""
 Reasons = tuple[str | None, ...]
 """Reason why each candidate is refused; None if it is expected to run."""
 
@@ -45,15 +43,10 @@ class SupportRules:
 
         ``sizes`` is (problems, sizes).
         """
-        # 1. Problems with equal traits get one code (problems,), combined column by column.
-        traits = self.setting.family.traits(self.setting.problem(sizes.T)) if len(sizes) else ()
-        code = np.zeros(len(sizes), dtype=np.int64)
-        for column in traits:
-            values = np.asarray(column, dtype=np.int64)
-            code = code * (int(values.max()) + 1) + values
-            if code.max() > MAX_CODE:
-                code = np.unique(code, return_inverse=True)[1]
-        _, first, code = np.unique(code, return_index=True, return_inverse=True)
+        # 1. Problems with equal traits get one code (problems,). The first column is for families without traits.
+        traits = self.setting.family.traits(self.setting.problem(sizes.T))
+        columns = [np.broadcast_to(column, len(sizes)) for column in (0, *traits)]
+        _, first, code = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
         # 2. The first valid problem of a code decides for all. Libraries also time invalid problems (a filter larger
         #    than its input). If all problems of a code are invalid, no candidate is refused.
         no_reasons: Reasons = (None,) * len(self.candidates)
@@ -63,7 +56,7 @@ class SupportRules:
         ]
         # 3. The decisions (codes, candidates), expanded to the problems.
         table = np.array([[reason is None for reason in row] for row in reasons], dtype=bool)
-        return table.reshape(len(first), len(self.candidates))[code]
+        return table.reshape(len(first), len(self.candidates))[code.ravel()]
 
     def _of_any(self, sizes: np.ndarray) -> Reasons | None:
         """Return the reasons of the first valid problem among the sizes, or None if there is no valid problem."""
