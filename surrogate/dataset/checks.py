@@ -85,9 +85,7 @@ def _with_family(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the table with each row's family, and with the sizes and settings in texts of problems."""
     if table.columns.intersection(["problem", *FAMILY_COLUMNS]).empty:
         _refuse_undescribed_kernel(table, name)
-    expanded = pd.DataFrame(
-        expand_problems({str(column): table[column] for column in table}, None, name, {}), index=table.index
-    )
+    expanded = expand_problems(table.rename(columns=str), None, name, {})
     has_operators = "operator" in table or any("operator" in each.setting_names for each in families_of(expanded))
     return expanded if has_operators else expanded.drop(columns="operator", errors="ignore")
 

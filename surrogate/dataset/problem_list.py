@@ -34,10 +34,10 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.problem import setting
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from surrogate.features.conv import Conv
 
-Cells = Any
-"""The values of a column: a Series, an array or a list."""
 GPU_AND_LIBRARY = ("gpu", "library", "library_version")
 FAMILY_COLUMNS = ("operator", "op", "family")
 """Columns with a family or an operator. In each row the first column that is not empty counts."""
@@ -392,14 +392,14 @@ def square_conv(cells: Sequence[float], where: str) -> "Conv":
 
 
 def expand_problems(
-    columns: Mapping[str, Cells], described_family: Family | None, where: str, settings: Mapping[str, str]
-) -> Mapping[str, Cells]:
-    """Return the columns of a table with ``family``, and with the sizes and settings in texts of problems.
+    frame: "pd.DataFrame", described_family: Family | None, where: str, settings: Mapping[str, str]
+) -> "pd.DataFrame":
+    """Return a table with the column ``family``, and with the sizes and settings in texts of problems.
 
     Parameters
     ----------
-    columns : mapping
-        Name → cells, as in a user's table.
+    frame : DataFrame
+        A user's table, with the default index.
     described_family : Family or None
         The described kernel of rows without a family.
     where : str
@@ -409,8 +409,8 @@ def expand_problems(
 
     Returns
     -------
-    mapping
-        Name → cells.
+    DataFrame
+        The same rows.
 
     Raises
     ------
@@ -419,29 +419,26 @@ def expand_problems(
     """
     import pandas as pd
 
-    stated = [pd.Series(np.asarray(columns[name], dtype=object)) for name in FAMILY_COLUMNS if name in columns]
+    stated = [frame[name].astype(object) for name in FAMILY_COLUMNS if name in frame]
     if stated:
         number, values = pd.factorize(reduce(pd.Series.combine_first, stated), use_na_sentinel=False)
         families = [_family_by_name(value, described_family) for value in values]
-        expanded = {**columns, "family": np.array([family.name for family in families], dtype=object)[number]}
-        if "operator" not in columns:
+        expanded = frame.assign(family=np.array([family.name for family in families], dtype=object)[number])
+        if "operator" not in frame:
             pairs = zip(values, families, strict=True)
             operators = [value if value in family.kinds else None for value, family in pairs]
             expanded["operator"] = np.array(operators, dtype=object)[number]
-        complete = all({*required(family)} <= columns.keys() for family in families)
+        complete = all({*required(family)} <= {*frame} for family in families)
     elif described_family is not None:
-        expanded = {**columns, "family": described_family.name}
-        complete = {*required(described_family)} <= columns.keys()
+        expanded = frame.assign(family=described_family.name)
+        complete = {*required(described_family)} <= {*frame}
     else:
-        expanded, complete = columns, "problem" not in columns
-    if "problem" in columns and not complete:
-        return _with_problems(columns, described_family, where, settings)
+        expanded, complete = frame, "problem" not in frame
+    if "problem" in frame and not complete:
+        return _with_problems(frame, described_family, where, settings)
     if not stated and described_family is None:
-        expanded = {**columns, "family": family_of_columns(columns, where).name}
-    return {
-        name: [value] * len(next(iter(columns.values()))) if isinstance(value, str) else value
-        for name, value in expanded.items()
-    }
+        return frame.assign(family=family_of_columns(frame, where).name)
+    return expanded
 
 
 def _family_by_name(name: object, described_family: Family | None) -> Family:
@@ -453,26 +450,23 @@ def _family_by_name(name: object, described_family: Family | None) -> Family:
 
 
 def _with_problems(
-    columns: Mapping[str, Cells], described_family: Family | None, where: str, settings: Mapping[str, str]
-) -> Mapping[str, Cells]:
-    """Return the columns with the sizes and settings of the texts in ``problem``; equal texts are read once."""
+    frame: "pd.DataFrame", described_family: Family | None, where: str, settings: Mapping[str, str]
+) -> "pd.DataFrame":
+    """Return the table with the sizes and settings of the texts in ``problem``; equal texts are read once."""
     import pandas as pd
 
     further = described_family.setting_names if described_family else ()
-    names = [name for name in (*SETTINGS, *further) if name in columns and name != "operator"]
-    frame = pd.DataFrame({name: np.asarray(columns[name], dtype=object) for name in ("problem", *names)})
-    number = frame.groupby(list(frame), sort=False, dropna=False).ngroup().to_numpy()
+    names = [name for name in dict.fromkeys((*SETTINGS, *further)) if name in frame and name != "operator"]
+    texts = frame[["problem", *names]].astype(object)
+    number = texts.groupby(list(texts), sort=False, dropna=False).ngroup().to_numpy()
     first = np.unique(number, return_index=True)[1]
     problems: list[AnyProblem] = []
-    for row in first.tolist():
-        stated = {
-            name: stated_setting(name, frame[name].iloc[row]) for name in names if not pd.isna(frame[name].iloc[row])
-        }
+    for row, cells in zip(first.tolist(), texts.iloc[first].to_dict("records"), strict=True):
+        stated = {name: stated_setting(name, cells[name]) for name in names if not pd.isna(cells[name])}
         try:
-            problems.append(problem_of(str(frame["problem"].iloc[row]), described_family, stated, settings))
+            problems.append(problem_of(str(cells["problem"]), described_family, stated, settings))
         except InputError as error:
             raise RowError(where, row, str(error)) from None
-    out: dict[str, Cells] = {name: cells for name, cells in columns.items() if name not in FAMILY_COLUMNS}
     records = []
     for problem in problems:
         family = family_of(problem)
@@ -483,4 +477,5 @@ def _with_problems(
             {"family": family.name, **dict(zip(family.size_names, family.sizes_of(problem), strict=True)), **texts}
         )
     table = pd.DataFrame(records).iloc[number].reset_index(drop=True)
-    return {**out, **{str(name): table[name] for name in table}}
+    out = frame.drop(columns=[*FAMILY_COLUMNS], errors="ignore")
+    return out.assign(**{str(name): table[name] for name in table})

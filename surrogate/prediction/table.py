@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.columns import LAYOUT_ALIASES
-from surrogate.dataset.problem_list import GPU_AND_LIBRARY, Cells, expand_problems
+from surrogate.dataset.problem_list import GPU_AND_LIBRARY, expand_problems
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features.elementwise import checked_int
@@ -69,37 +69,36 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
     is of the fastest feasible candidate. Raises `InputError` with the first wrong row, and if the table has another
     GPU than ``defaults``.
     """
-    columns = _columns(table)
-    rows = _length(columns)
+    frame = _frame(table)
     described_family = resolver.bundle.described_family
     family: Family | None = described_family
     requested: CodedTexts | None = None
-    if described_family is not None and described_family.description.parameters.keys() & columns.keys():
-        family, requested = _configurations(described_family, columns)
+    if described_family is not None and {*described_family.description.parameters} & {*frame}:
+        family, requested = _configurations(described_family, frame)
     else:
         column = "solver" if resolver.bundle.candidate == "solver" else "algorithm"
-        if algorithm is not None or column in columns:
-            requested = _text_column({} if algorithm else columns, column, algorithm or "", rows)
+        if algorithm is not None or column in frame:
+            requested = _text_column(frame[[]] if algorithm else frame, column, algorithm or "")
     chunks: list[tuple[Ranker, Group]] = []
-    for setting_group in _groups(resolver, columns, defaults, family):
+    for setting_group in _groups(resolver, frame, defaults, family):
         for ranker, group in _rankers(resolver, setting_group, requested):
             starts = range(0, len(group.sizes), CHUNK_ROWS)
             chunks += [(ranker, group.take(slice(start, start + CHUNK_ROWS))) for start in starts]
     # Chunks share only a ranker's caches, so that each thread computes a chunk by itself.
-    out = _empty_answers(rows)
+    out = _empty_answers(len(frame))
 
     def answer(chunk: tuple[Ranker, Group], stopped: object) -> None:
         ranker, group = chunk
         for name, values in _predict_group(ranker, group, requested).items():
             out[name][group.positions] = values
 
-    in_parallel(answer, chunks, threads_for(rows))
+    in_parallel(answer, chunks, threads_for(len(frame)))
     if described_family is not None:
         out["workspace_bytes"][:] = np.nan  # nothing states the workspace of a configuration
     return Predictions(**out)
 
 
-def _configurations(family: DescribedFamily, columns: Mapping[str, Cells]) -> tuple[DescribedFamily, CodedTexts]:
+def _configurations(family: DescribedFamily, frame: pd.DataFrame) -> tuple[DescribedFamily, CodedTexts]:
     """Return the described kernel with the table's parameter values, and each row's configuration as text.
 
     A value without training data is accepted as out of domain. Raises `InputError` for a missing column,
@@ -107,7 +106,6 @@ def _configurations(family: DescribedFamily, columns: Mapping[str, Cells]) -> tu
     """
     from surrogate.dataset.described import KernelColumns, configuration_texts
 
-    frame = pd.DataFrame(dict(columns))
     description = KernelColumns.of_description(family.description).of(frame, "the table")
     texts = configuration_texts(frame, description, "the table")
     own = frame["algorithm"].fillna(description.name) if "algorithm" in frame else description.name
@@ -123,7 +121,7 @@ def distinct_problems(
     Raises `InputError` as `predict_table` does.
     """
     problems: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
-    groups = _groups(resolver, _columns(table), defaults, resolver.bundle.described_family)
+    groups = _groups(resolver, _frame(table), defaults, resolver.bundle.described_family)
     for family, setting, sizes, positions in groups:
         for row in np.unique(sizes, axis=0, return_index=True)[1]:
             problem = family.problem(dict(zip(family.size_names, sizes[row].tolist(), strict=True)), setting)
@@ -133,21 +131,19 @@ def distinct_problems(
 
 
 def _groups(
-    resolver: Resolver, columns: Mapping[str, Cells], defaults: Defaults, described_family: Family | None
+    resolver: Resolver, frame: pd.DataFrame, defaults: Defaults, described_family: Family | None
 ) -> Iterator[Group]:
     """Yield the rows of each family and setting; ``described_family`` is the described kernel of a bundle."""
-    columns = expand_problems(columns, described_family, "the table", defaults.settings)
-    families = _families(columns, described_family)
+    frame = expand_problems(frame, described_family, "the table", defaults.settings)
+    families = _families(frame, described_family)
     setting_names = {name for family, _ in families for name in family.setting_names}
     if unknown := [name for name in defaults.settings if name not in setting_names]:
         kinds = ", ".join(family.name for family, _ in families)
         raise InputError(f"{', '.join(unknown)} is not a setting of {kinds}; leave it out")
     for family, positions in families:
-        is_whole_table = len(positions) == _length(columns)
-        family_columns = columns
-        if not is_whole_table:
-            family_columns = {name: np.asarray(values)[positions] for name, values in columns.items()}
-        sizes, texts = _sizes_and_texts(family, family_columns, len(positions), defaults)
+        sizes, texts = _sizes_and_texts(
+            family, frame if len(positions) == len(frame) else frame.iloc[positions], defaults
+        )
         # Rows of equal texts get one code (rows,).
         code = np.zeros(len(sizes), dtype=np.int64)
         for distinct, codes in texts.values():
@@ -169,18 +165,18 @@ def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> d
 
 
 def _sizes_and_texts(
-    family: Family, columns: Mapping[str, Cells], rows: int, defaults: Defaults
+    family: Family, frame: pd.DataFrame, defaults: Defaults
 ) -> tuple[np.ndarray, dict[str, CodedTexts]]:
     """Return the checked sizes (rows, sizes) and text columns of one family's rows."""
-    sizes = _sizes(columns, family, rows)
-    texts = {name: _text_column(columns, name, getattr(defaults, name) or "", rows) for name in GPU_AND_LIBRARY}
+    sizes = _sizes(frame, family)
+    texts = {name: _text_column(frame, name, getattr(defaults, name) or "") for name in GPU_AND_LIBRARY}
     if others := [name for name in texts["gpu"].texts if defaults.gpu not in (None, canonical(name))]:
         raise InputError(
             f"the table has rows of {others[0]}, but the requested GPU is {defaults.gpu}; leave out one of the two"
         )
     for name, values in family.settings.items():
         default = defaults.settings.get(name) or ("" if name == "math" else family.setting_defaults[name])
-        texts[name] = _text_column(columns, name, default, rows)
+        texts[name] = _text_column(frame, name, default)
         for value in filter(None, texts[name].texts if values else ()):
             check_choice(f"the table's {name}", value, values)
     _check_geometry(family, sizes, texts["library"])
@@ -285,55 +281,49 @@ def _empty_answers(length: int) -> Columns:
     return out
 
 
-def _columns(table: Any) -> dict[str, Cells]:
-    """Return name → values of a DataFrame, a mapping, a list of rows, a structured array or a `Path`."""
+def _frame(table: Any) -> pd.DataFrame:
+    """Return the table of a DataFrame, a mapping, a list of rows, a structured array or a `Path`."""
     if isinstance(table, Path):
         table = read_table(table)[0]
     elif isinstance(table, Mapping) and not any(map(np.ndim, table.values())):
-        table = pd.DataFrame([table])
-    elif isinstance(table, list | tuple):
-        table = pd.DataFrame(table)
+        table = [table]
     names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
-    if isinstance(table, np.ndarray):
-        names = table.dtype.names
+    if isinstance(table, list | tuple) or (isinstance(table, np.ndarray) and table.dtype.names):
+        return pd.DataFrame(table).rename(columns=str)
     if names is None or callable(names):
         raise InputError(
             f"a {type(table).__name__} is not a problem; give a Conv, an operator, its text, a list of them, or a"
             " table: a DataFrame, a mapping of columns, a list of rows or a Path"
         )
-    return {str(name): table[name] for name in names}
+    return pd.DataFrame({str(name): table[name] for name in names}).reset_index(drop=True)
 
 
-def _length(columns: Mapping[str, Cells]) -> int:
-    return len(next(iter(columns.values()), ()))
-
-
-def _families(columns: Mapping[str, Cells], described_family: Family | None) -> list[tuple[Family, np.ndarray]]:
+def _families(frame: pd.DataFrame, described_family: Family | None) -> list[tuple[Family, np.ndarray]]:
     """Return each family of the table, from its column ``family``, with the positions of its rows.
 
     ``described_family`` is the described kernel of a bundle.
     """
     described = {each.name: each for each in (described_family,) if each}
-    names, codes = _text_column(columns, "family", DEFAULT_FAMILY, _length(columns))
+    names, codes = _text_column(frame, "family", DEFAULT_FAMILY)
     families = [described.get(name) or family_named(name) for name in names]
     return [(family, np.flatnonzero(codes == code)) for code, family in enumerate(families)]
 
 
-def _sizes(columns: Mapping[str, Cells], family: Family, rows: int) -> np.ndarray:
+def _sizes(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return the sizes (rows, sizes) int64; a missing column is filled with the family's default."""
-    missing = [size.name for size in family.sizes if size.default is None and size.name not in columns]
+    missing = [size.name for size in family.sizes if size.default is None and size.name not in frame]
     if missing:
         needed = ", ".join(size.name for size in family.sizes if size.default is None)
         raise InputError(f"the table lacks column {', '.join(missing)}; {family.name} needs {needed}")
     filled: Columns = {}
     for size in family.sizes:
-        if size.name in columns:
-            filled[size.name] = checked_int("the table", size.name, np.asarray(columns[size.name]), size.minimum)
+        if size.name in frame:
+            filled[size.name] = checked_int("the table", size.name, np.asarray(frame[size.name]), size.minimum)
         elif isinstance(size.default, str):
             filled[size.name] = filled[size.default]
         else:
-            filled[size.name] = np.full(rows, size.default, dtype=np.int64)
-    return np.column_stack(list(filled.values())) if rows else np.empty((0, len(family.sizes)), dtype=np.int64)
+            filled[size.name] = np.full(len(frame), size.default, dtype=np.int64)
+    return np.column_stack(list(filled.values()))
 
 
 def _check_geometry(family: Family, sizes: np.ndarray, library: CodedTexts) -> None:
@@ -345,13 +335,10 @@ def _check_geometry(family: Family, sizes: np.ndarray, library: CodedTexts) -> N
             raise RowError("the table", row, f"{column} is {sizes[row, family.size_names.index(column)]}; {rule}")
 
 
-def _text_column(columns: Mapping[str, Cells], name: str, default: str, rows: int) -> CodedTexts:
+def _text_column(frame: pd.DataFrame, name: str, default: str) -> CodedTexts:
     """Return a text column. A missing column or cell takes the default."""
-    if name not in columns:
-        return CodedTexts([default], np.zeros(rows, dtype=np.int64))
-    cells = columns[name]
-    if not isinstance(cells, pd.Series):
-        cells = np.asarray(cells, dtype=object)
-    codes, values = pd.factorize(cells, use_na_sentinel=False)
+    if name not in frame:
+        return CodedTexts([default], np.zeros(len(frame), dtype=np.int64))
+    codes, values = pd.factorize(frame[name], use_na_sentinel=False)
     texts = [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values]
     return CodedTexts(texts, codes)
