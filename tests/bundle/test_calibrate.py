@@ -5,8 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.linalg import cho_solve
 
 from surrogate.bundle.bundle import Bundle, load, save
@@ -150,13 +148,6 @@ def conditioned(inputs: CorrectionInputs, target: np.ndarray, scales: dict[str, 
 
 def log_factors(correction: Correction, inputs: CorrectionInputs) -> np.ndarray:
     return covariance(correction.scales, inputs, correction.inputs) @ correction.weights
-
-
-@given(st.integers(2, 30), st.integers(0, 5))
-def test_a_covariance_is_symmetric_and_positive_semidefinite(count: int, seed: int) -> None:
-    matrix = covariance(MEDIANS, inputs := invented(count, seed), inputs)
-    np.testing.assert_allclose(matrix, matrix.T)
-    assert np.linalg.eigvalsh(matrix).min() > -1e-9
 
 
 def test_a_correction_equals_scikit_learns_gaussian_process() -> None:

@@ -73,14 +73,6 @@ def test_repeated_model_options_are_merged(seer, dataset, tmp_path):
     assert {row["split"] for row in result.json["choice_rows"]} == {"network"}
 
 
-def test_an_invalid_output_is_refused_before_the_work(seer, dataset, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr("surrogate.evaluation.compare.compare", lambda *parts, **options: pytest.fail("it began"))
-    result = seer("compare", dataset, "--models", "roofline", "-o", tmp_path / "file")
-    assert result.is_refusal("is a file; a folder is needed"), result.err
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.usefixtures("without_figures")
 def test_an_interrupted_run_reports_progress_and_resumes(seer, dataset, tmp_path, monkeypatch):
     words = ["compare", dataset, "--models", "roofline,linear-dims", "--folds", 2, "--seeds", 1, "-o", tmp_path / "out"]

@@ -43,14 +43,6 @@ def test_merged_rows_have_the_columns_of_a_dataset(make_plan, record):
     assert (row.time_us_mad, row.span_us) == (pytest.approx(1.0), pytest.approx(base + 1.5))
 
 
-def test_a_single_repeat_has_no_stability(make_plan, record, fake_device):
-    device = fake_device()
-    device.alter = lambda result, _: replace(result, times_us=result.times_us[:1], spans_us=result.spans_us[:1])
-    rows = merge_runs([record(make_plan(3), device)]).frame
-    assert rows.stable.isna().all()
-    assert merge_runs([record(make_plan(3), name="five")]).frame.stable[rows.status == "ok"].all()
-
-
 def test_anchors_become_one_row_and_report_their_drift(make_plan, record):
     merged = merge_runs([record(make_plan(300))])
     rows = merged.frame

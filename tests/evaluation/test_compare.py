@@ -260,16 +260,6 @@ def test_families_are_evaluated_separately_and_reported_together(table: Table, t
     assert set(pd.read_csv(tmp_path / "out" / "folds.csv")["family"]) == {"conv", "gemm"}
 
 
-def test_table_path_and_dataset_give_the_same_results(table: Table, tmp_path: Path) -> None:
-    frame = table(6)
-    write_dataset(normalise(frame, "test"), tmp_path / "d.parquet")
-    rows = [
-        compare(data, folds_count=2, models=["roofline"]).results["choice_rows"]
-        for data in (frame, str(tmp_path / "d.parquet"), _data(frame))
-    ]
-    assert rows[0] == rows[1] == rows[2]
-
-
 def test_interrupted_comparison_resumes_where_it_stopped(table, memory, tmp_path, monkeypatch):
     data, options = _data(table(8)), {"by": "random", "folds_count": 4, "models": ["memory", "roofline"]}
     uninterrupted = compare(data, **options)

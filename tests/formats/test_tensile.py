@@ -3,17 +3,14 @@
 import gzip
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
 import pytest
 
 from surrogate.dataset.checks import find_violations
-from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
-from tests.conftest import CommandResult
 from tests.known import cases, known_answers
 
 ANSWERS = known_answers(__file__)
@@ -118,12 +115,3 @@ def test_percentages_of_other_boards_refer_to_the_datasheet_peak(tmp_path: Path)
     assert "3 rows hold percents, read as percents of the datasheet peak of rx-9070-xt" in imported.notes
     # Its matrix units have a peak of 195 TFLOP/s in fp16.
     assert imported.rows["time_us"].iloc[0] == pytest.approx(2 * 768 * 128 * 256 / (0.10988 * 195e6), rel=1e-6)
-
-
-def test_import_command_writes_a_tensile_dataset(tmp_path: Path, seer: Callable[..., CommandResult]) -> None:
-    out = tmp_path / "products.parquet"
-    run = seer("import", "tensile", save(tmp_path, VEGA20), "-o", out)
-    assert run.code == 0 and "2 rows, candidates listed" in run.out
-    assert read_dataset(out).frame["variant"].tolist() == ["TT", "TT"]
-    refused = seer("import", "tensile", "-o", out)
-    assert refused.code == 2 and "give files or folders" in refused.err

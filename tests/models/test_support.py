@@ -66,14 +66,6 @@ def test_failures_and_workspace_limits_do_not_affect_support(table: Table) -> No
     np.testing.assert_array_equal(Support.fit(_rows(with_failures)).supported(rows), frame["status"] == "ok")
 
 
-def test_support_survives_writing_and_reading(table: Table) -> None:
-    rows = _rows(table(6))
-    fitted = Support.fit(rows)
-    loaded = Support.from_json(fitted.to_json(), rows.family)
-    assert loaded == fitted and loaded.to_json() == fitted.to_json()
-    np.testing.assert_array_equal(loaded.supported(rows), fitted.supported(rows))
-
-
 def test_support_of_no_rows_is_empty(table: Table) -> None:
     rows = _rows(table(1))
     assert Support.fit(rows).supported(rows.take(np.array([], dtype=int))).tolist() == []

@@ -136,14 +136,3 @@ def test_unmeasured_setting_is_infinitely_far(domain: domains.Domain, rows: Rows
     assert domain.size_reason(unmeasured, BASE.sizes) == "miopen fwd was never measured"
     backward = rows_of(rows.frame.head(3).assign(direction="bwd_data"))
     assert np.isinf(domains.distances_to(domain.references, backward)).all()
-
-
-def test_domain_survives_conversion_to_json(domain: domains.Domain, rows: Rows) -> None:
-    loaded = domains.Domain.from_json(domain.to_json(), CONV)
-    other_shapes = rows_of(rows.frame.assign(c=rows.frame["c"] + 5, k=rows.frame["k"] + 5))
-    np.testing.assert_array_equal(
-        domains.distances_to(loaded.references, other_shapes), domains.distances_to(domain.references, other_shapes)
-    )
-    assert loaded.to_json() == domain.to_json()
-    assert loaded.shape_was_trained(rows).all() and not loaded.shape_was_trained(other_shapes).any()
-    assert loaded.shape_was_trained(rows_of(rows.frame.assign(n=999))).all()  # the batch does not matter
