@@ -27,9 +27,9 @@ from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.models import model_class
 from surrogate.network import Network, NetworkTime, Predictors, load_predictors
-from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import ReadOptions
 from surrogate.network.onnx_file import read_onnx
+from surrogate.network.optimizers import OPTIMIZER
 from surrogate.network.training import training_iteration
 from surrogate.report.charts import dots
 

@@ -113,8 +113,8 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
 @option(
     "--optimizer",
-    "Optimizer of an iteration, one fused pass over all weights  [default: adam]",
-    ("adam", "adamw", "sgd", "sgd-momentum"),
+    "Optimizer of an iteration  [default: adam]",
+    ("adam", "adamw", "sgd", "sgd-momentum", "lion", "adafactor", "adam8bit", "muon"),
 )
 @option("--accumulate", "Microbatches of an iteration, each with the batch.", shared.SIZE, default=1)
 @option("--data-parallel", "Train on N GPUs, each with the batch and the whole model.", shared.SIZE, default=1)

@@ -22,12 +22,19 @@ from surrogate.features.problem import DTYPES, ELEMENTS, INPUT, WEIGHT
 from surrogate.network.allocator import LARGE, segment_bytes
 from surrogate.network.language import Decoder, Deployment, LayerKind, read_decoder
 from surrogate.network.language_step import MAX_REQUESTS, Requests, Step, StepKernel
-from surrogate.network.memory import OPTIMIZER, OPTIMIZERS
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.operators import cast, elementwise, softmax, streamed
+from surrogate.network.optimizers import (
+    OPTIMIZER,
+    OPTIMIZERS,
+    optimizer_step,
+    step_text,
+    total_state_bytes,
+    trained_weights,
+)
 from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.runtime import with_runtime
-from surrogate.network.training import CAST, backward, optimizer_step, with_accumulation
+from surrogate.network.training import CAST, backward, with_accumulation
 
 TRAINED_DTYPES = ("bf16", "fp16", "fp32")
 """Element types of trained weights."""
@@ -46,7 +53,7 @@ UNPACK = "unpack_weights"
 INDEX_BYTES = 8
 """Bytes of a token's number and of its label, each an int64."""
 NOTE = (
-    "the iteration ends with {optimizer} (fused: one pass over all trained weights); attention is causal"
+    "the iteration ends with {optimizer}; attention is causal"
     " FlashAttention; norms, rotations and gates are fused kernels; dropout, clipping and scaling of gradients, and the"
     " loading of data are not included"
 )
@@ -303,8 +310,8 @@ def read_training(path: Path, options: ReadOptions) -> Network:
         for layer in reversed(block):
             builder.add(step.slowed(step.gradient_layers(layer)))
     trained = sum(layer.parameters for block in blocks for layer in block)
-    update = optimizer_step(trained, optimizer)
-    builder.add(replace(layer, problem=replace(layer.problem, dtype=step.master)) for layer in update)
+    weights = list(trained_weights(layer for block in blocks for layer in block))
+    builder.add(optimizer_step(weights, optimizer, step.master))
     network = builder.network(
         f"{decoder.name}, {step.tokens // (options.batch or 1)} tokens",
         options.batch or 1,
@@ -312,8 +319,9 @@ def read_training(path: Path, options: ReadOptions) -> Network:
         forward_layers=forward_layers,
         tokens=step.tokens,
         **_memory_fields(step, blocks, trained, options),
+        state_bytes=total_state_bytes(weights, optimizer, step.master),
     )
-    notes = [*decoder.notes, NOTE.format(optimizer=optimizer)]
+    notes = [*decoder.notes, NOTE.format(optimizer=step_text(optimizer))]
     if step.rank:
         products = ", ".join(name for name in ADAPTED if decoder.family.gated != (name == "up_proj"))
         notes.append(ADAPTER_NOTE.format(rank=step.rank, products=products, parameters=trained))
@@ -384,6 +392,5 @@ def _memory_fields(
         "weights_bytes": sum(sizes),
         "activation_bytes": max(begin + at_begin, end + gradients) + copies + largest,
         "gradient_bytes": gradients if end + gradients > begin + at_begin else at_begin,
-        "state_bytes": OPTIMIZERS[options.optimizer or OPTIMIZER].states * gradients,
         "rounding_bytes": sum(segment_bytes(size) - size for size in sizes if size >= LARGE),
     }

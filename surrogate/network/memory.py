@@ -9,7 +9,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -20,6 +19,7 @@ from surrogate.network.allocator import LARGE, MIB, Allocator, Block, segment_by
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.dispatch import ELEMENTWISE, RULES, add_call, is_view
 from surrogate.network.network import Network, NetworkBuilder
+from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS
 
 DRIVER_SHARE = 0.015
 """Share of an NVIDIA GPU's memory that its driver keeps. Source: PyTorch's errors and vLLM's logs have totals of 0.976
@@ -47,23 +47,6 @@ SERVER_GRAPHS = 51
 batch sizes and estimates 0.73 GiB for them (vllm#39559), and 0.36 GiB for 16 (gpustack/runner#251)."""
 
 
-class Optimizer(NamedTuple):
-    """``states`` is the number of values per trained weight, in the weight's type; ``work`` is the number of operations
-    per written value."""
-
-    states: int
-    work: int
-
-
-OPTIMIZERS = {
-    "adam": Optimizer(states=2, work=4),
-    "adamw": Optimizer(states=2, work=4),
-    "sgd": Optimizer(states=0, work=2),
-    "sgd-momentum": Optimizer(states=1, work=2),
-}
-"""Each optimizer is one fused pass that reads weights, gradients and states, and writes weights and states."""
-OPTIMIZER = "adam"
-"""The default optimizer."""
 SAMPLING = "sampling"
 """The operator after a language model's last product; it reads the logits."""
 SAMPLER_BYTES = 10 * 256 * 4

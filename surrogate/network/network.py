@@ -48,7 +48,7 @@ class ReadOptions:
     training
         Whether a whole iteration is read: forward pass, backward pass and the step of ``optimizer``.
     optimizer
-        One of `surrogate.network.memory.OPTIMIZERS` (default: adam).
+        One of `surrogate.network.optimizers.OPTIMIZERS` (default: adam).
     data_parallel, fsdp
         Number of GPUs that train together, each with ``batch`` samples: with whole copies of the model, or fully
         sharded. At most one of the two is above 1.

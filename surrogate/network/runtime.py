@@ -28,8 +28,8 @@ from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import DISPATCH
-from surrogate.network.memory import OPTIMIZER
 from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
+from surrogate.network.optimizers import OPTIMIZER
 from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.training import repeats, with_accumulation, with_training
 

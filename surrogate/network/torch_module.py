@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,8 +22,9 @@ from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
-from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
+from surrogate.network.memory import tensor_bytes
 from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
+from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, TrainedWeight, optimizer_step, total_state_bytes
 from surrogate.network.parallel import cluster_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
@@ -32,7 +32,6 @@ from surrogate.network.routing import ROUTING_NOTE
 from surrogate.network.runtime import with_options, with_runtime
 from surrogate.network.torch_gpu import cuda_autocast, current_autocast, tf32_operations
 from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
-from surrogate.network.training import optimizer_step
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -289,8 +288,9 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     recorded = record_calls(module, inputs, options)
     builder, forward_layers = _layers(recorded, options.training)
     weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
-    trained = [tensor_info(each, dtype) for each in module.parameters() if options.training and each.requires_grad]
-    builder.add(optimizer_step(sum(prod(weight.shape or ()) for weight in trained), optimizer))
+    trained = _trained_weights(module) if options.training else []
+    weight_dtype = next((tensor.dtype for tensor in weights if tensor.parameter and tensor.floating), "fp32")
+    builder.add(optimizer_step(trained, optimizer, weight_dtype))
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
     first = next((tensor.shape[0] for tensor in tensors_in(tuple(inputs)) if tensor.dim()), None)
@@ -302,12 +302,23 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         weights_bytes=sum(map(tensor_bytes, weights)),
         **recorded.allocator.peak_fields(recorded.persistent_bytes),
         tf32=tf32_operations(),
-        state_bytes=OPTIMIZERS[optimizer].states * sum(map(tensor_bytes, trained)),
+        state_bytes=total_state_bytes(trained, optimizer, weight_dtype),
         forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
     )
     notes = [note for note, holds in ((EVAL_NOTE, has_eval_parts), (ROUTING_NOTE, recorded.routing.is_used)) if holds]
     return replace(network, notes=(*network.notes, *notes))
+
+
+def _trained_weights(module: "Module") -> list[TrainedWeight]:
+    """Return the trained weights; weights of embeddings and of the last linear layer are no inner ones."""
+    from torch import nn
+
+    parts = list(module.modules())
+    last = [part for part in parts if isinstance(part, nn.Linear)][-1:]
+    outer = {id(part.weight) for part in [*last, *parts] if isinstance(part, nn.Embedding) or part in last}
+    trained = (weight for weight in module.parameters() if weight.requires_grad)
+    return [TrainedWeight(tuple(weight.shape), id(weight) not in outer) for weight in trained]
 
 
 def _layers(recorded: Recording, training: bool) -> tuple[NetworkBuilder, int]:

@@ -12,8 +12,9 @@ from surrogate.features.problem import DTYPES
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS
-from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, tensor_bytes
+from surrogate.network.memory import tensor_bytes
 from surrogate.network.network import ReadOptions
+from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS
 from surrogate.network.routing import Routing
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
 

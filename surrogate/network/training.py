@@ -12,11 +12,19 @@ from surrogate.features.errors import InputError, check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
-from surrogate.network.memory import OPTIMIZER, OPTIMIZERS, with_chain_memory
+from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, Work
+from surrogate.network.optimizers import (
+    OPTIMIZER,
+    OPTIMIZERS,
+    optimizer_step,
+    step_text,
+    total_state_bytes,
+    trained_weights,
+)
 
 LOSS_NOTE = (
-    "the iteration ends with {optimizer} (fused: one pass over all weights) and computes the gradient of {loss}; a loss"
+    "the iteration ends with {optimizer} and computes the gradient of {loss}; a loss"
     " outside it, and clipping and scaling of gradients are not included; times of training steps were not evaluated"
 )
 TRAINING_WORK = 3
@@ -39,7 +47,7 @@ def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) 
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"
     network = training_iteration(network, optimizer)
-    return replace(network, notes=(*network.notes, LOSS_NOTE.format(optimizer=optimizer, loss=loss)))
+    return replace(network, notes=(*network.notes, LOSS_NOTE.format(optimizer=step_text(optimizer), loss=loss)))
 
 
 def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
@@ -52,24 +60,15 @@ def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
     for layer in reversed(forward):
         builder.add(backward(layer))
     # The gradient of an embedding updates only the rows that it uses, so the optimizer's step does not cover the table.
-    parameters = sum(layer.parameters for layer in forward if not layer.problem.UPDATES_WEIGHTS)
-    builder.add(optimizer_step(parameters, optimizer))
-    state = OPTIMIZERS[optimizer].states * (network.weights_bytes or 0)
+    weights = list(trained_weights(layer for layer in forward if not layer.problem.UPDATES_WEIGHTS))
+    dtype = next((layer.problem.dtype for layer in forward if layer.parameters), "fp32")
+    builder.add(optimizer_step(weights, optimizer, dtype))
+    state = total_state_bytes(trained_weights(forward), optimizer, dtype)
     missing = {
         name: Work(TRAINING_WORK * work.flops, TRAINING_WORK * work.bytes) for name, work in network.missing.items()
     }
     fields = {"state_bytes": state, "forward_layers": len(forward), "missing": missing}
     return replace(network, layers=tuple(builder.layers), training=True, **fields)
-
-
-def optimizer_step(parameters: int, optimizer: str) -> list[Layer]:
-    """Return one fused step over all weights; empty without weights."""
-    if not parameters:
-        return []
-    states, operations = OPTIMIZERS[optimizer]
-    reads, writes = (2 + states) * parameters, (1 + states) * parameters
-    step = Streamed(reads=reads, writes=writes, work=operations, variant=optimizer)
-    return [Layer("optimizer", optimizer, step, parameters=parameters)]
 
 
 def with_accumulation(network: Network, steps: int) -> Network:
@@ -96,7 +95,7 @@ def with_accumulation(network: Network, steps: int) -> Network:
 
 def is_update(layer: Layer) -> bool:
     """Return whether a layer runs once per iteration: the optimizer's step, and the sums of gradients before it."""
-    return layer.operator in OPTIMIZERS or layer.operator == ACCUMULATION
+    return layer.operator.partition(".")[0] in OPTIMIZERS or layer.operator == ACCUMULATION
 
 
 def repeats(network: Network, layer: Layer) -> int:

@@ -17,8 +17,8 @@ from surrogate.collect.plan_source import ALL, GRIDS
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import ELEMENTS, HALF, LAYOUTS, MATHS
-from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import FRAMEWORKS
+from surrogate.network.optimizers import OPTIMIZERS
 from surrogate.network.runtime import HOSTS, RUNTIMES
 
 SAME_OPTIONS = {"--json", "--csv", "--where", "--candidate", "--candidates", "--html"}

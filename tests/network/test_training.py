@@ -13,7 +13,8 @@ from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network.network import Layer, Network
 from surrogate.network.operators import elementwise, gemm, pointwise, pool, softmax, streamed
-from surrogate.network.training import backward, training_iteration, with_training
+from surrogate.network.optimizers import OPTIMIZERS, TrainedWeight, optimizer_step
+from surrogate.network.training import backward, is_update, training_iteration, with_training
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)
@@ -66,7 +67,8 @@ def test_each_kind_has_its_backward_operators(problem, kinds: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "moved", "states"), [("adam", 7, 2), ("adamw", 7, 2), ("sgd", 3, 0), ("sgd-momentum", 5, 1)]
+    ("optimizer", "moved", "states"),
+    [("adam", 7, 2), ("adamw", 7, 2), ("sgd", 3, 0), ("sgd-momentum", 5, 1), ("lion", 5, 1)],
 )
 def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, moved: int, states: int) -> None:
     """Weights and states are read and written once, and gradients are read once."""
@@ -74,6 +76,29 @@ def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, mov
     trained = with_training(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
     assert trained.layers[-1].operator == optimizer and optimizer in trained.notes[-1]
     assert (trained.layers[-1].problem.dram_bytes, trained.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "inner", "outer", "vector"),
+    [
+        ("adam", 2 * 2 * 4096, 2 * 2 * 4096, 2 * 2 * 64),
+        ("adam8bit", 2 * (4096 + 16 * 4), 2 * (4096 + 16 * 4), 2 * 4 * 64),
+        ("adafactor", 4 * (32 + 128), 4 * (32 + 128), 2 * 64),
+        ("muon", 2 * 4096, 2 * 2 * 4096, 2 * 2 * 64),
+    ],
+)
+def test_an_optimizer_stores_its_states(optimizer: str, inner: int, outer: int, vector: int) -> None:
+    """8 bits of two states have a scale of 4 bytes for 256 values, unless the weight is small."""
+    weights = TrainedWeight((32, 128)), TrainedWeight((32, 128), is_inner=False), TrainedWeight((64,))
+    assert [weight.state_bytes(optimizer, 2) for weight in weights] == [inner, outer, vector]
+    first, *products = optimizer_step(weights, optimizer, "bf16")
+    step = OPTIMIZERS[optimizer]
+    moved = 2 * (step.reads + step.writes) * (2 * 4096 + 64) + 2 * (inner + outer + vector)
+    assert first.problem.dram_bytes == moved and first.parameters == 2 * 4096 + 64
+    # Five iterations of X·Xᵀ, its square, and the product with X.
+    macs = 5 * (2 * 32 * 32 * 128 + 32**3) if optimizer == "muon" else 0
+    assert sum(layer.problem.multiply_adds for layer in products) == macs
+    assert all(is_update(layer) for layer in (first, *products))
 
 
 def test_an_iteration_is_forward_backward_and_optimizer() -> None:

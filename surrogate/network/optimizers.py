@@ -1,0 +1,124 @@
+"""Optimizers: the states that they store for each weight, and the kernels of their step.
+
+Sources: Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023; Lion), Shazeer and Stern, "Adafactor"
+(2018), Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), Jordan et al., "Muon" (2024), and the
+code of PyTorch, transformers (Adafactor) and bitsandbytes (8-bit Adam).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+from surrogate.features.families.operator import Streamed
+from surrogate.features.problem import DTYPES
+from surrogate.network.network import Layer
+from surrogate.network.operators import gemm
+
+SCALE_BYTES = 4 / 256
+"""Bytes of scales per 8-bit value: bitsandbytes has one fp32 scale for 256 values."""
+MIN_8BIT_SIZE = 4096
+"""Minimum size of a weight whose states are in 8 bits (bitsandbytes, ``min_8bit_size``)."""
+ORTHOGONAL_STEPS = 5
+"""Newton-Schulz iterations of Muon (PyTorch, ``torch.optim.Muon``, ``ns_steps``)."""
+LAST_OPERATOR = "lm_head"
+"""The last product of a language model, which Muon leaves to Adam."""
+STEP_TEXTS = {"factors": "as transformers runs it", "matrices": "Muon for inner matrices, fused Adam for the rest"}
+"""Form of an optimizer's states → what a note says about its step, unless it is one fused pass."""
+
+
+class Optimizer(NamedTuple):
+    """What an optimizer stores and moves per weight.
+
+    ``states`` is the number of stored values in the weight's type, and ``work`` the number of operations per written
+    value. ``reads`` and ``writes`` are the values that the step moves beside the states, which it reads and writes.
+
+    ``states_of`` names another form of states. "bytes": 8 bits with scales. "factors": a matrix has one fp32 value per
+    row and one per column. "matrices": an inner matrix has one value less.
+    """
+
+    states: int
+    work: int
+    reads: int = 2
+    writes: int = 1
+    states_of: str = ""
+
+
+OPTIMIZERS = {
+    "adam": Optimizer(states=2, work=4),
+    "adamw": Optimizer(states=2, work=4),
+    "sgd": Optimizer(states=0, work=2),
+    "sgd-momentum": Optimizer(states=1, work=2),
+    "lion": Optimizer(states=1, work=4),
+    "adafactor": Optimizer(states=1, work=2, reads=11, writes=7, states_of="factors"),
+    "adam8bit": Optimizer(states=2, work=8, states_of="bytes"),
+    "muon": Optimizer(states=2, work=4, states_of="matrices"),
+}
+"""Each optimizer is one fused pass that reads weights, gradients and states, and writes weights and states.
+
+Adafactor is no fused kernel: transformers' passes square the gradient, average rows and columns, and scale and clip the
+update. Muon also multiplies each inner matrix in bf16; Adam updates all other weights.
+"""
+OPTIMIZER = "adam"
+"""The default optimizer."""
+
+
+def step_text(optimizer: str) -> str:
+    """Return an optimizer's name, and how its step runs."""
+    return (
+        f"{optimizer} ({STEP_TEXTS.get(OPTIMIZERS[optimizer].states_of, 'fused: one pass over all trained weights')})"
+    )
+
+
+class TrainedWeight(NamedTuple):
+    """The shape of a trained weight; ``is_inner`` is False for embeddings and for a model's last matrix."""
+
+    shape: tuple[int, ...]
+    is_inner: bool = True
+
+    def state_bytes(self, optimizer: str, itemsize: int) -> float:
+        """Return the bytes of an optimizer's states for the weight, whose values have ``itemsize`` bytes."""
+        size, (states, *_, states_of) = prod(self.shape), OPTIMIZERS[optimizer]
+        if states_of == "bytes":
+            return states * size * (1 + SCALE_BYTES if size >= MIN_8BIT_SIZE else 4)
+        if states_of == "factors" and len(self.shape) > 1:
+            return 4 * size * (1 / self.shape[-1] + 1 / self.shape[-2])
+        return (states - (states_of == "matrices" and self.is_matrix)) * size * itemsize
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether Muon updates the weight."""
+        return self.is_inner and len(self.shape) == 2
+
+
+def trained_weights(layers: Iterable[Layer]) -> Iterator[TrainedWeight]:
+    """Yield the weights of a forward pass; a layer's weights are matrices with the width of its problem."""
+    for layer in layers:
+        widths = (getattr(layer.problem, name, 0) for name in ("k", "hidden", "dim"))
+        width = next(filter(None, widths), 0)
+        rows, rest = divmod(layer.parameters, width) if width else (0, layer.parameters)
+        is_inner = bool(getattr(layer.problem, "MULTIPLIES", False)) and layer.operator != LAST_OPERATOR
+        yield from [TrainedWeight((rows, width), is_inner)] if rows else []
+        yield from [TrainedWeight((rest,))] if rest else []
+
+
+def total_state_bytes(weights: Iterable[TrainedWeight], optimizer: str, dtype: str) -> int:
+    """Return the bytes of an optimizer's states for weights of type ``dtype``."""
+    return round(sum(weight.state_bytes(optimizer, DTYPES[dtype]) for weight in weights))
+
+
+def optimizer_step(weights: Sequence[TrainedWeight], optimizer: str, dtype: str = "fp32") -> Iterator[Layer]:
+    """Yield the kernels of one step over all weights: one pass, and the products of Muon; none without weights."""
+    parameters = sum(prod(weight.shape) for weight in weights)
+    if not parameters:
+        return
+    _, work, reads, writes, _ = OPTIMIZERS[optimizer]
+    moved = -(-total_state_bytes(weights, optimizer, dtype) // DTYPES[dtype])
+    sizes = {"reads": reads * parameters + moved, "writes": writes * parameters + moved}
+    yield Layer("optimizer", optimizer, Streamed(**sizes, work=work, dtype=dtype, variant=optimizer), (), parameters)
+    for weight in weights if OPTIMIZERS[optimizer].states_of == "matrices" else ():
+        if weight.is_matrix:
+            m, n = sorted(weight.shape)
+            products = {"gram": (m, m, n), "square": (m, m, m), "update": (m, n, m)}
+            for name, product in products.items():
+                layer = Layer(f"optimizer.{name}", f"{optimizer}.{name}", gemm(*product, dtype="bf16"))
+                yield from [layer] * ORTHOGONAL_STEPS
