@@ -60,7 +60,7 @@ class ProblemTime(NamedTuple):
 class GradientExchange:
     """The messages between the GPUs of a ``cluster`` that train together.
 
-    ``messages_us`` is the time of all messages in µs. ``time_us`` is the part for which the computation waits;
+    ``messages_us`` is the time of all messages in µs. ``time_us`` is the time by which they lengthen the iteration;
     ``lower_us`` and ``upper_us`` are the ends of its interval.
     """
 
@@ -439,7 +439,7 @@ class NetworkTime(TableResult):
         if self.exchange:
             waits = (
                 f", {messages} {self.exchange.messages_us / 1e3:.3f} ms, {self.exchange.time_us / 1e3:.3f} ms of it"
-                f" {'not hidden by computation' if is_sharded else 'after the backward pass'}"
+                " not hidden by computation"
             )
         host = self.host_time
         if host is None:
