@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from math import isfinite, log2
+from numbers import Real
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -42,17 +43,24 @@ MAX_NODE_GPUS = 72
 """Maximum GPUs in a node: those of a GB200 NVL72."""
 MIN_NODE_GBPS = 1.0
 """Minimum bandwidth of a node's network in Gbit/s."""
+MIN_TRAINED_SHARE = 0.9
+"""Minimum share of trained weights for full sharding; layers of a file may lack a few weights, such as biases."""
+ONE_UNIT_NOTE = (
+    "the names of the layers have no numbered modules (such as layers.3), so all weights are one unit of FSDP; no"
+    " computation hides its gathers"
+)
 GATHERED_UNITS = 2
 """Units whose weights are gathered at once. Source: PyTorch, ``FullyShardedDataParallel``, ``limit_all_gathers``."""
 NETWORK_SHARE = 0.92
 """Share of a node's network bandwidth that long messages reach."""
 NETWORK_FACTOR = 1.25
 """Factor of the 90 % interval of times on the network between nodes."""
-HIDDEN_COST = {"time_us": 0.7, "lower_us": 0.0, "upper_us": 1.4}
+HIDDEN_COST = {"time_us": 0.95, "lower_us": 0.3, "upper_us": 1.6}
 """Time that a message costs if computation runs at the same time / its time: both slow each other down.
 
-Source: fitted to training steps of MPT-350m and MPT-3b on 8 to 128 GPUs (mosaicml/llm-foundry, benchmarking). Without
-it, steps of all other sizes on 16 and more GPUs are 9 % too short in the median (`experiments/training_mpt.py`).
+Source: fitted to training steps of MPT-3b and MPT-70b on 8 to 512 GPUs (mosaicml/llm-foundry, benchmarking), whose
+messages are longest. Without it, steps of all other sizes on 16 and more GPUs are 9 % too short in the median
+(`experiments/training_mpt.py`).
 """
 ROOT = ""
 """The unit of all weights outside numbered modules: embeddings, the last norm and the head."""
@@ -100,10 +108,12 @@ def _check_network(source: str, option: str, cluster: Cluster, node_gbps: float 
             f"{source}: {option} {cluster.gpus} needs {cluster.nodes} nodes of {cluster.node_gpus} GPUs; give"
             " --node-gbps, the network of a node in Gbit/s (8 ports of 200: 1600)"
         )
-    if node_gbps is not None and cluster.nodes == 1:
-        raise InputError(f"{source}: --node-gbps is for several nodes, and {cluster.gpus} GPUs fit one; leave it out")
-    if node_gbps is not None and not (isfinite(node_gbps) and node_gbps >= MIN_NODE_GBPS):
-        raise InputError(f"{source}: --node-gbps is {node_gbps}; give at least {MIN_NODE_GBPS:g} Gbit/s")
+    if node_gbps is None:
+        return
+    if cluster.nodes == 1:
+        raise InputError(f"{source}: --node-gbps is for several nodes, and all GPUs are in one; leave it out")
+    if not (isinstance(node_gbps, Real) and isfinite(node_gbps) and node_gbps >= MIN_NODE_GBPS):
+        raise InputError(f"{source}: --node-gbps is {node_gbps!r}; give at least {MIN_NODE_GBPS:g} Gbit/s")
 
 
 class Segment(NamedTuple):
@@ -292,9 +302,20 @@ def message_dtype(network: Network) -> str:
 
 
 def with_cluster(network: Network, cluster: Cluster) -> Network:
-    """Return the network on one GPU of a cluster; if it is sharded, the optimizer updates the GPU's share."""
+    """Return the network on one GPU of a cluster; if it is sharded, the optimizer updates the GPU's share.
+
+    Raises `InputError` for a sharded network with frozen weights, whose gathers are not timed.
+    """
     if not cluster.is_sharded:
         return replace(network, cluster=cluster)
+    sizes = unit_parameters(network)
+    if sizes.total() < MIN_TRAINED_SHARE * (network.parameters or 0):
+        trained = f"{sizes.total():,} of {network.parameters:,} weights are trained"
+        raise InputError(
+            f"{network.name}: {trained}; --fsdp of frozen weights is not timed; give --data-parallel {cluster.gpus}"
+        )
+    if set(sizes) == {ROOT}:
+        network = replace(network, notes=(*network.notes, ONE_UNIT_NOTE))
     return replace(network, layers=tuple(_shard(each, cluster.gpus) for each in network.layers), cluster=cluster)
 
 
