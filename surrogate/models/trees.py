@@ -33,8 +33,6 @@ BOOSTER_ROWS = 8_192
 """Rows over all calls from which a booster is made and XGBoost is loaded."""
 MAX_BYTES = 16 << 20
 """Maximum size of an array of stored trees: four million nodes."""
-MAX_NODES = 1 << 14
-"""Maximum nodes of one tree, which also limits its depth."""
 MAX_COLUMNS = 1 << 16
 MAX_LEAF = 100.0
 """Maximum absolute score of one leaf, in log time."""
@@ -113,26 +111,17 @@ class Trees:
         lengths = [self.left.size] * 4 + [self.roots.size, 1]
         if [(array.dtype.kind, array.shape) for array in arrays] != [*zip("ifibif", zip(lengths), strict=True)]:
             return False
-        # 2. Trees are in sequence. Children come after their parent in the same tree, and have no other parent.
-        sizes = np.diff(self.roots, append=self.left.size)
-        if not len(sizes) or self.roots[0] or sizes.min() < 1 or sizes.max() > MAX_NODES:
-            return False
-        is_leaf = self.left < 0
-        inner = np.flatnonzero(~is_leaf)
+        # 2. Every node but the roots has one parent, which comes before it in the same tree.
+        inner = np.flatnonzero(self.left >= 0)
         left = self.left[inner]
-        if (
-            self.left.min() < -1
-            or not ((inner < left) & (left < np.repeat(self.roots + sizes - 1, sizes)[inner])).all()
-        ):
-            return False
-        is_left = np.zeros(self.left.size, dtype=bool)
-        is_left[left] = True
-        shared = np.count_nonzero(is_left) < len(left) or (is_left[1:] & is_left[:-1]).any()
-        unreached = 2 * len(left) + len(sizes) != self.left.size
+        reached = np.sort(np.concatenate([self.roots, left, left + 1]))
+        tree, tree_of_parent = (np.searchsorted(self.roots, nodes, side="right") for nodes in (left + 1, inner))
+        is_forest = np.array_equal(reached, np.arange(self.left.size)) and (inner < left).all()
+        is_forest = is_forest and (np.diff(self.roots) > 0).all() and (tree == tree_of_parent).all()
         # 3. Columns, thresholds and scores are in their limits.
         columns = self.feature.min() >= 0 and self.feature.max() < MAX_COLUMNS
-        score = max(np.abs(self.value[is_leaf]).max(), np.abs(self.base_score[0]))
-        return bool(not (shared or unreached) and columns and np.isfinite(self.value).all() and score <= MAX_LEAF)
+        score = max(np.abs(self.value[self.left < 0]).max(), np.abs(self.base_score[0]))
+        return bool(is_forest and columns and np.isfinite(self.value).all() and score <= MAX_LEAF)
 
     @cached_property
     def _walk(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

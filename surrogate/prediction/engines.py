@@ -64,11 +64,14 @@ def is_listed(ranker: Ranker, sizes: np.ndarray) -> np.ndarray:
     return np.array([[c.library != CUDNN_GRAPH or c.algorithm in names for c in ranker.candidates] for names in listed])
 
 
-def only_listed(ranker: Ranker, problems: Sequence[AnyProblem], rankings: Sequence[Ranking]) -> list[Ranking]:
+def rankings_of(ranker: Ranker, problems: Sequence[AnyProblem]) -> list[Ranking]:
     """Return the rankings without unlisted configurations. Listed ones that were never measured are excluded.
 
     A listed configuration has the workspace and the determinism that cuDNN states for the problem.
     """
+    rankings = ranker.rank_many(problems)
+    if not has_engines(ranker):
+        return rankings
     measured = {each.algorithm for each in ranker.candidates if each.library == CUDNN_GRAPH}
     answers = []
     for problem, ranking, listed in zip(problems, rankings, listed_configurations(ranker, problems), strict=True):

@@ -17,7 +17,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import compute_us, peak_tflops, roofline_us
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
-from surrogate.prediction.engines import has_engines, only_listed
+from surrogate.prediction.engines import rankings_of
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import DATASHEET, FALLBACK_SOURCES, MODEL, ROOFLINE, KernelTime
@@ -111,10 +111,7 @@ class KernelTimes:
                 by_setting.setdefault(chosen.ranker, []).append((problem, problem.fallbacks()[chosen.position]))
         for ranker, pairs in by_setting.items():
             fallbacks = [fallback for _, fallback in pairs]
-            rankings = ranker.rank_many(fallbacks)
-            if has_engines(ranker):
-                rankings = only_listed(ranker, fallbacks, rankings)
-            for (problem, fallback), ranking in zip(pairs, rankings, strict=True):
+            for (problem, fallback), ranking in zip(pairs, rankings_of(ranker, fallbacks), strict=True):
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
                     answers[problem] = self._candidate_time(ranker, problem, fallback, ranking)
                 else:

@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import setting
-from surrogate.prediction.engines import has_engines, only_listed
+from surrogate.prediction.engines import rankings_of
 from surrogate.prediction.kernel_times import MAX_ANSWERS, KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
@@ -255,10 +255,7 @@ class Predictor:
                 new.setdefault(self._question(problem, request), []).append(problem)
         for question, group in new.items():
             ranker = self._resolver.ranker(question)
-            rankings = ranker.rank_many(group)
-            if has_engines(ranker):
-                rankings = only_listed(ranker, group, rankings)
-            for problem, ranking in zip(group, rankings, strict=True):
+            for problem, ranking in zip(group, rankings_of(ranker, group), strict=True):
                 selection = _selection(ranker, problem, ranking, limits)
                 answers[problem] = self._remember((problem, limits, request), selection)
         return [answers[problem] for problem in problems]
