@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -128,10 +129,12 @@ def train(data: Data, **options: Any) -> Bundle:
         _FamilyFits(
             rows,
             models[family],
-            _folds(rows, seed),
-            gpu_splits(rows, seed),
-            group_splits(rows, seed),
-            large_split(rows),
+            {
+                FOLD: _folds(rows, seed),
+                GPU: gpu_splits(rows, seed),
+                KERNEL_GROUP: group_splits(rows, seed),
+                LARGE: large_split(rows),
+            },
         )
         for family, rows in kept.items()
     ]
@@ -221,44 +224,38 @@ def _folds(rows: Rows, seed: int) -> list[Split]:
     return shape_splits(rows, count, seed, fits=fits, max_rows=HELD_OUT_ROWS // fits)
 
 
+FOLD, GPU, KERNEL_GROUP, LARGE = "fold", "GPU", "kernel group", "half with larger problems"
+"""What a split holds out: a fold by shape, a GPU, a kernel group, or the larger problems of a described kernel."""
+
+
 class _FamilyFits(NamedTuple):
-    """A family's rows, its model, and the splits: folds by shape, held-out GPUs, kernel groups and large problems."""
+    """A family's rows, its model, and the splits of each kind."""
 
     rows: Rows
     model: TimeModel
-    folds: list[Split]
-    gpus: list[Split]
-    groups: list[Split]
-    large: list[Split]
+    splits: dict[str, list[Split]]
 
     @property
     def fitted_rows(self) -> int:
         """Number of training rows of all fits."""
-        return len(self.rows) + sum(len(train) for train, _ in (*self.folds, *self.gpus, *self.groups, *self.large))
+        return len(self.rows) + sum(len(train) for splits in self.splits.values() for train, _ in splits)
 
     def fit(self, data: Dataset, options: TrainOptions, steps: _Steps) -> tuple[FamilyModel, dict[str, object]]:
         """Return the fitted family model, and the card of its held-out rows."""
-        rows, folds, gpus, groups = self.rows, self.folds, self.gpus, self.groups
+        rows, folds, gpus = self.rows, self.splits[FOLD], self.splits[GPU]
         model = _searched(self.model, rows, options, steps) if options.trials else self.model
-        # 1. All fits: without each fold, on all rows, and without each GPU.
+        # 1. All fits: on all rows, and without each held-out part.
         final = duplicate(model)
-        fits = [Fit(f"held-out fold {n} of {len(folds)}", duplicate(model), *split) for n, split in enumerate(folds, 1)]
-        fits.append(Fit("all rows", final, np.arange(len(rows)), np.arange(0)))
-        fits += [
-            Fit(f"GPU {n} of {len(gpus)} left out", model.for_unmeasured_gpu(), *split)
-            for n, split in enumerate(gpus, 1)
-        ]
-        fits += [
-            Fit(f"kernel group {n} of {len(groups)} left out", duplicate(model), *split)
-            for n, split in enumerate(groups, 1)
-        ]
-        fits += [Fit("small problems", duplicate(model), *split) for split in self.large]
-        answers = run_fits(rows, fits, steps.begin, options.keep)
-        holdout_us, distance = combined_answers(rows, folds, answers[: len(folds)])
-        of_groups = len(folds) + 1 + len(gpus)
-        of_large = of_groups + len(groups)
-        held_out_gpu_us, _ = combined_answers(rows, gpus, answers[len(folds) + 1 : of_groups])
-        group_half_width = fit_unmeasured_group(rows, groups, answers[of_groups:of_large])
+        fits = [Fit("all rows", final, np.arange(len(rows)), np.arange(0))]
+        for kind, splits in self.splits.items():
+            for number, split in enumerate(splits, 1):
+                unfitted = model.for_unmeasured_gpu() if kind == GPU else duplicate(model)
+                fits.append(Fit(f"held-out {kind} {number} of {len(splits)}", unfitted, *split))
+        answers = iter(run_fits(rows, fits, steps.begin, options.keep)[1:])
+        of_kind = {kind: list(islice(answers, len(splits))) for kind, splits in self.splits.items()}
+        holdout_us, distance = combined_answers(rows, folds, of_kind[FOLD])
+        held_out_gpu_us, _ = combined_answers(rows, gpus, of_kind[GPU])
+        group_half_width = fit_unmeasured_group(rows, self.splits[KERNEL_GROUP], of_kind[KERNEL_GROUP])
         if folds_hold_out_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
@@ -270,7 +267,7 @@ class _FamilyFits(NamedTuple):
         widths = fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated)
         slopes = [
             fit_per_doubling(rows, split, answer, widths.by_key[ALL])
-            for split, answer in zip(self.large, answers[of_large:], strict=True)
+            for split, answer in zip(self.splits[LARGE], of_kind[LARGE], strict=True)
         ]
         family_model = FamilyModel(
             family=rows.family,
@@ -304,7 +301,7 @@ class _FamilyFits(NamedTuple):
             unknown = UnmeasuredGpuErrors(independent_share=widths.independent_share)
             return unknown if few else fit_unmeasured_gpu(*fit_inputs)
         unmeasured = fit_unmeasured_gpu(*fit_inputs)
-        source = best_ranking_source(rows, self.gpus, held_out_gpu_us, evaluated)[0] if self.gpus else RANK_BY_MODEL
+        source, _ = best_ranking_source(rows, self.splits[GPU], held_out_gpu_us, evaluated)
         costs = average_costs(rows) if source == AVERAGE_RANK else {}
         return structs.replace(unmeasured, ranking_source=source, mean_log_slowdowns=costs)
 
@@ -312,7 +309,7 @@ class _FamilyFits(NamedTuple):
         """Return how rows were held out, as text for the card."""
         family, count = self.rows.family, fold_count(self.rows)
         unit = {"gpu": "GPU", "solver": "configuration"}.get(shape_columns(self.rows.frame, family)[0])
-        some = f", {len(self.folds)} of them run" if len(self.folds) < count else ""
+        some = f", {len(self.splits[FOLD])} of them run" if len(self.splits[FOLD]) < count else ""
         return f"{count} folds by {unit or ('shape, batch left out' if family.batch else 'shape')}{some}"
 
 
