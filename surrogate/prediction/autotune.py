@@ -11,7 +11,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -37,29 +37,46 @@ _CREATE = """CREATE TABLE IF NOT EXISTS tunings (
     gpu TEXT, library TEXT, library_version TEXT, problem TEXT, algorithm TEXT,
     status TEXT NOT NULL, time_us REAL, workspace_bytes INTEGER, deterministic INTEGER, reason TEXT NOT NULL,
     PRIMARY KEY (gpu, library, library_version, problem, algorithm)) WITHOUT ROWID"""
-_SELECT = """SELECT algorithm, status, time_us, workspace_bytes, deterministic, reason FROM tunings
+_SELECT = """SELECT algorithm, time_us, workspace_bytes, deterministic,
+    iif(time_us IS NULL AND reason = '', status, reason) FROM tunings
     WHERE gpu = ? AND library = ? AND library_version = ? AND problem = ?"""
 _log = logging.getLogger("surrogate")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMeasurement:
-    """The result of one measurement; ``time_us`` is the median of the repeats, or None if the algorithm did not run."""
+class Attempt:
+    """One tried algorithm: its predicted time, and its measured time or the reason why it did not run.
 
-    status: str
-    time_us: float | None = None
+    ``predicted_us`` is None for an algorithm that was measured earlier and is not in the ranking. ``measured_us`` is
+    the median of the repeats. Workspace and determinism are the device's statements, or None without one.
+    """
+
+    algorithm: str
+    predicted_us: float | None
+    measured_us: float | None = None
+    reason: str = ""
+    cached: bool = False
     workspace_bytes: int | None = None
     deterministic: bool | None = None
-    reason: str = ""
 
     @classmethod
-    def of(cls, measured: "Measurement") -> Self:
-        """Return the part of a measurement that is stored."""
+    def of(cls, algorithm: str, measured: "Measurement") -> Self:
+        """Return a measurement without a prediction."""
         from surrogate.collect.device import summarise
 
         time_us = summarise(measured.times_us)["time_us"]
+        reason = "" if time_us is not None else measured.reason or measured.status
         workspace_bytes, deterministic = measured.workspace_bytes, measured.deterministic
-        return cls(measured.status, time_us, workspace_bytes, deterministic, reason=measured.reason)
+        return cls(algorithm, None, time_us, reason, workspace_bytes=workspace_bytes, deterministic=deterministic)
+
+    def within(self, limits: Limits) -> Self:
+        """Return the attempt, without its time and with the reason if the limits refuse the algorithm."""
+        refusal = limits.refusal(self.workspace_bytes, self.deterministic)
+        return self if refusal is None or self.measured_us is None else replace(self, measured_us=None, reason=refusal)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return field name → value."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class MeasurementCache:
@@ -98,18 +115,19 @@ class MeasurementCache:
             self._give_up(error)
             return self._connection.execute(statement, values).fetchall()
 
-    def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, StoredMeasurement]:
-        """Return algorithm → stored measurement on this device and problem; other processes may have written it."""
+    def get(self, device: "DeviceInfo", problem: AnyProblem) -> dict[str, Attempt]:
+        """Return algorithm → its stored attempt on this device and problem; other processes may have written it."""
         key = canonical(device.gpu), device.library, device.library_version, setting_line(problem)
         return {
-            algorithm: StoredMeasurement(status, time_us, workspace, None if bits is None else bool(bits), reason)
-            for algorithm, status, time_us, workspace, bits, reason in self._execute(_SELECT, key)
+            algorithm: Attempt(algorithm, None, time_us, reason, True, workspace, None if bits is None else bool(bits))
+            for algorithm, time_us, workspace, bits, reason in self._execute(_SELECT, key)
         }
 
-    def put(self, device: "DeviceInfo", problem: AnyProblem, algorithm: str, measurement: StoredMeasurement) -> None:
-        """Store one measurement. It replaces an older one of the same key."""
-        key = canonical(device.gpu), device.library, device.library_version
-        row = (*key, setting_line(problem), algorithm, *astuple(measurement))
+    def put(self, device: "DeviceInfo", problem: AnyProblem, status: str, attempt: Attempt) -> None:
+        """Store one attempt. It replaces an older one of the same key."""
+        key = canonical(device.gpu), device.library, device.library_version, setting_line(problem), attempt.algorithm
+        facts = attempt.measured_us, attempt.workspace_bytes, attempt.deterministic, attempt.reason
+        row = (*key, status, *facts)
         self._execute(f"INSERT OR REPLACE INTO tunings VALUES ({', '.join('?' * len(row))})", row)
 
 
@@ -124,27 +142,6 @@ def default_path() -> Path:
     shared = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(shared) if shared.startswith("/") else Path("~/.cache").expanduser()
     return base / "seer-surrogate" / FILE_NAME
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One tried algorithm: its predicted time, and its measured time or the reason why it did not run.
-
-    ``predicted_us`` is None for an algorithm that was measured earlier and is not in the ranking. Workspace and
-    determinism are the device's statements, or None without one.
-    """
-
-    algorithm: str
-    predicted_us: float | None
-    measured_us: float | None = None
-    reason: str = ""
-    cached: bool = False
-    workspace_bytes: int | None = None
-    deterministic: bool | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return field name → value."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +295,9 @@ def _measure_candidates(
     If the device is lost, the algorithm fails and a new worker process goes on. If it is lost twice in a row, the error
     is raised.
     """
-    from surrogate.collect.device import DeviceLostError, RepeatPolicy
+    from surrogate.collect.device import DeviceLostError, Measurement, RepeatPolicy
 
-    stored = cache.get(info, problem)
+    stored = {name: attempt.within(limits) for name, attempt in cache.get(info, problem).items()}
     offered = set(device.candidates(problem))
     tried: list[Attempt] = []
     cost_ms = 0.0
@@ -310,38 +307,26 @@ def _measure_candidates(
         if sum(attempt.measured_us is not None for attempt in tried) == limits.top:
             break
         if name in stored:
-            tried.append(_attempt(name, predicted_us, stored.pop(name), limits, cached=True))
+            tried.append(replace(stored.pop(name), predicted_us=predicted_us))
         elif name not in offered:
             tried.append(Attempt(name, predicted_us, reason=f"{info.library} offers no such algorithm here"))
         else:
             began = time.perf_counter()
             try:
-                measurement = StoredMeasurement.of(device.measure(problem, name, RepeatPolicy()))
+                measurement = device.measure(problem, name, RepeatPolicy())
                 lost = False
             except DeviceLostError as error:
                 if lost:
                     raise
-                measurement = StoredMeasurement("failed", reason=f"the device was lost ({error})")
+                measurement = Measurement("failed", f"the device was lost ({error})")
                 lost = True
             cost_ms += 1e3 * (time.perf_counter() - began)
+            attempt = Attempt.of(name, measurement)
             if measurement.status != "failed":  # a failure may not happen again
-                cache.put(info, problem, name, measurement)
-            tried.append(_attempt(name, predicted_us, measurement, limits, cached=False))
-    cached = [_attempt(name, predicted.get(name), each, limits, cached=True) for name, each in stored.items()]
+                cache.put(info, problem, measurement.status, attempt)
+            tried.append(replace(attempt.within(limits), predicted_us=predicted_us))
+    cached = [replace(each, predicted_us=predicted.get(name)) for name, each in stored.items()]
     return [*tried, *(attempt for attempt in cached if attempt.measured_us is not None)], cost_ms
-
-
-def _attempt(name: str, predicted_us: float | None, stored: StoredMeasurement, limits: Limits, cached: bool) -> Attempt:
-    """Return the attempt, with the reason if the algorithm did not run or the limits refuse it."""
-    if stored.time_us is None:
-        reason = stored.reason or stored.status
-    else:
-        reason = limits.refusal(stored.workspace_bytes, stored.deterministic) or ""
-    time_us = None if reason else stored.time_us
-    workspace_bytes, deterministic = stored.workspace_bytes, stored.deterministic
-    return Attempt(
-        name, predicted_us, time_us, reason, cached=cached, workspace_bytes=workspace_bytes, deterministic=deterministic
-    )
 
 
 def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Limits) -> Selection:

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
-from surrogate.prediction.autotune import FILE_NAME, MeasurementCache, StoredMeasurement, default_path
+from surrogate.prediction.autotune import FILE_NAME, Attempt, MeasurementCache, default_path
 
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 CONV = Conv(n=1, c=8, h=8, k=8, r=3)
@@ -18,12 +19,12 @@ WRITER = """
 import sys
 from surrogate.collect.device import DeviceInfo
 from surrogate.features.conv import Conv
-from surrogate.prediction.autotune import MeasurementCache, StoredMeasurement
+from surrogate.prediction.autotune import Attempt, MeasurementCache
 
 cache, writer = MeasurementCache(sys.argv[1]), sys.argv[2]
 for i in range(1, int(sys.argv[3]) + 1):
     device, conv = DeviceInfo("Tesla T4", "cudnn", "9.1.0"), Conv(n=i, c=8, h=8, k=8, r=3)
-    cache.put(device, conv, f"A{writer}", StoredMeasurement("ok", i))
+    cache.put(device, conv, "ok", Attempt(f"A{writer}", None, i))
 """
 
 
@@ -35,14 +36,13 @@ def path(tmp_path: Path) -> Path:
 def test_a_second_cache_reads_the_first_ones_writes(path: Path) -> None:
     """The latest measurement counts; other problems, versions and settings have none."""
     first, second = MeasurementCache(path), MeasurementCache(path)
-    first.put(T4, CONV, "GEMM", StoredMeasurement("ok", 3.5, 64, True))
-    first.put(T4, CONV, "FFT", StoredMeasurement("not_supported", reason="filter"))
-    assert second.get(T4, CONV) == {
-        "GEMM": StoredMeasurement("ok", 3.5, 64, True),
-        "FFT": StoredMeasurement("not_supported", reason="filter"),
-    }
-    second.put(T4, CONV, "GEMM", StoredMeasurement("ok", 2.5, None, False))
-    assert first.get(T4, CONV)["GEMM"] == StoredMeasurement("ok", 2.5, None, False)
+    gemm, fft = Attempt("GEMM", None, 3.5, workspace_bytes=64, deterministic=True), Attempt("FFT", None)
+    first.put(T4, CONV, "ok", gemm)
+    first.put(T4, CONV, "not_supported", fft)
+    refused = replace(fft, cached=True, reason="not_supported")
+    assert second.get(T4, CONV) == {"GEMM": replace(gemm, cached=True), "FFT": refused}
+    second.put(T4, CONV, "ok", Attempt("GEMM", None, 2.5, deterministic=False))
+    assert first.get(T4, CONV)["GEMM"] == Attempt("GEMM", None, 2.5, cached=True, deterministic=False)
     assert first.get(DeviceInfo("Tesla T4", "cudnn", "9.2.0"), CONV) == {}
     assert first.get(T4, CONV.with_batch(2)) == {}
     assert first.get(T4, Conv(n=1, c=8, h=8, k=8, r=3, math="tensor_op")) == {}
@@ -52,10 +52,10 @@ def test_a_second_cache_reads_the_first_ones_writes(path: Path) -> None:
     assert MeasurementCache().get(T4, CONV) == {}  # in memory
 
 
-def test_a_stored_measurement_holds_the_median() -> None:
+def test_an_attempt_holds_the_median() -> None:
     measured = Measurement("ok", "", (9.0, 1.0, 2.0), (9.0, 1.0, 2.0), "events", 64, False)
-    assert StoredMeasurement.of(measured) == StoredMeasurement("ok", 2.0, 64, False)
-    assert StoredMeasurement.of(Measurement("failed", "fault")) == StoredMeasurement("failed", reason="fault")
+    assert Attempt.of("GEMM", measured) == Attempt("GEMM", None, 2.0, workspace_bytes=64, deterministic=False)
+    assert Attempt.of("GEMM", Measurement("failed", "fault")) == Attempt("GEMM", None, reason="fault")
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_concurrent_writers_lose_nothing(path: Path) -> None:
     cache = MeasurementCache(path)
     for i in range(1, count + 1):
         stored = cache.get(T4, Conv(n=i, c=8, h=8, k=8, r=3))
-        assert {name: each.time_us for name, each in stored.items()} == {f"A{w}": i for w in range(writers)}
+        assert {name: each.measured_us for name, each in stored.items()} == {f"A{w}": i for w in range(writers)}
 
 
 @pytest.mark.parametrize("damage", ["text", "folder"])
@@ -82,8 +82,8 @@ def test_an_unusable_file_gives_one_warning(path: Path, damage: str, caplog: pyt
     with caplog.at_level(logging.WARNING):
         cache = MeasurementCache(path)
     assert len(caplog.records) == 1 and "SEER_CACHE" in caplog.text
-    cache.put(T4, CONV, "GEMM", StoredMeasurement("ok", 1.0))
-    assert cache.get(T4, CONV)["GEMM"].time_us == 1.0
+    cache.put(T4, CONV, "ok", Attempt("GEMM", None, 1.0))
+    assert cache.get(T4, CONV)["GEMM"].measured_us == 1.0
 
 
 @pytest.mark.parametrize(
