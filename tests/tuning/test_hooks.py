@@ -48,15 +48,6 @@ def test_ten_measurements_on_a_new_gpu_come_near_the_best(bundle: Bundle) -> Non
     assert tuner.best[1] <= 1.1 * np.nanmin(list(truth().values()))
 
 
-def test_the_tuner_proposes_every_configuration_once(bundle: Bundle) -> None:
-    tuner = Tuner(bundle, GPU, problem())
-    proposed = measure(tuner, len(truth()) + 5)
-    assert len(proposed) == len(set(proposed)) == len(tuner.configurations)
-    assert tuner.best is not None
-    assert tuner.best[1] == np.nanmin(list(truth().values()))
-    assert tuner.ask(3) == []
-
-
 def test_a_description_without_a_bundle_is_tuned_from_a_cold_start() -> None:
     description = {"name": "made_up", "sizes": ["m", "n"], "parameters": dict(VALUES), "conditions": []}
     for formulas in ({}, {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"}):
