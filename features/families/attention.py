@@ -14,7 +14,7 @@ import numpy as np
 from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
 from ..gpu import Gpu
 from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
-from ..roofline import Machine, waves_of
+from ..roofline import Machine, memory_us, waves_of
 from .operator import Misfit, Operator, operator_class, register_operator
 from .operator_family import FamilyDeclaration
 
@@ -28,10 +28,11 @@ LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
 """DeepSeek's sizes: the compressed key and value, the rotary part, and the other key part and value part of a head."""
 TRITON = "triton"
 """The variant of FlashAttention's first version in Triton, which many language models of 2023 were trained with."""
-TRITON_FLOP_PER_CLOCK = 660.0
-"""Operations of an SM per clock cycle in its kernels, forward and backward.
+TRITON_FLOP_PER_CLOCK = {"ampere-ga100": 720.0, "hopper": 880.0}
+"""Architecture → operations of an SM per clock cycle in its kernels, forward and backward.
 
-Source: fitted to training steps of MPT-350m and MPT-3b on A100 80GB and H100 (mosaicml/llm-foundry, benchmarking).
+Other architectures have the smallest rate. Source: fitted to training steps of MPT-350m and MPT-3b on A100 80GB and
+H100 (mosaicml/llm-foundry, benchmarking).
 """
 DECODE_ROWS = 64
 """Query heads of a thread block that reads the latent cache (FlashMLA's tile)."""
@@ -132,9 +133,11 @@ class AttentionOperator(Operator):
         return (("backward", operator_class(f"{self.kind}_backward")(**self.sizes, **settings)),)
 
     def variant_us(self, gpu: Gpu) -> Number:
-        """Return the time of Triton's kernels in µs; 0 for all others."""
-        is_triton = self.variant == TRITON
-        return is_triton * self.flops / (TRITON_FLOP_PER_CLOCK * gpu.sms * gpu.boost_mhz)
+        """Return the time of Triton's kernels in µs, their arithmetic and then their traffic; 0 for all others."""
+        if self.variant != TRITON:
+            return 0.0
+        rate = TRITON_FLOP_PER_CLOCK.get(gpu.architecture, min(TRITON_FLOP_PER_CLOCK.values()))
+        return self.flops / (rate * gpu.sms * gpu.boost_mhz) + memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)
 
     @property
     @abstractmethod

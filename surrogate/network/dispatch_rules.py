@@ -17,7 +17,7 @@ from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
 from surrogate.features.families.transfer import Concat
-from surrogate.features.problem import INPUT, WEIGHT
+from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network import operators
 from surrogate.network.aten_call import DISPATCH, UNKNOWN, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.dispatch_convolutions import Layers, gradient_problem, window_of
@@ -298,6 +298,22 @@ def single_pass(call: Call) -> Layers:
     tensors = [tensor.shape or () for tensor in call.tensors()]
     results = [tensor.shape or () for tensor in call.outputs] or tensors
     yield call.layer(operators.streamed(call.op, tensors, results, call.dtype))
+
+
+def unpacked(call: Call) -> Layers:
+    """Yield the unpacking of quantised weights, and the product of unpacked weights if the call computes it.
+
+    The pass reads packed weights and scales. bitsandbytes unpacks before products of over 1,536 rows; fewer rows may be
+    faster.
+    """
+    result, dtype = call.required_output_shape(), call.outputs[0].dtype
+    is_product = call.op.endswith("gemm_4bit")
+    weight: Shape = tuple(call.arguments["shapeB"]) if is_product else result
+    packed = call.tensors()[is_product:]
+    read = -(-sum(prod(tensor.shape or ()) * DTYPES[tensor.dtype] for tensor in packed) // DTYPES[dtype])
+    yield call.layer(operators.streamed("unpack", [(read,)], [weight], dtype), part="unpack")
+    if is_product:
+        yield call.layer(operators.gemm(prod(result[:-1]), *weight, dtype=dtype))
 
 
 def recurrent(call: Call) -> Layers:

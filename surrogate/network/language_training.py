@@ -6,9 +6,10 @@ computes the logits of all positions. Each problem declares its gradients. Sourc
 backward pass: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 4.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,10 @@ REFUSED_OPTIONS = ("prefill", "decode", "routing", "kv_dtype", "dims", "math", "
 """Options that do not apply to the training of a language model."""
 ADAPTED = ("qkv_proj", "o_proj", "gate_up_proj", "up_proj", "down_proj")
 """Products with adapters: all products of a layer, as peft's ``target_modules="all-linear"``."""
-EAGER_SLOWDOWN = 3.6
-"""Time of norms, activations, sums and copies in an eager training step / predicted time of their kernels alone.
+METRICS = 2
+"""Cross-entropies that the training code computes from the logits as metrics.
 
-It includes what products lose beside them. Source: fitted to steps of MPT-350m and MPT-3b on A100 80GB and H100.
+Source: mosaicml/llm-foundry, ``use_train_metrics``: LanguageCrossEntropy and LanguagePerplexity.
 """
 UNPACK = "unpack_weights"
 INDEX_BYTES = 8
@@ -179,11 +180,18 @@ class TrainingStep(Step):
         yield from self.product("lm_head", self.decoder.hidden, vocabulary, layer=None)
         if self.decoder.family.fused_loss:
             yield StepKernel("loss", streamed("cross_entropy", [logits], [(self.tokens, 1)], self.dtype))
-            return
-        if self.dtype != "fp32":
-            yield StepKernel("logits", cast(self.tokens * vocabulary, self.dtype, "fp32"))
-        yield StepKernel("log_softmax", softmax(logits, -1, "fp32"))
-        yield StepKernel("loss", streamed("nll_loss", [(self.tokens, 1)], [(1,)], "fp32"))
+            for _ in range(METRICS):
+                yield from self.cross_entropy("metric.", self.master)
+        else:
+            yield from self.cross_entropy("", "fp32")
+
+    def cross_entropy(self, prefix: str, dtype: str) -> Iterator[StepKernel]:
+        """Yield PyTorch's loss over the vocabulary, computed in ``dtype``."""
+        logits = (self.tokens, self.decoder.vocabulary)
+        if self.dtype != dtype:
+            yield StepKernel(f"{prefix}logits", cast(prod(logits), self.dtype, dtype))
+        yield StepKernel(f"{prefix}log_softmax", softmax(logits, -1, dtype))
+        yield StepKernel(f"{prefix}loss", streamed("nll_loss", [(self.tokens, 1)], [(1,)], dtype))
 
     def gradient_layers(self, layer: Layer) -> list[Layer]:
         """Return the layers of a layer's gradients; the last one has the number of weights with complete gradients."""
@@ -203,9 +211,10 @@ class TrainingStep(Step):
             return [elementwise("fill", (self.tokens, self.decoder.vocabulary), "fp32")]
         if operator in (CAST, UNPACK, "logits") and isinstance(problem, Operator):
             return [problem]  # a cast back has the same traffic; unpacked weights were not kept
-        # A frozen table has no gradient. The gradient of an adapter's sum is added where both branches begin.
-        is_without = ".lora_sum." in operator or (operator in ("embedding", "positions") and self.rank)
-        return [] if is_without else None
+        if self.rank and operator in ("embedding", "positions"):  # frozen
+            return []
+        # A metric has no gradient; the gradient of an adapter's sum is added where both branches begin.
+        return [] if ".lora_sum." in operator or operator.startswith("metric.") else None
 
     def _further_gradients(self, layer: Layer) -> list[Operator]:
         """Return autograd's further kernels: copies into one tensor, empty gradients, and sums of two gradients."""
@@ -218,15 +227,6 @@ class TrainingStep(Step):
         if ".lora_a." in operator:
             return [elementwise("add", (self.tokens, getattr(layer.problem, "k", 1)), self.dtype)]
         return []
-
-    def slowed(self, layers: Iterable[Layer]) -> list[Layer]:
-        """Return the layers as eager code runs them: passes over activations take longer than their kernels alone."""
-        return [
-            replace(layer, slowdown=EAGER_SLOWDOWN)
-            if isinstance(layer.problem, Image) and layer.problem.dtype == self.dtype
-            else layer
-            for layer in layers
-        ]
 
     def saved_bytes(self, layer: Layer) -> int:
         """Return the bytes of activations that autograd keeps for the gradients of a layer; each tensor counts once."""
@@ -302,13 +302,13 @@ def read_training(path: Path, options: ReadOptions) -> Network:
     check_choice("optimizer", optimizer, OPTIMIZERS)
     blocks = step.blocks()
     builder = NetworkBuilder()
-    builder.add(step.slowed(chain.from_iterable(blocks)))
+    builder.add(chain.from_iterable(blocks))
     forward_layers = len(builder.layers)
     for index, block in reversed(list(enumerate(blocks))):
         if options.checkpointing and 0 < index < len(blocks) - 1:
-            builder.add(step.slowed(step.recomputed(block)))
+            builder.add(step.recomputed(block))
         for layer in reversed(block):
-            builder.add(step.slowed(step.gradient_layers(layer)))
+            builder.add(step.gradient_layers(layer))
     trained = sum(layer.parameters for block in blocks for layer in block)
     weights = list(trained_weights(layer for block in blocks for layer in block))
     builder.add(optimizer_step(weights, optimizer, step.master))
@@ -317,6 +317,7 @@ def read_training(path: Path, options: ReadOptions) -> Network:
         options.batch or 1,
         training=True,
         forward_layers=forward_layers,
+        is_long=True,
         tokens=step.tokens,
         **_memory_fields(step, blocks, trained, options),
         state_bytes=total_state_bytes(weights, optimizer, step.master),

@@ -146,8 +146,6 @@ class Layer:
         complete gradient after it.
     heuristic
         The library's own pick of an algorithm, if the file states it.
-    slowdown
-        Time of the layer / time of its problem's kernel alone.
     """
 
     name: str
@@ -156,7 +154,6 @@ class Layer:
     gradients: tuple[str, ...] = ()
     parameters: int = 0
     heuristic: str | None = None
-    slowdown: float = 1.0
 
     @property
     def is_3d(self) -> bool:
@@ -165,9 +162,9 @@ class Layer:
 
     @property
     def time_factor(self) -> float:
-        """Time of the layer / time of its problem's kernel: `slowdown`, or the factor of a 3-D convolution."""
+        """Time of the layer / time of its problem's kernel; it differs from 1 only for 3-D convolutions."""
         if not (self.problem.HAS_ALGORITHMS and self.is_3d):
-            return self.slowdown
+            return 1.0
         return TIME_FACTORS_3D.get(getattr(self.problem, "direction", ""), TIME_FACTORS_3D[""])
 
 
@@ -260,6 +257,8 @@ class Network:
     """Number of layers of a training iteration's forward pass; the backward pass follows them."""
     cluster: Cluster = ONE_GPU
     """The GPUs that train together, each with this batch."""
+    is_long: bool = False
+    """Whether its kernels run long enough to lower the clocks: the training step of a language model."""
     accumulate: int = 1
     """Number of microbatches of an iteration; every layer but the optimizer's runs once for each of them."""
     notes: tuple[str, ...] = ()

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
     from surrogate.prediction.predictor import Predictor
 
+STEP_FACTORS = {"ampere-ga100": 1.12, "hopper": 1.27}
+"""Architecture → time of a language model's training step / sum of its kernels' times alone.
+
+A kernel was measured alone and for a short time. In a step, the board's power lowers the clocks, and inputs are not in
+L2. Source: fitted to steps of MPT-350m and MPT-3b on A100 80GB and H100 (mosaicml/llm-foundry, benchmarking).
+"""
+STEP_FACTOR = 1.19
+"""The same for all other architectures: the geometric mean."""
 MAX_BATCH = 2**24
 """Upper end of the search for the largest batch."""
 OUT_OF_LIMITS = "no algorithm within the limits"
@@ -155,7 +163,8 @@ class Predictors:
             for layer, time in timed
             if time
         )
-        kernels_us = [layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
+        step_factor = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR) if network.is_long else 1.0
+        kernels_us = [step_factor * layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
         unsupported, missing_work = Counter(network.unsupported), dict(network.missing)
         for layer in (layer for layer, time in timed if not time):
             name = f"{layer.operator} ({missing.get(runs[layer.problem], OUT_OF_LIMITS)})"
@@ -180,9 +189,15 @@ class Predictors:
             multiply_adds=sum(layer.problem.multiply_adds * repeats(network, layer) for layer in network.layers),
             memory=memory_per_gpu(network, memory(network, workspace_bytes, self.gpu)),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
-            notes=(*network.notes, *self._notes(selections, answers), *self._link_notes(network.cluster)),
+            notes=(
+                *network.notes,
+                *self._step_notes(step_factor),
+                *self._notes(selections, answers),
+                *self._link_notes(network.cluster),
+            ),
             headline_notes=(*network.headline_notes, fp32) if fp32 else network.headline_notes,
             host_time=network.host,
+            step_factor=step_factor,
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
             tokens=network.tokens,
             model_flops=2 * model_multiply_adds(network),
@@ -199,6 +214,16 @@ class Predictors:
         tflops = peak_tflops(self.gpu, dtype, uses_tensor_cores) if dtype else 0.0
         name = "TF32" if uses_tensor_cores and dtype == "fp32" and self.gpu.tf32_tflops else dtype
         return Peak(f"{name}{' tensor cores' * uses_tensor_cores}", tflops) if tflops else None
+
+    def _step_notes(self, factor: float) -> Iterator[str]:
+        """Yield a note on the factor of a training step."""
+        if factor > 1:
+            is_measured = self.gpu.architecture in STEP_FACTORS
+            evidence = "fitted to MPT on this architecture" if is_measured else "the mean of A100 and H100"
+            yield (
+                f"a training step takes {factor:g} times the kernels' times alone, because of lower clocks and cold"
+                f" caches ({evidence}); the layers have the kernels' times alone"
+            )
 
     def _notes(self, selections: Selections, answers: ProblemTimes) -> Iterator[str]:
         """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""

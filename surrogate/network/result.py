@@ -27,6 +27,7 @@ MAX_DISPLAYED_LAYERS = 12
 """Number of layers in the short table; it shows the longest ones."""
 TOTALS = (
     *("network", "gpu", "batch", "training", "accumulate", "gpus", "total_us", "lower_us", "upper_us", "kernels_us"),
+    "step_factor",
     *("coverage", "coverage_bytes", "mfu", "tflops_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu"),
     *("measured_share", "parameters", "multiply_adds", "memory_bytes", "fits"),
 )
@@ -167,6 +168,8 @@ class NetworkTime(TableResult):
         Memory of the GPU that a program can use.
     notes, headline_notes
         Notes on the time; the headline states the second ones.
+    step_factor
+        Time of the kernels one after another / sum of their times alone.
     host_time
         Time that the host takes to launch the kernels; None: launches are not in the time.
     exchange
@@ -198,6 +201,7 @@ class NetworkTime(TableResult):
     notes: tuple[str, ...] = ()
     headline_notes: tuple[str, ...] = ()
     host_time: HostTime | None = None
+    step_factor: float = 1.0
     exchange: GradientExchange | None = None
     tokens: int | None = None
     model_flops: int = 0
@@ -244,7 +248,7 @@ class NetworkTime(TableResult):
         for layer in self.layers:
             times_us[layer.problem] += layer.time_us * (layer.common_share < 1.0)
         concentration = sum(us**2 for us in times_us.values()) / (sum(times_us.values()) or 1.0) ** 2
-        device_us = sum(layer.in_sum(end, concentration) for layer in self.layers)
+        device_us = self.step_factor * sum(layer.in_sum(end, concentration) for layer in self.layers)
         device_us += getattr(self.exchange, end, 0.0)
         host = self.host_time
         return device_us if host is None else max(device_us, factor * host.launch_us) + factor * host.floor_us
@@ -442,14 +446,16 @@ class NetworkTime(TableResult):
                 " not hidden by computation"
             )
         host = self.host_time
+        step = f" × {self.step_factor:g} in a training step" if self.step_factor > 1 else ""
+        kernels = f"kernels {self.kernels_us / 1e3:.3f} ms{step}{waits}"
         if host is None:
-            return f"kernels {self.kernels_us / 1e3:.3f} ms{waits}" if waits else ""
-        device_us = self.kernels_us + (self.exchange.time_us if self.exchange else 0.0)
+            return kernels if step or waits else ""
+        device_us = self.step_factor * self.kernels_us + (self.exchange.time_us if self.exchange else 0.0)
         exchanges = self.exchange is not None and self.exchange.messages_us > self.kernels_us
         device_bound = f"the {messages} {'bound' if is_sharded else 'bounds'}" if exchanges else "kernels bound"
         bound = "launches bound" if host.launch_us > device_us else device_bound
         return (
-            f"{bound} it: kernels {self.kernels_us / 1e3:.3f} ms{waits}; {host.runtime} on a {host.host} host"
+            f"{bound} it: {kernels}; {host.runtime} on a {host.host} host"
             f" launches them in {host.launch_us / 1e3:.3f} ms, and {host.floor_us / 1e3:.3f} ms before and after"
         )
 

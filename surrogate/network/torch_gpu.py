@@ -5,6 +5,7 @@ are longer than the CPU's. Source: PyTorch, `torch.amp`, "CUDA Op-Specific Behav
 fused kernels; `aten/src/ATen/native/RNN.cpp` for the recurrent functions that call cuDNN.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -16,6 +17,8 @@ from surrogate.network.aten_call import DISPATCH
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.nn import Module
 
 MAX_FLASH_HEAD_DIM = 256
 """Maximum size of a head in the flash kernel."""
@@ -285,3 +288,33 @@ def _fake_gru_cell_backward(grad_hy: "Tensor", workspace: "Tensor", has_bias: bo
     gates = [grad_hy.new_empty((batch, 3 * hidden)) for _ in range(2)]
     biases = [grad_hy.new_empty((3 * hidden,)) if has_bias else None for _ in range(2)]
     return (*gates, grad_hy.new_empty(grad_hy.shape), *biases)
+
+
+def without_memory(fake: "FakeTensorMode", module: "Module", inputs: Any) -> "tuple[Module, Any]":
+    """Return copies of a module and its inputs without memory.
+
+    Packed weights (``Params4bit`` of bitsandbytes) copy themselves, so that the copy has no device. They are replaced,
+    and their scales become a buffer of the module, which counts in its memory.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeCopyMode
+
+    with FakeCopyMode(fake):
+        copied, inputs = copy.deepcopy((module, inputs))
+    for source, part in zip(module.modules(), copied.modules(), strict=True):
+        for name, weight in list(source._parameters.items()):
+            state = getattr(part._parameters[name], "quant_state", None)
+            if weight is None or state is None:
+                continue
+            with fake:
+                packed: Any = torch.nn.Parameter(torch.empty_like(weight, device=weight.device), requires_grad=False)
+            packed.quant_state = state
+            part._parameters[name] = packed
+            part.register_buffer(f"{name}_scales", state.absmax)
+    return copied, inputs
+
+
+def stored_values(weight: Any) -> int:
+    """Return the number of values of a weight; packed weights have several in an element."""
+    state = getattr(weight, "quant_state", None)
+    return weight.numel() if state is None else state.shape.numel()

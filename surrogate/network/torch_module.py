@@ -5,7 +5,6 @@
 ``module:callable`` imports the user's own module on purpose, as ``python -m`` does: its code runs.
 """
 
-import copy
 import inspect
 import traceback
 from collections import Counter
@@ -30,7 +29,7 @@ from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predi
 from surrogate.network.result import NetworkTime
 from surrogate.network.routing import ROUTING_NOTE
 from surrogate.network.runtime import with_options, with_runtime
-from surrogate.network.torch_gpu import cuda_autocast, current_autocast, tf32_operations
+from surrogate.network.torch_gpu import cuda_autocast, current_autocast, stored_values, tf32_operations, without_memory
 from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
 
 if TYPE_CHECKING:
@@ -76,9 +75,8 @@ def read_module(source: str, options: ReadOptions) -> Network:
             raise
         except Exception:
             module, inputs = _build(source, build, options.batch)
+            module, inputs = without_memory(fake, module, inputs)
             with fake:
-                with _tied_weights_stay_tied():
-                    module._apply(fake.from_tensor)
                 return _network(source, module, inputs, options)
 
 
@@ -184,14 +182,12 @@ def module_network(module: "Module", inputs: object, options: ReadOptions = DEFA
     original, is_compiled = _original_module(module)
     name = type(original).__name__
     fake = _fake_mode(name)
-    from torch._subclasses.fake_tensor import FakeCopyMode
     from torch.nn import Module
 
     if not isinstance(module, Module):
         raise InputError(f"{name} is not a torch.nn.Module; give a module and its inputs")
     with _one_line_errors(name):
-        with FakeCopyMode(fake):
-            copied, arguments = copy.deepcopy((original, _arguments(inputs)))
+        copied, arguments = without_memory(fake, original, _arguments(inputs))
         with fake:
             network = _network(name, copied, _at_batch(arguments, options.batch), options)
     return replace(network, runtime="compiled" if is_compiled else "eager")
@@ -298,7 +294,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         source.rpartition(":")[2],
         first if options.batch is None else options.batch,
         options.training,
-        parameters=sum(weight.numel() for weight in module.parameters()),
+        parameters=sum(map(stored_values, module.parameters())),
         weights_bytes=sum(map(tensor_bytes, weights)),
         **recorded.allocator.peak_fields(recorded.persistent_bytes),
         tf32=tf32_operations(),

@@ -1,0 +1,52 @@
+"""Frozen weights with adapters in torch modules, and packed weights of bitsandbytes."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from surrogate.network import time_module  # noqa: E402
+
+
+class Adapted(torch.nn.Module):
+    """A frozen product with an adapter of rank 16."""
+
+    def __init__(self, base: torch.nn.Module) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = torch.nn.Linear(1024, 16, bias=False, dtype=torch.bfloat16)
+        self.b = torch.nn.Linear(16, 4096, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.b(self.a(x))
+
+
+ADAPTER_WEIGHTS = 16 * (1024 + 4096)
+TOKENS = torch.zeros(2048, 1024, dtype=torch.bfloat16, requires_grad=True)
+
+
+def test_frozen_weights_have_neither_gradients_nor_states() -> None:
+    """Three products go forward and three compute inputs' gradients; the two of the adapter have weights' gradients."""
+    module = Adapted(torch.nn.Linear(1024, 4096, bias=False, dtype=torch.bfloat16))
+    one, four = (time_module(module, TOKENS, "h100-sxm", training=True, accumulate=steps) for steps in (1, 4))
+    assert sum(layer.operator == "mm" for layer in one.layers) == 3 + 3 + 2
+    assert one.memory["state"] == 4 * ADAPTER_WEIGHTS
+    assert one.parameters == 4096 * 1024 + ADAPTER_WEIGHTS
+    products = [sum(layer.time_us for layer in time.layers if layer.operator == "mm") for time in (one, four)]
+    assert products[1] == pytest.approx(4 * products[0])
+    assert four.samples_per_s == pytest.approx(4 * 2048 / four.total_us * 1e6)
+
+
+def test_packed_weights_are_unpacked_in_both_passes() -> None:
+    """4-bit weights of bitsandbytes: half a byte, and an fp32 scale for every 64 of them."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    settings = {"quant_type": "nf4", "compute_dtype": torch.bfloat16, "compress_statistics": False}
+    module = Adapted(bitsandbytes.nn.Linear4bit(1024, 4096, bias=False, **settings).to(torch.bfloat16).to("cpu"))
+    time = time_module(module, TOKENS, "h100-sxm", training=True)
+    weights = 4096 * 1024
+    unpacked = [
+        layer.bytes for layer in time.layers if layer.problem.startswith("streamed") and "bitsandbytes" in layer.name
+    ]
+    assert unpacked == 2 * [weights // 2 + weights // 64 * 4 + 2 * weights]
+    assert sum(layer.operator.endswith(("mm", "gemm_4bit")) for layer in time.layers) == 8 and not time.unsupported
+    assert time.memory["weights"] == weights // 2 + weights // 64 * 4 + 2 * ADAPTER_WEIGHTS
+    assert time.parameters == weights + ADAPTER_WEIGHTS
