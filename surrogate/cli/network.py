@@ -126,7 +126,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @section("Language models")
 @option("--prefill", "Process a prompt of TOKENS tokens.", shared.SIZE, metavar="TOKENS")
 @option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")
-@option("--sequence", "Tokens of each sample in training.", shared.SIZE, metavar="TOKENS")
+@option("--sequence", "Tokens of each sample in the training of a config.json.", shared.SIZE, metavar="TOKENS")
 @option("--checkpointing", "Keep only the layers' inputs, and compute the rest again.", is_flag=True)
 @option("--lora", "Train adapters of this rank; --dtype int4_wo also packs the weights.", shared.SIZE, metavar="RANK")
 @option("--tensor-parallel", "GPUs that share every layer.", shared.SIZE)
@@ -152,7 +152,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option(
     "--runtime",
     "Launches: one per operator, fused as by torch.compile, or fused in one CUDA graph"
-    "  [default: eager for modules and .pt2; no launches for others]",
+    "  [default: eager for modules, .pt2 and training of a config.json; no launches for others]",
     ("eager", "compiled", "graphs"),
 )
 @option("--host", "Speed of the host that launches kernels  [default: usual]", ("usual", "fast", "slow"))
@@ -160,7 +160,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @shared.limit_options
 @option(
     "--utilization",
-    "Share of the GPU's memory that the network may use  [default: 0.9 for language models, else 1]",
+    "Share of the GPU's memory that the network may use  [default: 0.9 for a server's step, else 1]",
     click.FloatRange(0, 1, min_open=True),
     metavar="SHARE",
 )
@@ -201,7 +201,7 @@ def command(
       seer network my_net.py --gpu v100 --training --amp fp16 --data-parallel 8
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
-      seer network llama-3.1-8b --gpu h100 --training --sequence 4096 --batch 2 --lora 16 --dtype bf16 --checkpointing
+      seer network llama-3.1-8b --gpu h100 --training --sequence 4096 --lora 16
     """
     from surrogate.features.gpu import gpu as gpu_by_name
 
