@@ -161,7 +161,8 @@ def _arithmetic(op: str, operands: Sequence[Shape], result: Shape, shapes: Seque
     elements = max(map(prod, shapes))
     if op in ESTIMATES["attention"] and len(operands) > 2:
         query, key, value = operands[:3]
-        return 2.0 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+        passes = 2.5 if op.endswith("backward") else 1.0  # five products instead of two
+        return 2.0 * passes * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
     if op in ESTIMATES["convolutions"] and len(operands) > 1:
         return 2.0 * prod(result) * prod(operands[1][1:])
     if op in ESTIMATES["products"] and operands and result:

@@ -85,7 +85,8 @@ def attention(call: Call) -> Layers:
     Types without a fused kernel take the second form. So do networks with gradients that are derived from their layers.
     """
     if not any(tensor.needs_gradient for tensor in call.tensors()) and (fused := _fused_attention(call)):
-        yield call.layer(fused)
+        # One query of each request reads the whole context, as when a server generates a token.
+        yield call.layer(replace(fused, phase="generation") if fused.query_length == 1 else fused)
         return
     batch, sizes = _unfused_attention(call)
     for part in ("scores", "softmax", "values"):
@@ -95,6 +96,23 @@ def attention(call: Call) -> Layers:
         layer = call.layer(problem, part=part, data="query")
         has_two_inputs = layer.gradients and part != "softmax"
         yield replace(layer, gradients=(INPUT, WEIGHT)) if has_two_inputs else layer
+
+
+def attention_with_heads(call: Call) -> Layers:
+    """Yield ONNX's Attention (opset 23 and 24), whose operands may be matrices with all heads side by side."""
+    arguments = dict(call.arguments)
+    for name, count in (("query", "q_num_heads"), ("key", "kv_num_heads"), ("value", "kv_num_heads")):
+        shape = call.shape(name)
+        heads = call.number(count, 0)
+        if len(shape) == 3 and heads:
+            shape = (shape[0], heads, shape[1], shape[2] // heads)
+        if len(shape) != 4:
+            raise UnsupportedError("operands do not fit")
+        past = call.arguments.get(f"past_{name}")
+        if isinstance(past, Tensor) and past.shape:
+            shape = (*shape[:2], shape[2] + past.shape[2], shape[3])
+        arguments[name] = replace(call.tensor(name), shape=shape)
+    yield from attention(replace(call, arguments={**arguments, "is_causal": call.number("is_causal", 0) == 1}))
 
 
 def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]]:

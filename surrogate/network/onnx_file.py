@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 DTYPES = {int(code): dtype for code, dtype in DISPATCH["types"]["onnx"].items()}
 """TensorProto's element type → ours; an integer type is given as the type of the same width."""
 FLOAT_CODES = (1, 10, 11, 16)
+WEIGHT_CODES = (*FLOAT_CODES, 2, 3, *range(17, 23))
+"""TensorProto's types of weights: floating-point types, and integers and floats of at most 8 bits (quantised)."""
 _ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
     2: lambda attribute: attribute.i,
     7: lambda attribute: list(attribute.ints),
     3: lambda attribute: attribute.s.decode("utf-8", "replace"),
 }
 """AttributeProto's INT, INTS and STRING → how the value is read; no rule uses other types."""
+QUANTISED_NOTE = (
+    "the file multiplies dequantised values in floating point; a runtime that multiplies the stored integers is faster"
+)
 CONSTANT_FOLDED = "(computed from constants)"
 """Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""
 _ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH["onnx_attributes"]
@@ -63,15 +68,29 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     try:
         weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
         weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
+        weights |= _stored_by_nodes(model.graph)
         batch = infer_shapes(model, path, weights, options)
         tensors = _tensors(model.graph, weights, options.dtype)
         stored = list(tensors.values())
         calls = list(_nodes(model.graph, tensors, options.training))
-        return network_of(path, stored, calls, batch, training=options.training)
+        network = network_of(path, stored, calls, batch, training=options.training)
+        is_quantised = any(node.op_type == "DequantizeLinear" for node in model.graph.node)
+        return replace(network, notes=(*network.notes, QUANTISED_NOTE)) if is_quantised else network
     except (TypeError, ValueError) as error:  # protobuf returns text that is no UTF-8 as bytes
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: damaged ({error}); export it again") from None
+
+
+def _stored_by_nodes(graph: "GraphProto") -> dict[str, int]:
+    """Return the element types of the tensors that nodes store: Constant, and ConstantOfShape (by default fp32)."""
+    nodes = [node for node in graph.node if node.op_type in ("Constant", "ConstantOfShape")]
+    types = {name: 1 for node in nodes if node.op_type != "Constant" for name in node.output}
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.name == "value":
+                types[node.output[0]] = attribute.t.data_type
+    return types
 
 
 def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
@@ -88,7 +107,7 @@ def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None)
     for name, kind in weights.items():
         tensor = tensors.get(name, Tensor())
         is_array = prod(tensor.shape or (1,)) > 1  # a single number is an attribute stored as a weight
-        tensors[name] = replace(tensor, constant=True, parameter=is_array and kind in FLOAT_CODES)
+        tensors[name] = replace(tensor, constant=True, parameter=is_array and kind in WEIGHT_CODES)
     return tensors
 
 
@@ -115,7 +134,8 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> I
         for name in proto.output:
             buffer = inputs[0].buffer if view else name
             result = replace(tensors.get(name, Tensor()), needs_gradient=needs_gradient, buffer=buffer)
-            tensors[name] = replace(result, constant=constant, parameter=constant and any(t.parameter for t in inputs))
+            parameter = constant and (result.parameter or any(t.parameter for t in inputs))
+            tensors[name] = replace(result, constant=constant, parameter=parameter)
         outputs = tuple(tensors[name] for name in proto.output if name)
         yield replace(call, outputs=outputs, op=CONSTANT_FOLDED if constant and call.op in RULES else call.op)
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil, isnan, sqrt
+from math import ceil, floor, isnan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
@@ -428,7 +428,7 @@ class NetworkTime(TableResult):
             work = self.missing.get(name, UNKNOWN_WORK)
             return not isnan(work.flops), Work(-work.flops, -work.bytes)
 
-        share = "unknown" if self.coverage is None else f"{100 * self.coverage:.1f} %"
+        share = "unknown" if self.coverage is None else f"{floor(1000 * self.coverage) / 10:.1f} %"
         names = sorted(self.unsupported, key=size)
         listed = [f"{self.unsupported[name]} × {name}" for name in names[:MAX_DISPLAYED_MISSING]]
         hidden = len(names) - len(listed)

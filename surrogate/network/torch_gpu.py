@@ -6,6 +6,7 @@ fused kernels; `aten/src/ATen/native/RNN.cpp` for the recurrent functions that c
 """
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_FLASH_HEAD_DIM = 256
 """Maximum size of a head in the flash kernel."""
+FLEX_SETTINGS = {"_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True, "_validate_device": lambda *_: None}
+"""Settings of torch's module of FlexAttention that let it run as one call, without its compiler."""
 CUDNN_RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 """Layer → its number in cuDNN."""
 
@@ -37,7 +40,12 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
 
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with _scoped_library("aten", "IMPL") as library, cuda_autocast():
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    with (
+        _scoped_library("aten", "IMPL") as library,
+        cuda_autocast(),
+        overridden(flex, **(FLEX_SETTINGS if flex else {})),
+    ):
         fused_kernels = {"scaled_dot_product_attention": _attention, "dropout": _dropout, **recurrent_overrides()}
         for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
@@ -60,6 +68,19 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
 
 
 @contextmanager
+def overridden(owner: object, **values: object) -> Iterator[None]:
+    """Give attributes of a class or module other values during the block."""
+    originals = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in originals.items():
+            setattr(owner, name, value)
+
+
+@contextmanager
 def cuda_autocast() -> Iterator[None]:
     """Make ``torch.autocast("cuda")`` mean the CPU's autocast during the block, for new blocks and for questions.
 
@@ -74,14 +95,10 @@ def cuda_autocast() -> Iterator[None]:
             device_type, dtype = "cpu", dtype or type_of("cuda")
         original_init(self, device_type, dtype, *args, **kwargs)
 
-    torch.autocast.__init__ = on_cpu
-    torch.is_autocast_enabled = lambda *_: is_enabled("cpu")  # asked by `torch.amp.custom_fwd`
-    torch.get_autocast_dtype = lambda *_: type_of("cpu")
-    try:
+    # `torch.amp.custom_fwd` asks the two functions.
+    answers = {"is_autocast_enabled": lambda *_: is_enabled("cpu"), "get_autocast_dtype": lambda *_: type_of("cpu")}
+    with overridden(torch.autocast, __init__=on_cpu), overridden(torch, **answers):
         yield
-    finally:
-        torch.autocast.__init__ = original_init
-        torch.is_autocast_enabled, torch.get_autocast_dtype = is_enabled, type_of
 
 
 def current_autocast() -> str | None:

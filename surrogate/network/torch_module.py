@@ -29,7 +29,14 @@ from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predi
 from surrogate.network.result import NetworkTime
 from surrogate.network.routing import ROUTING_NOTE
 from surrogate.network.runtime import with_options, with_runtime
-from surrogate.network.torch_gpu import cuda_autocast, current_autocast, stored_values, tf32_operations, without_memory
+from surrogate.network.torch_gpu import (
+    cuda_autocast,
+    current_autocast,
+    overridden,
+    stored_values,
+    tf32_operations,
+    without_memory,
+)
 from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
 
 if TYPE_CHECKING:
@@ -165,12 +172,8 @@ def _tied_weights_stay_tied() -> Iterator[None]:
                 part._buffers[name] = None if value is None else function(value)
         return part
 
-    original_apply = torch.nn.Module._apply
-    torch.nn.Module._apply = apply  # pyright: ignore[reportAttributeAccessIssue]
-    try:
+    with overridden(torch.nn.Module, _apply=apply):
         yield
-    finally:
-        torch.nn.Module._apply = original_apply
 
 
 def module_network(module: "Module", inputs: object, options: ReadOptions = DEFAULTS) -> Network:

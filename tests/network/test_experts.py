@@ -11,6 +11,7 @@ from surrogate.network.torch_module import module_network
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
+flex_attention = pytest.importorskip("torch.nn.attention.flex_attention").flex_attention
 MODULES = "tests.network.torch_modules"
 EXPERTS, CHOSEN, WIDTH, INNER = 8, 2, 64, 96
 MIXED = {"amp": "bf16", "training": True}
@@ -141,6 +142,26 @@ def test_shared_heads_of_keys_stay_as_they_are() -> None:
     )
     assert [(layer.problem.heads, layer.problem.kv_heads) for layer in flash] == [(32, 8)]
     assert [layer.problem.kv_heads for layer in masked if hasattr(layer.problem, "kv_heads")] == [32]
+    (decode,) = module_network(Shared(), (query[:, :, :1], keys)).layers
+    assert (decode.problem.phase, decode.problem.kv_heads, decode.problem.context_length) == ("generation", 8, 64)
+
+
+class Flex(torch.nn.Module):
+    """FlexAttention, which torch runs as a higher-order operator."""
+
+    def forward(self, query: torch.Tensor) -> torch.Tensor:
+        return flex_attention(query, query, query) * 2
+
+
+def test_flex_attention_is_named_and_the_rest_is_timed() -> None:
+    query = torch.zeros(2, 8, 256, 64, requires_grad=True)
+    network = module_network(Flex(), query, ReadOptions(training=True))
+    flops = 4 * 2 * 8 * 256 * 256 * 64
+    assert (network.missing["flex_attention"].flops, network.missing["flex_attention_backward"].flops) == (
+        flops,
+        2.5 * flops,
+    )
+    assert "mul" in {layer.operator for layer in network.layers}
 
 
 class Product(torch.autograd.Function):

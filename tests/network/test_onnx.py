@@ -8,7 +8,7 @@ import pytest
 from surrogate.collect.plan_source import networks
 from surrogate.features.conv import Conv
 from surrogate.network.network import ReadOptions
-from surrogate.network.onnx_file import read_onnx
+from surrogate.network.onnx_file import QUANTISED_NOTE, read_onnx
 from surrogate.network.read import NORM_NOTE, read_network
 
 onnx = pytest.importorskip("onnx")
@@ -110,6 +110,32 @@ def test_matmul_becomes_a_product_or_a_batched_product(onnx_file) -> None:
     first, _, second = (layer.problem for layer in read_onnx(path).layers)
     assert first.sizes == {"batch": 1, "m": 35, "n": 6, "k": 8}
     assert (second.kind, second.sizes) == ("bmm", {"batch": 5, "m": 7, "n": 7, "k": 6})
+
+
+def test_weights_may_be_stored_by_nodes_or_in_8_bits(onnx_file) -> None:
+    path = onnx_file(
+        [
+            node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(np.ones((64, 32), "f4"))),
+            node("ConstantOfShape", ["s"], ["v"]),
+            node("DequantizeLinear", ["q", "scale", "zero"], ["u"]),
+            *(node("MatMul", [x, y], [z]) for x, y, z in ("xwa", "avb", "buy")),
+        ],
+        {"x": [8, 64]},
+        {"s": np.array([32, 16]), "q": np.ones((16, 4), "i1"), "scale": np.float32(1), "zero": np.int8(0)},
+    )
+    found = read_onnx(path, ReadOptions(training=True))
+    assert found.parameters == 64 * 32 + 32 * 16 + 16 * 4 and QUANTISED_NOTE in found.notes
+    assert [layer.gradients for layer in found.layers] == [("weight",), ("input", "weight"), ("input", "weight")]
+
+
+@pytest.mark.parametrize("shapes", [([2, 64, 1024], [2, 96, 256]), ([2, 8, 64, 128], [2, 2, 96, 128])])
+def test_attention_of_opset_23_is_timed(onnx_file, shapes: tuple[list[int], list[int]]) -> None:
+    """The heads stand side by side, or have a dimension of their own."""
+    heads = {"q_num_heads": 8, "kv_num_heads": 2} if len(shapes[0]) == 3 else {}
+    nodes = [node("Attention", ["q", "k", "v"], ["y"], is_causal=1, **heads)]
+    path = onnx_file(nodes, dict(zip("qkv", (*shapes, shapes[1]), strict=True)), elem_type=10)
+    (layer,) = read_onnx(path).layers
+    assert str(layer.problem).startswith("attention:b2h8q64k96g2d128") and layer.problem.phase == "context"
 
 
 @pytest.mark.parametrize("op", ["RMSNormalization", "SimplifiedLayerNormalization"])
