@@ -36,7 +36,7 @@ _ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
 }
 """AttributeProto's INT, INTS and STRING → how the value is read; no rule uses other types."""
 QUANTISED_NOTE = (
-    "the file multiplies dequantised values in floating point; a runtime that multiplies the stored integers is faster"
+    "products are of dequantised values, in floating point; a runtime that multiplies the integers is faster"
 )
 CONSTANT_FOLDED = "(computed from constants)"
 """Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""

@@ -18,6 +18,7 @@ ARGUMENTS = (
     {"self": Tensor((2, 4, 5)), "mat2": Tensor((2, 5, 6))},
     {"input": Tensor((4, 5)), "weight": Tensor((6, 5)), "bias": Tensor((6,))},
     {"weight": Tensor((10, 8)), "indices": Tensor((6,)), "offsets": Tensor((3,))},
+    dict.fromkeys(("query", "key", "value"), Tensor((2, 3, 4, 8), "fp16")),
 )
 """Arguments of calls; at least one set fits each name."""
 
