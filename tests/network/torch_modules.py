@@ -149,6 +149,7 @@ class Tied(nn.Module):
         super().__init__()
         self.embedding, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
         self.head.weight = self.embedding.weight
+        self.sizes = torch.tensor([-1, 8, 64])
         self.scale = torch.linspace(0, 1, 5)[2].item() if has_values else 0.5  # fails without memory
         convolution = nn.Conv1d(8, 8, 3, padding=1)
         self.parts = nn.ModuleList([nn.Sequential(convolution, nn.ReLU()), convolution])
@@ -156,7 +157,7 @@ class Tied(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits of 8 tokens."""
         values = self.embedding(tokens) * self.scale
-        return self.head(self.parts[1](self.parts[0](values)))
+        return self.head(self.parts[1](self.parts[0](values.reshape(*self.sizes.tolist()))))
 
 
 def tied(batch: int = 4) -> Built:
