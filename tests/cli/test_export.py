@@ -3,8 +3,6 @@
 import json
 import re
 
-from surrogate import bundled
-
 
 def test_export_writes_each_format(seer, trained, dataset, tmp_path):
     """JSON and a C header are written from a cuDNN bundle; problems of other families are left out."""
@@ -29,16 +27,3 @@ def test_an_exported_function_reports_its_size_and_slowdown(seer, trained, datas
     )
     text = (tmp_path / "select.py").read_text()
     assert "Bundle: bundle, model linear-terms" in text and "import" not in text
-
-
-def test_export_finds_the_bundle_of_another_family(seer, tmp_path):
-    """The name of a GPU selects the bundle of the family of the problems; a folder selects that bundle."""
-    (tmp_path / "gemms.csv").write_text("problem,dtype\ngemm:m64n4096k4096,bf16\ngemm:m4096n4096k4096,bf16\n")
-    out = tmp_path / "p.json"
-    words = ["--problems", tmp_path / "gemms.csv", "--as", "json", "-o", out]
-    seer("export", "h100", *words).succeeded()
-    table = json.loads(out.read_text())
-    assert [row["m"] for row in table["picks"]] == [64, 4096] and table["gpu"] == "h100-sxm"
-    (tmp_path / "gemms.csv").write_text("m,n,k,dtype\n64,4096,4096,bf16\n4096,4096,4096,bf16\n")
-    seer("export", bundled.FOLDER / "language_gemm", "--gpu", "h100", *words).succeeded()
-    assert json.loads(out.read_text()) == table
