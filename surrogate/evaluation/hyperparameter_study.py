@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from surrogate.dataset.files import Progress, require_readable, write_text
@@ -152,13 +153,14 @@ class Hyperparameters:
     """Hyperparameters of one model; ``found`` describes the search that found them."""
 
     model: str
-    params: dict[str, object]
-    found: dict[str, object]
+    params: dict[str, Any]
+    found: dict[str, Any] = field(default_factory=dict)
+    schema: int = SETTINGS_SCHEMA
 
 
 def write_settings(settings: Hyperparameters, path: str | Path) -> None:
     """Write the settings file atomically. Raises `InputError` if it cannot be written."""
-    write_text(path, json.dumps({"schema": SETTINGS_SCHEMA, **asdict(settings)}, indent=1, sort_keys=True) + "\n")
+    write_text(path, json.dumps(asdict(settings), indent=1, sort_keys=True) + "\n")
 
 
 def read_settings(path: str | Path) -> Hyperparameters:
@@ -169,24 +171,20 @@ def read_settings(path: str | Path) -> Hyperparameters:
     path = Path(path)
     remedy = "write one with `seer tune -o`"
     try:
-        content = json.loads(read_bounded(path, MAX_SETTINGS_BYTES))
+        settings = msgspec.json.decode(read_bounded(path, MAX_SETTINGS_BYTES), type=Hyperparameters)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: it is not JSON; {remedy}") from None
-    if not isinstance(content, dict) or not isinstance(content.get("params"), dict) or "model" not in content:
-        raise InputError(f"{path}: a settings file needs `model` and `params`; {remedy}")
-    require_readable(path, content.get("schema", SETTINGS_SCHEMA), SETTINGS_SCHEMA)
-    model, params = str(content["model"]), content["params"]
-    stored = model_class(model)().get_params()
-    for name, value in params.items():
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise InputError(f"{path}: is no settings file ({error}); {remedy}") from None
+    require_readable(path, settings.schema, SETTINGS_SCHEMA)
+    stored = model_class(settings.model)().get_params()
+    for name, value in settings.params.items():
         if name not in stored:
             hint = f"it has {', '.join(stored) or 'none'}{nearest(name, stored)}"
-            raise InputError(f"{path}: {model} has no setting {name!r}; {hint}")
+            raise InputError(f"{path}: {settings.model} has no setting {name!r}; {hint}")
         if not _same_type(value, stored[name]):
-            raise InputError(f"{path}: {name} is {value!r}; {model} needs a value like {stored[name]!r}")
-    search = content.get("found")
-    return Hyperparameters(model, params, search if isinstance(search, dict) else {})
+            raise InputError(f"{path}: {name} is {value!r}; {settings.model} needs a value like {stored[name]!r}")
+    return settings
 
 
 def _same_type(value: object, stored: object) -> bool:

@@ -105,24 +105,20 @@ class VariantFit:
         """Return the main kernel's time in µs (rows,) with so many ``blocks``."""
         bound = self.bound(sizes, blocks)
         dram = _dram_inputs(self.algorithm, sizes, blocks, clamp=self.algorithm == GEMM_P)
-        instructions = self.instructions.predict(_instruction_terms(self.algorithm, sizes))
-        reads = self.read_tree.predict(dram) * _depth(self.algorithm, sizes)
-        writes = self.write_tree.predict(dram)
-        time_us = np.empty(len(blocks))
-        m = MeasuredKernels(
+        kernels = MeasuredKernels(
             sizes,
             blocks,
             b_max=np.full(len(blocks), self.b_max),
-            instructions=instructions,
-            reads=reads,
-            writes=writes,
+            instructions=self.instructions.predict(_instruction_terms(self.algorithm, sizes)),
+            reads=self.read_tree.predict(dram) * _depth(self.algorithm, sizes),
+            writes=self.write_tree.predict(dram),
             bound=bound,
-            time_us=time_us,
+            time_us=np.empty(len(blocks)),
         )
         for form in np.unique(bound):
             members = bound == form
-            time_us[members] = self.times[int(form)].predict(_time_terms(m, members, int(form)))
-        return time_us
+            kernels.time_us[members] = self.times[int(form)].predict(_time_terms(kernels, members, int(form)))
+        return kernels.time_us
 
 
 def _time_terms(m: MeasuredKernels, rows: np.ndarray, bound: int) -> physics.Terms:
