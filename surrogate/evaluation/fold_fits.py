@@ -63,9 +63,9 @@ class HoldoutPrediction:
             return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class FamilyRuns:
-    """One family's rows and folds, and the predictions of its fits.
+    """One family's rows and folds, and the predictions of its fits, which `FoldFits.run` adds.
 
     Attributes
     ----------
