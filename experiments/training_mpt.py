@@ -19,7 +19,6 @@ from surrogate.network import load_predictors, read_network
 from surrogate.report.charts import dots
 
 FITTED = ("350m", "3b", "70b")
-GPUS = {"h100_80gb": "h100-sxm", "a100_80gb": "a100-sxm4-80gb", "a100_40gb": "a100-sxm4-40gb"}
 VOCABULARY = 50_368
 NODE_GPUS, NODE_GBPS = 8, 1600.0
 """GPUs of a node, and its network in Gbit/s (mosaicml/llm-foundry, scripts/train/benchmarking)."""
@@ -56,7 +55,7 @@ def steps(path: Path, limit: int | None = None) -> pd.DataFrame:
         for row in table.sample(limit or len(table), random_state=0).sort_index().to_dict("records"):
             file = Path(folder) / "config.json"
             file.write_text(json.dumps(config(row)), encoding="utf-8")
-            time = load_predictors(GPUS[row["gpu"]]).time(read_network(file, **options(row)))
+            time = load_predictors(row["gpu"]).time(read_network(file, **options(row)))
             ends = {"predicted_ms": time.total_us, "lower_ms": time.lower_us, "upper_ms": time.upper_us}
             rows.append(row | {name: time_us / 1e3 for name, time_us in ends.items()} | {"fits": time.fits})
     return pd.DataFrame(rows).rename(columns={"step_ms": "measured_ms"})

@@ -3,12 +3,20 @@
 A part is between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` on its page.
 """
 
+import json
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import chdir
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from click.testing import CliRunner
 
 from experiments import gpu_table
+from surrogate.cli import seer
 from surrogate.dataset.columns import TABLES, columns
 from surrogate.features.families import FAMILIES, OPERATORS, Family
 from surrogate.formats import FORMATS
@@ -123,6 +131,52 @@ def each_gpu() -> str:
     return table(gpu_table.HEAD, gpu_table.guide_rows())
 
 
+TRAINING = "surrogate/network/TRAINING.md"
+FILE_BLOCK = re.compile(r"^```json file=(\S+)\n(.+?)^```", re.MULTILINE | re.DOTALL)
+SHELL_BLOCK = re.compile(r"^```sh\n(.+?)^```", re.MULTILINE | re.DOTALL)
+
+
+def write_files(page: str, folder: Path) -> None:
+    """Write the files that the page shows (blocks with ``file=PATH``) below ``folder``."""
+    for path, content in FILE_BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content, encoding="utf-8")
+
+
+def fine_tuning() -> str:
+    """Return a row for each command of the page on training, with its step, memory and cost."""
+    text = (ROOT / TRAINING).read_text(encoding="utf-8")
+    commands = [line for block in SHELL_BLOCK.findall(text) for line in block.splitlines()]
+    with TemporaryDirectory() as name, chdir(name):
+        write_files(TRAINING, Path(name))
+        answers = [CliRunner().invoke(seer, [*shlex.split(line)[1:], "--json"]) for line in commands]
+    times = [json.loads(answer.stdout) for answer in answers]
+    options = [line.split(" --")[1:] for line in commands]
+    shared = set.intersection(*map(set, options))
+    rows = [
+        (f"`--{' --'.join(each for each in given if each not in shared)}`", *_training_figures(time))
+        for given, time in zip(options, times, strict=True)
+    ]
+    return table(
+        ("options", "step, ms (90 %)", "tokens/s of all", "MFU", "GiB per GPU", "fits", "epoch, h", "epoch, USD"), rows
+    )
+
+
+def _training_figures(time: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a training step from the command's JSON."""
+    total, lower, upper = (round(time[end] / 1e3) for end in ("total_us", "lower_us", "upper_us"))
+    cost = time["cost"]
+    return (
+        f"{total:,} ({lower:,}–{upper:,})",
+        f"{time['tokens_per_s']:,.0f}",
+        f"{time['mfu']:.0%}",
+        f"{time['memory_bytes'] / 2**30:.0f}",
+        "yes" if time["fits"] else "no",
+        f"{cost['epoch_hours']:.2f}",
+        f"{cost['usd_per_epoch']:.2f}",
+    )
+
+
 PARTS = (
     Part("README.md", "gpus", gpus_in_short),
     Part("surrogate/README.md", "each GPU", each_gpu),
@@ -131,6 +185,7 @@ PARTS = (
     Part("surrogate/formats/README.md", "formats", formats),
     Part("surrogate/dataset/README.md", "columns", column_tables),
     Part("features/families/README.md", "families", families),
+    Part(TRAINING, "fine-tuning", fine_tuning),
 )
 
 

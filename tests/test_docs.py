@@ -17,6 +17,7 @@ import pytest
 
 from surrogate.cli import COMMANDS, seer
 from surrogate.prediction.results import SOURCES
+from tests.pages import TRAINING, write_files
 from tests.test_guides import GUIDES, guide_of
 from tests.test_structure import ORDER
 
@@ -28,6 +29,7 @@ PAGES = [
     *sorted(
         path for package in ("features", "surrogate", "experiments") for path in (ROOT / package).rglob("README.md")
     ),
+    ROOT / TRAINING,
 ]
 SET_UP = ("python3 -m pip install . && seer compare", "python3 -m pip install '.[test]' && python3 -m pytest")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -211,11 +213,12 @@ def test_the_table_of_packages_has_the_order_of_imports() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    [block for page in (README, ROOT / "surrogate" / "README.md") for block in blocks(page, "python")],
+    [block for page in (README, ROOT / "surrogate" / "README.md", ROOT / TRAINING) for block in blocks(page, "python")],
     ids=lambda block: f"line {block.line}",
 )
 def test_python_blocks_of_the_pages_run(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    write_files(TRAINING, tmp_path)
     if "import torch" in block.text:
         pytest.importorskip("torch")
     out = io.StringIO()
