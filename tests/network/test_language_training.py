@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from surrogate.features.errors import InputError
 from surrogate.features.families.attention import Attention, AttentionBackward
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
@@ -115,6 +116,25 @@ def test_adapters_have_two_products_and_the_only_states(train: Train) -> None:
     assert "adapters of rank 16" in packed.notes[-1]
 
 
+def test_experts_are_products_of_the_chosen_tokens(train: Train) -> None:
+    """Six operations for each weight of the chosen experts and each token; the states cover all experts."""
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8}
+    network = train({**LLAMA, **experts, "model_type": "mixtral"})
+    weights = 3 * 2048 * 8192
+    products = [
+        layer for layer in network.layers if layer.operator.startswith("experts.") and layer.problem.multiply_adds
+    ]
+    assert len(products) == 16 * 6
+    assert sum(layer.problem.flops for layer in products) == 6 * 16 * 2 * weights * TOKENS
+    dense = train(LLAMA)
+    router = 16 * 2048 * 8
+    assert network.parameters == (dense.parameters or 0) + 16 * 7 * weights + router
+    assert network.layers[-1].parameters == network.parameters and network.state_bytes == 4 * network.parameters
+    assert any("same number of tokens" in note for note in network.notes)
+    with pytest.raises(InputError, match="adapters of routed experts are not predicted"):
+        train({**LLAMA, **experts, "model_type": "mixtral"}, lora=8)
+
+
 def test_microbatches_share_one_step_of_the_optimizer(predictors: Callable[..., Any], train: Train) -> None:
     gpu = predictors("h100-sxm")
     one, four = (gpu.time(train(accumulate=steps)) for steps in (1, 4))
@@ -200,7 +220,7 @@ def test_an_option_that_training_lacks_is_refused(refused, train: Train, config,
 
 def test_unsupported_models_and_modules_are_refused_by_name(refused) -> None:
     for source, options, message in (
-        ("deepseek-v3", {"sequence": 512, "training": True}, "routed experts are not predicted in training"),
+        ("deepseek-v3", {"sequence": 512, "training": True}, "latent attention (MLA) is not predicted in training"),
         ("resnet50", {"checkpointing": True, "training": True}, "call torch.utils.checkpoint in the module"),
         ("resnet50", {"accumulate": 2}, "--accumulate 2 is for training; add --training"),
         ("resnet50", {"lora": 2, "training": True}, "--lora is for language models"),
