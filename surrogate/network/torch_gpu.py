@@ -317,8 +317,8 @@ def without_memory(fake: "FakeTensorMode", module: "Module", inputs: Any) -> "tu
     from torch._subclasses.fake_tensor import FakeCopyMode
 
     # Tensors that are neither weights nor buffers keep their values, because modules read sizes from them.
-    plain = [each for part in module.modules() for each in vars(part).values() if isinstance(each, torch.Tensor)]
-    memo = {id(each): each.detach().clone() for each in plain}
+    attributes = [each for part in module.modules() for each in vars(part).values() if isinstance(each, torch.Tensor)]
+    memo = {id(each): each.detach().clone() for each in attributes}
     with FakeCopyMode(fake):
         copied, inputs = copy.deepcopy((module, inputs), memo)
     for source, part in zip(module.modules(), copied.modules(), strict=True):
