@@ -19,6 +19,8 @@ transfer (collective operations), quantise. One file holds one family.
 - Rows at the floor of a harness are removed: their times do not depend on the problem, and exceed the times of other
   candidates by far (`without_floors` has the rule). Slower rows of such a candidate are kept. The metadata counts the
   removed rows by candidate, under ``floors``.
+- Collectives of a machine whose long messages are far slower than the links of its GPUs are removed: these GPUs have no
+  access to one another, and other machines with the same GPUs do (`with_peer_access` has the rule).
 - Column ``spike`` marks a time that is over 8 % slower, or faster, than both its neighbours along the running size.
 - The metadata holds ``noise``, and ``noise_by`` for each GPU, library, type and decade of time: the relative difference
   below which two times are equal. It is estimated from the distance of times to the line through their neighbours.
@@ -44,7 +46,7 @@ from surrogate.dataset.files import Progress
 from surrogate.features.algorithms import version_key
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
 from surrogate.features.errors import InputError, nearest, read_toml
-from surrogate.features.families import Family
+from surrogate.features.families import Family, operator_class
 from surrogate.features.families import family as family_by_name
 from surrogate.features.families.moe import NONGATED
 from surrogate.features.gpu import gpu
@@ -176,6 +178,9 @@ def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tup
     left_out["a newer version measured the problem"] += older
     frame, floors = without_floors(frame, family)
     left_out["at the floor of a harness"] += sum(record["rows"] for record in floors)
+    has_access = with_peer_access(frame)
+    left_out["of a machine without access between its GPUs"] += int((~has_access).sum())
+    frame = frame[has_access]
     if frame.empty:
         raise InputError(f"no row of family {family.name} is left: {_listed(left_out)}")
     spike, distance = along_lines(frame, family)
@@ -340,6 +345,10 @@ FLOOR_QUANTILE, FLAT_QUANTILE = 0.02, 0.25
 FLOOR_RATIO, FLAT_RATIO, AT_FLOOR = 4.0, 1.6, 2.0
 FLOOR_ROWS = 20
 """Minimum rows of a candidate for its quantiles."""
+MIN_LINK_SHARE = 0.25
+"""Minimum share of the links' datasheet bandwidth that long messages reach."""
+LONG_US = 1000.0
+"""Minimum time of a long message in µs; latency has a small share of it."""
 SPIKE = 0.08
 """A time is a spike or a dip if its relative distance from both neighbours, on one side, exceeds this."""
 RUNNING_SIZES = ("m", "query_length", "context_length", "tokens", "elements")
@@ -403,6 +412,24 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     counts = np.bincount(code[floored], minlength=len(low))
     records = low.round(2).rename("floor_us").reset_index().assign(limit_us=(AT_FLOOR * low).to_numpy(), rows=counts)
     return frame[~floored], records[counts > 0].to_dict("records")
+
+
+def with_peer_access(frame: pd.DataFrame) -> np.ndarray:
+    """Return (rows,) False for collectives on a machine whose GPUs have no access to one another.
+
+    On such a (GPU, ranks), no message over `LONG_US` reaches `MIN_LINK_SHARE` of the datasheet's links. Source: eight
+    L40S reach 7 % of their PCIe with four libraries; eight RTX PRO 6000, also without NVLink, 39 %.
+    """
+    if "ranks" not in frame:
+        return np.ones(len(frame), dtype=bool)
+    columns = ("operator", "elements", "ranks", "dtype", "gpu", "time_us")
+    shares = [
+        operator_class(kind)(elements=elements, ranks=ranks, dtype=dtype).roofline_us(gpu(name)) / time_us
+        for kind, elements, ranks, dtype, name, time_us in zip(*(frame[name] for name in columns), strict=True)
+    ]
+    machine = [frame[name] for name in ("gpu", "ranks")]
+    best = pd.Series(shares, frame.index).where(frame["time_us"] > LONG_US).groupby(machine, observed=True)
+    return ~(best.transform("max") < MIN_LINK_SHARE).to_numpy()
 
 
 def along_lines(frame: pd.DataFrame, family: Family) -> tuple[np.ndarray, np.ndarray]:
