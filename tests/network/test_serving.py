@@ -275,7 +275,8 @@ def test_an_unmeasured_gpu_has_wider_intervals_and_a_note() -> None:
 
 def test_notes_name_pcie_communication_and_an_fp8_cache() -> None:
     found = serve(SMALL, gpu="l40s", input=512, output=64, concurrency=4, tensor_parallel=8, kv_dtypes="fp8")
-    assert {(row.bound, row.kv_dtype) for row in found.rows} == {("communication", "fp8")}
+    assert {row.kv_dtype for row in found.rows} == {"fp8"}
+    assert all(row.bound == "products" for row in found.rows)  # eight L40S sum over PCIe at 31.5 GB/s
     assert all(
         message in repr(found) for message in ("measurements of one machine", "fp8: the cache is quantised from")
     )
