@@ -164,5 +164,14 @@ def _grouped_mm(left: "Tensor", right: "Tensor", offs: "Tensor | None" = None, *
     return left.new_empty((*groups, left.shape[-2], right.shape[-1]))
 
 
-_ANSWERS: "dict[str, Callable[[Tensor, Balance], object]]" = {"nonzero": _nonzero, "_local_scalar_dense": _number}
+def _bincount(numbers: "Tensor", balance: Balance) -> "Tensor":
+    """Return the counts of all classes."""
+    return numbers.new_empty((balance.classes,))
+
+
+_ANSWERS: "dict[str, Callable[[Tensor, Balance], object]]" = {
+    "nonzero": _nonzero,
+    "_local_scalar_dense": _number,
+    "bincount": _bincount,
+}
 """Operator whose result depends on values → its answer under balanced routing."""
