@@ -7,7 +7,7 @@ passes of the held-out families, predicted by the shipped bundles. The script ne
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, Self
@@ -21,8 +21,14 @@ from scipy.sparse import csr_matrix
 from experiments.experiment import HOME
 from surrogate import Conv, Gpu, bundled
 from surrogate.dataset.files import write_text
-from surrogate.features.analytical import BANDWIDTH_FIELDS, KERNEL_GAP_US, TensorCoreModel
-from surrogate.features.problem import HALF
+from surrogate.features.analytical import (
+    AUTOCAST_FIELDS,
+    BANDWIDTH_FIELDS,
+    KERNEL_GAP_US,
+    TensorCoreModel,
+    bandwidth_field,
+)
+from surrogate.features.families.operator import MemoryBound, Operator
 from surrogate.features.roofline import memory_us
 from surrogate.features.terms import Sized, sized
 from surrogate.network.aten_call import Call
@@ -157,7 +163,7 @@ class Passes:
 
     def kernels_us(self, model: TensorCoreModel) -> np.ndarray:
         """Return the times (passes,) by the analytical model."""
-        streamed = [full_us / getattr(model, share) for share, full_us in self.full_us.items()]
+        streamed = [full_us / getattr(model, share) for share, full_us in self.full_us.items() if full_us.any()]
         convolved = [each.counts @ model.convolution_us(each.sizes, each.gpu, each.dtype) for each in self.convolutions]
         return self.others_us + sum([*streamed, *convolved])
 
@@ -165,7 +171,7 @@ class Passes:
 def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Passes:
     """Return the passes of networks, each on the GPU of its predictors."""
     others_us = np.zeros(len(networks))
-    full_us = {share: np.zeros(len(networks)) for share in BANDWIDTH_FIELDS.values()}
+    full_us = {share: np.zeros(len(networks)) for share in {*BANDWIDTH_FIELDS.values(), *AUTOCAST_FIELDS.values()}}
     counts: defaultdict[tuple[Gpu, str], defaultdict[Sized, defaultdict[int, float]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(float))
     )
@@ -178,8 +184,8 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
             gpu, count = predictor.gpu, works[work]
             if isinstance(work, Conv) and answer.source == DATASHEET and datasheet_models(gpu, work.dtype, work.math):
                 counts[gpu, work.dtype][sized(work)][row] += count
-            elif work.kind in BANDWIDTH_FIELDS and work.dtype in HALF:
-                full_us[BANDWIDTH_FIELDS[work.kind]][row] += count * memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)
+            elif answer.source == DATASHEET and (share := _fitted_share(work, gpu)):
+                full_us[share][row] += count * memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)
                 others_us[row] += count * KERNEL_GAP_US
             else:
                 others_us[row] += count * answer.time_us
@@ -191,6 +197,13 @@ def stacked(networks: Sequence[Network], predictors: Sequence[Predictors]) -> Pa
         matrix = csr_matrix((values, (rows, columns)), shape=(len(networks), len(of_gpu)))
         convolutions.append(Convolutions(gpu, dtype, sizes, matrix))
     return Passes(others_us, full_us, tuple(convolutions))
+
+
+def _fitted_share(work: Any, gpu: Gpu) -> str | None:
+    """Return the name of the share of the bandwidth that determines a kernel's time, if one does."""
+    serial_us = work.serial_us(gpu) if isinstance(work, MemoryBound) else 0.0
+    is_serial = serial_us > memory_us(1.0 * work.dram_bytes, gpu.dram_gbs)
+    return None if is_serial or not isinstance(work, Operator) else bandwidth_field(work)
 
 
 class Search(NamedTuple):
@@ -205,9 +218,9 @@ class Search(NamedTuple):
     upper: np.ndarray
 
     @classmethod
-    def from_model(cls, start: TensorCoreModel) -> Self:
-        """Return a search that begins at this model."""
-        names = [name for name, value in asdict(start).items() if value]
+    def from_model(cls, start: TensorCoreModel, fitted_names: Collection[str] = ()) -> Self:
+        """Return a search that begins at this model, for the fields ``fitted_names`` (empty: all)."""
+        names = [name for name, value in asdict(start).items() if value and name in (fitted_names or asdict(start))]
         upper = np.array([np.log(0.95) if "bandwidth" in name else np.inf for name in names])
         return cls(start, names, np.minimum(np.log([getattr(start, name) for name in names]), upper - 0.01), upper)
 
@@ -216,12 +229,18 @@ class Search(NamedTuple):
         return replace(self.start, **dict(zip(self.names, np.exp(logarithms).tolist(), strict=True)))
 
 
-def fitted(passes: Passes, taken: np.ndarray, measured_ms: pd.Series, start: TensorCoreModel) -> TensorCoreModel:
-    """Return the model of robust least squares in log time over the ``taken`` passes.
+def fitted(
+    passes: Passes,
+    taken: np.ndarray,
+    measured_ms: pd.Series,
+    start: TensorCoreModel,
+    fitted_names: Collection[str] = (),
+) -> TensorCoreModel:
+    """Return the model of robust least squares in log time over the ``taken`` passes, for fields as in `Search`.
 
     Parameters that no pass determines stay near ``start``.
     """
-    search, log_measured = Search.from_model(start), np.log(1e3 * measured_ms.to_numpy())
+    search, log_measured = Search.from_model(start, fitted_names), np.log(1e3 * measured_ms.to_numpy())
 
     def residuals(x: np.ndarray) -> np.ndarray:
         errors = np.log(passes.kernels_us(search.model(x))) - log_measured

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import Number, round_up, where
+from .elementwise import Number, maximum, minimum, round_up, where
 from .errors import read_toml
 from .families import OPERATORS, Operator
 from .families.gemm import Gemm
+from .families.rowwise import CHANNELS_LAST
 from .gpu import Gpu
 from .problem import DTYPES, HALF, QUANTISED
 from .roofline import compute_us, memory_us, peak_tflops
@@ -48,10 +49,14 @@ WIDE_PIPE_EXPONENT = 0.25
 Large bf16 GEMMs of cuBLAS reach 0.8 of the peaks of RTX PRO 6000 and A100, 0.73 of H100's and 0.7 of B200's
 (aiconfigurator's tables).
 """
-FILTER_GRADIENT_RATIO = 1.5
-"""Time of a filter's gradient divided by the time of the forward pass: the minimum of four networks.
+INTERLEAVED_GROUPS = 32
+INTERLEAVED_WIDTHS = (4, 8, 16, 32)
+"""Multiple of the number of groups, and channels of a group, with half-precision tensor-core kernels for gradients in
+NHWC.
 
-c3sr/scope timed cuDNN 7's tensor-core kernels on a V100: ResNet-50 2.8, VGG-16 1.5, Inception 3.2, DenseNet-121 2.9.
+cuDNN runs all other grouped gradients in NHWC on the vector units, like depthwise filters. Source of the widths:
+NVIDIA's release notes of cuDNN 7.6; of the groups: timm's training steps, in which 32 groups (ResNeXt) are ten times as
+fast as 2 to 24 groups of the same width (RegNet).
 """
 TILE_OUTPUTS = 128 * 64
 """Pixels × channels of the result that a block computes."""
@@ -66,6 +71,16 @@ BANDWIDTH_FIELDS = {
     kind: f"{cls.BANDWIDTH_SHARE}_bandwidth" for kind, cls in OPERATORS.items() if cls.BANDWIDTH_SHARE
 } | {"streamed": "streaming_bandwidth"}
 """Kind of a memory-bound operator → the name of its share of the bandwidth."""
+BATCH_FIELDS = ("batch_norm_bandwidth", "batch_norm_gradient_bandwidth")
+"""Shares of norms by the batch's statistics in NCHW; in NHWC they reach ``norm_bandwidth``."""
+AUTOCAST_FIELDS = {"layer_norm_backward": "norm_gradient_bandwidth"}
+"""Kind of an operator that autocast runs in fp32 → the name of its share."""
+
+
+def bandwidth_field(op: Operator) -> str | None:
+    """Return the name of an operator's share of the bandwidth; None if the model does not cover it."""
+    field = BANDWIDTH_FIELDS.get(op.kind) if op.dtype in HALF else AUTOCAST_FIELDS.get(op.kind)
+    return "norm_bandwidth" if field in BATCH_FIELDS and op.variant == CHANNELS_LAST else field
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +96,12 @@ class TensorCoreModel:
     strided filter, which a transposed convolution runs, reaches ``gathered_share`` of the other kernels' peak, because
     it also multiplies the zeros between the gathered pixels. ``rms_norm_bandwidth`` is estimated from the measurements
     that `families/rowwise.toml` states: no table has RMS norms on the GPUs of the fit.
+
+    Training steps determine the rest. ``filter_gradient`` is the time of a filter's gradient / the time of the forward
+    pass. ``gradient_transform`` is the minimum of the passes that NCHW adds to a gradient; ``padding_passes`` are added
+    to gradients in NHWC whose channels need padding. ``batch_norm_…`` holds for statistics of the batch in NCHW. Layer
+    norm's gradient in fp32, to which autocast casts, reaches ``norm_gradient_bandwidth``: its kernels read the row and
+    its gradient several times, and few blocks sum the weights' gradients.
     """
 
     peak_share: float
@@ -101,6 +122,13 @@ class TensorCoreModel:
     tile_time: float = 0.0
     gathered_share: float = 1.0
     rms_norm_bandwidth: float = 0.95
+    filter_gradient: float = 1.5
+    gradient_transform: float = 0.0
+    padding_passes: float = 0.0
+    depthwise_gradient_bandwidth: float = 0.95
+    batch_norm_bandwidth: float = 0.95
+    batch_norm_gradient_bandwidth: float = 0.95
+    norm_gradient_bandwidth: float = 0.0
 
     def convolution_us(self, z: Sized, gpu: Gpu, dtype: str) -> Number:
         """Return the time in µs of one convolution; numbers or arrays."""
@@ -119,26 +147,40 @@ class TensorCoreModel:
         share = share * padded_out / (padded_out + self.half_width) * sum_length / (sum_length + self.half_depth)
         tile_us = self.tile_time * compute_us(2.0 * TILE_OUTPUTS * sum_length, peak / gpu.sms)
         arithmetic_us = self._blended(compute_us(padded, peak * share), tile_us)
+        vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
+        is_gradient = z.is_bwd_data | z.is_bwd_filter
+        arithmetic_us = where(self._is_vectorised(z, dtype), vector_us, arithmetic_us)
         dense_us = self._blended(arithmetic_us, traffic_us / self.bandwidth)
         # 2. NCHW: kernels read and write NHWC, so tensors are transformed before and after.
         passes = where(z.r * z.s > 1, self.transform, self.transform_1x1)
         weights = z.k * z.c_per_group * z.r * z.s * z.itemsize
         images_us = memory_us(z.tensor_bytes - weights, gpu.dram_gbs)
-        dense_us = dense_us + where(z.is_nhwc, 0.0, 2.0 * passes) * images_us + self.start_us
-        dense_us = dense_us * where(z.is_bwd_filter, FILTER_GRADIENT_RATIO, 1.0)
+        passes = maximum(passes, where(is_gradient, self.gradient_transform, 0.0))
+        is_padded = ((z.c > step) & (z.c % step > 0)) | ((z.k > step) & (z.k % step > 0))
+        padding = where(is_gradient & is_padded & (z.groups == 1), self.padding_passes, 0.0)
+        dense_us = dense_us + 2.0 * where(z.is_nhwc, padding, passes) * images_us + self.start_us
+        dense_us = dense_us * where(z.is_bwd_filter, self.filter_gradient, 1.0)
         # 3. Depthwise.
-        vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
         bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)
+        bandwidth = minimum(bandwidth, where(is_gradient, self.depthwise_gradient_bandwidth, 1.0))
         depthwise_us = self._blended(vector_us, traffic_us / bandwidth)
         # Filter's gradient: the block of each tap reads its channel of both images again.
         read = where(z.is_bwd_filter, 1.0 * z.r * z.s * (z.tensor_bytes - weights), 0.0)
         depthwise_us = self._blended(depthwise_us, read / (L2_BYTES_PER_CLOCK * gpu.sms * gpu.boost_mhz))
         return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + KERNEL_GAP_US
 
+    def _is_vectorised(self, z: Sized, dtype: str) -> Number:
+        """Return where a grouped gradient runs on the vector units: in half precision and NHWC, unless interleaved."""
+        width = z.c_per_group
+        has_kernel = (z.groups % INTERLEAVED_GROUPS == 0) & (z.dilation_h == 1)
+        has_kernel = has_kernel & np.logical_or.reduce([width == each for each in INTERLEAVED_WIDTHS])
+        is_gradient = z.is_bwd_data | z.is_bwd_filter
+        return (dtype in HALF) & is_gradient & z.is_nhwc & (z.groups > 1) & ~has_kernel
+
     def streamed_us(self, op: Operator, gpu: Gpu) -> Number | None:
         """Return the time in µs of a memory-bound operator; None if the model does not cover it."""
-        share = BANDWIDTH_FIELDS.get(op.kind)
-        return share and memory_us(1.0 * op.dram_bytes, gpu.dram_gbs) / getattr(self, share) + KERNEL_GAP_US
+        share = getattr(self, bandwidth_field(op) or "", 0.0)
+        return memory_us(1.0 * op.dram_bytes, gpu.dram_gbs) / share + KERNEL_GAP_US if share else None
 
     def _blended(self, compute: Number, memory: Number) -> Number:
         """Return (cᵖ + mᵖ)^(1/p)."""

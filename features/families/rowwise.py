@@ -52,6 +52,10 @@ Microbenchmarks of Volta to Hopper give 0.5 to 0.8 µs.
 """
 
 
+CHANNELS_LAST = "NHWC"
+"""Variant of the norms of images whose channels are innermost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction(Image):
     """A reduction with one thread block per reduced row."""
@@ -97,6 +101,17 @@ class ChannelReduction(Reduction):
     def rows(self) -> Number:
         """Channels."""
         return self.c
+
+    def serial_us(self, gpu: Gpu) -> Number:
+        """Return the minimum time in µs of one channel, whose block loads a value per thread and step.
+
+        Channels-last kernels split a channel over blocks, and keep twice as many values in flight.
+        """
+        if not self.SERIAL:
+            return 0.0
+        passes, in_flight = self.SERIAL[:2]
+        blocks = 2.0 if self.variant == CHANNELS_LAST else 1.0
+        return passes * self.elements / self.rows * LATENCY_US / (in_flight * blocks)
 
 
 @register_operator("quantise:n2c3", flops=12, dram_bytes=18, blocks=2)

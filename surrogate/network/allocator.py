@@ -1,4 +1,4 @@
-"""A simulation of PyTorch's caching allocator, which reserves segments for tensors and never releases them.
+"""A simulation of PyTorch's caching allocator, which reserves segments for tensors and keeps them.
 
 Source: PyTorch, ``c10/cuda/CUDACachingAllocator.cpp``, with its default settings:
 
@@ -8,6 +8,7 @@ Source: PyTorch, ``c10/cuda/CUDACachingAllocator.cpp``, with its default setting
 - The allocator takes the smallest free block that is large enough. It splits the block if more than 1 MiB is left, and
   for a tensor of up to 1 MiB if at least 512 B are left.
 - Free neighbours are merged.
+- If the GPU has no memory left for a segment, the segments without any tensor are released first.
 """
 
 from bisect import bisect_left, insort
@@ -52,11 +53,13 @@ class Allocator:
     """The state of the allocator, in bytes.
 
     ``allocated`` is the memory of all tensors now and ``peak`` its maximum so far. ``peak_gradients`` is the part of
-    the peak that holds weights' gradients. ``reserved`` is the memory of all segments.
+    the peak that holds weights' gradients. ``reserved`` is the memory of all segments while the GPU has enough, and
+    ``peak_occupied`` the maximum of the segments that hold a tensor: the GPU must have so much.
     """
 
     def __init__(self) -> None:
         self.allocated = self.peak = self.reserved = self.peak_gradients = self._gradients = 0
+        self.peak_occupied = self._occupied = 0
         self._free: list[Block] = []  # sorted by `_order`
         self._numbers = count(1)
 
@@ -70,6 +73,8 @@ class Allocator:
         else:
             block = Block(small, segment_bytes(size), next(self._numbers))
             self.reserved += block.size
+        self._occupied += block.size if _is_segment(block) else 0
+        self.peak_occupied = max(self.peak_occupied, self._occupied)
         rest = block.size - size
         if rest >= UNIT if small else rest > SMALL:
             block.size = size
@@ -98,7 +103,7 @@ class Allocator:
         return {
             "activation_bytes": self.peak - persistent_bytes,
             "gradient_bytes": self.peak_gradients,
-            "rounding_bytes": self.reserved - self.peak,
+            "rounding_bytes": self.peak_occupied - self.peak,
         }
 
     def release(self, block: Block) -> None:
@@ -114,7 +119,13 @@ class Allocator:
                 first.size += first.next.size
                 _link(first, first.next.next)
                 block = first
+        self._occupied -= block.size if _is_segment(block) else 0
         insort(self._free, block, key=_order)
+
+
+def _is_segment(block: Block) -> bool:
+    """Return whether the block is a whole segment."""
+    return block.previous is None and block.next is None
 
 
 def _link(first: Block, second: Block | None) -> None:

@@ -15,7 +15,7 @@ from surrogate.features.families.attention import Attention, AttentionBackward
 from surrogate.features.families.embedding import UNSHARED, USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.recurrent import Recurrent
-from surrogate.features.families.rowwise import POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
+from surrogate.features.families.rowwise import CHANNELS_LAST, POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network import operators
@@ -169,7 +169,9 @@ def batch_norm(call: Call) -> Layers:
     n, c, h, w = operators.nchw_sizes(call.shape())
     if backward := call.op.endswith("backward"):
         kind = "batch_norm_backward"
-    problem = operator(kind, n=n, c=c, h=h, w=w, dtype=call.dtype)
+    by_batch = training or backward
+    variant = CHANNELS_LAST if by_batch and any(tensor.channels_last for tensor in call.tensors()) else ""
+    problem = operator(kind, n=n, c=c, h=h, w=w, dtype=call.dtype, variant=variant)
     yield call.layer(problem, weights=() if backward else ("weight", "bias"))
 
 

@@ -21,7 +21,7 @@ from math import exp
 from typing import NamedTuple
 
 from surrogate import bundled
-from surrogate.features.analytical import BANDWIDTH_FIELDS
+from surrogate.features.analytical import BANDWIDTH_FIELDS, BATCH_FIELDS
 from surrogate.features.errors import check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
@@ -34,7 +34,8 @@ from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.training import repeats, with_accumulation, with_training
 
 WINDOW_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share == "pool_bandwidth"}
-FUSED_KINDS = set(BANDWIDTH_FIELDS) - WINDOW_KINDS - {"layout_transform", "concat"}
+BATCH_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share in BATCH_FIELDS}
+FUSED_KINDS = set(BANDWIDTH_FIELDS) - WINDOW_KINDS - BATCH_KINDS - {"layout_transform", "concat"}
 MAX_ROW_ON_CHIP = 32_768
 """Elements of a row that a block keeps on chip while it reduces and normalises them: 128 KiB in fp32."""
 

@@ -147,8 +147,8 @@ class KernelTimes:
         return KernelTime(problem, gpu, *names, own_us, *ends, call_us, best.source, in_domain)
 
     def _from_datasheet(self, problem: AnyProblem, chosen: FallbackChoice | None, target: Gpu) -> KernelTime | None:
-        """Return a memory-bound half-precision kernel's analytical time, if the GPU was not measured in the type."""
-        datasheet = datasheet_models(target, problem.dtype) if problem.dtype in HALF else None
+        """Return a memory-bound kernel's analytical time in half precision or under autocast, if unmeasured."""
+        datasheet = datasheet_models(target, problem.dtype if problem.dtype in HALF else "fp16")
         if chosen is None:
             measured = any(key.gpu == target.name for key in self._resolver.bundle.call_costs)
         else:

@@ -363,17 +363,18 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     """Return the facts with the analytical models that cover the setting, if the GPU has no training data in it.
 
     In half precision the model of convolutions covers the whole setting: only candidates with the modelled kernels can
-    be chosen, and they come first. In TF32 the model covers only these candidates.
+    be chosen, and they come first. In TF32 the model covers only these candidates. On a GPU that was measured in other
+    settings, the model of convolutions covers the settings that were measured on no GPU.
     """
-    if facts.is_trained:
-        return facts
     setting, device, family_model = facts.setting, facts.device, facts.family_model
+    if facts.is_trained and not facts.unmeasured_libraries:
+        return facts
     choosable, dtype = facts.choosable, setting.by_name.get("dtype", "")
     mechanism = setting.family.tensor_core_mechanism
     if mechanism in {candidate.mechanism for candidate in choosable} - {""}:
         analytical = datasheet_models(device, dtype, setting.by_name.get("math", ""))
         if dtype not in HALF:
-            return facts._replace(analytical=analytical)
+            return facts if facts.is_trained else facts._replace(analytical=analytical)
         described_first = sorted(choosable, key=lambda candidate: candidate.mechanism != mechanism)
         choosable = {candidate: candidate.mechanism == mechanism for candidate in described_first}
     else:
@@ -382,14 +383,17 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
             name for library, _ in setting.versions for name in family_model.domain.gpus_of(library, setting.values)
         }
         gpus -= {setting.gpu}
-        is_new = not gpus & {*facts.similar.donors}
+        is_new = not facts.is_trained and not gpus & {*facts.similar.donors}
         analytical = product_models(setting, device, facts.similar.vendor | gpus) if is_new else None
     if analytical is None:
         return facts
+    is_measured = facts.is_measured and not facts.is_trained
     return facts._replace(
         analytical=analytical,
         covers_whole_setting=True,
-        family_model=family_model if facts.is_measured else analytical.instead_of(family_model),
+        is_measured=is_measured,
+        is_trained=False,
+        family_model=family_model if is_measured else analytical.instead_of(family_model),
         unmeasured_libraries=frozenset(),
         choosable=choosable,
     )

@@ -40,6 +40,18 @@ def test_small_and_large_blocks_use_separate_segments() -> None:
     assert allocator.reserved == LARGE_SEGMENT + SMALL_SEGMENT
 
 
+def test_segments_without_a_tensor_are_not_required() -> None:
+    """A tensor of 12 MiB occupies a kept segment of 30 MiB, so another 30 MiB need a second segment."""
+    allocator = Allocator()
+    allocator.release(allocator.allocate(30 * MIB))
+    small = allocator.allocate(12 * MIB)
+    assert (allocator.reserved, allocator.peak_occupied) == (30 * MIB, 30 * MIB)
+    allocator.release(small)
+    allocator.allocate(12 * MIB), allocator.allocate(30 * MIB)
+    assert (allocator.reserved, allocator.peak_occupied) == (60 * MIB, 60 * MIB)
+    assert allocator.peak_fields(0)["rounding_bytes"] == 18 * MIB
+
+
 @given(st.lists(st.tuples(st.integers(1, 40 * MIB), st.booleans()), max_size=60))
 def test_segments_cover_the_allocated_blocks_and_are_reused(steps: list[tuple[int, bool]]) -> None:
     """After all blocks are released, the first allocation reserves no new segment."""
@@ -51,6 +63,7 @@ def test_segments_cover_the_allocated_blocks_and_are_reused(steps: list[tuple[in
         if releases:
             allocator.release(blocks.pop(0))
         assert allocator.reserved >= sum(block.size for block in blocks) >= allocator.allocated
+        assert allocator.reserved >= allocator.peak_occupied >= allocator.peak
     for block in blocks:
         allocator.release(block)
     assert allocator.allocated == 0 and allocator.reserved >= allocator.peak

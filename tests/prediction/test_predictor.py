@@ -42,8 +42,9 @@ def agree(predictor: Predictor, bundle: Bundle, frame: pd.DataFrame) -> None:
 
 
 @settings(max_examples=12)
-@given(conv=CONVS)
+@given(conv=CONVS.filter(lambda conv: (conv.dtype, conv.math) != ("fp16", "tensor_op")))
 def test_a_single_problem_and_a_table_row_equal_the_models(predictor: Predictor, bundle: Bundle, conv: Conv) -> None:
+    """Tensor cores that no GPU of the bundle was measured with take times from the datasheet, not from the models."""
     frame = frame_of([conv], ALGORITHMS)
     expected, table = by_models(bundle, frame), predictor.predict(frame)
     assert list(table.algorithm) == list(ALGORITHMS)

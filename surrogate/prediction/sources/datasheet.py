@@ -96,8 +96,9 @@ def shipped_datasheet_models() -> dict[str, DatasheetModels]:
 
 
 def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
-    """Return the model of a type's kernels on an NVIDIA GPU since Ampere, or None without tensor cores for the type."""
-    if gpu.vendor != "nvidia" or not gpu.bf16_tensor_tflops or math == "fma":
+    """Return the model of a type's kernels on an NVIDIA GPU, or None without tensor cores for the type."""
+    units = gpu.fp16_tensor_tflops if dtype == "fp16" else gpu.bf16_tensor_tflops
+    if gpu.vendor != "nvidia" or not units or math == "fma":
         return None
     kind = HALVES if dtype in HALF else TF32 if (dtype, math) == ("fp32", "default") and gpu.tf32_tflops else ""
     return shipped_datasheet_models()[kind] if kind else None
