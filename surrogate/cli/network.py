@@ -64,7 +64,7 @@ class NetworkRequest:
 
         network = read_network(self.source, self.options)
         if self.library and not self.is_step:
-            raise click.UsageError("--library is for language models; leave it out")
+            raise click.UsageError("--library is for --prefill and --decode of a language model; leave it out")
         if self.max_batch and self.options.batch is not None:
             raise click.UsageError("--max-batch finds the batch; leave out --batch")
         if self.samples is not None and (not self.options.training or network.batch is None):

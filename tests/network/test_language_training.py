@@ -148,16 +148,6 @@ def test_microbatches_share_one_step_of_the_optimizer(predictors: Callable[..., 
     assert four.memory["gradients"] == 2 * (one.parameters or 0) and one.memory["gradients"] == 0
 
 
-def test_mpt_sizes_agree_with_measured_models(train: Train) -> None:
-    rows = pd.read_parquet("experiments/data/training_mpt.parquet").drop_duplicates(["model", "sequence"])
-    rows = rows[rows.layers <= 24]
-    for row in rows.itertuples():
-        sizes = {"d_model": row.d_model, "n_heads": row.heads, "n_layers": row.layers, "max_seq_len": row.sequence}
-        network = train({**MPT, **{name: int(size) for name, size in sizes.items()}}, sequence=512)
-        assert network.parameters == pytest.approx(row.parameters, rel=1e-3)
-    assert len(rows) > 10
-
-
 @pytest.mark.parametrize(("model", "gpu"), [("760m", "h100-sxm"), ("125m", "a100-sxm4-80gb")])
 def test_measured_steps_of_models_outside_the_fit(train: Train, model: str, gpu: str) -> None:
     """The factor of a step and the rate of attention in Triton were fitted to other sizes; exchanges are hidden."""
