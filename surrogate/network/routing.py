@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROUTING_NOTE = (
     "choices among classes (a router's experts) count as balanced, because a prediction does not compute them: every"
-    " expert gets the same number of tokens"
+    " expert gets the same number of tokens; if the code reads sizes, the host's waits for the GPU are not included"
 )
 ROUNDING = 1e-6
 """Tolerance of a sum of equal shares, which rounding would bring below a whole number."""

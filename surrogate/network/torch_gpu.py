@@ -41,11 +41,7 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     fast_path = torch.backends.mha.get_fastpath_enabled()
     flex = sys.modules.get("torch.nn.attention.flex_attention")
-    with (
-        _scoped_library("aten", "IMPL") as library,
-        cuda_autocast(),
-        overridden(flex, **(FLEX_SETTINGS if flex else {})),
-    ):
+    with _scoped_library("aten", "IMPL") as library, cuda_autocast(), overridden(flex, **FLEX_SETTINGS):
         fused_kernels = {"scaled_dot_product_attention": _attention, "dropout": _dropout, **recurrent_overrides()}
         for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
@@ -69,11 +65,11 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def overridden(owner: object, **values: object) -> Iterator[None]:
-    """Give attributes of a class or module other values during the block."""
-    originals = {name: getattr(owner, name) for name in values}
+    """Give attributes of a class or module other values during the block; attributes that it lacks stay missing."""
+    originals = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
     try:
-        for name, value in values.items():
-            setattr(owner, name, value)
+        for name in originals:
+            setattr(owner, name, values[name])
         yield
     finally:
         for name, value in originals.items():
