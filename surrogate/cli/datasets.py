@@ -108,7 +108,7 @@ def progress_bar(label: str, unit: str = "step", note: str = "", **settings: Any
             position = f"after {done:,} of {total:,} {unit}s"
             passed_s = monotonic() - last_s
             if lines and passed_s > LINE_SECONDS:
-                left = _time_left(passed_s * (total - done) / (done - last_done)) if done > last_done else ""
+                left = _time_left(passed_s * (total - done) / (done - last_done)) if last_done < done < total else ""
                 click.echo(", ".join(filter(None, (f"{label}: {done:,} of {total:,} {unit}s", text, left))), err=True)
                 last_s, last_done = monotonic(), done
             bar.total = total

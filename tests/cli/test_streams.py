@@ -107,4 +107,4 @@ def test_without_a_terminal_progress_is_printed_every_few_seconds(monkeypatch: A
         for done in range(1, 7):
             now[0] += 4.0
             step(done, 6, "fold")
-    assert capsys.readouterr().err == "compare: 3 of 6 fits, fold\ncompare: 6 of 6 fits, fold\n"
+    assert capsys.readouterr().err == "compare: 3 of 6 fits, fold, about 12 s left\ncompare: 6 of 6 fits, fold\n"
