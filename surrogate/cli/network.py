@@ -188,7 +188,8 @@ def command(
     --amp is for modules and the training of a config.json. An iteration is forward, backward from the sum of the
     module's results (return your loss to include it), and the optimizer's fused step over all trained weights; a
     config.json has its loss over the vocabulary. Data loading, gradient clipping and scaling are not included. With
-    --data-parallel, gradients are summed during the backward pass.
+    --data-parallel, gradients are summed during the backward pass, once per step. With --fsdp, weights are gathered in
+    both passes and gradients are scattered, for every microbatch.
 
     Layers run one after another, as single kernels without gaps; a language model's kernels have the gaps of a CUDA
     graph. If PyTorch launches the kernels, a pass takes as long as its kernels or its launches, whichever take longer,
@@ -199,7 +200,7 @@ def command(
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type
       seer network my_net.py --gpu v100 --training --amp fp16 --data-parallel 8
-      seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
+      seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm --price t4=0.4,v100=1.5,h100-sxm=2.5
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
       seer network llama-3.1-8b --gpu h100 --training --sequence 4096 --lora 16
     """

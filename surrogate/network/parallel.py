@@ -49,6 +49,8 @@ ONE_UNIT_NOTE = (
     "the names of the layers have no numbered modules (such as layers.3), so all weights are one unit of FSDP; no"
     " computation hides its gathers"
 )
+MEASURED_DTYPE = "bf16"
+"""The element type in which collectives were measured."""
 GATHERED_UNITS = 2
 """Units whose weights are gathered at once. Source: PyTorch, ``FullyShardedDataParallel``, ``limit_all_gathers``."""
 NETWORK_SHARE = 0.92
@@ -225,7 +227,8 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
     segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
     for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
-        message = all_reduce(elements, ranks, dtype)
+        # Collectives were measured in 16 bits; a message of as many bytes takes as long.
+        message = all_reduce(elements * DTYPES[dtype] // DTYPES[MEASURED_DTYPE], ranks, MEASURED_DTYPE)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
     return [*segments, Segment(backward_us - begin_us)]

@@ -17,7 +17,7 @@ from surrogate.features.roofline import missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
-from surrogate.network.parallel import exchange, memory_per_gpu
+from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import repeats
 from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
@@ -250,7 +250,7 @@ class Predictors:
             yield f"gradients cross {between}"
             return
         gbs = self.gpu.exchange_gbs(cluster.node_gpus)
-        message = all_reduce(2**22, cluster.node_gpus, "fp32")
+        message = all_reduce(2**23, cluster.node_gpus, MEASURED_DTYPE)
         source = self.default_math_answers([message])[message].source
         evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
