@@ -1,6 +1,7 @@
 """Mixtures of experts, and other modules that depend on values: balanced routing, refusals, tied weights, autocast."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from surrogate.network.torch_module import module_network
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
+attention = functional.scaled_dot_product_attention
 flex_attention = pytest.importorskip("torch.nn.attention.flex_attention").flex_attention
 MODULES = "tests.network.torch_modules"
 EXPERTS, CHOSEN, WIDTH, INNER = 8, 2, 64, 96
@@ -93,25 +95,22 @@ def test_experts_multiply_every_choice_once(form: str, tokens: int, settings: di
     assert set(network.unsupported) <= {"topk", "nonzero", "sort", "histc"}
 
 
-class Peak(torch.nn.Module):
-    """Divides by a value."""
+class Of(torch.nn.Module):
+    """A module that calls a function."""
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return values / values.max().item()
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
 
-
-class Positive(torch.nn.Module):
-    """Keeps the positive values."""
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return values[values > 0]
+    def forward(self, *values: torch.Tensor) -> torch.Tensor:
+        return self.function(*values)
 
 
-@pytest.mark.parametrize("part", [Peak(), Positive()])
-def test_a_refusal_names_the_layer_and_the_line(part: torch.nn.Module, refused) -> None:
-    line = type(part).forward.__code__.co_firstlineno + 1
-    with refused(f": layer 1 ({type(part).__name__}): {__file__}:{line}: aten", "needs the values of a tensor"):
-        module_network(torch.nn.Sequential(torch.nn.ReLU(), part), torch.zeros(4))
+@pytest.mark.parametrize("function", [lambda x: x / x.max().item(), lambda x: x[x > 0], lambda x: x if x.sum() else -x])
+def test_a_refusal_names_the_layer_and_the_line(function: Callable[..., torch.Tensor], refused) -> None:
+    line = function.__code__.co_firstlineno
+    with refused(f": layer 1 (Of): {__file__}:{line}: aten", "needs the values of a tensor"):
+        module_network(torch.nn.Sequential(torch.nn.ReLU(), Of(function)), torch.zeros(4))
 
 
 @pytest.mark.parametrize("name", ["tied", "tied_with_values"])
@@ -127,40 +126,25 @@ def test_a_parameter_named_batch_is_the_batch() -> None:
     assert given.layers[0].problem.batch == 4
 
 
-class Shared(torch.nn.Module):
-    """Attention of 32 heads of queries over 8 heads of keys and values."""
-
-    def forward(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(query, keys, keys, mask, enable_gqa=True)
-
-
 def test_shared_heads_of_keys_stay_as_they_are() -> None:
-    """With a mask, torch repeats them."""
+    """With a mask, torch repeats them. One query reads the context like a server's step."""
+    module = Of(lambda query, keys, *mask: attention(query, keys, keys, *mask, enable_gqa=True))
     query, keys = (torch.zeros(2, heads, 64, 128, dtype=torch.bfloat16) for heads in (32, 8))
-    flash, masked = (
-        module_network(Shared(), inputs).layers for inputs in ((query, keys), (query, keys, torch.zeros(64, 64)))
-    )
-    assert [(layer.problem.heads, layer.problem.kv_heads) for layer in flash] == [(32, 8)]
-    assert [layer.problem.kv_heads for layer in masked if hasattr(layer.problem, "kv_heads")] == [32]
-    (decode,) = module_network(Shared(), (query[:, :, :1], keys)).layers
-    assert (decode.problem.phase, decode.problem.kv_heads, decode.problem.context_length) == ("generation", 8, 64)
-
-
-class Flex(torch.nn.Module):
-    """FlexAttention, which torch runs as a higher-order operator."""
-
-    def forward(self, query: torch.Tensor) -> torch.Tensor:
-        return flex_attention(query, query, query) * 2
+    inputs = (query, keys), (query[:, :, :1], keys), (query, keys, torch.zeros(64, 64))
+    layers = [layer for each in inputs for layer in module_network(module, each).layers]
+    found = [layer.problem for layer in layers if hasattr(layer.problem, "kv_heads")]
+    assert [(each.heads, each.kv_heads) for each in found] == [(32, 8), (32, 8), (32, 32)]
+    assert (found[1].phase, found[1].query_length, found[1].context_length) == ("generation", 1, 64)
 
 
 def test_flex_attention_is_named_and_the_rest_is_timed() -> None:
+    """It is a higher-order operator of torch; its gradient has five products instead of two."""
     query = torch.zeros(2, 8, 256, 64, requires_grad=True)
-    network = module_network(Flex(), query, ReadOptions(training=True))
-    flops = 4 * 2 * 8 * 256 * 256 * 64
-    assert (network.missing["flex_attention"].flops, network.missing["flex_attention_backward"].flops) == (
-        flops,
-        2.5 * flops,
+    network = module_network(
+        Of(lambda query: flex_attention(query, query, query) * 2), query, ReadOptions(training=True)
     )
+    names = "flex_attention", "flex_attention_backward"
+    assert [network.missing[name].flops / (2 * 2 * 8 * 256 * 256 * 64) for name in names] == [2, 5]
     assert "mul" in {layer.operator for layer in network.layers}
 
 
