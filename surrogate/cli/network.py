@@ -200,7 +200,7 @@ def command(
     Examples:
       seer network resnet50 --gpu t4 --batch 8 --by-type
       seer network my_net.py --gpu v100 --training --amp fp16 --data-parallel 8
-      seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm --price 2
+      seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
       seer network llama-3.1-8b --gpu h100 --training --sequence 4096 --lora 16
     """

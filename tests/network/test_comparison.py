@@ -1,0 +1,90 @@
+"""GPUs compared, rates, and what a step costs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.features.errors import InputError
+from surrogate.network import GpuComparison, NetworkTime, load_predictors
+from surrogate.network.comparison import compare_gpus, prices_of
+from surrogate.network.network import Cluster
+from surrogate.network.read import read_network
+from surrogate.network.result import GradientExchange, LayerTime, Peak
+
+LAYER = LayerTime("a", "gemm", "gemm:m1", None, 3.6e6, 3e6, 4e6, 0, 0, 0, "", "model")
+STEP = NetworkTime("net", "h100-sxm", (LAYER,), batch=4, training=True, tokens=8192)
+MODEL = "llama-3.1-8b"
+
+
+def test_a_step_of_a_thousandth_hour_on_two_gpus_costs_two_thousandths_of_the_price() -> None:
+    two = replace(STEP, exchange=GradientExchange(Cluster(2, 2), 0.0, 0.0, 0.0, 0.0))
+    costs = two.cost(price=2.5, samples=17)
+    assert costs["usd_per_step"] == pytest.approx(2 * 2.5 / 1000)
+    # Three steps of eight samples; 16,384 tokens in 3.6 s.
+    assert costs["epoch_hours"] == pytest.approx(3 / 1000)
+    assert costs["usd_per_epoch"] == pytest.approx(3 * 2 * 2.5 / 1000)
+    assert two.tokens_per_s == pytest.approx(16_384 / 3.6) and two.tokens_per_s_per_gpu == pytest.approx(8192 / 3.6)
+    assert costs["usd_per_million_tokens"] == pytest.approx(1e6 / 16_384 * 0.005)
+    assert replace(STEP, tokens=None, batch=None).cost(samples=3) == {}
+
+
+@given(st.floats(1e-6, 1e6), st.integers(1, 10**9), st.integers(1, 64))
+def test_an_epoch_costs_as_many_steps_as_it_has(price: float, samples: int, microbatches: int) -> None:
+    costs = replace(STEP, accumulate=microbatches).cost(price, samples)
+    steps = costs["usd_per_epoch"] / costs["usd_per_step"]
+    assert steps == pytest.approx(round(steps)) and 0 <= 4 * microbatches * round(steps) - samples < 4 * microbatches
+
+
+def test_utilisation_is_the_work_without_recomputation_over_the_dense_peak() -> None:
+    assert replace(STEP, model_flops=10**15, peak=Peak("bf16 tensor cores", 1000.0)).mfu == pytest.approx(1 / 3.6)
+    assert replace(STEP, model_flops=10**15).mfu is None
+    options: dict[str, Any] = {"training": True, "sequence": 2048, "batch": 2, "amp": "bf16"}
+    predictors = load_predictors("h100-sxm")
+    kept, again = (predictors.time(read_network(MODEL, **options, checkpointing=each)) for each in (False, True))
+    assert kept.peak == Peak("bf16 tensor cores", 989.4)
+    assert again.model_flops == kept.model_flops and again.multiply_adds > 1.2 * kept.multiply_adds
+    # 6 FLOPs per weight of a product and token; the embedding has no product, and attention adds 4 %.
+    weights = 8_030_261_248 - 128_256 * 4096
+    assert kept.model_flops == pytest.approx(6 * weights * 4096, rel=0.05)
+    assert kept.mfu and again.mfu and kept.mfu > again.mfu
+
+
+def test_a_refused_gpu_is_named_and_the_others_are_compared() -> None:
+    def predict(name: str) -> NetworkTime:
+        if name == "t4":
+            raise InputError("t4 has no bf16 units")
+        return replace(STEP, gpu=name)
+
+    found = compare_gpus(["h100-sxm", "t4", "a100-sxm4-80gb"], predict, {"h100-sxm": 2.0}, 40)
+    assert isinstance(found, GpuComparison) and found.refused == {"t4": "t4 has no bf16 units"}
+    frame = found.to_frame().set_index("gpu")
+    assert frame.loc["h100-sxm", "usd_per_step"] == pytest.approx(0.002)
+    assert frame.loc["a100-sxm4-80gb", "epoch_hours"] == pytest.approx(0.01)
+    assert "t4 has no bf16 units" in repr(found) and "USD/epoch" in repr(found)
+    with pytest.raises(InputError, match="bf16 units"):
+        compare_gpus(["t4"], predict)
+
+
+@pytest.mark.parametrize("price", [0, -1, 1e-320, 1e7, float("nan"), True, "2", {"h100": 0}])
+def test_a_price_outside_the_limits_is_refused(refused: Callable[..., Any], price: object) -> None:
+    with refused("give US dollars per GPU and hour, a number from 1e-06 to 1e+06"):
+        prices_of(price, ["h100-sxm"], "net")
+
+
+def test_a_live_module_is_compared_as_by_the_command(refused: Callable[..., Any]) -> None:
+    torch = pytest.importorskip("torch")
+    from surrogate.network import time_module
+
+    module, images = torch.nn.Linear(512, 512), torch.zeros(64, 512)
+    found = time_module(module, images, "t4", gpus=["h100-sxm"], training=True)
+    assert list(found.times) == ["t4", "h100-sxm"] and not found.refused
+    assert found.times["h100-sxm"] == time_module(module, images, "h100-sxm", training=True)
+    refusing = time_module(module.bfloat16(), images.bfloat16(), gpus=["t4", "h100-sxm"])
+    assert list(refusing.times) == ["h100-sxm"] and "bf16" in refusing.refused["t4"]
+    for wrong in ({}, {"gpus": "t4"}, {"gpus": []}):
+        with refused("give a GPU, or gpus="):
+            time_module(module, images, **wrong)
