@@ -126,6 +126,8 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
     is_frozen = options.dtype in FROZEN_DTYPES
     if is_frozen and not rank:
         raise InputError(f"{path}: weights in {options.dtype} are not trained; add --lora RANK for adapters")
+    if is_frozen and options.fsdp > 1:
+        raise InputError(f"{path}: --fsdp of weights in {options.dtype} is not predicted; give --data-parallel")
     if options.amp and options.dtype and not is_frozen:
         raise InputError("--amp keeps weights in fp32, and --dtype changes them; leave out one of the two")
     dtype = options.amp or (decoder.dtype if is_frozen else options.dtype) or decoder.dtype

@@ -269,7 +269,7 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
             size = sizes.get(unit, 0)
             gather = reduce = None
             if size and unit not in gathered:
-                gather = all_gather(size, ranks, dtype)
+                gather = all_gather(round(size * _gathered_ratio(network)), ranks, dtype)
             if size and is_backward and index == last_index[unit]:
                 reduce = reduce_scatter(size, ranks, dtype)
             gathered.add(unit)
@@ -293,6 +293,12 @@ def unit_parameters(network: Network) -> Counter[str]:
     return sizes
 
 
+def _gathered_ratio(network: Network) -> float:
+    """Return all weights / trained weights: frozen ones are gathered, too, and every unit counts the same share."""
+    trained = unit_parameters(network).total()
+    return max(network.parameters or trained, trained) / (trained or 1)
+
+
 def message_dtype(network: Network) -> str:
     """Return the type of gathered weights and reduced gradients: that of most of the arithmetic.
 
@@ -307,15 +313,17 @@ def message_dtype(network: Network) -> str:
 def with_cluster(network: Network, cluster: Cluster) -> Network:
     """Return the network on one GPU of a cluster; if it is sharded, the optimizer updates the GPU's share.
 
-    Raises `InputError` for a sharded network with frozen weights, whose gathers are not timed.
+    Raises `InputError` for a sharded network with frozen weights, if a unit has no trained weights.
     """
     if not cluster.is_sharded:
         return replace(network, cluster=cluster)
     sizes = unit_parameters(network)
-    if sizes.total() < MIN_TRAINED_SHARE * (network.parameters or 0):
-        trained = f"{sizes.total():,} of {network.parameters:,} weights are trained"
+    units = {unit_of(layer) for layer in network.layers if not is_update(layer)}
+    frozen = sorted(unit for unit in units - {ROOT} if not sizes[unit])
+    if sizes.total() < MIN_TRAINED_SHARE * (network.parameters or 0) and frozen:
         raise InputError(
-            f"{network.name}: {trained}; --fsdp of frozen weights is not timed; give --data-parallel {cluster.gpus}"
+            f"{network.name}: {frozen[0]} has no trained weights; --fsdp is timed only if every numbered module has"
+            f" some; give --data-parallel {cluster.gpus}"
         )
     if set(sizes) == {ROOT}:
         network = replace(network, notes=(*network.notes, ONE_UNIT_NOTE))
@@ -343,7 +351,7 @@ def memory_per_gpu(network: Network, memory: Mapping[str, int]) -> dict[str, int
     sizes = unit_parameters(network)
     root = sizes.pop(ROOT, 0)
     largest = [size for _, size in sizes.most_common(GATHERED_UNITS)]
-    gathered = 2 * root + sum(largest) + max(largest, default=0)
+    gathered = round(_gathered_ratio(network) * (root + sum(largest))) + root + max(largest, default=0)
     shares = {name: ceil_div(memory[name], gpus) for name in ("weights", "gradients", "state")}
     communication = memory["communication"] + gathered * DTYPES[message_dtype(network)]
     return {**memory, **shares, "communication": communication}
