@@ -32,9 +32,8 @@ FROZEN_DTYPES = ("int4_wo", "int8_wo")
 REFUSED_OPTIONS = ("prefill", "decode", "routing", "kv_dtype", "dims", "math", "layout")
 """Options that do not apply to the training of a language model."""
 NOTE = (
-    "the iteration ends with {optimizer}; attention is causal"
-    " FlashAttention; norms, rotations and gates are fused kernels; dropout, clipping and scaling of gradients, and the"
-    " loading of data are not included"
+    "the iteration ends with {optimizer}; attention is causal FlashAttention{version}; norms, rotations and gates are"
+    " fused kernels; dropout, clipping and scaling of gradients, and the loading of data are not included"
 )
 EXPERTS_NOTE = "experts are batched products, and every expert gets the same number of tokens"
 ADAPTER_NOTE = (
@@ -92,7 +91,10 @@ def read_training(path: Path, options: ReadOptions) -> Network:
         **_memory_fields(step, blocks, trained, options),
         state_bytes=total_state_bytes(weights, optimizer, step.master),
     )
-    notes = [*decoder.notes, NOTE.format(optimizer=step_text(optimizer))]
+    notes = [
+        *decoder.notes,
+        NOTE.format(optimizer=step_text(optimizer), version=" 1 in Triton" if decoder.attention else ""),
+    ]
     if decoder.experts:
         notes.append(EXPERTS_NOTE)
     if (stored := decoder.main_dtype(None)) in QUANTISED and not step.frozen:
@@ -154,16 +156,13 @@ def _memory_fields(
     """
     master, itemsize = DTYPES[step.master], DTYPES[step.dtype]
     sizes = []  # bytes of each stored tensor
-    kernels = [("", step.first_kernels()), *(("layer", step.by_kind[kind]) for kind in step.layers)]
     parameters, largest = 0, 0
-    for prefix, group in (*kernels, ("", step.last_kernels())):
-        for kernel in group:
-            width = master if step.trains(kernel.name) else itemsize
-            packed = step.is_packed(prefix, kernel.name)
-            size = round(kernel.weights * (ELEMENTS[step.frozen].weight_bytes if packed else width))
-            sizes.append(size)
-            parameters += kernel.weights
-            largest = max(largest, packed * kernel.weights * itemsize)
+    for prefix, kernel in step.kernels():
+        packed = step.is_packed(prefix, kernel.name)
+        width = master if step.trains(kernel.name) else itemsize
+        sizes.append(round(kernel.weights * (ELEMENTS[step.frozen].weight_bytes if packed else width)))
+        parameters += kernel.weights
+        largest = max(largest, packed * kernel.weights * itemsize)
     copies = trained * itemsize if step.master != step.dtype and options.fsdp == 1 else 0  # FSDP casts shards
     gradients = trained * master
     begin, end = step.activation_bytes(blocks, checkpointing=options.checkpointing)

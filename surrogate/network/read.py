@@ -51,10 +51,11 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
     -------
     Network
         One forward pass; with ``training`` a whole iteration: for a module as autograd runs it, for a file derived from
-        its forward pass. For a language model's ``config.json`` it is one step of ``batch`` requests on one of its
-        GPUs. PyTorch launches modules and .pt2 files, by default in eager mode on a usual host; ``runtime`` and
-        ``host`` change this. An .onnx file has launches only if one of the two is given. Tables and language models
-        have no launches.
+        its forward pass, for a language model's ``config.json`` of ``batch`` samples of ``sequence`` tokens. Without
+        ``training``, a ``config.json`` gives one step of ``batch`` requests on one of its GPUs. PyTorch launches
+        modules, .pt2 files and the training of a ``config.json``, by default in eager mode on a usual host; ``runtime``
+        and ``host`` change this. An .onnx file has launches only if one of the two is given. Tables and a server's
+        steps have no launches.
 
     Raises
     ------
