@@ -24,12 +24,12 @@ from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.features.analytical import TensorCoreModel
 from surrogate.network.dispatch import add_call
-from surrogate.network.memory import OPTIMIZERS
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
+from surrogate.network.optimizers import TrainedWeight, optimizer_step, total_state_bytes
 from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import with_options, with_runtime
-from surrogate.network.training import optimizer_step
 from surrogate.prediction.sources.datasheet import FILE, HALVES
+from surrogate.prediction.sources.datasheet import STEP as STEP_ERRORS
 from surrogate.report.charts import dots
 
 STEP = ["model", "layout", "batch", "size", "amp"]
@@ -39,6 +39,8 @@ NCHW = "NCHW"
 AMP = "amp"
 TF32 = ("products", "convolutions")
 FITTED_GPU = "rtx-3090"
+FOLDS = 4
+"""Number of folds by module whose errors determine the intervals of steps."""
 FITTED = {
     "filter_gradient": 1.1,
     "gradient_transform": 0.95,
@@ -88,7 +90,8 @@ def read(step: pd.Series, optimizer: str) -> Network:
             layers += builder.layers * count
             for total, found in ((ignored, builder.ignored), (unsupported, builder.unsupported)):
                 total.update({name: count * number for name, number in found.items()})
-    layers = (*passes[0], *passes[1], *optimizer_step(int(step["parameters"]), optimizer))
+    weights = [TrainedWeight((int(step["parameters"]),))]
+    layers = (*passes[0], *passes[1], *optimizer_step(weights, optimizer))
     memory = {name: int(step[name]) for name in step.index if name.endswith("_bytes") and name != "reserved_bytes"}
     return Network(
         name=str(step.name[0]),
@@ -98,7 +101,7 @@ def read(step: pd.Series, optimizer: str) -> Network:
         ignored=dict(ignored),
         unsupported=dict(unsupported),
         parameters=int(step["parameters"]),
-        state_bytes=OPTIMIZERS[optimizer].states * memory["weights_bytes"],
+        state_bytes=total_state_bytes(weights, optimizer, "fp32"),
         forward_layers=len(passes[0]),
         **memory,
     )
@@ -158,11 +161,19 @@ def fit(folder: Path = HOME / "data") -> None:
     passes = stacked(chosen, [_predictors(FITTED_GPU)] * len(chosen))
     models = json.loads((bundled.FOLDER / FILE).read_bytes())
     start = TensorCoreModel(**models[HALVES]["law"] | FITTED)
-    all_chosen = np.ones(len(chosen), dtype=bool)
-    model = fitted(passes, all_chosen, table.loc[taken, "measured_ms"], start, FITTED)
+    measured_ms, module = table.loc[taken, "measured_ms"], table.loc[taken, "module"]
+    fold = module.map(crc).to_numpy() // 2 % FOLDS
+    error = np.zeros(len(chosen))
+    for index in range(FOLDS):
+        holdout = fold == index
+        time_us = passes.kernels_us(fitted(passes, ~holdout, measured_ms, start, FITTED))
+        error[holdout] = np.abs(np.log(time_us / 1e3 / measured_ms.to_numpy()))[holdout]
+    model = fitted(passes, fold < FOLDS, measured_ms, start, FITTED)
+    median, half_width = np.quantile(error, [0.5, 0.9]).round(3).tolist()
     models[HALVES]["law"] = asdict(model)
+    models[HALVES]["by_kind"][STEP_ERRORS] = {"gpus": 1, "median_ape": median, "half_width": half_width}
     write_text(bundled.FOLDER / FILE, json.dumps(models, indent=1) + "\n")
-    print({name: getattr(model, name) for name in FITTED})
+    print({name: getattr(model, name) for name in FITTED}, median, half_width)
 
 
 def judged(table: pd.DataFrame) -> pd.DataFrame:

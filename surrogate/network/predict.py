@@ -22,7 +22,7 @@ from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime
 from surrogate.network.training import repeats
 from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
-from surrogate.prediction.sources.datasheet import common_share
+from surrogate.prediction.sources.datasheet import STEP, common_share, datasheet_models
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -163,6 +163,9 @@ class Predictors:
             for layer, time in timed
             if time
         )
+        half_us = sum(time.time_us for layer, time in timed if time and layer.problem.dtype in HALF)
+        if network.training and not network.is_long and 2 * half_us > sum(layer.time_us for layer in times):
+            times = self._with_step_errors(times)
         step_factor = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR) if network.is_long else 1.0
         kernels_us = [step_factor * layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
         unsupported, missing_work = Counter(network.unsupported), dict(network.missing)
@@ -202,6 +205,21 @@ class Predictors:
             tokens=network.tokens,
             model_flops=2 * model_multiply_adds(network),
             peak=self._peak(network, runs),
+        )
+
+    def _with_step_errors(self, layers: tuple[LayerTime, ...]) -> tuple[LayerTime, ...]:
+        """Return the layers of a training step whose sum has the error of measured steps in half precision.
+
+        The errors of its kernels average out, whatever source they are from.
+        """
+        models = datasheet_models(self.gpu, "fp16")
+        if models is None:
+            return layers
+        width = models.by_kind[STEP].half_width
+        shares = (width / max(log(layer.upper_us / layer.time_us), width) for layer in layers)
+        return tuple(
+            replace(layer, common_share=min(layer.common_share, share))
+            for layer, share in zip(layers, shares, strict=True)
         )
 
     def _peak(self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem]) -> Peak | None:

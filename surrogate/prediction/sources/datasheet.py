@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 FILE = "tensor_cores.json"
 HALVES, TF32 = "half", "tf32"
 """Types of operands that have an analytical model."""
-SINGLE, SUM = "", "sum"
-"""Keys of the errors of single kernels, and of sums of the kernels of networks."""
+SINGLE, SUM, STEP = "", "sum", "step"
+"""Keys of the errors of single kernels, of sums of the kernels of networks, and of training steps."""
 
 KernelFunction = Callable[[Sequence[AnyProblem]], "Sequence[KernelTime]"]
 """A function of problems that returns the time of each in a busy stream."""
