@@ -405,7 +405,8 @@ class NetworkTime(TableResult):
             device, per_gpu, all_gpus = f"{self.gpus} × {self.gpu}", " per GPU", f" of all {self.gpus} GPUs"
         microbatches = f"{self.accumulate} × " if self.accumulate > 1 else ""
         batch = f", batch {microbatches}{self.batch}{per_gpu}" if self.batch is not None else ""
-        rate = f", {self.samples_per_s:,.0f} samples/s{all_gpus}" if self.samples_per_s else ""
+        tokens = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
+        rate = f", {self.samples_per_s:,.0f} samples/s{tokens}{all_gpus}" if self.samples_per_s else ""
         memory = ""
         if self.fits is False and self.memory_bytes:
             needed, available = self.memory_bytes / 2**30, self.gpu_memory_bytes / 2**30
