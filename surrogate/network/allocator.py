@@ -59,7 +59,7 @@ class Allocator:
 
     def __init__(self) -> None:
         self.allocated = self.peak = self.reserved = self.peak_gradients = self._gradients = 0
-        self.peak_occupied = self._occupied = 0
+        self.peak_occupied = self._occupied = self.peak_activations = 0
         self._free: list[Block] = []  # sorted by `_order`
         self._numbers = count(1)
 
@@ -95,6 +95,7 @@ class Allocator:
         self._note_peak()
 
     def _note_peak(self) -> None:
+        self.peak_activations = max(self.peak_activations, self.allocated - self._gradients)
         if self.allocated >= self.peak:
             self.peak, self.peak_gradients = self.allocated, self._gradients
 
@@ -103,6 +104,7 @@ class Allocator:
         return {
             "activation_bytes": self.peak - persistent_bytes,
             "gradient_bytes": self.peak_gradients,
+            "peak_activation_bytes": self.peak_activations - persistent_bytes,
             "rounding_bytes": self.peak_occupied - self.peak,
         }
 

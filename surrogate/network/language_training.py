@@ -171,6 +171,7 @@ def _memory_fields(
         "parameters": parameters,
         "weights_bytes": sum(sizes),
         "activation_bytes": max(begin + at_begin, end + gradients) + copies + largest,
+        "peak_activation_bytes": max(begin, end) + copies + largest,
         "gradient_bytes": gradients if end + gradients > begin + at_begin else at_begin,
         "rounding_bytes": sum(segment_bytes(size) - size for size in sizes if size >= LARGE),
     }

@@ -276,6 +276,8 @@ class Network:
     """Peak of the bytes of inputs, activations and gradients; None if the source has no tensors."""
     gradient_bytes: int | None = None
     """Bytes of the weights' gradients, which `activation_bytes` contains."""
+    peak_activation_bytes: int | None = None
+    """Peak of the same bytes without gradients of weights, which a sharded GPU holds only in part."""
     rounding_bytes: int | None = None
     """Bytes that an allocator adds by rounding."""
     tokens: int | None = None

@@ -342,16 +342,21 @@ def _shard(layer: Layer, gpus: int) -> Layer:
 def memory_per_gpu(network: Network, memory: Mapping[str, int]) -> dict[str, int]:
     """Return bytes by use on one GPU of a cluster.
 
-    A sharded GPU holds its share of weights, gradients and states. The gathered weights of the root and of
+    A sharded GPU holds its share of weights, gradients and states. Its peak counts all activations and its share of all
+    gradients, although some activations are released before the last gradients. The gathered weights of the root and of
     `GATHERED_UNITS` units, and the gradients of the root and of one unit, are buffers of communication.
     """
     gpus = network.cluster.gpus
     if not network.cluster.is_sharded or not memory:
         return dict(memory)
     sizes = unit_parameters(network)
-    root = sizes.pop(ROOT, 0)
+    trained, root = sizes.total(), sizes.pop(ROOT, 0)
     largest = [size for _, size in sizes.most_common(GATHERED_UNITS)]
     gathered = round(_gathered_ratio(network) * (root + sum(largest))) + root + max(largest, default=0)
-    shares = {name: ceil_div(memory[name], gpus) for name in ("weights", "gradients", "state")}
-    communication = memory["communication"] + gathered * DTYPES[message_dtype(network)]
-    return {**memory, **shares, "communication": communication}
+    message = message_dtype(network)
+    master = next((layer.problem.dtype for layer in network.layers if is_update(layer)), message)
+    shares = {name: ceil_div(memory[name], gpus) for name in ("weights", "state")}
+    if network.peak_activation_bytes is not None:
+        shares["activations"] = network.peak_activation_bytes
+    shares["gradients"] = ceil_div(trained * DTYPES[master], gpus)
+    return {**memory, **shares, "communication": memory["communication"] + gathered * DTYPES[message]}

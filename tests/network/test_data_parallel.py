@@ -137,6 +137,10 @@ def test_a_sharded_gpu_holds_its_share_and_the_gathered_units() -> None:
     assert not copies.fits and shards.fits
     for name in ("weights", "state"):
         assert shards.memory[name] == pytest.approx(copies.memory[name] / 8, rel=1e-6)
+    # The gradients in fp32 are complete when most activations are released: a copy has its peak there, a shard earlier.
+    assert shards.memory["gradients"] == pytest.approx(4 * 8_030_261_248 / 8, rel=1e-6)
+    single = [predictors.time(read_network(MODEL, **TRAINED | {"batch": 1}, fsdp=gpus)).memory for gpus in (8, 4)]
+    assert single[0]["activations"] == single[1]["activations"] == shards.memory["activations"] // 2
     sizes = unit_parameters(read_network(MODEL, **TRAINED, fsdp=8))
     gathered = 2 * (2 * sizes[""] + 3 * sizes["layers.0"])
     assert shards.memory["communication"] == gathered + 688 * 2**20
