@@ -328,7 +328,7 @@ def unpacked(call: Call) -> Layers:
     """
     result, dtype = call.required_output_shape(), call.outputs[0].dtype
     is_product = call.op.endswith("gemm_4bit")
-    weight: Shape = tuple(call.arguments["shapeB"]) if is_product else result
+    weight = call.numbers("shapeB", 2, 1) if is_product else result
     packed = call.tensors()[is_product:]
     read = -(-sum(prod(tensor.shape or ()) * DTYPES[tensor.dtype] for tensor in packed) // DTYPES[dtype])
     yield call.layer(operators.streamed("unpack", [(read,)], [weight], dtype), part="unpack")

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.families import Operator, operator_class
+from surrogate.features.families import Operator, operator
 from surrogate.features.families.attention import AttentionOperator
 from surrogate.features.families.gemm import Bmm, Gemm
 from surrogate.features.families.operator import Image, Streamed
@@ -120,8 +120,7 @@ class TrainingStep(Step):
     def norm(self) -> StepKernel:
         """Return a norm."""
         hidden = self.decoder.hidden
-        norm = operator_class(self.decoder.family.norm)(n=self.tokens, c=hidden, dtype=self.dtype)
-        return StepKernel("norm", norm, hidden)
+        return StepKernel("norm", operator(self.decoder.family.norm, n=self.tokens, c=hidden, dtype=self.dtype), hidden)
 
     def rope(self, queries: int, keys: int) -> StepKernel:
         """Return the rotation of queries and keys."""
@@ -187,51 +186,51 @@ class TrainingStep(Step):
 
     def gradient_layers(self, layer: Layer) -> list[Layer]:
         """Return the layers of a layer's gradients; the last one has the number of weights with complete gradients."""
-        d, operator, parameters = self.decoder, layer.operator, layer.parameters
+        d, name, parameters = self.decoder, layer.operator, layer.parameters
         replaced = self._replaced_gradients(layer)
         layers = list(backward(layer)) if replaced is None else []
         for problem in [*(replaced or ()), *self._further_gradients(layer)]:
-            layers.append(Layer(f"{layer.name}.grad_{problem.kind}", f"{operator}.grad_{problem.kind}", problem))
+            layers.append(Layer(f"{layer.name}.grad_{problem.kind}", f"{name}.grad_{problem.kind}", problem))
         if d.tied and not self.rank:  # the gradient of a tied table is complete after the embedding's gradient
-            parameters = {"lm_head": 0, "embedding": d.vocabulary * d.hidden}.get(operator, parameters)
+            parameters = {"lm_head": 0, "embedding": d.vocabulary * d.hidden}.get(name, parameters)
         return [*layers[:-1], replace(layers[-1], parameters=parameters)] if layers else []
 
     def _replaced_gradients(self, layer: Layer) -> list[Operator] | None:
         """Return the backward pass of a layer if it is not the one of its problem; else None."""
-        operator, problem = layer.operator, layer.problem
-        if operator == "loss" and not self.decoder.family.fused_loss:  # zeros, except at each position's label
+        name, problem = layer.operator, layer.problem
+        if name == "loss" and not self.decoder.family.fused_loss:  # zeros, except at each position's label
             return [elementwise("fill", (self.tokens, self.decoder.vocabulary), "fp32")]
-        if operator in (CAST, UNPACK, "logits") and isinstance(problem, Operator):
+        if name in (CAST, UNPACK, "logits") and isinstance(problem, Operator):
             return [problem]  # a cast back has the same traffic; unpacked weights were not kept
-        if self.rank and operator in ("embedding", "positions"):  # frozen
+        if self.rank and name in ("embedding", "positions"):  # frozen
             return []
         # A metric has no gradient; the gradient of an adapter's sum is added where both branches begin.
-        return [] if ".lora_sum." in operator or operator.startswith("metric.") else None
+        return [] if ".lora_sum." in name or name.startswith("metric.") else None
 
     def _further_gradients(self, layer: Layer) -> list[Operator]:
         """Return autograd's further kernels: copies into one tensor, empty gradients, and sums of two gradients."""
-        d, operator = self.decoder, layer.operator
-        if operator == "attention":  # the gradients of queries, keys and values
+        d, name = self.decoder, layer.operator
+        if name == "attention":  # the gradients of queries, keys and values
             return [elementwise("copy", (self.tokens, (d.heads + 2 * d.kv_heads) * d.head_dim), self.dtype)]
-        if operator == "embedding" and not self.rank:
+        if name == "embedding" and not self.rank:
             table = (d.vocabulary, d.hidden)
             return [elementwise(kind, table, self.dtype) for kind in ("fill", "add")[: 1 + d.tied]]
-        if ".lora_a." in operator:
+        if ".lora_a." in name:
             return [elementwise("add", (self.tokens, getattr(layer.problem, "k", 1)), self.dtype)]
         return []
 
     def saved_bytes(self, layer: Layer) -> int:
         """Return the bytes of activations that autograd keeps for the gradients of a layer; each tensor counts once."""
         problem, itemsize = layer.problem, DTYPES[self.dtype]
-        operator = layer.operator.removeprefix("experts.").removeprefix("shared.")
+        name = layer.operator.removeprefix("experts.").removeprefix("shared.")
         if isinstance(problem, AttentionOperator):  # queries, keys, values, the result, and a sum per row in fp32
             return round(problem.dram_bytes + 4 * problem.batch * problem.heads * problem.query_length)
         if isinstance(problem, Gemm):  # attention keeps its own result, and the frozen product an adapter's input
-            is_kept = operator == "o_proj" or ".lora_a." in operator
+            is_kept = name == "o_proj" or ".lora_a." in name
             return 0 if is_kept else problem.batch * problem.m * problem.k * itemsize
-        if isinstance(problem, Streamed) and operator == "query_norm":
+        if isinstance(problem, Streamed) and name == "query_norm":
             return problem.reads * itemsize
-        tensors = {"norm": 1, "activation": 1, "gate": 2}.get(operator, 0) if isinstance(problem, Image) else 0
+        tensors = {"norm": 1, "activation": 1, "gate": 2}.get(name, 0) if isinstance(problem, Image) else 0
         return tensors * getattr(problem, "elements", 0) * itemsize
 
     def recomputed(self, block: Sequence[Layer]) -> list[Layer]:
