@@ -154,8 +154,9 @@ def estimated_work(call: Call) -> Work:
 def _arithmetic(op: str, operands: Sequence[Shape], result: Shape, shapes: Sequence[Shape]) -> float:
     """Return the FLOPs of an operator without a rule; an unknown operator takes one for each element.
 
-    ``operands`` are the arguments with at least two sizes. A product has two FLOPs for each element of one operand and
-    each column of the result, and at most two for each element of the result and each column of the operand. A Fourier
+    ``operands`` are the arguments with at least two sizes. A product has at most two FLOPs
+    for each element of the first operand and each column of the result. It also has at most two for each element of the
+    result and each column of that operand. A Fourier
     transform of n values takes 5 n log₂ n (Van Loan, "Computational Frameworks for the FFT", 1992).
     """
     elements = max(map(prod, shapes))

@@ -54,7 +54,7 @@ def matmul(call: Call) -> Layers:
 
 
 def grouped_matmul(call: Call) -> Layers:
-    """Yield a product whose rows belong to groups with a matrix each, as products of equal size.
+    """Yield a product of groups of rows, each with its own matrix, as products of equal size.
 
     If both operands are matrices, the groups divide the summed dimension: this is the gradient of the matrices.
     """
@@ -99,7 +99,7 @@ def attention(call: Call) -> Layers:
 
 
 def attention_with_heads(call: Call) -> Layers:
-    """Yield ONNX's Attention (opset 23 and 24), whose operands may be matrices with all heads side by side."""
+    """Yield ONNX's Attention (opset 23 and 24); its operands may be matrices with all heads in a row."""
     arguments = dict(call.arguments)
     for name, count in (("query", "q_num_heads"), ("key", "kv_num_heads"), ("value", "kv_num_heads")):
         shape = call.shape(name)

@@ -1,8 +1,8 @@
 """Optimizers: the states that they store for each weight, and the kernels of their step.
 
-Sources: Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023; Lion), Shazeer and Stern, "Adafactor"
-(2018), Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), Jordan et al., "Muon" (2024), and the
-code of PyTorch, transformers (Adafactor) and bitsandbytes (8-bit Adam).
+Sources: Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023) for Lion. Shazeer and Stern, "Adafactor"
+(2018). Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022). Jordan et al., "Muon" (2024). The
+code of PyTorch, of transformers (Adafactor) and of bitsandbytes (8-bit Adam).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,23 +17,23 @@ from surrogate.network.operators import gemm
 SCALE_BYTES = 4 / 256
 """Bytes of scales per 8-bit value: bitsandbytes has one fp32 scale for 256 values."""
 MIN_8BIT_SIZE = 4096
-"""Minimum size of a weight whose states are in 8 bits (bitsandbytes, ``min_8bit_size``)."""
+"""Minimum size of a weight with states in 8 bits (bitsandbytes, ``min_8bit_size``)."""
 ORTHOGONAL_STEPS = 5
 """Newton-Schulz iterations of Muon (PyTorch, ``torch.optim.Muon``, ``ns_steps``)."""
 LAST_OPERATOR = "lm_head"
 """The last product of a language model, which Muon leaves to Adam."""
 STEP_TEXTS = {"factors": "as transformers runs it", "matrices": "Muon for inner matrices, fused Adam for the rest"}
-"""Form of an optimizer's states → what a note says about its step, unless it is one fused pass."""
+"""Form of an optimizer's states → text of a note on its step; all other steps are one fused pass."""
 
 
 class Optimizer(NamedTuple):
     """What an optimizer stores and moves per weight.
 
     ``states`` is the number of stored values in the weight's type, and ``work`` the number of operations per written
-    value. ``reads`` and ``writes`` are the values that the step moves beside the states, which it reads and writes.
+    value. The step moves ``reads`` and ``writes`` values, and reads and writes the states.
 
-    ``states_of`` names another form of states. "bytes": 8 bits with scales. "factors": a matrix has one fp32 value per
-    row and one per column. "matrices": an inner matrix has one value less.
+    ``states_of`` names another form of states. In "bytes", they have 8 bits and scales. In "factors", a matrix has an
+    fp32 value per row and per column. In "matrices", an inner matrix has one value less.
     """
 
     states: int
@@ -64,9 +64,8 @@ OPTIMIZER = "adam"
 
 def step_text(optimizer: str) -> str:
     """Return an optimizer's name, and how its step runs."""
-    return (
-        f"{optimizer} ({STEP_TEXTS.get(OPTIMIZERS[optimizer].states_of, 'fused: one pass over all trained weights')})"
-    )
+    text = STEP_TEXTS.get(OPTIMIZERS[optimizer].states_of, "fused: one pass over all trained weights")
+    return f"{optimizer} ({text})"
 
 
 class TrainedWeight(NamedTuple):
@@ -76,7 +75,7 @@ class TrainedWeight(NamedTuple):
     is_inner: bool = True
 
     def state_bytes(self, optimizer: str, itemsize: int) -> float:
-        """Return the bytes of an optimizer's states for the weight, whose values have ``itemsize`` bytes."""
+        """Return the bytes of an optimizer's states for the weight; its values have ``itemsize`` bytes."""
         size, (states, *_, states_of) = prod(self.shape), OPTIMIZERS[optimizer]
         if states_of == "bytes":
             return states * size * (1 + SCALE_BYTES if size >= MIN_8BIT_SIZE else 4)

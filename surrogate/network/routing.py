@@ -1,4 +1,4 @@
-"""Answer calls whose results depend on a router's choices, as if every expert got the same number of tokens.
+"""Answer calls that need the choices of a router, as if every expert got the same number of tokens.
 
 A prediction has shapes but no values. The indices of `topk` or `argmax` choose among classes (experts). Masks and
 counts that are computed from them have a known mean under balanced routing, and the mean gives the sizes of `nonzero`
@@ -76,7 +76,7 @@ class Routing:
         return result
 
     def _indices(self, indices: "Sequence[Tensor | None]") -> "list[Tensor | None]":
-        """Return indices with the rows that a mask selects in the place of each mask."""
+        """Return the indices, with each mask replaced by the rows that it selects."""
         import torch
 
         found: list[Tensor | None] = []
@@ -90,7 +90,7 @@ class Routing:
         return found
 
     def _derived(self, op: str, args: Sequence[Any], result: Any) -> Balance | None:
-        """Return the balance of a result; None if it does not follow from those of the arguments."""
+        """Return the balance of a result; None if it does not follow from the arguments."""
         source = next((found for each in args if (found := self.balance(each))), None)
         if op in ("topk", "argmax") or (op == "max" and isinstance(result, tuple | list)):
             given = args[_CHOICE_AXES[op] :]
@@ -174,4 +174,4 @@ _ANSWERS: "dict[str, Callable[[Tensor, Balance], object]]" = {
     "_local_scalar_dense": _number,
     "bincount": _bincount,
 }
-"""Operator whose result depends on values → its answer under balanced routing."""
+"""Operator with a result that depends on values → its answer under balanced routing."""

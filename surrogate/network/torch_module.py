@@ -345,7 +345,7 @@ def _original_module(module: Any) -> "tuple[Module, bool]":
 
 
 def _batch(build: Callable[..., object], batch: int | None) -> int | None:
-    """Return the requested batch, by default that of the function's parameter ``batch``; None without either."""
+    """Return the requested batch, else the default of the function's parameter ``batch``; None without either."""
     parameter = inspect.signature(build).parameters.get("batch")
     default = parameter.default if parameter is not None else None
     return default if batch is None and isinstance(default, int) else batch
