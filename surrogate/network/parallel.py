@@ -57,7 +57,7 @@ NETWORK_SHARE = 0.92
 """Share of a node's network bandwidth that long messages reach."""
 NETWORK_FACTOR = 1.25
 """Factor of the 90 % interval of times on the network between nodes."""
-HIDDEN_COST = {"time_us": 0.95, "lower_us": 0.3, "upper_us": 1.6}
+HIDDEN_COST = {"time_us": 0.8, "lower_us": 0.1, "upper_us": 1.5}
 """Time that a message costs if computation runs at the same time / its time: both slow each other down.
 
 Source: fitted to training steps of MPT-3b and MPT-70b on 8 to 512 GPUs (mosaicml/llm-foundry, benchmarking), whose
