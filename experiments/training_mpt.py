@@ -1,8 +1,8 @@
 """How far off are training steps of language models on 8 to 512 GPUs, of sizes that no constant saw?
 
 MosaicML's measured steps of MPT (fully sharded; H100 and A100) are compared with predictions. Rows in fp8 and of other
-sharding are left out. `FITTED` are the sizes that constants of the product are fitted to: Triton's attention and what
-messages cost beside computation. All of these steps ran, so a prediction that one of them does not fit is an error.
+sharding are left out. `FITTED` are the sizes that constants of the product are fitted to: the rate of Triton's
+attention, the factor of a step, and what messages cost beside computation. All of these steps ran, so a prediction that one of them does not fit is an error.
 """
 
 import json
