@@ -54,7 +54,7 @@ RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each 
 RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH["lookups"]}
 ESTIMATES: dict[str, frozenset[str]] = {kind: frozenset(ops) for kind, ops in DISPATCH["estimates"].items()}
 """Kind of arithmetic → operators of this kind that may have no problem."""
-SAME_DTYPE_OPERATORS = frozenset((*DISPATCH["rules"]["conv"], *DISPATCH["rules"]["matmul"]))
+SAME_DTYPE_OPERATORS = frozenset((*DISPATCH["rules"]["conv"], *DISPATCH["rules"]["matmul"])) - rules.SCALED_TYPES.keys()
 """Operators for which torch refuses operands of different floating-point types."""
 IGNORED = frozenset((*DISPATCH["ignored"]["aten"], *DISPATCH["ignored"]["onnx"]))
 """Operators without a kernel: views, sizes, constants, allocations and checks."""

@@ -23,6 +23,8 @@ from surrogate.network.aten_call import DISPATCH, UNKNOWN, Call, Shape, Tensor, 
 from surrogate.network.dispatch_convolutions import Layers, gradient_problem, window_of
 from surrogate.network.network import PART_3D
 
+SCALED_TYPES = {"_scaled_mm": "fp8", "_int_mm": "int8_sq"}
+"""Product of 8-bit values → its element type here."""
 SAME_SIZE_OPERATORS = frozenset(DISPATCH["same_size"]["ops"])
 """Copying operators with a result as large as the largest argument."""
 
@@ -49,7 +51,8 @@ def matmul(call: Call) -> Layers:
     # If all products share the second operand, the rows of the batch form one product.
     batch = max(prod(left[:-2]), prod(right[:-2])) if prod(right[:-2]) > 1 else 1
     m = left[-2] if batch > 1 else prod(left[:-1])
-    problem = operators.gemm(m, right[-1], left[-1], batch=batch, dtype=call.dtype, bias=bias)
+    dtype = SCALED_TYPES.get(call.op, call.dtype)
+    problem = operators.gemm(m, right[-1], left[-1], batch=batch, dtype=dtype, bias=bias)
     yield call.layer(problem, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias"))
 
 
@@ -68,15 +71,6 @@ def grouped_matmul(call: Call) -> Layers:
     divided = [len(left) == 2 < len(right), len(right) == 2 < len(left), len(left) == len(right) == 2]
     m, n, k = (-(-size // groups) if part else size for size, part in zip((m, n, k), divided, strict=True))
     yield call.layer(operators.gemm(m, n, k, batch=groups, dtype=call.dtype), data="self", weights=("mat2",))
-
-
-def scaled_matmul(call: Call) -> Layers:
-    """Yield a product of 8-bit values: in fp8 with scales, or of integers."""
-    left, right = call.shape("self"), call.shape("mat2")
-    dtype = "int8_sq" if call.op == "_int_mm" else "fp8"
-    if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
-        raise UnsupportedError("operands do not fit")
-    yield call.layer(operators.gemm(left[0], right[1], left[1], dtype=dtype), data="self", weights=("mat2",))
 
 
 def attention(call: Call) -> Layers:
