@@ -2,7 +2,8 @@
 
 MosaicML's measured steps of MPT (fully sharded; H100 and A100) are compared with predictions. Rows in fp8 and of other
 sharding are left out. `FITTED` are the sizes that constants of the product are fitted to: the rate of Triton's
-attention, the factor of a step, and what messages cost beside computation. All of these steps ran, so a prediction that one of them does not fit is an error.
+attention, the factor of a step, and what messages cost beside computation. All of these steps ran, so a prediction
+that one of them does not fit is an error.
 """
 
 import json
@@ -14,7 +15,7 @@ import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
-from experiments.verdicts import percent
+from experiments.training_steps import judged_by, sentences
 from surrogate.network import load_predictors, read_network
 from surrogate.report.charts import dots
 
@@ -64,27 +65,10 @@ def steps(path: Path, limit: int | None = None) -> pd.DataFrame:
 def judged(table: pd.DataFrame) -> pd.DataFrame:
     """Return errors, coverage, and the steps called too large, by sizes of models and by GPU."""
     table = table.assign(
-        sizes=table["model"].isin(FITTED).map({True: "fitted", False: "never seen"}),
-        gpus=(table["gpus"] > NODE_GPUS).map({True: "16 and more", False: "8"}),
+        sizes=table["model"].isin(FITTED).map({True: "sizes fitted", False: "sizes never seen"}),
+        gpus=(table["gpus"] > NODE_GPUS).map({True: "16 and more GPUs", False: "8 GPUs"}),
     )
-    records = []
-    for columns in (["sizes", "gpus"], ["gpu", "gpus"], ["model", "gpus"]):
-        for key, group in table.groupby(columns):
-            ratio = group["predicted_ms"] / group["measured_ms"]
-            inside = group["measured_ms"].between(group["lower_ms"], group["upper_ms"])
-            records.append(
-                {
-                    "by": columns[0],
-                    "group": f"{key[0]}, {key[1]} GPUs",
-                    "n": len(group),
-                    "median_error_pct": 100 * (ratio - 1).abs().median(),
-                    "p90_error_pct": 100 * (ratio - 1).abs().quantile(0.9),
-                    "bias_pct": 100 * (ratio.median() - 1),
-                    "coverage_pct": 100 * inside.mean(),
-                    "too_large_pct": 100 * (1 - group["fits"].astype(float).mean()),
-                }
-            )
-    return pd.DataFrame(records)
+    return judged_by([(table, [by, "gpus"], by) for by in ("sizes", "gpu", "model")])
 
 
 def run(sources: Sources, effort: Effort) -> ExperimentResult:
@@ -96,13 +80,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
 
 def answer(table: pd.DataFrame) -> str:
     """Return the figures by sizes of models and number of GPUs."""
-    texts = [
-        f"{row['group']} ({row['n']}): median error {percent(row['median_error_pct'])}, p90"
-        f" {percent(row['p90_error_pct'])}, bias {percent(row['bias_pct'])}, intervals hold"
-        f" {percent(row['coverage_pct'])}, called too large {percent(row['too_large_pct'])}"
-        for row in table[table["by"] == "sizes"].to_dict("records")
-    ]
-    return "Sizes " + "; ".join(texts) + "."
+    return sentences(table[table["by"] == "sizes"])
 
 
 EXPERIMENT = program(run, "mpt_training")

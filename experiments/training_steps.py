@@ -8,6 +8,7 @@ constant. All of these steps ran, so a prediction that one of them does not fit 
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -182,7 +183,12 @@ def judged(table: pd.DataFrame) -> pd.DataFrame:
     groups = [(["families", "layout"], "layout"), (["families", "kind", "layout"], "kind")]
     single = table[table["gpu"] == FITTED_GPU]
     parts = [(single, columns, name) for columns, name in groups]
-    parts += [(table[table["gpu"] != FITTED_GPU], ["gpu", "precision", "gpus"], "gpu")]
+    return judged_by([*parts, (table[table["gpu"] != FITTED_GPU], ["gpu", "precision", "gpus"], "gpu")])
+
+
+def judged_by(parts: Sequence[tuple[pd.DataFrame, list[str], str]]) -> pd.DataFrame:
+    """Return errors, coverage and the steps called too large; a part is its steps, the columns of groups, and a
+    name."""
     records = []
     for part, columns, name in parts:
         for key, group in part.groupby(columns):
@@ -205,12 +211,16 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
 
 def answer(table: pd.DataFrame) -> str:
     """Return the figures of the families never seen, by layout, and of the other GPUs."""
-    chosen = table[table["by"].isin(["layout", "gpu"])].to_dict("records")
+    return sentences(table[table["by"].isin(["layout", "gpu"])])
+
+
+def sentences(table: pd.DataFrame) -> str:
+    """Return the figures of each row of `judged_by` in words."""
     texts = [
         f"{row['group']} ({row['n']}): median error {percent(row['median_error_pct'])}, p90"
         f" {percent(row['p90_error_pct'])}, bias {percent(row['bias_pct'])}, intervals hold"
         f" {percent(row['coverage_pct'])}, called too large {percent(row['too_large_pct'])}"
-        for row in chosen
+        for row in table.to_dict("records")
     ]
     return ". ".join(texts) + "."
 
