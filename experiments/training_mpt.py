@@ -54,6 +54,7 @@ def steps(path: Path, limit: int | None = None) -> pd.DataFrame:
     rows = []
     with TemporaryDirectory() as folder:
         for row in table.sample(limit or len(table), random_state=0).sort_index().to_dict("records"):
+            row = {str(name): value for name, value in row.items()}
             file = Path(folder) / "config.json"
             file.write_text(json.dumps(config(row)), encoding="utf-8")
             time = load_predictors(row["gpu"]).time(read_network(file, **options(row)))

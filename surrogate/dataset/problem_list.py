@@ -437,7 +437,7 @@ def expand_problems(
     if "problem" in frame and not complete:
         return _with_problems(frame, described_family, where, settings)
     if not stated and described_family is None:
-        return frame.assign(family=family_of_columns(frame, where).name)
+        return frame.assign(family=family_of_columns(map(str, frame), where).name)
     return expanded
 
 

@@ -422,10 +422,10 @@ def with_peer_access(frame: pd.DataFrame) -> np.ndarray:
     """
     if "ranks" not in frame:
         return np.ones(len(frame), dtype=bool)
-    columns = ("operator", "elements", "ranks", "dtype", "gpu", "time_us")
+    sizes: Any = frame[["elements", "ranks", "dtype"]].to_dict("records")
     shares = [
-        operator_class(kind)(elements=elements, ranks=ranks, dtype=dtype).roofline_us(gpu(name)) / time_us
-        for kind, elements, ranks, dtype, name, time_us in zip(*(frame[name] for name in columns), strict=True)
+        float(operator_class(kind)(**size).roofline_us(gpu(name))) / time_us
+        for kind, size, name, time_us in zip(frame["operator"], sizes, frame["gpu"], frame["time_us"], strict=True)
     ]
     machine = [frame[name] for name in ("gpu", "ranks")]
     best = pd.Series(shares, frame.index).where(frame["time_us"] > LONG_US).groupby(machine, observed=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.errors import InputError
@@ -120,14 +119,14 @@ def prices_of(price: object, gpus: Sequence[str], source: str) -> dict[str, floa
     if price is None:
         return {}
     by_name = price if isinstance(price, Mapping) else dict.fromkeys(names, price)
+    prices = {}
     for name, usd in by_name.items():
-        is_number = isinstance(usd, Real) and not isinstance(usd, bool)
-        if not is_number or not MIN_PRICE <= float(usd) <= MAX_PRICE:
+        if not isinstance(usd, int | float) or isinstance(usd, bool) or not MIN_PRICE <= usd <= MAX_PRICE:
             raise InputError(
                 f"{source}: --price of {name} is {repr(usd)[:40]}; give US dollars per GPU and hour, a number from"
                 f" {MIN_PRICE:g} to {MAX_PRICE:g}"
             )
-    prices = {gpu_by_name(name).name: float(usd) for name, usd in by_name.items()}
+        prices[gpu_by_name(name).name] = float(usd)
     if unrelated := prices.keys() - set(names):
         raise InputError(f"--price: {', '.join(sorted(unrelated))} is not among the GPUs; add --compare-gpus")
     return prices

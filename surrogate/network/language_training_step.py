@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.families import Operator, operator
+from surrogate.features.families import Operator, operator_class
 from surrogate.features.families.attention import AttentionOperator
 from surrogate.features.families.gemm import Bmm, Gemm
 from surrogate.features.families.operator import Image, Streamed
@@ -119,8 +119,9 @@ class TrainingStep(Step):
 
     def norm(self) -> StepKernel:
         """Return a norm."""
-        hidden = self.decoder.hidden
-        return StepKernel("norm", operator(self.decoder.family.norm, n=self.tokens, c=hidden, dtype=self.dtype), hidden)
+        fields: dict[str, Any] = {"n": self.tokens, "c": self.decoder.hidden, "dtype": self.dtype}
+        problem = operator_class(self.decoder.family.norm)(**fields)
+        return StepKernel("norm", problem, self.decoder.hidden)
 
     def rope(self, queries: int, keys: int) -> StepKernel:
         """Return the rotation of queries and keys."""

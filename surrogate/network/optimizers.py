@@ -112,8 +112,9 @@ def optimizer_step(weights: Sequence[TrainedWeight], optimizer: str, dtype: str 
         return
     _, work, reads, writes, _ = OPTIMIZERS[optimizer]
     moved = -(-total_state_bytes(weights, optimizer, dtype) // DTYPES[dtype])
-    sizes = {"reads": reads * parameters + moved, "writes": writes * parameters + moved}
-    yield Layer("optimizer", optimizer, Streamed(**sizes, work=work, dtype=dtype, variant=optimizer), (), parameters)
+    values_read, values_written = reads * parameters + moved, writes * parameters + moved
+    step = Streamed(reads=values_read, writes=values_written, work=work, dtype=dtype, variant=optimizer)
+    yield Layer("optimizer", optimizer, step, parameters=parameters)
     for weight in weights if OPTIMIZERS[optimizer].states_of == "matrices" else ():
         if weight.is_matrix:
             m, n = sorted(weight.shape)

@@ -301,7 +301,8 @@ class NetworkTime(TableResult):
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens per second of all `gpus` together; None if the source has no tokens."""
-        return None if not self.tokens or self.samples_per_s is None else self.samples_per_s * self.tokens / self.batch
+        rate = self.samples_per_s
+        return rate * self.tokens / self.batch if rate and self.batch and self.tokens else None
 
     @property
     def tokens_per_s_per_gpu(self) -> float | None:

@@ -49,7 +49,7 @@ class Routing:
         self.is_used = False
         self._balances = WeakIdKeyDictionary()  # storage → balance
 
-    def balance(self, value: object) -> Balance | None:
+    def balance(self, value: Any) -> Balance | None:
         """Return the balance of a tensor; None if it is unknown."""
         import torch
 
@@ -64,7 +64,7 @@ class Routing:
         balance = self.balance(args[0]) if answer and args else None
         if answer and balance:
             self.is_used = True
-            result = answer(args[0], balance)
+            result: Any = answer(args[0], balance)
         elif op == "_grouped_mm":
             self.is_used = True
             result = _grouped_mm(*args, **kwargs)

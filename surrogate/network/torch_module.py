@@ -113,7 +113,7 @@ def _user_line(error: Exception) -> list[str]:
     """Return the file and line of the innermost code outside torch and this package, if there is any."""
     import torch
 
-    packages = tuple(f"{Path(file).parent}/" for file in (torch.__file__, surrogate.__file__))
+    packages = tuple(f"{Path(file).parent}/" for file in (torch.__file__, surrogate.__file__) if file)
     frames = traceback.extract_tb(error.__traceback__)
     return [f"{each.filename}:{each.lineno}" for each in frames if not each.filename.startswith(packages)][-1:]
 
@@ -163,11 +163,10 @@ def _tied_weights_stay_tied() -> Iterator[None]:
             child._apply(function)
         with torch.no_grad():
             for name, weight in part._parameters.items():
-                converted = None if weight is None else function(weight)
                 if isinstance(weight, FakeTensor):
-                    weight.data = converted
+                    weight.data = function(weight)
                 elif weight is not None:
-                    part._parameters[name] = converted
+                    part._parameters[name] = function(weight)
             for name, value in part._buffers.items():
                 part._buffers[name] = None if value is None else function(value)
         return part
