@@ -227,11 +227,15 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
     segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
     for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
-        # Collectives were measured in 16 bits; a message of as many bytes takes as long.
-        message = all_reduce(elements * DTYPES[dtype] // DTYPES[MEASURED_DTYPE], ranks, MEASURED_DTYPE)
+        message = all_reduce(_measured_elements(elements, dtype), ranks, MEASURED_DTYPE)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
     return [*segments, Segment(backward_us - begin_us)]
+
+
+def _measured_elements(elements: int, dtype: str) -> int:
+    """Return the elements in `MEASURED_DTYPE` of a message of as many bytes, which takes as long."""
+    return elements * DTYPES[dtype] // DTYPES[MEASURED_DTYPE]
 
 
 def gradient_buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
@@ -260,18 +264,18 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
         [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
         for layers in (timed[:count], timed[count:])
     ]
-    ranks = max(network.cluster.node_gpus, 2)
+    ranks, gathered_ratio = max(network.cluster.node_gpus, 2), _gathered_ratio(network)
     segments = []
     for is_backward, parts in enumerate(runs):
         last_index = {unit: index for index, (unit, _) in enumerate(parts)}
         gathered = {ROOT} if is_backward else set()
         for index, (unit, time_us) in enumerate(parts):
-            size = sizes.get(unit, 0)
+            size = _measured_elements(sizes[unit], dtype)
             gather = reduce = None
             if size and unit not in gathered:
-                gather = all_gather(round(size * _gathered_ratio(network)), ranks, dtype)
+                gather = all_gather(round(size * gathered_ratio), ranks, MEASURED_DTYPE)
             if size and is_backward and index == last_index[unit]:
-                reduce = reduce_scatter(size, ranks, dtype)
+                reduce = reduce_scatter(size, ranks, MEASURED_DTYPE)
             gathered.add(unit)
             segments.append(Segment(time_us, gather, reduce))
     return segments
