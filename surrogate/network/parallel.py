@@ -53,10 +53,13 @@ MEASURED_DTYPE = "bf16"
 """The element type in which collectives were measured."""
 GATHERED_UNITS = 2
 """Units whose weights are gathered at once. Source: PyTorch, ``FullyShardedDataParallel``, ``limit_all_gathers``."""
-NETWORK_SHARE = 0.92
-"""Share of a node's network bandwidth that long messages reach."""
-NETWORK_FACTOR = 1.25
-"""Factor of the 90 % interval of times on the network between nodes."""
+NETWORK_SHARE = 0.88
+"""Share of a node's network bandwidth that long messages reach: the median of runs on two and three nodes of A100.
+
+Source: 86, 91 and 96 of 100 GB/s (NVIDIA/nccl-tests, issues 175, 100 and 119), 600 of 800 Gbit/s (NVIDIA/nccl, 495).
+"""
+NETWORK_FACTOR = 1.2
+"""Factor of the interval of times on the network between nodes; it holds these runs."""
 HIDDEN_COST = {"time_us": 0.8, "lower_us": 0.1, "upper_us": 1.5}
 """Time that a message costs if computation runs at the same time / its time: both slow each other down.
 
@@ -187,7 +190,10 @@ def exchange(network: Network, times_us: Sequence[float], predict: Predict) -> G
 
 
 def _message_us(message: Collective, cluster: Cluster, answer: ProblemTime, end: str) -> float:
-    """Return the time of a message, or an end of its interval, in µs; ``answer`` is its time within a node."""
+    """Return the time of a message, or an end of its interval, in µs; ``answer`` is its time within a node.
+
+    Each doubling of the nodes adds a handshake.
+    """
     if cluster.nodes == 1:
         return getattr(answer, end)
     local_share = 1 - 1 / cluster.node_gpus
