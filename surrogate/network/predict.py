@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from math import log
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
@@ -155,8 +155,6 @@ class Predictors:
             if run in answers and run not in missing
         }
         min_us = {each: min_kernel_us(runs[each], self.gpu, time.algorithm) for each, time in predicted.items()}
-        arithmetic = {(tf32_part(run, self.gpu), "TF32" if run.uses_tensor_cores else "fp32") for run in distinct}
-        fp32 = ", ".join(" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0])
         timed = [(layer, predicted.get(layer.problem)) for layer in network.layers]
         times = tuple(
             _layer_time(layer, time, min_us[layer.problem] + network.gap_us, repeats(network, layer))
@@ -168,29 +166,19 @@ class Predictors:
             times = self._with_step_errors(times)
         step_factor = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR) if network.is_long else 1.0
         kernels_us = [step_factor * layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
-        unsupported, missing_work = Counter(network.unsupported), dict(network.missing)
-        for layer in (layer for layer, time in timed if not time):
-            name = f"{layer.operator} ({missing.get(runs[layer.problem], OUT_OF_LIMITS)})"
-            unsupported[name] += 1
-            add_work(missing_work, name, Work(layer.problem.flops, layer.problem.dram_bytes))
+        reasons_by_problem = {problem: missing.get(run, OUT_OF_LIMITS) for problem, run in runs.items()}
+        untimed = [layer for layer, time in timed if not time]
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.problem].reason for layer in network.layers if layer.problem in choices)
-        workspace_bytes = max((layer.workspace_bytes for layer in times), default=0)
         return NetworkTime(
             network=network.name,
             gpu=self.gpu.name,
             layers=times,
-            batch=network.batch,
-            training=network.training,
-            accumulate=network.accumulate,
-            ignored=network.ignored,
-            unsupported=dict(unsupported),
-            missing=missing_work,
+            **_network_fields(network),
+            **_unsupported_fields(network, untimed, reasons_by_problem),
             heuristic=_heuristic(network, choices),
             outside_domain=Counter(reason for reason in reasons if reason),
-            parameters=network.parameters,
-            multiply_adds=sum(layer.problem.multiply_adds * repeats(network, layer) for layer in network.layers),
-            memory=memory_per_gpu(network, memory(network, workspace_bytes, self.gpu)),
+            memory=self._memory(network, times),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
             notes=(
                 *network.notes,
@@ -198,12 +186,9 @@ class Predictors:
                 *self._notes(selections, answers),
                 *self._link_notes(network.cluster),
             ),
-            headline_notes=(*network.headline_notes, fp32) if fp32 else network.headline_notes,
-            host_time=network.host,
+            headline_notes=(*network.headline_notes, *self._fp32_notes(distinct)),
             step_factor=step_factor,
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
-            tokens=network.tokens,
-            model_flops=2 * model_multiply_adds(network),
             peak=self._peak(network, runs),
         )
 
@@ -232,6 +217,17 @@ class Predictors:
         tflops = peak_tflops(self.gpu, dtype, uses_tensor_cores) if dtype else 0.0
         name = "TF32" if uses_tensor_cores and dtype == "fp32" and self.gpu.tf32_tflops else dtype
         return Peak(f"{name}{' tensor cores' * uses_tensor_cores}", tflops) if tflops else None
+
+    def _memory(self, network: Network, layers: Iterable[LayerTime]) -> dict[str, int]:
+        """Return bytes by use on one GPU; only the largest workspace is allocated at a time."""
+        workspace_bytes = max((layer.workspace_bytes for layer in layers), default=0)
+        return memory_per_gpu(network, memory(network, workspace_bytes, self.gpu))
+
+    def _fp32_notes(self, problems: Iterable[NetworkProblem]) -> Iterator[str]:
+        """Yield a note on the arithmetic of fp32 products and convolutions, if there are any."""
+        arithmetic = {(tf32_part(each, self.gpu), "TF32" if each.uses_tensor_cores else "fp32") for each in problems}
+        if parts := [" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0]]:
+            yield ", ".join(parts)
 
     def _step_notes(self, factor: float) -> Iterator[str]:
         """Yield a note on the factor of a training step."""
@@ -344,6 +340,29 @@ class Predictors:
         ]
         classes = self.paper.bound(pd.DataFrame(records))
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
+
+
+def _network_fields(network: Network) -> dict[str, Any]:
+    """Return the fields of `NetworkTime` that are the same on every GPU."""
+    names = ("batch", "training", "accumulate", "ignored", "parameters", "tokens")
+    return {
+        **{name: getattr(network, name) for name in names},
+        "multiply_adds": sum(layer.problem.multiply_adds * repeats(network, layer) for layer in network.layers),
+        "model_flops": 2 * model_multiply_adds(network),
+        "host_time": network.host,
+    }
+
+
+def _unsupported_fields(
+    network: Network, untimed: Iterable[Layer], reasons: Mapping[NetworkProblem, str]
+) -> dict[str, Any]:
+    """Return the numbers and the work of unsupported operators, which include the ``untimed`` layers."""
+    unsupported, work = Counter(network.unsupported), dict(network.missing)
+    for layer in untimed:
+        name = f"{layer.operator} ({reasons[layer.problem]})"
+        unsupported[name] += 1
+        add_work(work, name, Work(layer.problem.flops, layer.problem.dram_bytes))
+    return {"unsupported": dict(unsupported), "missing": work}
 
 
 def model_multiply_adds(network: Network) -> int:
