@@ -75,6 +75,12 @@ BATCH_FIELDS = ("batch_norm_bandwidth", "batch_norm_gradient_bandwidth")
 """Shares of norms by the batch's statistics in NCHW; in NHWC they reach ``norm_bandwidth``."""
 AUTOCAST_FIELDS = {"layer_norm_backward": "norm_gradient_bandwidth"}
 """Kind of an operator that autocast runs in fp32 → the name of its share."""
+MAX_AUTOCAST_ROW = 1024.0
+"""Values of a row up to which the fitted share holds.
+
+PyTorch sums the weights' gradients with a block for each 32 columns (``layer_norm_kernel.cu``, up to release 2.7), so
+that the blocks of wider rows fill more of the GPU. The fitted networks have rows up to this size.
+"""
 
 
 def bandwidth_field(op: Operator) -> str | None:
@@ -180,6 +186,8 @@ class TensorCoreModel:
     def streamed_us(self, op: Operator, gpu: Gpu) -> Number | None:
         """Return the time in µs of a memory-bound operator; None if the model does not cover it."""
         share = getattr(self, bandwidth_field(op) or "", 0.0)
+        if share and op.kind in AUTOCAST_FIELDS and op.dtype not in HALF:
+            share = minimum(share * maximum(op.sizes["c"] / MAX_AUTOCAST_ROW, 1.0), self.streaming_bandwidth)
         return memory_us(1.0 * op.dram_bytes, gpu.dram_gbs) / share + KERNEL_GAP_US if share else None
 
     def _blended(self, compute: Number, memory: Number) -> Number:
