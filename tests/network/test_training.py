@@ -1,6 +1,7 @@
 """Training iterations derived from a forward pass: FLOPs, directions, backward operators and the optimizer."""
 
 from collections import Counter
+from math import log, sqrt
 
 import pytest
 from hypothesis import given
@@ -8,13 +9,17 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.families.embedding import EmbeddingBag
-from surrogate.features.families.rowwise import BatchNormInference
+from surrogate.features.families.rowwise import CHANNELS_LAST, BatchNormInference
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
+from surrogate.network.aten_call import Call, Tensor
+from surrogate.network.dispatch import problems
 from surrogate.network.network import Layer, Network
 from surrogate.network.operators import elementwise, gemm, pointwise, pool, softmax, streamed
 from surrogate.network.optimizers import OPTIMIZERS, TrainedWeight, optimizer_step
+from surrogate.network.predict import load_predictors
 from surrogate.network.training import backward, is_update, training_iteration, with_training
+from surrogate.prediction.sources.datasheet import HALVES, STEP, shipped_datasheet_models
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)
@@ -118,3 +123,22 @@ def test_an_iteration_is_forward_backward_and_optimizer() -> None:
     assert (iteration.training, iteration.ignored, iteration.unsupported) == (True, {"Reshape": 1}, {"LSTM": 2})
     assert training_iteration(iteration) is iteration
     assert Counter(layer.operator for layer in iteration.layers)["Conv.bwd_filter"] == 2
+
+
+@pytest.mark.parametrize("op", ["native_batch_norm", "native_batch_norm_backward"])
+def test_batch_norm_of_channels_last_images_has_kernels_of_its_own(op: str) -> None:
+    images = {last: Tensor(IMAGE, "fp16", channels_last=last) for last in (False, True)}
+    found = {last: problems(Call(op, {"input": each, "training": True}, (each,))) for last, each in images.items()}
+    assert [problem.variant for last in images for problem in found[last]] == ["", CHANNELS_LAST]
+
+
+def test_the_sum_of_a_training_step_has_the_error_of_measured_steps() -> None:
+    """Twenty products with errors of their own; one of twenty equal shares leaves a twentieth of each variance."""
+    products = [gemm(4096, 2048 + 8 * index, 1024, dtype="fp16") for index in range(20)]
+    layers = tuple(Layer(f"mm{index}", "mm", problem) for index, problem in enumerate(products))
+    times = {on: load_predictors("rtx-3090").time(Network("mm", layers, training=on)) for on in (True, False)}
+    single, step = (log(times[on].upper_us / times[on].total_us) for on in (False, True))
+    width = shipped_datasheet_models()[HALVES].by_kind[STEP].half_width
+    assert times[True].total_us == times[False].total_us
+    assert width < step < single
+    assert step == pytest.approx(sqrt(width**2 + (single**2 - width**2) / 20), rel=0.02)
