@@ -257,11 +257,12 @@ class Predictors:
         """Yield a note on the links over which the GPUs exchange weights and gradients."""
         if cluster.gpus == 1:
             return
+        moved = "weights and gradients" if cluster.is_sharded else "gradients"
         between = (
             f"the network between nodes, {cluster.node_gbps / 8:g} GB/s for each node" if cluster.node_gbps else ""
         )
         if cluster.node_gpus == 1:
-            yield f"gradients cross {between}"
+            yield f"{moved} cross {between}"
             return
         gbs = self.gpu.exchange_gbs(cluster.node_gpus)
         message = all_reduce(2**23, cluster.node_gpus, MEASURED_DTYPE)
@@ -269,7 +270,7 @@ class Predictors:
         evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
         and_between = f", and {between}" if between else ""
-        yield f"gradients cross {link}, {gbs:g} GB/s in each direction{and_between}; their times come from {evidence}"
+        yield f"{moved} cross {link}, {gbs:g} GB/s in each direction{and_between}; their times come from {evidence}"
 
     def _missing_units(
         self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem], answers: ProblemTimes
