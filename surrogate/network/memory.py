@@ -146,18 +146,12 @@ def _libraries_bytes(network: Network, gpu: Gpu) -> int:
 
 
 def _communication_bytes(network: Network, gpu: Gpu) -> int:
-    """Return the bytes of collectives' buffers and, in data-parallel training, of the gradients' buckets.
-
-    The buckets are a second copy of all gradients. Source: PyTorch, ``DistributedDataParallel``,
-    ``gradient_as_bucket_view``.
-    """
+    """Return the bytes of collectives' buffers."""
     ranks = max((getattr(layer.problem, "ranks", 1) for layer in network.layers), default=1)
     ranks = max(ranks, network.cluster.gpus)
     if ranks < 2:
         return 0
-    buffers_bytes = LINKED_BYTES.get(ranks, MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
-    has_buckets = network.cluster.gpus > 1 and not network.cluster.is_sharded
-    return buffers_bytes + (network.weights_bytes or 0 if has_buckets else 0)
+    return LINKED_BYTES.get(ranks, MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
 
 
 def _graphs_bytes(network: Network) -> int:

@@ -258,7 +258,7 @@ class Network:
     cluster: Cluster = ONE_GPU
     """The GPUs that train together, each with this batch."""
     is_long: bool = False
-    """Whether its kernels run long enough to lower the clocks: the training step of a language model."""
+    """Whether it takes longer than its kernels alone: the training step of a language model."""
     accumulate: int = 1
     """Number of microbatches of an iteration; every layer but the optimizer's runs once for each of them."""
     notes: tuple[str, ...] = ()

@@ -230,7 +230,7 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
             for layer, behind_us in zip(forward, forward_us, strict=False)
             if layer.parameters and not layer.problem.UPDATES_WEIGHTS
         ][::-1]
-    dtype = "fp32" if (network.weights_bytes or 4) >= 3 * (network.parameters or 1) else "fp16"
+    dtype = gradient_dtype(network)
     segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
     for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
         message = all_reduce(_measured_elements(elements, dtype), ranks, MEASURED_DTYPE)
@@ -309,6 +309,11 @@ def _gathered_ratio(network: Network) -> float:
     return max(network.parameters or trained, trained) / (trained or 1)
 
 
+def gradient_dtype(network: Network) -> str:
+    """Return the type of the weights' gradients: the one of the optimizer's step."""
+    return next((layer.problem.dtype for layer in network.layers if is_update(layer)), "fp32")
+
+
 def message_dtype(network: Network) -> str:
     """Return the type of gathered weights and reduced gradients: that of most of the arithmetic.
 
@@ -352,21 +357,26 @@ def _shard(layer: Layer, gpus: int) -> Layer:
 def memory_per_gpu(network: Network, memory: Mapping[str, int]) -> dict[str, int]:
     """Return bytes by use on one GPU of a cluster.
 
+    Without sharding, the buckets are a second copy of all gradients. Source: PyTorch, ``DistributedDataParallel``,
+    ``gradient_as_bucket_view``.
+
     A sharded GPU holds its share of weights, gradients and states. Its peak counts all activations and its share of all
     gradients, although some activations are released before the last gradients. The gathered weights of the root and of
     `GATHERED_UNITS` units, and the gradients of the root and of one unit, are buffers of communication.
     """
     gpus = network.cluster.gpus
-    if not network.cluster.is_sharded or not memory:
+    if gpus == 1 or not memory:
         return dict(memory)
     sizes = unit_parameters(network)
-    trained, root = sizes.total(), sizes.pop(ROOT, 0)
+    gradient_bytes = sizes.total() * DTYPES[gradient_dtype(network)]
+    if not network.cluster.is_sharded:
+        return {**memory, "communication": memory["communication"] + gradient_bytes}
+    root = sizes.pop(ROOT, 0)
     largest = [size for _, size in sizes.most_common(GATHERED_UNITS)]
     gathered = round(_gathered_ratio(network) * (root + sum(largest))) + root + max(largest, default=0)
     message = message_dtype(network)
-    master = next((layer.problem.dtype for layer in network.layers if is_update(layer)), message)
     shares = {name: ceil_div(memory[name], gpus) for name in ("weights", "state")}
     if network.peak_activation_bytes is not None:
         shares["activations"] = network.peak_activation_bytes
-    shares["gradients"] = ceil_div(trained * DTYPES[master], gpus)
+    shares["gradients"] = ceil_div(gradient_bytes, gpus)
     return {**memory, **shares, "communication": memory["communication"] + gathered * DTYPES[message]}

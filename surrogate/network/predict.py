@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 STEP_FACTORS = {"ampere-ga100": 1.12, "hopper": 1.27}
 """Architecture → time of a language model's training step / sum of its kernels' times alone.
 
-A kernel was measured alone and for a short time. In a step, the board's power lowers the clocks, and inputs are not in
-L2. Source: fitted to steps of MPT-350m and MPT-3b on A100 80GB and H100 (mosaicml/llm-foundry, benchmarking).
+Source: fitted to steps of MPT-350m and MPT-3b on A100 80GB and H100 (mosaicml/llm-foundry, benchmarking). Its cause
+was not measured. The assumption is that, in a step, the board's power lowers the clocks and inputs are not in L2.
 """
 STEP_FACTOR = 1.19
 """The same for all other architectures: the geometric mean."""
@@ -235,8 +235,8 @@ class Predictors:
             is_measured = self.gpu.architecture in STEP_FACTORS
             evidence = "fitted to MPT on this architecture" if is_measured else "the mean of A100 and H100"
             yield (
-                f"a training step takes {factor:g} times the kernels' times alone, because of lower clocks and cold"
-                f" caches ({evidence}); the layers have the kernels' times alone"
+                f"a training step takes {factor:g} times the kernels' times alone ({evidence}; lower clocks and cold"
+                " caches are the assumed cause); the layers have the kernels' times alone"
             )
 
     def _notes(self, selections: Selections, answers: ProblemTimes) -> Iterator[str]:

@@ -287,7 +287,8 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     builder, forward_layers = _layers(recorded, options.training)
     weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = _trained_weights(module) if options.training else []
-    weight_dtype = next((tensor.dtype for tensor in weights if tensor.parameter and tensor.floating), "fp32")
+    trained_dtypes = (tensor_info(weight, dtype).dtype for weight in module.parameters() if weight.requires_grad)
+    weight_dtype = next(trained_dtypes, "fp32")
     builder.add(optimizer_step(trained, optimizer, weight_dtype))
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")

@@ -36,6 +36,15 @@ def test_frozen_weights_have_neither_gradients_nor_states() -> None:
     assert four.samples_per_s == pytest.approx(4 * 2048 / four.total_us * 1e6)
 
 
+def test_states_have_the_type_of_trained_weights() -> None:
+    """Autocast runs fp32 adapters, as peft makes them, on a frozen product in bf16."""
+    module = Adapted(torch.nn.Linear(1024, 4096, bias=False, dtype=torch.bfloat16)).requires_grad_(False)
+    for adapter in (module.a, module.b):
+        adapter.float().requires_grad_(True)
+    time = time_module(module, TOKENS, "h100-sxm", training=True, amp="bf16")
+    assert time.memory["state"] == 2 * 4 * ADAPTER_WEIGHTS
+
+
 def test_packed_weights_are_unpacked_in_both_passes() -> None:
     """4-bit weights of bitsandbytes: half a byte, and an fp32 scale for every 64 of them."""
     bitsandbytes = pytest.importorskip("bitsandbytes")

@@ -158,6 +158,21 @@ def test_shards_are_exchanged_for_every_microbatch_and_gradients_once() -> None:
     assert messages_us(data_parallel=8, accumulate=3) == pytest.approx(messages_us(data_parallel=8))
 
 
+@pytest.mark.parametrize(("options", "itemsize"), [({"amp": None}, 2), ({}, 4)])
+def test_only_trained_weights_have_buckets_and_messages(options: dict[str, Any], itemsize: int) -> None:
+    """Adapters of rank 16 train 41,943,040 weights in the type of the weights; frozen ones are 2 bytes each."""
+    predictors = load_predictors("a100-sxm4-80gb")
+    alone, many = (
+        predictors.time(read_network(MODEL, **{**TRAINED, **options}, lora=16, data_parallel=gpus, node_gbps=gbps))
+        for gpus, gbps in ((1, None), (16, 100.0))
+    )
+    gradient_bytes = itemsize * 41_943_040
+    assert alone.memory["communication"] == 0
+    assert many.memory["communication"] == 688 * 2**20 + gradient_bytes
+    assert many.exchange
+    assert many.exchange.messages_us == pytest.approx(gradient_bytes / (12.5e3 * NETWORK_SHARE), rel=0.01)
+
+
 def test_the_slower_of_links_and_network_sets_the_pace() -> None:
     predictors = load_predictors("h100-sxm")
     options = {"training": True, "batch": 8}
