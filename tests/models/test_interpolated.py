@@ -9,28 +9,18 @@ from hypothesis import strategies as st
 from surrogate.dataset.rows import Rows
 from surrogate.models.grid import GpuTimes, Lines, MeasuredRows
 from surrogate.models.interpolated import InterpolatedTerms
-from tests.tables import checked
+from tests.tables import checked, every
 
 MS, NS, KS = (16, 64, 256, 1024), (256, 512, 1024, 2048), (512, 1024, 2048, 4096)
 
 
 def products(ms=MS, ns=NS, ks=KS, gpu: str = "h100-sxm") -> Rows:
     """Return bf16 matrix products with times that are smooth in the sizes but not in the terms alone."""
-    m, n, k = (axis.ravel() for axis in np.meshgrid(ms, ns, ks, indexing="ij"))
-    time_us = 4 + 2e-6 * (m * n * k) ** 0.8 + 1e-5 * n * k**0.9
-    frame = pd.DataFrame({"m": m, "n": n, "k": k, "batch": 1, "time_us": time_us}).assign(
-        family="gemm",
-        gpu=gpu,
-        library="vllm",
-        library_version="0.24.0",
-        operator="gemm",
-        dtype="bf16",
-        math="default",
-        variant="",
-        algorithm="cutlass",
-        status="ok",
-    )
-    return checked(frame)
+    rows = every(m=ms, n=ns, k=ks)
+    time_us = 4 + 2e-6 * (rows["m"] * rows["n"] * rows["k"]) ** 0.8 + 1e-5 * rows["n"] * rows["k"] ** 0.9
+    setting = {"operator": "gemm", "dtype": "bf16", "math": "default", "variant": ""}
+    kernel = {"library": "vllm", "library_version": "0.24.0", "algorithm": "cutlass"}
+    return checked(rows.assign(family="gemm", gpu=gpu, batch=1, time_us=time_us, status="ok", **setting, **kernel))
 
 
 @pytest.fixture(scope="module")
