@@ -1,7 +1,6 @@
 """`seer-paper` on rows generated from known coefficients, variants, classes and bounds."""
 
 import json
-from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -17,6 +16,7 @@ from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
 from tests.known import cases
+from tests.models.test_seer_formulas import weighted_sum
 from tests.models.test_seer_metrics import SETTING
 
 GPU = "TITAN Xp"
@@ -33,10 +33,6 @@ CLASS_PCT = ((90.0, 90.0), (70.0, 80.0), (30.0, 30.0))
 TIME = ((2e-9, 3.0), (4e-7, 20.0), (3e-7, 5e-10, 15.0, 6e-7))
 """Coefficients of each class's time form, in µs; `factor` of the algorithm, tile and filter multiplies them."""
 EVALUATIONS = 6
-
-
-def weighted_sum(coefficients: Sequence[float], terms: formulas.Terms) -> Any:
-    return sum(coefficient * term for coefficient, term in zip(coefficients, terms, strict=True))
 
 
 def grid(algorithm: str) -> pd.DataFrame:
