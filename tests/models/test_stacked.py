@@ -17,7 +17,7 @@ from surrogate.models.registry import DECLARED, ModelDeclaration
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.stacked import UNSEEN_GPU_SHARE, BoostedSeer, StackedTerms, stacking_weight
 from tests.known import cases
-from tests.tables import checked, every
+from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
@@ -126,12 +126,3 @@ def test_a_stored_stack_of_other_parts_is_refused(table: Table) -> None:
     damaged = {**files, "weights.json": files["weights.json"].replace(b"seer-time-only", b"roofline")}
     with pytest.raises(InputError, match="roofline cannot be a part"):
         StackedTerms.from_files(stack.get_params(), damaged)
-
-
-def test_other_families_are_refused() -> None:
-    frame = every(m=(64, 128), n=(64, 128)).assign(family="gemm", operator="gemm", gpu="t4", batch=1, k=64, time_us=9.0)
-    frame = frame.assign(dtype="fp32", math="fma", variant="", library="cublas", library_version="1", status="ok")
-    rows = checked(frame.assign(algorithm="default"))
-    for model in (BoostedSeer(), StackedTerms()):
-        with pytest.raises(InputError, match="predicts convolutions"):
-            model.fit(rows)
