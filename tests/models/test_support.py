@@ -83,14 +83,3 @@ def test_support_of_measured_held_out_shapes_is_predicted(measurements: Path) ->
             Support.fit(rows.take(fold.train)).supported(holdout) == (holdout.frame["status"] == "ok").to_numpy()
         )
     assert np.concatenate(correct).mean() >= 0.99
-
-
-def test_rules_of_a_gpu_override_statuses_of_other_gpus(table: Table) -> None:
-    """Fused Winograd ran on the T4, but Hopper does not support it."""
-    fitted = Support.fit(_rows(table(4, gpus=("Tesla T4",))))
-    query = table(4, gpus=("h200",))
-    unsupported = (query["algorithm"] == "WINOGRAD").to_numpy()
-    assert not fitted.supported(_rows(query))[unsupported].any()
-    np.testing.assert_array_equal(
-        fitted.supported(_rows(query))[~unsupported], (query["status"] == "ok").to_numpy()[~unsupported]
-    )
