@@ -19,6 +19,7 @@ from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
+from tests.tables import every
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
@@ -65,44 +66,15 @@ def frame(table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
 @pytest.fixture(scope="session")
 def operators() -> pd.DataFrame:
     """Return two pointwise operators of one library and matrix products of two libraries, on the same GPUs."""
-    rows = []
-    for gpu in GPUS:
-        for place, size in enumerate((64, 200, 512, 1000, 3000)):
-            for library, factor in (("cublas", 1.2), ("torch", 1.5)):
-                rows.append(
-                    {
-                        "gpu": gpu,
-                        "library": library,
-                        "family": "gemm",
-                        "operator": "gemm",
-                        "batch": 1,
-                        "m": size,
-                        "n": 512,
-                        "k": 256,
-                        "time_us": factor * (5 + size / 10),
-                    }
-                )
-            for operator, factor in (("relu", 1.0), ("add", 1.6)):
-                rows.append(
-                    {
-                        "gpu": gpu,
-                        "library": "torch",
-                        "family": "pointwise",
-                        "operator": operator,
-                        "n": 8,
-                        "c": 64,
-                        "h": size,
-                        "w": 56,
-                        "time_us": factor * (12 + size),
-                        "place": place,
-                    }
-                )
-    return (
-        pd.DataFrame(rows)
-        .drop(columns="place")
-        .fillna(0)
-        .assign(library_version="1", status="ok", algorithm="default", dtype="fp32", math="fma", variant="")
-    )
+    products = every(gpu=GPUS, m=(64, 200, 512, 1000, 3000), library=("cublas", "torch"))
+    products = products.assign(family="gemm", operator="gemm", batch=1, n=512, k=256)
+    products["time_us"] = products["library"].map({"cublas": 1.2, "torch": 1.5}) * (5 + products["m"] / 10)
+    images = every(gpu=GPUS, h=(64, 200, 512, 1000, 3000), operator=("relu", "add"))
+    images = images.assign(family="pointwise", library="torch", n=8, c=64, w=56)
+    images["time_us"] = images["operator"].map({"relu": 1.0, "add": 1.6}) * (12 + images["h"])
+    fixed = {"library_version": "1", "status": "ok", "algorithm": "default"}
+    fixed |= {"dtype": "fp32", "math": "fma", "variant": ""}
+    return pd.concat([products, images], ignore_index=True).fillna(0).assign(**fixed)
 
 
 @pytest.fixture(scope="session")
