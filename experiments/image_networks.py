@@ -277,7 +277,8 @@ def main() -> None:
     )
     across = {"gpus": len(stored["fitted_on"]), "median_ape": median, "half_width": half_width}
     model = asdict(fitted(passes, trained, table["measured_ms"], start))
-    models[HALVES] = stored | {"law": model, "by_kind": {"": across}}
+    by_kind = stored["by_kind"] | {"": across}  # the others are fitted to whole passes and to training steps
+    models[HALVES] = stored | {"law": model, "by_kind": by_kind}
     write_text(bundled.FOLDER / FILE, json.dumps(models, indent=1) + "\n")
     groups = holdout.groupby(["fitted_on", *RUN, "torch"])["error"]
     print(
