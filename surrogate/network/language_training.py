@@ -100,7 +100,8 @@ def read_training(path: Path, options: ReadOptions) -> Network:
     if (stored := decoder.main_dtype(None)) in QUANTISED and not step.frozen:
         notes.append(f"the file stores weights in {stored}; they are unpacked once, and trained in {step.master}")
     if step.rank:
-        products = ", ".join(name for name in ADAPTED if decoder.family.gated != (name == "up_proj"))
+        absent = "up_proj" if decoder.family.gated else "gate_up_proj"
+        products = ", ".join(name for name in ADAPTED if name != absent)
         notes.append(ADAPTER_NOTE.format(rank=step.rank, products=products, parameters=trained))
     network = with_accumulation(replace(network, notes=tuple(notes)), options.accumulate)
     return with_runtime(with_cluster(network, cluster_of(str(path), options)), options.runtime, options.host)

@@ -21,15 +21,14 @@ from itertools import accumulate, groupby
 from math import isfinite, log2
 from numbers import Real
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families.operator import Streamed
-from surrogate.features.families.transfer import HANDSHAKE_US, Collective
+from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, Collective, ReduceScatter
 from surrogate.features.problem import DTYPES
 from surrogate.network.network import Cluster, Layer, Network, ReadOptions
-from surrogate.network.operators import all_gather, all_reduce, reduce_scatter
 from surrogate.network.result import GradientExchange, ProblemTime
 from surrogate.network.training import CAST, is_update
 
@@ -78,8 +77,9 @@ def cluster_of(source: str, options: ReadOptions) -> Cluster:
     counts = {"data_parallel": options.data_parallel, "fsdp": options.fsdp}
     for name, count in counts.items():
         checked_int(source, name, count, maximum=MAX_INT32)
-    if options.training not in (True, False):
-        raise InputError(f"{source}: training is {options.training!r}; give True or False")
+    for name, value in {"training": options.training, "checkpointing": options.checkpointing}.items():
+        if value not in (True, False):
+            raise InputError(f"{source}: {name} is {value!r}; give True or False")
     gpus, is_sharded = max(counts.values()), options.fsdp > 1
     option = "--fsdp" if is_sharded else "--data-parallel"
     if min(counts.values()) > 1:
@@ -233,7 +233,7 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     dtype = gradient_dtype(network)
     segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
     for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
-        message = all_reduce(_measured_elements(elements, dtype), ranks, MEASURED_DTYPE)
+        message = AllReduce(elements=_measured_elements(elements, dtype), ranks=ranks, dtype=MEASURED_DTYPE)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
     return [*segments, Segment(backward_us - begin_us)]
@@ -270,7 +270,8 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
         [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
         for layers in (timed[:count], timed[count:])
     ]
-    ranks, gathered_ratio = max(network.cluster.node_gpus, 2), _gathered_ratio(network)
+    fields: dict[str, Any] = {"ranks": max(network.cluster.node_gpus, 2), "dtype": MEASURED_DTYPE}
+    gathered_ratio = _gathered_ratio(network)
     segments = []
     for is_backward, parts in enumerate(runs):
         last_index = {unit: index for index, (unit, _) in enumerate(parts)}
@@ -279,9 +280,9 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
             size = _measured_elements(sizes[unit], dtype)
             gather = reduce = None
             if size and unit not in gathered:
-                gather = all_gather(round(size * gathered_ratio), ranks, MEASURED_DTYPE)
+                gather = AllGather(elements=round(size * gathered_ratio), **fields)
             if size and is_backward and index == last_index[unit]:
-                reduce = reduce_scatter(size, ranks, MEASURED_DTYPE)
+                reduce = ReduceScatter(elements=size, **fields)
             gathered.add(unit)
             segments.append(Segment(time_us, gather, reduce))
     return segments

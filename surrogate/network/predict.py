@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
+from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops, roofline_us
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
-from surrogate.network.operators import all_reduce, tf32_part, with_default_math
+from surrogate.network.operators import tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import repeats
@@ -265,7 +266,7 @@ class Predictors:
             yield f"{moved} cross {between}"
             return
         gbs = self.gpu.exchange_gbs(cluster.node_gpus)
-        message = all_reduce(2**23, cluster.node_gpus, MEASURED_DTYPE)
+        message = AllReduce(elements=2**23, ranks=cluster.node_gpus, dtype=MEASURED_DTYPE)
         source = self.default_math_answers([message])[message].source
         evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"

@@ -22,7 +22,8 @@ MAX_ROWS = 100_000
 PARALLEL_OPTIONS = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "routing", "kv_dtype")
 """Options that distribute a language model over GPUs; the first three are numbers of GPUs."""
 LANGUAGE_OPTIONS = ("prefill", "decode", "sequence", "lora", *PARALLEL_OPTIONS)
-NON_LANGUAGE_OPTIONS = ("optimizer", "dims", "amp", "runtime", "host", "sequence", "lora", "checkpointing")
+REFUSED_OPTIONS = ("optimizer", "dims", "amp", "math", "layout", "runtime", "host", "sequence", "lora", "checkpointing")
+"""Options that a step of a language model does not have."""
 NORM_NOTE = (
     "the file has convolutions but no norms: an export in eval mode folds batch norms into convolutions; if the"
     " network has batch norms, their time in training is missing, so give module:callable"
@@ -107,7 +108,7 @@ def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
 
     if options.training:
         return read_training(path, options)
-    if option := next((name.removesuffix("s") for name in NON_LANGUAGE_OPTIONS if getattr(options, name)), None):
+    if option := next((name.removesuffix("s") for name in REFUSED_OPTIONS if getattr(options, name)), None):
         raise InputError(
             f"{source}: --{option} does not apply to a step of a language model; leave it out, or add --training"
         )

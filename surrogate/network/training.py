@@ -79,15 +79,14 @@ def with_accumulation(network: Network, steps: int) -> Network:
     """
     if checked_int(network.name, "accumulate", steps) > 1 and not network.training:
         raise InputError(f"{network.name}: --accumulate {steps} is for training; add --training")
-    trained = sum(layer.parameters for layer in network.layers if layer.operator in OPTIMIZERS)
-    if steps == 1 or not trained:
+    index = next((index for index, layer in enumerate(network.layers) if layer.operator in OPTIMIZERS), None)
+    if steps == 1 or index is None:
         return replace(network, accumulate=steps)
-    dtype = next(layer.problem.dtype for layer in network.layers if layer.operator in OPTIMIZERS)
+    layers = list(network.layers)
+    trained, dtype = layers[index].parameters, layers[index].problem.dtype
     added = (steps - 1) * trained
     addition = Streamed(reads=2 * added, writes=added, dtype=dtype, variant=ACCUMULATION)
-    first_step = next(index for index, layer in enumerate(network.layers) if layer.operator in OPTIMIZERS)
-    layers = list(network.layers)
-    layers.insert(first_step, Layer(ACCUMULATION, ACCUMULATION, addition))
+    layers.insert(index, Layer(ACCUMULATION, ACCUMULATION, addition))
     gradients = DTYPES[dtype] * trained
     activations = (network.activation_bytes or 0) - (network.gradient_bytes or 0) + gradients
     sizes = {} if network.activation_bytes is None else {"activation_bytes": activations, "gradient_bytes": gradients}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surrogate.features.families.transfer import AllGather, ReduceScatter
 from surrogate.network import Predictors, load_predictors
-from surrogate.network.operators import all_gather, reduce_scatter
 from surrogate.network.parallel import (
     BUCKET_BYTES,
     NETWORK_SHARE,
@@ -91,19 +91,20 @@ MPT_13B = {
     **{"model_type": "mpt", "d_model": 5120, "n_heads": 40, "n_layers": 40, "expansion_ratio": 4, "no_bias": True},
     **{"max_seq_len": 2048, "vocab_size": 50368, "learned_pos_emb": True},
 }
+GATHER, REDUCE = (kind(elements=8, ranks=8, dtype="bf16") for kind in (AllGather, ReduceScatter))
 TRAINED = {"training": True, "sequence": 2048, "batch": 2, "amp": "bf16"}
 
 
 def test_a_unit_is_gathered_while_the_previous_one_computes() -> None:
     """Gathers take 2, computations 3: only the first gather and the last reduction are waited for."""
-    gather, reduce = all_gather(8, 8, "bf16"), reduce_scatter(8, 8, "bf16")
+    gather, reduce = GATHER, REDUCE
     timeline = OverlapTimeline()
     timeline.run([Segment(3.0, gather), Segment(3.0, gather, reduce)], {gather: 2.0, reduce: 4.0})
     assert (timeline.compute_us, timeline.link_us, timeline.sent_us) == (2 + 3 + 3, 2 + 3 + 3 + 4, 2 + 2 + 4)
 
 
 def test_a_third_unit_is_gathered_after_the_first_is_released() -> None:
-    gather = all_gather(8, 8, "bf16")
+    gather = GATHER
     timeline = OverlapTimeline()
     timeline.run([Segment(5.0, gather), Segment(1.0, gather), Segment(1.0, gather)], {gather: 2.0})
     # Gathers end at 2, 4 and, since the first unit is released at 7, at 9.
@@ -112,7 +113,7 @@ def test_a_third_unit_is_gathered_after_the_first_is_released() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.booleans(), st.booleans()), max_size=20), st.floats(0, 1e3))
 def test_messages_delay_by_at_most_their_own_time(parts: list[tuple[float, bool, bool]], message_us: float) -> None:
-    gather, reduce = all_gather(8, 8, "bf16"), reduce_scatter(8, 8, "bf16")
+    gather, reduce = GATHER, REDUCE
     segments = [Segment(us, gather if first else None, reduce if last else None) for us, first, last in parts]
     timeline = OverlapTimeline()
     timeline.run(segments, {gather: message_us, reduce: message_us})

@@ -115,7 +115,8 @@ def test_adapters_have_two_products_and_the_only_states(train: Train) -> None:
     assert 1.3 * inside < saved < 1.5 * inside  # 2 bytes become half a byte and scales
     unpacked = [layer.problem for layer in packed.layers if layer.operator.startswith("unpack_weights")]
     assert sum(problem.writes for problem in unpacked) == 2 * inside  # type: ignore[union-attr]
-    assert "adapters of rank 16" in packed.notes[-1]
+    assert "adapters of rank 16 on the products qkv_proj, o_proj, gate_up_proj, down_proj" in packed.notes[-1]
+    assert "on the products qkv_proj, o_proj, up_proj, down_proj" in train(MPT, lora=16).notes[-1]
 
 
 def test_sharded_frozen_weights_are_gathered(predictors: Callable[..., Any], train: Train) -> None:
@@ -212,6 +213,12 @@ def test_attention_in_triton_has_its_own_rate(train: Train, name: str, rate: int
         (MPT | {"attn_config": {"attn_impl": "torch"}}, {}, "attn_impl 'torch' is not predicted in training"),
         (MPT | {"no_bias": False}, {}, "no_bias is False; only an MPT with True is predicted"),
         (MPT, {"training": False, "prefill": 9}, "--sequence does not apply to a step of a language model"),
+        (
+            MPT,
+            {"training": False, "sequence": None, "prefill": 9, "layout": "NHWC"},
+            "--layout does not apply to a step",
+        ),
+        (MPT, {"checkpointing": "no"}, "checkpointing is 'no'; give True or False"),
         (MPT, {"training": False, "prefill": 9, "sequence": None, "accumulate": 2}, "--accumulate 2 is for training"),
     ],
 )
