@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 COMMAND = (
     *("serving", "llama-3.1-8b", "--gpu", "h100-sxm", "--input", 256, "--output", 64, "--library", "VLLM"),
     *("--tensor-parallel", "1,2", "--concurrency", "8,16", "--dtype", "bf16,FP8"),
@@ -37,17 +35,6 @@ def test_unmet_targets_exit_with_status_1(seer: Any) -> None:
     run = seer(*COMMAND, "--tpot", 0.001, "--json")
     assert run.code == 1 and run.json["best"] is None and run.json["rows"]
     assert "no configuration meets the targets" in run.err
-
-
-@pytest.mark.parametrize("option", ["--disaggregated", "--speculative"])
-def test_an_unsupported_server_option_is_refused(seer: Any, option: str) -> None:
-    assert seer(*COMMAND, option).is_refusal(f"'{option}'; use an aggregated server", "not predicted")
-
-
-@pytest.mark.parametrize("price", ["much", "h100-sxm=-1", "", "2,5"])
-def test_an_invalid_price_is_refused(seer: Any, price: str) -> None:
-    run = seer(*COMMAND, "--price", price)
-    assert run.code == 2 and "not a price" in run.err
 
 
 def test_a_decoding_step_uses_the_deployment_options(seer: Any) -> None:
