@@ -124,12 +124,6 @@ def bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
     return _saved(pd.concat(parts, ignore_index=True), tmp_path_factory.mktemp("bundles") / "all")
 
 
-@pytest.fixture(scope="session")
-def forward_bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a linear model fitted on forward passes only."""
-    return _saved(table(8, gpus=("Tesla T4",)), tmp_path_factory.mktemp("bundles") / "forward")
-
-
 def _saved(frame: pd.DataFrame, path: Path) -> Path:
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train
