@@ -148,20 +148,6 @@ def test_the_separate_config_of_model_optimizer_is_read(folder: Callable[..., Pa
     assert (kinds["down_proj"], kinds["lm_head"], kinds["attention"]) == ("fp8", "bf16", "bf16")
 
 
-def test_the_command_refuses_in_one_line_and_accepts_another_dtype(seer: Any, folder: Callable[..., Path]) -> None:
-    path = folder({"quant_method": "bitsandbytes", "load_in_4bit": True})
-    words = ("network", path, "--gpu", "h100-sxm", "--decode", 512, "--library", "vllm", "--json")
-    refused = seer(*words)
-    assert refused.code == 2 and "bitsandbytes in 4 bits" in refused.err and refused.err.count("\n") == 1
-    assert seer(*words, "--dtype", "int4_wo").succeeded().json["total_us"] > 0
-
-
-def test_a_gpu_without_units_for_the_dtype_is_refused(seer: Any, folder: Callable[..., Path]) -> None:
-    path = folder(_compressed({"weights": WEIGHTS_FP4, "input_activations": WEIGHTS_FP4}))
-    run = seer("network", path, "--gpu", "h100-sxm", "--decode", 512, "--library", "vllm")
-    assert run.code == 2 and "h100-sxm has no fp4 units" in run.err
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from([*READERS, "Linear", "re:a*"]),
     lambda inner: (
