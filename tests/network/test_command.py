@@ -48,16 +48,6 @@ def test_table_and_csv_list_layers_and_types(seer: Seer, graph: Path, bundle: Pa
 
 
 @pytest.mark.slow
-def test_training_takes_more_than_twice_the_forward_pass(seer: Seer, graph: Path, bundle: Path) -> None:
-    words = ("network", graph, "--gpu", "t4", "--bundle", bundle, "--json")
-    forward = seer(*words).json
-    trained = seer(*words, "--training", "--sweep-batch", "1,4").json
-    assert trained["training"]
-    assert trained["total_us"] > 2 * forward["total_us"]
-    assert trained["layers"][-1]["name"] == "optimizer"
-
-
-@pytest.mark.slow
 def test_the_largest_batch_is_added_to_the_sweep(seer: Seer, graph: Path, bundle: Path) -> None:
     """Every compared GPU has its own largest batch."""
     words = ("--max-batch", "--sweep-batch", "1,8", "--compare-gpus", "v100,v100-pcie-32gb", "--json")
@@ -80,13 +70,6 @@ def test_a_network_of_unknown_operators_exits_with_status_1(seer: Seer, tmp_path
     assert done.code == 1
     assert "unsupported, in no sum: my.ops.Magic ×1" in done.out
     assert "time unknown" in done.out and "0.000 ms" not in done.out
-
-
-def test_training_with_a_bundle_without_backward_passes_is_refused(
-    seer: Seer, graph: Path, forward_bundle: Path
-) -> None:
-    done = seer("network", graph, "--gpu", "t4", "--bundle", forward_bundle, "--training")
-    assert done.out == "" and done.is_refusal("the bundle holds no cudnn bwd_"), done.err
 
 
 def test_a_compiled_network_fuses_layers_between_convolutions(seer: Seer, graph: Path) -> None:
