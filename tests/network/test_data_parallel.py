@@ -211,8 +211,6 @@ def test_mpt_13b_on_eight_gpus_reaches_its_measured_rate(tmp_path: Path) -> None
         ({"fsdp": 8, "node_gbps": 1600.0}, "all GPUs are in one"),
         ({"gpus_per_node": 4}, "--gpus-per-node is for several GPUs"),
         ({"fsdp": 16, "gpus_per_node": 73}, "from 1 to 72"),
-        ({"tensor_parallel": 4}, "--tensor-parallel 4 is for inference"),
-        ({"pipeline_parallel": 4}, "--pipeline-parallel 4 is for inference"),
         ({"fsdp": 8, "lora": 8, "dtype": "int4_wo"}, "--fsdp of weights in int4_wo is not predicted"),
     ],
 )
