@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from experiments.language_networks import grouped
-from surrogate.features.errors import InputError
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
@@ -108,6 +107,7 @@ def test_quantisation_excludes_attention_and_the_head(step: Step) -> None:
     kinds = Counter((layer.operator, layer.problem.dtype) for layer in network.layers)
     # Other quantisations are fused with the kernel before them.
     assert kinds["down_proj", "fp8"] == kinds["o_proj.quantise", "bf16"] == 48
+    assert "down_proj.quantise" not in {name for name, _ in kinds}
     assert (kinds["attention", "bf16"], kinds["lm_head", "bf16"]) == (48, 1)
 
 
@@ -120,16 +120,6 @@ def test_work_is_the_sum_over_requests_of_several_lengths(tmp_path: Path) -> Non
     assert {work.m for work in _problems(network, Gemm)} == {2100, 2}
 
 
-def test_missing_expert_sizes_are_refused(refused, step: Step) -> None:
-    """In files of DeepSeek ``intermediate_size`` is the width of dense layers, in files of gpt-oss that of experts."""
-    for config, changed, words in (
-        (DEEPSEEK, {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
-        (GPT_OSS, {"num_experts_per_tok": 999, "experts_per_token": 999}, "num_experts_per_tok is 999"),
-    ):
-        with refused(words):
-            step(config | changed, decode=100)
-
-
 @pytest.mark.parametrize(
     ("config", "sizes", "message"),
     [
@@ -138,16 +128,16 @@ def test_missing_expert_sizes_are_refused(refused, step: Step) -> None:
         ({**QWEN, "intermediate_size": None}, {"decode": 1}, "intermediate_size is missing; add it"),
         ({**QWEN, "num_key_value_heads": 3}, {"decode": 1}, "num_key_value_heads is 3; give a divisor"),
         ({**QWEN, "torch_dtype": "float8"}, {"decode": 1}, "torch_dtype 'float8' is unknown"),
+        # In files of DeepSeek, `intermediate_size` is the width of dense layers, in files of gpt-oss that of experts.
+        ({**DEEPSEEK, "moe_intermediate_size": None}, {"decode": 1}, "moe_intermediate_size is missing"),
+        ({**GPT_OSS, "num_experts_per_tok": 999}, {"decode": 1}, "num_experts_per_tok is 999"),
         (QWEN, {}, "prefill TOKENS or decode CONTEXT"),
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
     ],
 )
-def test_an_invalid_step_is_refused_in_one_line(
-    step: Step, config: dict[str, Any], sizes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message) as error:
+def test_an_invalid_step_is_refused_in_one_line(refused, step: Step, config, sizes, message: str) -> None:
+    with refused(message):
         step(config, **sizes)
-    assert "\n" not in str(error.value)
 
 
 def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
@@ -159,7 +149,6 @@ def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_the_needed_units_becomes_a_refused_row(seer: Any, tmp_path: Path) -> None:
-    """The other GPU is answered; if no GPU has the units, the command fails with the reason."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA), encoding="utf-8")
     words = ("network", path, "--decode", 2048, "--dtype", "fp8", "--json")
@@ -167,8 +156,6 @@ def test_a_gpu_without_the_needed_units_becomes_a_refused_row(seer: Any, tmp_pat
     answered, refused = run.json["gpus"]
     assert run.json["gpu"] == answered["gpu"] == "h100-sxm" and answered["total_us"] == run.json["total_us"]
     assert refused["gpu"] == "t4" and "no fp8 units" in refused["refused"]
-    alone = seer(*words, "--gpu", "t4")
-    assert alone.code == 2 and "no fp8 units" in alone.err
     framework = seer(*words, "--gpu", "mi300x", "--library", "trtllm")
     assert framework.code == 2 and "trtllm does not run on mi300x" in framework.err
 
