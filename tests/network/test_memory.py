@@ -147,7 +147,6 @@ def test_server_utilization_limits_memory(seer: Any) -> None:
     assert default["fits"] and default["memory"]["graphs"] > 0 and default["memory"]["context"] > 0
     assert default["memory"]["activations"] == pytest.approx(10 * 256 * 4 * 128256, rel=1e-4)
     assert not seer(*words, "--utilization", 0.5).succeeded().json["fits"]
-    assert seer(*words, "--utilization", 1.5).code == 2
 
 
 def test_saved_tensors_include_dropout_masks_and_pooling_indices() -> None:
