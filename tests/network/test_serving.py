@@ -15,7 +15,6 @@ from surrogate.features.errors import InputError, as_parameters, naming_options
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
-from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy
 from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
@@ -286,15 +285,11 @@ def test_notes_name_pcie_communication_and_an_fp8_cache() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"choices": Choices(libraries=("vlm",))}, "did you mean|library 'vlm' is unknown"),
-        ({"choices": Choices(dtypes=("fp9",))}, "dtype 'fp9' is unknown"),
-        ({"choices": Choices(tensor_parallel=(3,))}, "cannot be divided among 3 GPUs"),
         ({"choices": Choices(expert_parallel=(2,), tensor_parallel=(2,))}, "has no experts"),
         ({"choices": Choices(pipeline_parallel=(99,), gpus=200)}, "cannot be divided into 99 stages"),
         ({"choices": Choices(kv_dtypes=("fp3",))}, "kv_dtype 'fp3' is unknown"),
         ({"choices": Choices(tensor_parallel=(16,))}, "needs 16 GPUs; give --gpus 16"),
         ({"choices": Choices(routing="balanced")}, "leave out --routing"),
-        ({"choices": Choices(libraries=("trtllm",)), "gpu": "mi300x"}, "does not run on mi300x"),
         ({"choices": Choices(dtypes=("fp8",)), "gpu": "t4"}, "no fp8 units"),
         ({"input": 0}, "--input"),
         ({"input": 131_000, "output": 100}, "has 131100 tokens, but the model supports 131072"),
@@ -378,12 +373,6 @@ def test_all_reduces_beyond_a_node_use_the_network() -> None:
     two_nodes = language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16))
     assert any(type(layer.problem) is Memcpy for layer in two_nodes.layers) and "NVLink" in two_nodes.notes[0]
     assert not language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16, node=72)).notes
-
-
-def test_quantisation_is_a_separate_kernel_only_if_no_kernel_before_it_can_fuse_it() -> None:
-    kinds = [kernel.name for _, kernel in _step(LLAMA, (4, 1, 100), dtype="fp8").kernels()]
-    assert kinds.count("o_proj.quantise") == 80 and "down_proj.quantise" not in kinds
-    assert any(isinstance(work, Quantise) for work in _step(LLAMA, (4, 1, 100), dtype="fp8").kernel_counts())
 
 
 def test_kernels_missing_from_a_framework_table_use_other_frameworks() -> None:
