@@ -18,7 +18,7 @@ from surrogate.trace.iteration.overheads import cross_validated_us, fit_collecti
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
 from tests.known import known_answers
-from tests.trace.events import device, event
+from tests.trace.events import call, device, event
 
 
 def messages(*sizes: int) -> list[AllReduce]:
@@ -273,27 +273,20 @@ def test_table_batched_lookup_gives_its_problems(read, arguments, update, kind, 
 
     The kernels' names show shared memory and the optimizer.
     """
-    event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 10}
-    launch = event | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "dur": 5}
-    kernel = event | {"cat": "kernel"}
-    on_device = {"device": 0, "stream": 7, "grid": [24, 1, 1], "block": [16, 4, 1]}
+    launch_size = {"grid": [24, 1, 1], "block": [16, 4, 1]}
     forward = {"Input Dims": [[600, 64], [3], [960], [97]], "Input type": ["float", "long int", "long int", "long int"]}
-    backward = event | {"name": "LookupFunctionBackward", "args": {"Input Dims": [[32, 3, 64]]}}
+    backward = {"Input Dims": [[32, 3, 64]]}
     names = (f"batched_embedding_forward_kernel_1{arguments}", f"batched_embedding_backward_{update}")
-    trace = read(
-        {
-            "traceEvents": [
-                event | {"name": "LookupFunction", "ts": 0, "args": forward},
-                launch | {"ts": 2, "args": {"correlation": 1}},
-                kernel | {"name": names[0], "ts": 8, "args": on_device | {"correlation": 1}},
-                backward | {"ts": 20},
-                launch | {"ts": 22, "args": {"correlation": 2}},
-                kernel | {"name": names[1], "ts": 28, "args": on_device | {"correlation": 2}},
-                backward | {"ts": 40},
-            ]
-        }
-    )
-    reader = CallReader(trace)
+    events = [
+        event("cpu_op", "LookupFunction", 0, 10, **forward),
+        call("cudaLaunchKernel", 2, 5, 1),
+        device(names[0], 8, 10, 1, **launch_size),
+        event("cpu_op", "LookupFunctionBackward", 20, 10, **backward),
+        call("cudaLaunchKernel", 22, 5, 2),
+        device(names[1], 28, 10, 2, **launch_size),
+        event("cpu_op", "LookupFunctionBackward", 40, 10, **backward),
+    ]
+    reader = CallReader(read({"traceEvents": events}))
     sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4, "variant": variant}
     assert reader.problems(0) == (EmbeddingBag(**sizes),)
     assert reader.problems(1) == (operator(kind, **sizes),)
