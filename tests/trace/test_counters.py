@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from surrogate.trace.spans import trace_spans
 
 SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
+DGEMM = "void dgemm<double, int=4>(double*, int)"
 GRID = (160, 1, 1)
 METRICS = (
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
@@ -30,6 +31,14 @@ def ncu(path: Path, launches: Sequence[Sequence[object]]) -> Path:
     rows = [HEAD, ["", "", "", "", "ns", "inst", "Mbyte", "Mbyte", "%"]]
     rows += [[i, name, "(256, 1, 1)", str(grid), 9, *values] for i, (name, grid, *values) in enumerate(launches)]
     path.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
+    return path
+
+
+def nvprof(path: Path, kernel: str, averages: Mapping[str, object]) -> Path:
+    """Write nvprof's metrics of one kernel of two launches: metric → average."""
+    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
+    lines = [f'"V (0)","{kernel}",2,"{metric}","",1,9,"{value}"' for metric, value in averages.items()]
+    path.write_text("\n".join(["==9== Metric result:", header, *lines]))
     return path
 
 
@@ -79,11 +88,9 @@ def test_counters_join_launches_in_order(invented, tmp_path):
 
 
 def test_nvprof_averages_apply_to_every_launch(invented, tmp_path):
-    log = tmp_path / "averages.csv"
-    names = {"flop_count_sp": 500, "dram_read_bytes": 32_000, "dram_write_transactions": 10, "achieved_occupancy": 0.5}
-    lines = [f'"V (0)","relu_kernel",2,"{name}","…",1,9,{value}' for name, value in names.items()]
-    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
-    log.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    averages = {"flop_count_sp": 500, "achieved_occupancy": 0.5}
+    averages |= {"dram_read_bytes": 32_000, "dram_write_transactions": 10}
+    log = nvprof(tmp_path / "averages.csv", "relu_kernel", averages)
     row = next(row for row in kernel_table(with_counters(invented, [log])) if row["kernel"] == "relu_kernel")
     assert (row["counted"], row["measured_gflop"], row["read_mb"], row["write_mb"]) == (2, 1e-6, 0.064, 640e-6)
     assert row["measured_occupancy_pct"] == 50
@@ -138,12 +145,9 @@ def test_nvprof_summary_becomes_a_kernel_table(seer, name):
 
 def test_nvprof_summary_with_counters_gives_a_bound(seer, tmp_path):
     """A GTX 1080 Ti reaches 354.368 GFLOP/s in fp64; 70 GFLOP in 250 ms are 79 % of this peak."""
-    log, metrics = SAMPLES / "nvprof_summary.txt", tmp_path / "metrics.csv"
-    name = "void dgemm<double, int=4>(double*, int)"
+    log = SAMPLES / "nvprof_summary.txt"
     counts = {"flop_count_dp": 70_000_000_000, "dram_read_bytes": 1_000_000_000, "dram_write_bytes": 1_000_000_000}
-    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
-    lines = [f'"G (0)","{name}",2,"{metric}","",1,1,{value}' for metric, value in counts.items()]
-    metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    metrics = nvprof(tmp_path / "metrics.csv", DGEMM, counts)
     single, doubles, *_ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json").succeeded().json
     assert (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
     assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
@@ -162,12 +166,8 @@ def test_nvprof_summary_with_counters_gives_a_bound(seer, tmp_path):
 )
 def test_nvprof_utilization_levels_give_a_bound(seer, tmp_path, single, special, dram, bound):
     """A level is a tenth of the peak; a kernel with every level below six is latency-bound."""
-    metrics = tmp_path / "metrics.csv"
     levels = {"single_precision_fu_utilization": single, "special_fu_utilization": special, "dram_utilization": dram}
-    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
-    name = "void dgemm<double, int=4>(double*, int)"
-    lines = [f'"G (0)","{name}",2,"{metric}","","{level}","{level}","{level}"' for metric, level in levels.items()]
-    metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    metrics = nvprof(tmp_path / "metrics.csv", DGEMM, levels)
     words = ("kernels", SAMPLES / "nvprof_summary.txt", "--counters", metrics, "--json")
     row = seer(*words).succeeded().json[1]
     shares = [10.0 * max(int(level[-2]) for level in (single, special)), 10.0 * int(dram[-2])]
