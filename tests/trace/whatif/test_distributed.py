@@ -30,9 +30,11 @@ def test_nccl_all_reduce_times_equal_hand_computed_values(refused):
     )
     alone = Interconnect(8, gpus_per_machine=8, link_gbs=100.0, link_latency_us=2.0)
     assert alone.all_reduce_us(80e6) == pytest.approx(2 * 7 / 8 * 800 + 14 * 2)
+    # Four workers reduce 40 MB at 10 GB/s and 5 µs a step: 1.5 · 4,000 µs + 6 · 5 µs.
+    assert Interconnect(4, 10.0, 5.0).all_reduce_us(40e6) == pytest.approx(6030)
     for algorithm in ("ring", "tree", "hierarchical"):
         assert Interconnect(1, algorithm=algorithm).all_reduce_us(80e6) == 0
-    for wrong in ({"workers": 6, "gpus_per_machine": 4}, {"algorithm": "rings"}, {"link_gbs": 0.0}):
+    for wrong in ({"workers": 0}, {"workers": 6, "gpus_per_machine": 4}, {"algorithm": "rings"}, {"link_gbs": 0.0}):
         with refused():
             Interconnect(**wrong)
 
