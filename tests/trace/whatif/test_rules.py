@@ -237,9 +237,6 @@ def test_gpu_what_if_agrees_with_published_training(refused, resnet_graph, resne
     )
     slower = evaluate(resnet_graph, [what_if("gpu=t4")], setting)[0]
     assert slower.low_us == slower.device_low_us < slower.predicted_us < slower.high_us
-    iteration = iteration_times(resnet_profile.trace, gpu="a100-sxm4-80gb")
-    device_us = sum(part.device_us for part in iteration) / len(iteration)
-    assert device_us == pytest.approx(answer["device_us_after"], rel=0.01)  # one implementation for both
     with refused("--gpu"):
         what_if("gpu")(resnet_graph, setting_of(resnet_profile))
 
@@ -291,14 +288,6 @@ def test_parameter_server_and_data_parallel_exclude_each_other(refused, resnet_g
     both = [what_if("parameter-server"), what_if("data-parallel")]
     with refused("exclude each other"):
         evaluate(resnet_graph, both, resnet_setting, together=True)
-
-
-def test_ring_time_equals_the_hand_computed_value(refused):
-    """Four workers reduce 40 MB at 10 GB/s and 5 µs a step: 1.5 · 4,000 µs + 6 · 5 µs."""
-    assert Interconnect(4, 10.0, 5.0).all_reduce_us(40e6) == pytest.approx(6030)
-    assert Interconnect(1, 10.0, 5.0).all_reduce_us(40e6) == 0
-    with refused("out of range"):
-        Interconnect(0)
 
 
 @given(st.integers(1, 64), st.floats(0.1, 1e3), st.floats(1.01, 100), st.floats(0, 1e10))
