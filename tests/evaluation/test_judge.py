@@ -117,13 +117,6 @@ def test_macro_and_pooled_intervals_equal_the_hand_calculation() -> None:
     assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)
 
 
-def test_median_difference_equals_the_hand_calculation() -> None:
-    """Errors are 0.1 and 0.3 on every shape, so each draw differs by −0.2."""
-    shape = np.repeat(["a", "b", "c"], 4)
-    interval = judge.median_difference(np.full(12, 0.1), np.full(12, 0.3), shape, shape)
-    assert interval == pytest.approx((-0.2, -0.2, -0.2))
-
-
 def test_median_difference_is_paired_by_shape() -> None:
     """Shapes differ much and models little; an unpaired interval would contain zero."""
     random = np.random.default_rng(0)
