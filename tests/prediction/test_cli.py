@@ -37,9 +37,7 @@ def test_select_exits_with_status_1_if_nothing_is_feasible(
 
 def test_predict_answers_one_problem(seer: Callable[..., Any], folder: Path) -> None:
     cmd = ["predict", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM]
-    best, fft = seer(*cmd, "--json").json, seer(*cmd, "--json", "--algorithm", "FFT").json
-    predictor = load(folder, gpu="v100")
-    assert best == predictor.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
-    assert best["time_us"] <= fft["time_us"]
+    best, fft = (seer(*cmd, "--json", *words).json for words in ((), ("--algorithm", "FFT")))
+    assert fft["algorithm"] == "FFT" and best["time_us"] <= fft["time_us"]
     assert best["algorithm"] in seer(*cmd).out
     assert seer(*cmd, "--csv").out.splitlines()[0].startswith("problem,gpu,library,library_version,algorithm,time_us")
