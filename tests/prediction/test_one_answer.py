@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import pickle
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -233,14 +232,12 @@ def _times(predictor: Predictor) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["v100", "rtx-4090"])
-def test_a_predictor_can_be_copied_pickled_and_shared_by_threads_and_processes(name: str) -> None:
+def test_a_predictor_can_be_copied_pickled_and_sent_to_processes(name: str) -> None:
     predictor = load(name)
     expected = _times(predictor)
     for copied in (pickle.loads(pickle.dumps(predictor)), copy.copy(predictor), copy.deepcopy(predictor)):
         assert isinstance(copied, Predictor) and copied.gpu == predictor.gpu and _times(copied) == expected
         assert copied.predict("gemm:m64n64k64").time_us == predictor.predict("gemm:m64n64k64").time_us
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(_times, [predictor] * 16)) == [expected] * 16
     for method in ("spawn", "forkserver"):
         with multiprocessing.get_context(method).Pool(1) as processes:
             assert processes.map(_times, [predictor]) == [expected]
