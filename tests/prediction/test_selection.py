@@ -290,24 +290,21 @@ def selections_on(gpu: str) -> list[Selection]:
     return [served.select(served.read(text, dtype="bf16", math="default")) for text in texts]
 
 
-def test_an_unmeasured_gpu_uses_a_donor_of_its_architecture() -> None:
-    """The best candidate changes with the size as on the donor; candidates of other architectures are excluded."""
-    selections = selections_on("gh200")
-    assert [selection.algorithm for selection in selections] == ["small", "small", "large"]
+@pytest.mark.parametrize(
+    ("gpu", "fastest", "source"),
+    [("gh200", ["small", "small", "large"], "similar-gpu"), ("h20", ["small", "large", "large"], "datasheet")],
+)
+def test_an_unmeasured_gpu_uses_a_donor_of_its_architecture_and_near_peaks(gpu: str, fastest, source: str) -> None:
+    """The best candidate changes with the size as on the donor; candidates of other architectures are excluded.
+
+    H20 has a seventh of H100's peak and a fifth more bandwidth. Relative to the peak, m = 16 equals H100's 112.
+    """
+    selections = selections_on(gpu)
+    assert [selection.algorithm for selection in selections] == fastest
     for selection in selections:
         assert {ranked.algorithm for ranked in selection.candidates} == {"small", "large"}
-        assert selection.source == "similar-gpu"
-        assert any("h100-sxm" in note for note in selection.notes)
-
-
-def test_an_unmeasured_gpu_with_other_peaks_has_no_donor() -> None:
-    """H20 has a seventh of H100's peak and a fifth more bandwidth. Relative to the peak, m = 16 equals H100's 112."""
-    selections = selections_on("h20")
-    assert [selection.algorithm for selection in selections] == ["small", "large", "large"]
-    for selection in selections:
-        assert {ranked.algorithm for ranked in selection.candidates} == {"small", "large"}
-        assert selection.source == "datasheet"
-        assert not any("h100-sxm" in note for note in selection.notes)
+        assert selection.source == source
+        assert any("h100-sxm" in note for note in selection.notes) == (source == "similar-gpu")
 
 
 def test_a_kernel_below_its_harness_floor_does_not_win(tmp_path: Path) -> None:
