@@ -1,9 +1,10 @@
-"""Builds a trace of PyTorch's profiler from the steps of a known answer."""
+"""Builds a trace of PyTorch's profiler from the steps of a known answer, and predicts its convolutions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from surrogate.trace.whatif.setting import Op
+from surrogate.trace.whatif.setting import Op, WhatIfSetting
 from tests.trace.events import event
 
 HOST_US = 10
@@ -53,3 +54,21 @@ def _event(name: str, start_us: float, time_us: float, category: str = "", **arg
     category = category or _CATEGORIES.get(name.partition(".")[0].partition("#")[0], "cpu_op")
     thread = 7 if category in ("kernel", "gpu_memcpy") else 100
     return event(category, name, start_us, time_us, thread, **arguments)
+
+
+class FakeAlgorithms:
+    """Predicts the same times of algorithms for every convolution, with an interval of 10 % each."""
+
+    def __init__(self, times_us: Mapping[str, float], source: str = "model") -> None:
+        candidates = [
+            SimpleNamespace(algorithm=name, time_us=us, lower_us=us / 1.1, upper_us=us * 1.1)
+            for name, us in times_us.items()
+        ]
+        self.selection = SimpleNamespace(candidates=candidates, source=source, gpu="v100")
+
+    def select(self, problem: object) -> SimpleNamespace:
+        return self.selection
+
+    def put_into(self, setting: WhatIfSetting) -> None:
+        """Replace the predictors of every GPU."""
+        setting.predictors = lambda device: SimpleNamespace(algorithm_predictor=self, gpu=device)
