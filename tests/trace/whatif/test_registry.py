@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,7 @@ from surrogate.trace.graph import graph_of, simulate
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import WHAT_IF_RULES, evaluate, setting_of, what_if
 from surrogate.trace.whatif.setting import Op, StepAnswer, WhatIfRule
-from tests.trace.whatif.steps import trace_of
+from tests.trace.whatif.steps import FakeAlgorithms, trace_of
 
 every_what_if = pytest.mark.parametrize("name", WHAT_IF_RULES)
 
@@ -41,24 +40,12 @@ def test_what_if_names_are_unique() -> None:
     assert not twice, f"one name, two what-ifs: {', '.join(twice)}"
 
 
-class FakeAlgorithms:
-    """Predicts the same convolution times for every problem."""
-
-    def __init__(self, times_us: dict[str, float]) -> None:
-        candidates = [SimpleNamespace(algorithm=name, time_us=t, upper_us=t) for name, t in times_us.items()]
-        self.selection = SimpleNamespace(candidates=candidates, source="model", gpu="v100")
-
-    def select(self, problem: object) -> SimpleNamespace:
-        return self.selection
-
-
 def answer_us(read: Callable[..., Trace], answer: StepAnswer, name: str = "") -> float:
     """Return µs per iteration of a known answer's steps, unchanged or under the what-if."""
     profiled = profile(read(trace_of(answer.ops)))
     setting = setting_of(profiled, target=answer.target)
     if answer.algorithms_us:
-        algorithms = FakeAlgorithms(dict(answer.algorithms_us))
-        setting.predictors = lambda device: SimpleNamespace(algorithm_predictor=algorithms, gpu=device)
+        FakeAlgorithms(dict(answer.algorithms_us)).put_into(setting)
     text = f"{name}={answer.value:g}" if name and answer.value else name
     graph = graph_of(profiled.trace, profiled.layers)
     return evaluate(graph, [what_if(text)], setting)[0].predicted_us if name else simulate(graph).per_iteration_us
