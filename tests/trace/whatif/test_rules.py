@@ -1,7 +1,6 @@
 """What-ifs: known answers on the invented trace, plausible answers on real traces, and invariants."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from surrogate.trace.whatif import Interconnect, evaluate, select, setting_of, w
 from surrogate.trace.whatif.hardware import HOST_ASSUMPTION, LOADING_ASSUMPTION, convolutions_of
 from surrogate.trace.whatif.setting import Op
 from surrogate.trace.whatif.training import NETWORK
-from tests.trace.whatif.steps import trace_of
+from tests.trace.whatif.steps import FakeAlgorithms, trace_of
 
 
 def times(graph, **selection):
@@ -323,35 +322,16 @@ def test_p3_is_no_slower_than_a_parameter_server_on_a_slow_network(resnet_graph,
     assert messages[1] > messages[0] == 6 * 161
 
 
-class FakeAlgorithms:
-    """Predicts 200 µs for IMPLICIT_PRECOMP_GEMM and 100 µs for WINOGRAD, with an interval of 10 % each."""
-
-    source = "model"
-
-    @classmethod
-    def put_into(cls, setting, source="model"):
-        convs = cls()
-        convs.source = source
-        setting.predictors = lambda device: SimpleNamespace(algorithm_predictor=convs, gpu=device)
-
-    def select(self, conv):
-        times_us = {"WINOGRAD": 100.0, "IMPLICIT_PRECOMP_GEMM": 200.0}
-        candidates = [
-            SimpleNamespace(algorithm=name, time_us=time, lower_us=time / 1.1, upper_us=time * 1.1)
-            for name, time in times_us.items()
-        ]
-        return SimpleNamespace(candidates=candidates, source=self.source, gpu="v100")
-
-
 def test_best_convolution_takes_the_fastest_algorithm(refused, invented_graph, invented_profile):
     setting = setting_of(invented_profile)
-    FakeAlgorithms.put_into(setting)
+    times_us = {"WINOGRAD": 100.0, "IMPLICIT_PRECOMP_GEMM": 200.0}
+    FakeAlgorithms(times_us).put_into(setting)
     answer = evaluate(invented_graph, [what_if("best-convolution")], setting)[0]
     assert times(answer.predicted.graph, name="scudnn", iteration=0) == pytest.approx([50])
     assert answer.low_us is not None and answer.high_us is not None
     assert answer.low_us <= answer.predicted_us <= answer.high_us <= 1.002 * answer.baseline_us
     assert "3 of 6" in answer.notes[0] and "3 do not change" in answer.notes[1]
-    FakeAlgorithms.put_into(setting, "datasheet")  # the GPU was not measured
+    FakeAlgorithms(times_us, "datasheet").put_into(setting)  # the GPU was not measured
     with refused("--bundle"):
         evaluate(invented_graph, [what_if("best-convolution")], setting)
 
