@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from surrogate.features.elementwise import ceil_div
+from surrogate.features.elementwise import ceil_div, checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 from surrogate.features.families.attention import LATENT, NOPE, ROPE, VALUE, Attention, AttentionOperator, Mla
@@ -97,12 +97,11 @@ def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> N
     The options ``prefill``, ``decode`` and ``batch`` (default: one request) apply. Raises `InputError` if the file is
     invalid, or unless exactly one of ``prefill`` and ``decode`` is given.
     """
-    prefill, decode, batch = options.prefill, options.decode, options.batch or 1
+    prefill, decode = options.prefill, options.decode
+    batch = checked_int(str(path), "batch", options.batch or 1, maximum=MAX_REQUESTS)
     decoder = read_decoder(path)
     if (prefill is None) == (decode is None):
         raise InputError(f"{path}: a step needs --prefill TOKENS or --decode CONTEXT; give one of them")
-    if batch > MAX_REQUESTS:
-        raise InputError(f"{path}: the batch is {batch}; give at most {MAX_REQUESTS} requests")
     requests = Requests(batch, prefill or 1, prefill or decode or 1)
     decoder.require_context(requests.context)
     network = language_network(decoder, [requests], deployment)

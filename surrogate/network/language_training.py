@@ -5,7 +5,8 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.elementwise import checked_int
+from surrogate.features.errors import InputError
 from surrogate.features.families.attention import TRITON
 from surrogate.features.problem import DTYPES, ELEMENTS, QUANTISED
 from surrogate.network.allocator import LARGE, segment_bytes
@@ -13,14 +14,7 @@ from surrogate.network.language import Decoder, Deployment, read_decoder
 from surrogate.network.language_step import MAX_REQUESTS, Requests
 from surrogate.network.language_training_step import ADAPTED, TrainingStep
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
-from surrogate.network.optimizers import (
-    OPTIMIZER,
-    OPTIMIZERS,
-    optimizer_step,
-    step_text,
-    total_state_bytes,
-    trained_weights,
-)
+from surrogate.network.optimizers import OPTIMIZER, add_step, step_text, trained_weights
 from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.runtime import with_runtime
 from surrogate.network.training import with_accumulation
@@ -68,7 +62,6 @@ def read_training(path: Path, options: ReadOptions) -> Network:
     decoder = read_decoder(path)
     step = _training_step(path, decoder, options)
     optimizer = options.optimizer or OPTIMIZER
-    check_choice("optimizer", optimizer, OPTIMIZERS)
     blocks = step.blocks()
     builder = NetworkBuilder()
     builder.add(chain.from_iterable(blocks))
@@ -80,7 +73,7 @@ def read_training(path: Path, options: ReadOptions) -> Network:
             builder.add(step.gradient_layers(layer))
     trained = sum(layer.parameters for block in blocks for layer in block)
     weights = list(trained_weights(layer for block in blocks for layer in block))
-    builder.add(optimizer_step(weights, optimizer, step.master))
+    state_bytes = add_step(builder, weights, optimizer, step.master)
     network = builder.network(
         f"{decoder.name}, {step.tokens // (options.batch or 1)} tokens",
         options.batch or 1,
@@ -89,7 +82,7 @@ def read_training(path: Path, options: ReadOptions) -> Network:
         is_long=True,
         tokens=step.tokens,
         **_memory_fields(step, blocks, trained, options),
-        state_bytes=total_state_bytes(weights, optimizer, step.master),
+        state_bytes=state_bytes,
     )
     notes = [
         *decoder.notes,
@@ -123,9 +116,7 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
     if options.sequence is None:
         raise InputError(f"{path}: training needs --sequence TOKENS, the length of each sample")
     decoder.require_context(options.sequence)
-    batch, rank = options.batch or 1, options.lora or 0
-    if batch > MAX_REQUESTS:
-        raise InputError(f"{path}: the batch is {batch}; give at most {MAX_REQUESTS} samples")
+    batch, rank = checked_int(str(path), "batch", options.batch or 1, maximum=MAX_REQUESTS), options.lora or 0
     is_frozen = options.dtype in FROZEN_DTYPES
     if is_frozen and not rank:
         raise InputError(f"{path}: weights in {options.dtype} are not trained; add --lora RANK for adapters")

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
+from surrogate.features.errors import check_choice
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
-from surrogate.network.network import Layer
+from surrogate.network.network import Layer, NetworkBuilder
 from surrogate.network.operators import gemm
 
 SCALE_BYTES = 4 / 256
@@ -98,6 +99,16 @@ def trained_weights(layers: Iterable[Layer]) -> Iterator[TrainedWeight]:
         is_inner = bool(getattr(layer.problem, "MULTIPLIES", False)) and layer.operator != LAST_OPERATOR
         yield from [TrainedWeight((rows, width), is_inner)] if rows else []
         yield from [TrainedWeight((rest,))] if rest else []
+
+
+def add_step(builder: NetworkBuilder, weights: Sequence[TrainedWeight], optimizer: str, dtype: str) -> int:
+    """Add the kernels of one step over weights of type ``dtype``, and return the bytes of the optimizer's states.
+
+    Raises `InputError` if the optimizer is unknown.
+    """
+    check_choice("optimizer", optimizer, OPTIMIZERS)
+    builder.add(optimizer_step(weights, optimizer, dtype))
+    return total_state_bytes(weights, optimizer, dtype)
 
 
 def total_state_bytes(weights: Iterable[TrainedWeight], optimizer: str, dtype: str) -> int:

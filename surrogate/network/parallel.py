@@ -21,14 +21,15 @@ from itertools import accumulate, groupby
 from math import isfinite, log2
 from numbers import Real
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families.operator import Streamed
-from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, Collective, ReduceScatter
+from surrogate.features.families.transfer import HANDSHAKE_US, Collective
 from surrogate.features.problem import DTYPES
 from surrogate.network.network import Cluster, Layer, Network, ReadOptions
+from surrogate.network.operators import all_gather, all_reduce, reduce_scatter
 from surrogate.network.result import GradientExchange, ProblemTime
 from surrogate.network.training import CAST, is_update
 
@@ -173,10 +174,7 @@ def exchange(network: Network, times_us: Sequence[float], predict: Predict) -> G
     with the ends of its interval.
     """
     cluster = network.cluster
-    is_sharded = cluster.is_sharded
-    segments = (
-        _sharded_segments(network, times_us) * network.accumulate if is_sharded else _bucket_segments(network, times_us)
-    )
+    segments = (_sharded_segments if cluster.is_sharded else _bucket_segments)(network, times_us)
     messages = {message: None for segment in segments for message in segment[1:] if message}
     answers = predict(list(messages))
     computed_us, sent_us, exposed_us = sum(segment.time_us for segment in segments), [], []
@@ -233,7 +231,7 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     dtype = gradient_dtype(network)
     segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
     for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
-        message = AllReduce(elements=_measured_elements(elements, dtype), ranks=ranks, dtype=MEASURED_DTYPE)
+        message = all_reduce(_measured_elements(elements, dtype), ranks, MEASURED_DTYPE)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
     return [*segments, Segment(backward_us - begin_us)]
@@ -259,7 +257,10 @@ def gradient_buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> 
 
 
 def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segment]:
-    """Return both passes, divided into runs of one unit; the root unit is gathered once, at the beginning."""
+    """Return the passes of all microbatches, divided into runs of one unit.
+
+    The root unit is gathered once per microbatch, at the beginning.
+    """
     dtype, sizes, count = message_dtype(network), unit_parameters(network), network.forward_layers
     timed = [
         (unit_of(layer), time_us)
@@ -270,8 +271,7 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
         [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
         for layers in (timed[:count], timed[count:])
     ]
-    fields: dict[str, Any] = {"ranks": max(network.cluster.node_gpus, 2), "dtype": MEASURED_DTYPE}
-    gathered_ratio = _gathered_ratio(network)
+    ranks, gathered_ratio = max(network.cluster.node_gpus, 2), _gathered_ratio(network)
     segments = []
     for is_backward, parts in enumerate(runs):
         last_index = {unit: index for index, (unit, _) in enumerate(parts)}
@@ -280,12 +280,12 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
             size = _measured_elements(sizes[unit], dtype)
             gather = reduce = None
             if size and unit not in gathered:
-                gather = AllGather(elements=round(size * gathered_ratio), **fields)
+                gather = all_gather(round(size * gathered_ratio), ranks, MEASURED_DTYPE)
             if size and is_backward and index == last_index[unit]:
-                reduce = ReduceScatter(elements=size, **fields)
+                reduce = reduce_scatter(size, ranks, MEASURED_DTYPE)
             gathered.add(unit)
             segments.append(Segment(time_us, gather, reduce))
-    return segments
+    return segments * network.accumulate
 
 
 def unit_of(layer: Layer) -> str:

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
-from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
-from surrogate.features.roofline import missing_units, peak_tflops, roofline_us
+from surrogate.features.roofline import missing_units, peak_tflops
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
-from surrogate.network.operators import tf32_part, with_default_math
+from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import repeats
-from surrogate.prediction.kernel_times import min_kernel_us, sustained_share, within_peaks
+from surrogate.prediction.kernel_times import min_kernel_us, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 from surrogate.prediction.sources.datasheet import STEP, common_share, datasheet_models
 
@@ -266,7 +265,7 @@ class Predictors:
             yield f"{moved} cross {between}"
             return
         gbs = self.gpu.exchange_gbs(cluster.node_gpus)
-        message = AllReduce(elements=2**23, ranks=cluster.node_gpus, dtype=MEASURED_DTYPE)
+        message = all_reduce(2**23, cluster.node_gpus, MEASURED_DTYPE)
         source = self.default_math_answers([message])[message].source
         evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
@@ -391,21 +390,6 @@ def _layer_time(layer: Layer, time: LayerTime, min_us: float, runs: int) -> Laye
 def _setting(problem: NetworkProblem) -> tuple[str, ...]:
     """Return a convolution's direction, types and layout, as `surrogate.uncertainty.domain.SettingKey` has them."""
     return tuple(getattr(problem, name) for name in family_of(problem).setting_names)
-
-
-def sustained_us(problem: NetworkProblem, gpu: Gpu) -> float:
-    """Return the roofline time of a problem in µs, at the rates that long kernels reach on the GPU.
-
-    The power limit applies only to 16-bit types, for which the energy of a FLOP is known. In TF32, H100 SXM's kernels
-    reach 93 % of the peak (training of VGG13); its 700 W would allow 74 %.
-    """
-    # This also holds for fp32 on AMD's matrix units.
-    if isinstance(problem, Operator) and (problem.dtype == "fp32" or not problem.uses_tensor_cores):
-        return float(problem.roofline_us(gpu))
-    peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores)
-    power_limited = gpu if problem.dtype in HALF else replace(gpu, tensor_pj_per_flop=0.0)
-    peak = peak * sustained_share(power_limited) if problem.uses_tensor_cores else gpu.sustained_tflops(peak)
-    return float(roofline_us(problem.flops, int(problem.dram_bytes), peak, gpu.dram_share * gpu.dram_gbs))
 
 
 def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | None = None) -> Predictors:

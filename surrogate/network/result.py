@@ -271,21 +271,22 @@ class NetworkTime(TableResult):
     @property
     def coverage(self) -> float | None:
         """Share of the FLOPs that is in the sum; None if `missing_flops` is unknown."""
-        return self._coverage(sum(layer.flops for layer in self.layers), self.missing_flops)
+        return self._coverage("flops")
 
     @property
     def coverage_bytes(self) -> float | None:
         """Share of the DRAM traffic that is in the sum; None if `missing_bytes` is unknown."""
-        return self._coverage(sum(layer.bytes for layer in self.layers), self.missing_bytes)
+        return self._coverage("bytes")
 
     def _missing(self, part: str) -> float | None:
         works = [self.missing.get(name, UNKNOWN_WORK) for name in self.unsupported]
         total = sum(getattr(work, part) for work in works)
         return None if isnan(total) else total
 
-    def _coverage(self, timed: float, missing: float | None) -> float | None:
+    def _coverage(self, part: str) -> float | None:
         if not self.layers:
             return 0.0
+        timed, missing = sum(getattr(layer, part) for layer in self.layers), self._missing(part)
         return None if missing is None else timed / (timed + missing) if missing else 1.0
 
     @property
@@ -439,23 +440,22 @@ class NetworkTime(TableResult):
 
     def breakdown(self) -> str:
         """Return one line with the parts of the total; "" if the total is the sum of the kernels."""
-        waits = ""
-        is_sharded = self.exchange is not None and self.exchange.cluster.is_sharded
-        messages = "gathers and scatters" if is_sharded else "gradients' all-reduce"
-        if self.exchange:
-            waits = (
-                f", {messages} {self.exchange.messages_us / 1e3:.3f} ms, {self.exchange.time_us / 1e3:.3f} ms of it"
-                " not hidden by computation"
-            )
-        host = self.host_time
-        step = f" × {self.step_factor:g} in a training step" if self.step_factor > 1 else ""
-        kernels = f"kernels {self.kernels_us / 1e3:.3f} ms{step}{waits}"
+        host, exchange = self.host_time, self.exchange
+        device_us = self.step_factor * self.kernels_us
+        bound, kernels = "kernels bound", f"kernels {self.kernels_us / 1e3:.3f} ms"
+        if self.step_factor > 1:
+            kernels += f" × {self.step_factor:g} in a training step"
+        if exchange:
+            is_sharded = exchange.cluster.is_sharded
+            messages = "gathers and scatters" if is_sharded else "gradients' all-reduce"
+            sent_ms, waits_ms = exchange.messages_us / 1e3, exchange.time_us / 1e3
+            kernels += f", {messages} {sent_ms:.3f} ms, {waits_ms:.3f} ms of it not hidden by computation"
+            if exchange.messages_us > device_us:
+                bound = f"the {messages} {'bound' if is_sharded else 'bounds'}"
+            device_us += exchange.time_us
         if host is None:
-            return kernels if step or waits else ""
-        device_us = self.step_factor * self.kernels_us + (self.exchange.time_us if self.exchange else 0.0)
-        exchanges = self.exchange is not None and self.exchange.messages_us > self.kernels_us
-        device_bound = f"the {messages} {'bound' if is_sharded else 'bounds'}" if exchanges else "kernels bound"
-        bound = "launches bound" if host.launch_us > device_us else device_bound
+            return kernels if self.step_factor > 1 or exchange else ""
+        bound = "launches bound" if host.launch_us > device_us else bound
         return (
             f"{bound} it: {kernels}; {host.runtime} on a {host.host} host"
             f" launches them in {host.launch_us / 1e3:.3f} ms, and {host.floor_us / 1e3:.3f} ms before and after"
@@ -478,17 +478,11 @@ def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
     for layer in layers:
         groups.setdefault(str(getattr(layer, key)), []).append(layer)
     total = sum(layer.time_us for part in groups.values() for layer in part)
-    rows = [
-        {
-            key: name,
-            "count": len(part),
-            "time_us": sum(layer.time_us for layer in part),
-            "share": _share(sum(layer.time_us for layer in part), total),
-            "flops": sum(layer.flops for layer in part),
-            "bytes": sum(layer.bytes for layer in part),
-        }
-        for name, part in groups.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for name, part in groups.items():
+        time_us = sum(layer.time_us for layer in part)
+        work = {field: sum(getattr(layer, field) for layer in part) for field in ("flops", "bytes")}
+        rows.append({key: name, "count": len(part), "time_us": time_us, "share": _share(time_us, total), **work})
     return sorted(rows, key=lambda row: -row["time_us"])
 
 

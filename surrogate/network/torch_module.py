@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 import surrogate
 from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, check_choice, one_line_errors
+from surrogate.features.errors import InputError, one_line_errors
 from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
 from surrogate.network.memory import tensor_bytes
 from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
-from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, TrainedWeight, optimizer_step, total_state_bytes
+from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
@@ -275,8 +275,6 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     Layers are in the order in which they run: forward, backward, optimizer. The exchange of gradients and the fusion of
     chains depend on this order; `surrogate.network.runtime.with_options` describes the next steps.
     """
-    optimizer = options.optimizer or OPTIMIZER
-    check_choice("optimizer", optimizer, OPTIMIZERS)
     dtype = element_type("dtype", options.dtype, TRAINING_DTYPES)
     options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or current_autocast())
     module, is_compiled = _original_module(module)
@@ -288,8 +286,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = _trained_weights(module) if options.training else []
     trained_dtypes = (tensor_info(weight, dtype).dtype for weight in module.parameters() if weight.requires_grad)
-    weight_dtype = next(trained_dtypes, "fp32")
-    builder.add(optimizer_step(trained, optimizer, weight_dtype))
+    state_bytes = add_step(builder, trained, options.optimizer or OPTIMIZER, next(trained_dtypes, "fp32"))
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
     first = next((tensor.shape[0] for tensor in tensors_in(tuple(inputs)) if tensor.dim()), None)
@@ -301,7 +298,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         weights_bytes=sum(map(tensor_bytes, weights)),
         **recorded.allocator.peak_fields(recorded.persistent_bytes),
         tf32=tf32_operations(),
-        state_bytes=total_state_bytes(trained, optimizer, weight_dtype),
+        state_bytes=state_bytes,
         forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
     )

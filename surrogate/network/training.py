@@ -8,20 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, Work
-from surrogate.network.optimizers import (
-    OPTIMIZER,
-    OPTIMIZERS,
-    optimizer_step,
-    step_text,
-    total_state_bytes,
-    trained_weights,
-)
+from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, add_step, step_text, total_state_bytes, trained_weights
 
 LOSS_NOTE = (
     "the iteration ends with {optimizer} and computes the gradient of {loss}; a loss outside it, and clipping and"
@@ -43,7 +36,6 @@ def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) 
     ``optimizer``, one of `OPTIMIZERS`.
     """
     network = with_chain_memory(network, training=training)
-    check_choice("optimizer", optimizer, OPTIMIZERS)
     if not training:
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"
@@ -63,7 +55,7 @@ def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
     # The gradient of an embedding updates only the rows that it uses, so the optimizer's step does not cover the table.
     weights = list(trained_weights(layer for layer in forward if not layer.problem.UPDATES_WEIGHTS))
     dtype = next((layer.problem.dtype for layer in forward if layer.parameters), "fp32")
-    builder.add(optimizer_step(weights, optimizer, dtype))
+    add_step(builder, weights, optimizer, dtype)
     state = total_state_bytes(trained_weights(forward), optimizer, dtype)
     missing = {
         name: Work(TRAINING_WORK * work.flops, TRAINING_WORK * work.bytes) for name, work in network.missing.items()
