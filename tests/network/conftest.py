@@ -10,7 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from surrogate.bundle.bundle import save
+from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
+from surrogate.dataset.store import Dataset
 from surrogate.features.algorithms import algorithms, unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.families import Operator
@@ -93,6 +96,7 @@ def onnx_file(tmp_path: Path) -> Callable[..., Path]:
         *,
         name: str = "net.onnx",
         elem_type: int = 1,
+        functions: Sequence[Any] = (),
         **graph: Any,
     ) -> Path:
         onnx_graph = onnx.helper.make_graph(
@@ -103,7 +107,8 @@ def onnx_file(tmp_path: Path) -> Callable[..., Path]:
             [onnx.numpy_helper.from_array(value, key) for key, value in (weights or {}).items()],
             **graph,
         )
-        model = onnx.helper.make_model(onnx_graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+        opsets = [onnx.helper.make_opsetid(*each) for each in (("", 20), *((f.domain, 1) for f in functions[:1]))]
+        model = onnx.helper.make_model(onnx_graph, opset_imports=opsets, functions=list(functions), ir_version=9)
         path = tmp_path / name
         path.write_bytes(model.SerializeToString())
         return path
@@ -121,13 +126,7 @@ def bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
         back = forward[forward["algorithm"].isin(list(names))]
         renamed = back["algorithm"].map(names)
         parts.append(back.assign(direction=direction, algorithm=renamed, heuristic_algorithm="ALGO_1"))
-    return _saved(pd.concat(parts, ignore_index=True), tmp_path_factory.mktemp("bundles") / "all")
-
-
-def _saved(frame: pd.DataFrame, path: Path) -> Path:
-    from surrogate.bundle.bundle import save
-    from surrogate.bundle.train import train
-    from surrogate.dataset.store import Dataset
-
-    save(train(Dataset(normalise(frame, "table")), model="linear-terms"), path)
+    path = tmp_path_factory.mktemp("bundles") / "all"
+    data = Dataset(normalise(pd.concat(parts, ignore_index=True), "table"))
+    save(train(data, model="linear-terms"), path)
     return path
