@@ -11,7 +11,7 @@ import pytest
 
 from surrogate.bundled import NETWORKS
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 Seer = Callable[..., Any]
 
 
@@ -58,14 +58,8 @@ def test_the_largest_batch_is_added_to_the_sweep(seer: Seer, graph: Path, bundle
     assert t4 == data["batch"] and 1.9 < large / small < 2.2
 
 
-def test_a_network_of_unknown_operators_exits_with_status_1(seer: Seer, tmp_path: Path, bundle: Path) -> None:
-    import onnx
-
-    nodes = [onnx.helper.make_node("Magic", ["x"], ["y"], domain="my.ops")]
-    info = onnx.helper.make_tensor_value_info
-    onnx_graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [1, 3])], [info("y", 1, None)])
-    path = tmp_path / "magic.onnx"
-    path.write_bytes(onnx.helper.make_model(onnx_graph).SerializeToString())
+def test_a_network_of_unknown_operators_exits_with_status_1(seer: Seer, onnx_file: Any, bundle: Path) -> None:
+    path = onnx_file([onnx.helper.make_node("Magic", ["x"], ["y"], domain="my.ops")], {"x": [1, 3]})
     done = seer("network", path, "--gpu", "t4", "--bundle", bundle)
     assert done.code == 1
     assert "unsupported, in no sum: my.ops.Magic ×1" in done.out
