@@ -97,26 +97,23 @@ TRAINED = {"training": True, "sequence": 2048, "batch": 2, "amp": "bf16"}
 
 def test_a_unit_is_gathered_while_the_previous_one_computes() -> None:
     """Gathers take 2, computations 3: only the first gather and the last reduction are waited for."""
-    gather, reduce = GATHER, REDUCE
     timeline = OverlapTimeline()
-    timeline.run([Segment(3.0, gather), Segment(3.0, gather, reduce)], {gather: 2.0, reduce: 4.0})
+    timeline.run([Segment(3.0, GATHER), Segment(3.0, GATHER, REDUCE)], {GATHER: 2.0, REDUCE: 4.0})
     assert (timeline.compute_us, timeline.link_us, timeline.sent_us) == (2 + 3 + 3, 2 + 3 + 3 + 4, 2 + 2 + 4)
 
 
 def test_a_third_unit_is_gathered_after_the_first_is_released() -> None:
-    gather = GATHER
     timeline = OverlapTimeline()
-    timeline.run([Segment(5.0, gather), Segment(1.0, gather), Segment(1.0, gather)], {gather: 2.0})
+    timeline.run([Segment(5.0, GATHER), Segment(1.0, GATHER), Segment(1.0, GATHER)], {GATHER: 2.0})
     # Gathers end at 2, 4 and, since the first unit is released at 7, at 9.
     assert (timeline.compute_us, timeline.link_us) == (10.0, 9.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.booleans(), st.booleans()), max_size=20), st.floats(0, 1e3))
 def test_messages_delay_by_at_most_their_own_time(parts: list[tuple[float, bool, bool]], message_us: float) -> None:
-    gather, reduce = GATHER, REDUCE
-    segments = [Segment(us, gather if first else None, reduce if last else None) for us, first, last in parts]
+    segments = [Segment(us, GATHER if first else None, REDUCE if last else None) for us, first, last in parts]
     timeline = OverlapTimeline()
-    timeline.run(segments, {gather: message_us, reduce: message_us})
+    timeline.run(segments, {GATHER: message_us, REDUCE: message_us})
     end_us, computed_us = max(timeline.compute_us, timeline.link_us), sum(us for us, _, _ in parts)
     assert computed_us <= end_us + 1e-6 and end_us <= computed_us + timeline.sent_us + 1e-6
 
