@@ -1,7 +1,5 @@
 """ONNX graphs: known sizes, batches, symbolic sizes, unknown operators and refusals."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -212,13 +210,10 @@ def test_element_types_determine_the_math_type(onnx_file) -> None:
     assert read_onnx(half, ReadOptions(dtype="fp32")).convs[0].math == "fma"
 
 
-def _conv_graph(onnx_file, shape) -> Path:
-    return onnx_file([node("Conv", ["x", "w"], ["y"])], {"x": shape}, {"w": np.zeros((4, 3, 3, 3), "f4")})
-
-
 def test_symbolic_sizes_are_given_by_name(refused, onnx_file) -> None:
     """The first axis is the batch, 1 by default; other symbolic sizes must be given."""
-    path = _conv_graph(onnx_file, ["n", 3, "height", None])
+    weights = {"w": np.zeros((4, 3, 3, 3), "f4")}
+    path = onnx_file([node("Conv", ["x", "w"], ["y"])], {"x": ["n", 3, "height", None]}, weights)
     assert read_onnx(path, ReadOptions(dims={"height": 20, "x.3": 30})).convs[0] == Conv(n=1, c=3, h=20, w=30, k=4, r=3)
     assert read_onnx(path, ReadOptions(batch=5, dims={"height": 20, "x.3": 30})).batch == 5
     with refused("'x' has an unknown size 'height'; give it as --dim height=224"):
