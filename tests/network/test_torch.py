@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.families import operator
 from surrogate.network.exported import read_exported
 from surrogate.network.network import ReadOptions
@@ -277,7 +276,7 @@ def test_reading_a_large_module_allocates_no_weights(own: None) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my_own_nets:forgetful", r"returned Net; it must return \(module, inputs\)"),
+        ("my_own_nets:forgetful", "returned Net; it must return (module, inputs)"),
         ("my_own_nets:broken", "RuntimeError: no such thing"),
         ("my_own_nets:number", "not callable"),
         ("my_own_nets.py:resnet", "has no resnet; name one that it defines: plain, forgetful, asking"),
@@ -286,10 +285,9 @@ def test_reading_a_large_module_allocates_no_weights(own: None) -> None:
         ("no_such_module_at_all:f", "no module no_such_module_at_all is in this folder"),
     ],
 )
-def test_an_invalid_user_module_is_refused_in_one_line(own: None, name: str, message: str) -> None:
-    with pytest.raises(InputError, match=message) as error:
+def test_an_invalid_user_module_is_refused_in_one_line(refused, own: None, name: str, message: str) -> None:
+    with refused(message):
         read_network(name)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -519,7 +517,6 @@ def test_products_run_in_tf32_if_torch_allows_it() -> None:
     assert "products TF32" in tf32.headline() and "products fp32" in fp32.headline()
 
 
-def test_autocast_is_refused_for_graphs_and_other_dtypes(refused) -> None:
-    for source, settings in (("resnet18", {}), (f"{MODULES}:mixed", {"dtype": "bf16"})):
-        with refused("--amp"):
-            read_network(source, amp="fp16", **settings)
+def test_autocast_of_another_dtype_is_refused(refused) -> None:
+    with refused("--amp"):
+        read_network(f"{MODULES}:mixed", amp="fp16", dtype="bf16")
