@@ -202,40 +202,15 @@ def test_attention_in_triton_has_its_own_rate(train: Train, name: str, rate: int
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (MPT, {"sequence": None}, "training needs --sequence TOKENS"),
         (MPT, {"sequence": 4096}, "has 4096 tokens, but the model supports 2048"),
-        (MPT, {"dtype": "fp8"}, "training in fp8 is not predicted"),
-        (MPT, {"tensor_parallel": 2}, "--tensor-parallel 2 is for inference"),
-        (MPT, {"pipeline_parallel": 2}, "--pipeline-parallel 2 is for inference"),
-        (MPT, {"kv_dtype": "fp8"}, "--kv-dtype does not apply to training"),
-        (MPT, {"dtype": "int4_wo"}, "weights in int4_wo are not trained; add --lora RANK"),
-        (MPT, {"amp": "bf16", "dtype": "fp16"}, "leave out one of the two"),
         (MPT | {"attn_config": {"attn_impl": "torch"}}, {}, "attn_impl 'torch' is not predicted in training"),
         (MPT | {"no_bias": False}, {}, "no_bias is False; only an MPT with True is predicted"),
-        (MPT, {"training": False, "prefill": 9}, "--sequence does not apply to a step of a language model"),
-        (
-            MPT,
-            {"training": False, "sequence": None, "prefill": 9, "layout": "NHWC"},
-            "--layout does not apply to a step",
-        ),
         (MPT, {"checkpointing": "no"}, "checkpointing is 'no'; give True or False"),
-        (MPT, {"training": False, "prefill": 9, "sequence": None, "accumulate": 2}, "--accumulate 2 is for training"),
     ],
 )
-def test_an_option_that_training_lacks_is_refused(refused, train: Train, config, options, message: str) -> None:
+def test_a_configuration_that_training_lacks_is_refused(refused, train: Train, config, options, message: str) -> None:
     with refused(message):
         train(config, **options)
-
-
-def test_unsupported_models_and_modules_are_refused_by_name(refused) -> None:
-    for source, options, message in (
-        ("deepseek-v3", {"sequence": 512, "training": True}, "latent attention (MLA) is not predicted in training"),
-        ("resnet50", {"checkpointing": True, "training": True}, "call torch.utils.checkpoint in the module"),
-        ("resnet50", {"accumulate": 2}, "--accumulate 2 is for training; add --training"),
-        ("resnet50", {"lora": 2, "training": True}, "--lora is for language models"),
-    ):
-        with refused(message):
-            read_network(source, **options)
 
 
 def test_the_command_trains_a_shipped_model(seer: Any) -> None:
