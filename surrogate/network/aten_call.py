@@ -2,10 +2,10 @@
 
 Every reader fills the same object. A recorded module and an exported program know all arguments by name. An ONNX node
 knows its inputs by position and its attributes by name; `onnx_file` translates both to the names used here. A trace
-knows shapes, element types and at best the values of scalar arguments by position (`recorded_call`).
+knows shapes, element types and at best the values of scalar arguments by position
+(`surrogate.trace.calls.recorded_call`).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -194,9 +194,6 @@ SIGNATURES: Mapping[str, Sequence[str]] = {
 } | {lookup[way]: lookup["arguments"].split() for lookup in DISPATCH["lookups"] for way in ("forward", "backward")}
 """Operator → its arguments in order, as far as rules use them by name."""
 
-_TYPES: Mapping[str, str] = DISPATCH["types"]["profiler"]
-_INTEGER_TYPES: Mapping[str, str] = DISPATCH["types"]["profiler_integers"]
-
 
 def operator_name(target: str) -> str:
     """Return ``add`` for ``aten::add_.Tensor``, ``torch.ops.aten.add_.Tensor`` or ``aten.add_.Tensor``."""
@@ -210,66 +207,3 @@ def argument_name(op: str, position: int) -> str:
     """Return the name of an operator's argument, or its position as text if no rule uses its name."""
     names = SIGNATURES.get(op, [])
     return names[position] if position < len(names) else f"argument {position + 1}"
-
-
-def recorded_call(
-    name: str,
-    shapes: Sequence[object],
-    types: Sequence[str] = (),
-    values: Sequence[str] = (),
-    output: Shape | None = None,
-) -> Call:
-    """Return the call of an operator (``aten::addmm``) as a profiler records it, argument by argument.
-
-    Parameters
-    ----------
-    name
-        The operator's name.
-    shapes
-        A shape for each argument: () for an argument that is no tensor, a tuple of shapes for a list of tensors.
-    types
-        The profiler's names of types ("float", "c10::Half", "Scalar", …); a missing type counts as float.
-    values
-        The scalar arguments as text; "" for tensors and for unrecorded values.
-    output
-        The result's shape, if known.
-
-    Raises
-    ------
-    UnsupportedError
-        For a tensor of a type without a known rate.
-    """
-    op = operator_name(name)
-    arguments = {
-        argument_name(op, position): _argument(
-            shapes[position] if position < len(shapes) else (),
-            types[position] if position < len(types) else "",
-            values[position] if position < len(values) else "",
-        )
-        for position in range(max(len(shapes), len(values), len(SIGNATURES.get(op, []))))
-    }
-    return Call(op, arguments, () if output is None else (Tensor(output),), name)
-
-
-def _argument(shape: object, kind: str, value: str) -> object:
-    """Return a tensor, a list of tensors, or a value parsed from its text."""
-    if isinstance(shape, tuple) and shape and all(isinstance(inner, tuple) for inner in shape):
-        element = next((name for name in _TYPES if f"({name})" in kind), "float")
-        return [_argument(inner, element, "") for inner in shape]
-    dtype = _TYPES.get(kind) or _INTEGER_TYPES.get(kind)
-    if dtype is None and shape:
-        if kind:
-            raise UnsupportedError(f"element type {kind}")
-        dtype = "fp32"
-    if dtype is None:
-        return _parse_value(value)
-    sizes = tuple(size for size in shape if isinstance(size, int) and size >= 0) if isinstance(shape, tuple) else None
-    return Tensor(sizes if sizes == shape else None, dtype, floating=kind not in _INTEGER_TYPES)
-
-
-def _parse_value(text: str) -> object:
-    """Return a number, a flag or a list as a trace writes it (``[1, 1]``, ``True``); `UNKNOWN` for any other text."""
-    try:
-        return json.loads(text.lower())
-    except (ValueError, RecursionError):
-        return UNKNOWN

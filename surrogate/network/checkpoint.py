@@ -356,11 +356,6 @@ def _integers(quant: Json) -> QuantisationRules:
     )
 
 
-def _bits_and_bytes(quant: Json) -> QuantisationRules:
-    """Raise `_UnmeasuredError`: its kernels unpack weights to half precision or split outliers, and have no times."""
-    raise _UnmeasuredError(f"bitsandbytes in {4 if quant.get('load_in_4bit') else 8} bits has no measured kernels")
-
-
 def _torchao(quant: Json) -> QuantisationRules:
     kind = quant.get("quant_type")
     form = _object(_object(kind).get("default"))
@@ -411,7 +406,6 @@ READERS: Mapping[str | None, Callable[[Json], QuantisationRules]] = {
     **dict.fromkeys(("modelopt", "modelopt-fp4"), _model_optimizer),
     "fp8": _fp8,
     **dict.fromkeys(("awq", "gptq", "auto-round", "intel/auto-round", "auto-awq"), _integers),
-    "bitsandbytes": _bits_and_bytes,
     "torchao": _torchao,
     "quark": _quark,
     **{method: partial(_fixed, rules) for method, rules in TABLE["fixed"].items()},

@@ -8,7 +8,7 @@ that several pairs fit.
 
 **How a trace uses it.** A trace asks for the innermost operator with launches for which `has_rule` holds::
 
-    call = recorded_call(name, shapes, types, concrete_inputs, output)  # surrogate.network.aten_call
+    call = recorded_call(name, shapes, types, concrete_inputs, output)  # surrogate.trace.calls
     try:
         found = problems(call)          # () if the operator is ignored
     except UnsupportedError as reason:  # the missing fact; keep the measured time

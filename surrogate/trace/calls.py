@@ -5,6 +5,7 @@ A missing fact is taken from neighbouring calls if it follows from them. Otherwi
 guessed.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -20,7 +21,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem
 from surrogate.features.kernels import LOOKUP_KERNELS
 from surrogate.network import aten_call
-from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, operator_name, recorded_call
+from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, Tensor, UnsupportedError, operator_name
 from surrogate.network.dispatch import flops_and_bytes, has_rule, problems
 from surrogate.trace.events.parts import Iteration, iteration_at
 from surrogate.trace.events.tables import Trace, enclosing, linked
@@ -30,6 +31,8 @@ _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
 _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
 _GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
 """Backward convolution → the position of its output's gradient among its arguments."""
+_TYPES: Mapping[str, str] = aten_call.DISPATCH["types"]["profiler"]
+_INTEGER_TYPES: Mapping[str, str] = aten_call.DISPATCH["types"]["profiler_integers"]
 _NODE_OPERATORS: Mapping[str, str] = aten_call.DISPATCH["autograd_nodes"]
 """Autograd node → its operator. The operator's arguments do not determine the shape of its result. The only argument of
 the node has this shape.
@@ -321,3 +324,66 @@ def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> li
             " record a training step with shapes"
         )
     return parameters
+
+
+def recorded_call(
+    name: str,
+    shapes: Sequence[object],
+    types: Sequence[str] = (),
+    values: Sequence[str] = (),
+    output: Shape | None = None,
+) -> Call:
+    """Return the call of an operator (``aten::addmm``) as a profiler records it, argument by argument.
+
+    Parameters
+    ----------
+    name
+        The operator's name.
+    shapes
+        A shape for each argument: () for an argument that is no tensor, a tuple of shapes for a list of tensors.
+    types
+        The profiler's names of types ("float", "c10::Half", "Scalar", …); a missing type counts as float.
+    values
+        The scalar arguments as text; "" for tensors and for unrecorded values.
+    output
+        The result's shape, if known.
+
+    Raises
+    ------
+    UnsupportedError
+        For a tensor of a type without a known rate.
+    """
+    op = operator_name(name)
+    arguments = {
+        aten_call.argument_name(op, position): _argument(
+            shapes[position] if position < len(shapes) else (),
+            types[position] if position < len(types) else "",
+            values[position] if position < len(values) else "",
+        )
+        for position in range(max(len(shapes), len(values), len(aten_call.SIGNATURES.get(op, []))))
+    }
+    return Call(op, arguments, () if output is None else (Tensor(output),), name)
+
+
+def _argument(shape: object, kind: str, value: str) -> object:
+    """Return a tensor, a list of tensors, or a value parsed from its text."""
+    if isinstance(shape, tuple) and shape and all(isinstance(inner, tuple) for inner in shape):
+        element = next((name for name in _TYPES if f"({name})" in kind), "float")
+        return [_argument(inner, element, "") for inner in shape]
+    dtype = _TYPES.get(kind) or _INTEGER_TYPES.get(kind)
+    if dtype is None and shape:
+        if kind:
+            raise UnsupportedError(f"element type {kind}")
+        dtype = "fp32"
+    if dtype is None:
+        return _parse_value(value)
+    sizes = tuple(size for size in shape if isinstance(size, int) and size >= 0) if isinstance(shape, tuple) else None
+    return Tensor(sizes if sizes == shape else None, dtype, floating=kind not in _INTEGER_TYPES)
+
+
+def _parse_value(text: str) -> object:
+    """Return a number, a flag or a list as a trace writes it (``[1, 1]``, ``True``); `UNKNOWN` for any other text."""
+    try:
+        return json.loads(text.lower())
+    except (ValueError, RecursionError):
+        return aten_call.UNKNOWN

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.terms import output_size
-from surrogate.network.aten_call import UNKNOWN, Call, Tensor, UnsupportedError, recorded_call
+from surrogate.network.aten_call import UNKNOWN, Call, Tensor, UnsupportedError
 from surrogate.network.dispatch import estimated_work, flops_and_bytes, has_rule, layers, problems
 from surrogate.network.dispatch_convolutions import solve_stride_and_padding
 from surrogate.network.operators import Window
+from surrogate.trace.calls import recorded_call
 from tests.known import known_answers
 
 ANSWERS = known_answers(__file__)

@@ -55,10 +55,10 @@ def test_a_quantization_config_applies_to_layers_and_not_to_the_head(quant: Json
 
 
 def test_the_cases_cover_every_reader_and_every_dtype() -> None:
-    """Methods with another dtype for experts, and bitsandbytes, have their own tests."""
+    """Methods with another dtype for experts have their own tests."""
     read = {str(quant.get("quant_method", "modelopt")).replace("_", "-") for quant, _ in FORMS}
     aliases = {"modelopt-fp4", "auto-awq", "intel/auto-round", "w8a8-fp8"}
-    assert {*READERS} - read == aliases | {"mxfp4", "w4afp8", "bitsandbytes"}
+    assert {*READERS} - read == aliases | {"mxfp4", "w4afp8"}
     assert {dtype for _, dtype in FORMS} == {*QUANTISED, "bf16"} - NO_FILE_NAMES
 
 

@@ -7,13 +7,14 @@ import pytest
 
 from surrogate.features.families import operator
 from surrogate.features.families.recurrent import STEP_US
-from surrogate.network.aten_call import Call, Tensor, UnsupportedError, recorded_call
+from surrogate.network.aten_call import Call, Tensor, UnsupportedError
 from surrogate.network.dispatch import layers, problems
 from surrogate.network.exported import read_exported
 from surrogate.network.network import ReadOptions
 from surrogate.network.predict import load_predictors
 from surrogate.network.torch_module import module_network
 from surrogate.network.training import training_iteration
+from surrogate.trace.calls import recorded_call
 
 torch = pytest.importorskip("torch")
 ROWS = {"LSTM": 4 * 16, "GRU": 3 * 16, "RNN": 16}
