@@ -6,11 +6,6 @@ from importlib import resources
 import pandas as pd
 
 
-def test_an_unknown_command_or_option_exits_with_status_2(seer):
-    assert seer("comparre").code == 2
-    assert seer("gpus", "--jsn").code == 2
-
-
 def test_gpus_lists_all_with_the_expected_accuracy(seer):
     records = seer("gpus", "--json").json
     assert {"v100-sxm2-16gb", "h200-sxm", "mi210"} <= {row["name"] for row in records}
