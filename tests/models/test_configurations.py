@@ -6,7 +6,6 @@ import pytest
 
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import as_dataset
-from surrogate.features.families import CONV
 from surrogate.models.configurations import Configurations, Level
 from tests.tuning.made_up import COLUMNS, SHAPES, times
 
@@ -53,10 +52,6 @@ def test_level_extrapolates_linearly_in_the_sizes() -> None:
     assert level.at(np.array([5.0])) == pytest.approx(np.log(32), rel=0.02)
 
 
-def test_built_in_kernels_are_refused(refused) -> None:
-    conv = {"gpu": "v100", "n": 1, "c": 8, "h": 8, "k": 8, "r": 3, "algorithm": "GEMM", "time_us": 9.0}
-    conv |= {"library": "cudnn", "library_version": "7.6.3", "status": "ok"}
-    defaults = {size.name: 1 if size.minimum else 0 for size in CONV.sizes} | {"h": 8, "w": 8, "r": 3, "s": 3}
-    frame = pd.DataFrame([{**defaults, **CONV.setting_defaults, **conv}])
+def test_built_in_kernels_are_refused(refused, table) -> None:
     with refused("boosted-terms"):
-        Configurations().fit(frame)
+        Configurations().fit(table(1))
