@@ -9,6 +9,8 @@ from surrogate.network.runtime import fuse_layers
 
 SHAPE = (8, 64, 56, 56)
 BYTES = 2 * 8 * 64 * 56 * 56
+NORM = BatchNormInference(n=8, c=64, h=56, w=56, dtype="fp16")
+RELU = make.elementwise("relu", SHAPE, "fp16")
 CONV = Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype="fp16", math="tensor_op")
 
 
@@ -33,20 +35,16 @@ def moved_bytes(problem: NetworkProblem) -> int:
 
 
 def test_norm_activation_and_residual_become_one_pass() -> None:
-    norm = BatchNormInference(n=8, c=64, h=56, w=56, dtype="fp16")
-    relu = make.elementwise("relu", SHAPE, "fp16")
     add = make.pointwise("add", [SHAPE, SHAPE], SHAPE, "fp16")
-    conv, chain, last = fused(CONV, norm, add, relu, CONV)
+    conv, chain, last = fused(CONV, NORM, add, RELU, CONV)
     assert isinstance(conv, Conv) and isinstance(last, Conv)
     assert moved_bytes(chain) == 3 * BYTES  # the convolution's result, the residual, one result
-    assert moved_bytes(chain) < sum(map(moved_bytes, (norm, add, relu)))
+    assert moved_bytes(chain) < sum(map(moved_bytes, (NORM, add, RELU)))
 
 
 def test_a_weight_cast_is_separate_and_does_not_end_the_chain() -> None:
-    norm = BatchNormInference(n=8, c=64, h=56, w=56, dtype="fp16")
-    relu = make.elementwise("relu", SHAPE, "fp16")
     weight = make.cast(64 * 64 * 9, "fp32", "fp16")
-    chain, cast = fused(norm, weight, relu)
+    chain, cast = fused(NORM, weight, RELU)
     assert (moved_bytes(chain), moved_bytes(cast)) == (2 * BYTES, 64 * 64 * 9 * 6)
 
 
@@ -72,7 +70,7 @@ def test_half_precision_convolutions_run_in_nhwc() -> None:
 
 
 def test_no_chain_crosses_from_the_forward_to_the_backward_pass() -> None:
-    relu = Layer("relu", "relu", make.elementwise("relu", SHAPE, "fp16"), parameters=3)
+    relu = Layer("relu", "relu", RELU, parameters=3)
     tanh = Layer("tanh", "tanh", make.elementwise("tanh", SHAPE, "fp16"), parameters=4)
     for forward_layers, parameters in ((1, [3, 4]), (2, [7])):
         network = Network("net", (relu, tanh), training=True, forward_layers=forward_layers)
@@ -80,6 +78,5 @@ def test_no_chain_crosses_from_the_forward_to_the_backward_pass() -> None:
 
 
 def test_a_layer_with_inputs_smaller_than_the_chain_result_is_not_fused() -> None:
-    relu = make.elementwise("relu", SHAPE, "fp16")
     outer = make.streamed("mul", [SHAPE[:2], SHAPE[2:]], [SHAPE], "fp16")
-    assert fused(relu, outer) == [relu, outer]
+    assert fused(RELU, outer) == [RELU, outer]
