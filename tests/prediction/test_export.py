@@ -59,23 +59,12 @@ def amd(table: Table) -> Bundle:
 
 def convs(count: int, seed: int = 0) -> list[Conv]:
     """Return distinct problems, some of them 1×1, strided or grouped."""
-    draw = random.Random(seed)
-    found: set[Conv] = set()
-    while len(found) < count:
-        c, r = 16 * draw.randint(1, 8), draw.choice([1, 3])
-        found.add(
-            Conv(
-                n=draw.randint(1, 32),
-                c=c,
-                h=draw.choice([7, 14, 28]),
-                k=c,
-                r=r,
-                pad_h=r // 2,
-                stride_h=draw.choice([1, 2]),
-                groups=draw.choice([1, c]),
-            )
-        )
-    return sorted(found, key=str)
+    sizes = itertools.product((1, 8, 32), (16, 48, 128), (7, 14, 28), (1, 3), (1, 2), (False, True))
+    problems = [
+        Conv(n=n, c=c, h=h, k=c, r=r, pad_h=r // 2, stride_h=stride, groups=c if is_grouped else 1)
+        for n, c, h, r, stride, is_grouped in random.Random(seed).sample(list(sizes), count)
+    ]
+    return sorted(problems, key=str)
 
 
 def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
