@@ -29,6 +29,7 @@ from surrogate.prediction.results import Selection, parse_bytes
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
+from tests.tables import every
 
 
 def test_a_selection_ranks_candidates_by_time(predictor: Predictor) -> None:
@@ -266,17 +267,12 @@ def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, pr
 
 def products(names_of: Mapping[str, Sequence[str]], dtype: str = "bf16", cost_us: float = 2.0) -> pd.DataFrame:
     """Return times of products by the kernels of each GPU: `small` is fastest for m below 100, the others above."""
-    rows = [
-        {"gpu": gpu, "algorithm": name, "m": m, "n": n, "k": k, "time_us": factor * (cost_us + 1e-7 * m * n * k / 64)}
-        for gpu, names in names_of.items()
-        for name in names
-        for m in (16, 256, 4096)
-        for n in (512, 1024, 2048)
-        for k in (512, 2048)
-        for factor in [1.3 if (name == "small") == (m > 100) else 1.0]
-    ]
+    kernels = pd.DataFrame({"gpu": list(names_of), "algorithm": list(names_of.values())}).explode("algorithm")
+    rows = kernels.merge(every(m=(16, 256, 4096), n=(512, 1024, 2048), k=(512, 2048)), how="cross")
+    factor = np.where((rows["algorithm"] == "small") == (rows["m"] > 100), 1.3, 1.0)
+    rows["time_us"] = factor * (cost_us + 1e-7 * rows["m"] * rows["n"] * rows["k"] / 64)
     setting = {"family": "gemm", "operator": "gemm", "dtype": dtype, "math": "default", "variant": "", "batch": 1}
-    return pd.DataFrame(rows).assign(library="vllm", library_version="1", status="ok", **setting)
+    return rows.assign(library="vllm", library_version="1", status="ok", **setting)
 
 
 def served_on(frame: pd.DataFrame, gpu: str) -> Predictor:
