@@ -129,44 +129,43 @@ def test_kernels_without_a_call_are_counted_and_keep_their_time(build_graph):
     check_replay(graph)
 
 
-def test_iteration_time_includes_a_longer_tail(read):
+@pytest.fixture
+def graph_of_steps(build_graph) -> Callable[..., Graph]:
+    """Return a function: start of the operator in a step of 1,000 µs, and starts and time of kernels → graph."""
+
+    def build(start_us: float, kernel_starts_us: list[float], kernel_us: float) -> Graph:
+        events = []
+        for step, kernel_start_us in enumerate(kernel_starts_us):
+            events += [
+                event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
+                host("op", 1000 * step + start_us, 100),
+                call("cudaLaunchKernel", 1000 * step + start_us + 10, 10, step + 1),
+                device("k", kernel_start_us, kernel_us, step + 1),
+            ]
+        return build_graph(*events)
+
+    return build
+
+
+def check_scaled_kernels(graph: Graph, iteration_us_of: dict[float, float]) -> None:
+    kernels = graph.kind == TASK_KINDS.index("kernel")
+    for factor, expected in iteration_us_of.items():
+        changed = replace(graph, duration_us=np.where(kernels, factor * graph.duration_us, graph.duration_us))
+        assert simulate(changed).per_iteration_us == pytest.approx(expected)
+
+
+def test_iteration_time_includes_a_longer_tail(graph_of_steps):
     """The kernel of each step ends 300 µs after the step; at twice its time, the trace ends 400 µs later."""
-    events = [
-        entry
-        for step in (0, 1)
-        for entry in (
-            event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
-            host("op", 1000 * step + 850, 100),
-            call("cudaLaunchKernel", 1000 * step + 880, 10, step + 1),
-            device("k", 1000 * step + 900, 400, step + 1),
-        )
-    ]
-    graph = graph_of(read({"traceEvents": events}))
-    kernels = graph.kind == TASK_KINDS.index("kernel")
+    graph = graph_of_steps(850, [900, 1900], 400)
     assert graph.coverage["device_behind_us"] == [300, 300]
-    for factor, expected in ((1, 1000), (0.5, 1000), (2, 1200)):
-        changed = replace(graph, duration_us=np.where(kernels, factor * graph.duration_us, graph.duration_us))
-        assert simulate(changed).per_iteration_us == pytest.approx(expected)
+    check_scaled_kernels(graph, {1: 1000, 0.5: 1000, 2: 1200})
 
 
-def test_slower_device_determines_the_iteration_time(read):
+def test_slower_device_determines_the_iteration_time(graph_of_steps):
     """Steps take 1,000 µs on the host and 1,400 on the device; faster kernels help until the host is slower."""
-    events = [
-        entry
-        for step in range(3)
-        for entry in (
-            event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000),
-            host("op", 1000 * step, 100),
-            call("cudaLaunchKernel", 1000 * step + 10, 10, step + 1),
-            device("k", 20 + 1400 * step, 1400, step + 1),
-        )
-    ]
-    graph = graph_of(read({"traceEvents": events}))
+    graph = graph_of_steps(0, [20, 1420, 2820], 1400)
     assert simulate(graph).device_lag_us == pytest.approx(400)
-    kernels = graph.kind == TASK_KINDS.index("kernel")
-    for factor, expected in ((1, 1400), (0.9, 1260), (0.5, 1000)):
-        changed = replace(graph, duration_us=np.where(kernels, factor * graph.duration_us, graph.duration_us))
-        assert simulate(changed).per_iteration_us == pytest.approx(expected)
+    check_scaled_kernels(graph, {1: 1400, 0.9: 1260, 0.5: 1000})
 
 
 @pytest.mark.parametrize("events", [[host("op", 0, 10)], [device("k", 5, 5, 1)]])
