@@ -45,7 +45,6 @@ def test_json_and_csv_have_every_row_left_by_where(seer, dataset, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.drop(columns="time_us"), "column time_us missing"),
         (lambda f: f.assign(c=-f.c), "c is -16; it must be between 1"),
         (lambda f: f.assign(gpu=f.gpu + "-0x"), "is unknown"),
     ],
