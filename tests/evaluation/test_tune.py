@@ -373,10 +373,8 @@ def test_fingerprint_depends_on_the_rows_but_not_their_order(rows: Rows) -> None
     assert len({fingerprint(table) for table in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
 
 
-def test_models_without_settings_and_tables_of_one_shape_are_refused(refused, data: Dataset, tmp_path: Path) -> None:
+def test_tables_of_one_shape_are_refused(refused, data: Dataset, tmp_path: Path) -> None:
     storage = str(tmp_path / "j")
-    with refused("roofline"):
-        tuned(data, trials=1, model="roofline", storage=storage)
     one_shape = data.with_frame(data.frame[rows_of(data.frame).shape == 0])
     with refused("have one shape"):
         tuned(one_shape, trials=1, model=MODEL, storage=storage)
