@@ -34,15 +34,7 @@ def test_without_statuses_the_rules_decide_support(table: Table) -> None:
     np.testing.assert_array_equal(unfitted.supported(rows), expected)
 
 
-def test_statuses_override_rules(table: Table) -> None:
-    frame = table(4, gpus=("Tesla T4",))
-    frame.loc[frame["algorithm"] == "IMPLICIT_GEMM", "status"] = "not_supported"
-    rows = _rows(frame)
-    learned = Support.fit(rows).supported(rows)
-    np.testing.assert_array_equal(learned, frame["status"] == "ok")
-
-
-def test_own_statuses_override_statuses_of_other_gpus(table: Table) -> None:
+def test_own_statuses_override_rules_and_statuses_of_other_gpus(table: Table) -> None:
     frame = table(1, gpus=("Tesla T4", "TITAN Xp"), batches=(1, 2, 4))
     refused = (frame["gpu"] == "Tesla T4") & (frame["algorithm"] == "FFT")
     frame.loc[refused, "status"] = "not_supported"
