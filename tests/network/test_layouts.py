@@ -8,7 +8,6 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.network.exported import read_exported
 from surrogate.network.network import Network, ReadOptions
-from surrogate.network.predict import load_predictors
 from surrogate.network.torch_module import module_network
 
 torch = pytest.importorskip("torch")
@@ -73,12 +72,3 @@ def test_an_exported_program_keeps_its_memory_format(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "last.pt2")
     found = read_exported(tmp_path / "last.pt2")
     assert found.convs == (Conv(n=2, c=8, h=20, k=16, r=3, layout="NHWC"),)
-
-
-def test_half_precision_is_faster_in_nhwc() -> None:
-    module = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).half()
-    values = torch.zeros(32, 64, 56, 56).half()
-    predictors = load_predictors("rtx-4090")
-    nchw = predictors.time(module_network(module, values))
-    nhwc = predictors.time(module_network(module.to(memory_format=LAST), values.to(memory_format=LAST)))
-    assert nhwc.total_us < 0.9 * nchw.total_us
