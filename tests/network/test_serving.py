@@ -291,18 +291,16 @@ def test_notes_name_pcie_communication_and_an_fp8_cache() -> None:
         ({"gpu": ["h100-sxm"]}, "give one name"),
         ({"config": object()}, "config is a object"),
         ({"choices": {"concurrency": 4}}, "choices is a dict; give a surrogate.network.Choices"),
-        ({"users": 4}, "'users' is unknown; known: .*libraries, concurrency"),
+        ({"users": 4}, "'users' is unknown; known: "),
         ({"tpot": 20}, "did you mean tpot_ms"),
     ],
 )
-def test_invalid_arguments_of_serve_are_refused_in_one_line(changed: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_of_serve_are_refused_in_one_line(refused, changed, message: str) -> None:
     arguments: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
-    with pytest.raises(InputError, match=message) as error, naming_options():
+    with refused(message), naming_options():
         serve(**arguments)
-    assert "\n" not in str(error.value)
-    if "--" in message:
-        with pytest.raises(InputError, match=as_parameters(message)):
-            serve(**arguments)
+    with refused(message):
+        serve(**arguments)
 
 
 def test_one_refused_gpu_does_not_stop_the_others() -> None:
