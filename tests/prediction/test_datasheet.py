@@ -115,7 +115,3 @@ def test_the_fastest_3x3_convolution_comes_from_the_fastest_that_were_measured(g
     assert found.time_us == pytest.approx(609, rel=0.2)
     assert {each.source for each in found.candidates[1:]} == {"datasheet"}
     assert predictor.select(replace(problem, r=1, s=1, pad_h=0, pad_w=0)).candidates[0].source == "datasheet"
-
-
-def test_a_measured_gpu_is_answered_by_its_model() -> None:
-    assert load("v100-sxm2-16gb").predict(replace(CONV, layout="NCHW")).source == "model"
