@@ -25,11 +25,11 @@ from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.evaluation import hyperparameters as tuning
 from surrogate.evaluation.hyperparameter_study import TuneOptions, TuningOutcome, open_storage, tune
 from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.linear import LinearTerms
-from tests.tables import checked, every
+from tests.models.test_interpolated import products
+from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
 MODEL = "linear-terms"
@@ -163,10 +163,8 @@ def test_loss_without_choices_is_the_time_error(refused, table: Table) -> None:
 
 
 def test_any_family_can_be_tuned() -> None:
-    frame = every(m=(64, 128), n=(64, 128, 256, 512, 1024)).assign(family="gemm", operator="gemm", gpu="Tesla T4")
-    frame = frame.assign(library="cublas", library_version="12", batch=1, k=256, status="ok")
-    rows = checked(frame.assign(time_us=frame["m"] * frame["n"] / 100))
-    assert rows.family is FAMILIES["gemm"] and set(tuning.search(LinearTerms, rows, 4, 0)) == set(STORED)
+    rows = products()
+    assert rows.family.name == "gemm" and set(tuning.search(LinearTerms, rows, 4, 0)) == set(STORED)
 
 
 # Studies in a storage
