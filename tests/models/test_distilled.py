@@ -9,13 +9,13 @@ import pytest
 
 from surrogate.dataset.problems import problems_of
 from surrogate.dataset.rows import Rows
-from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
 from surrogate.models.base import TimeModel
 from surrogate.models.distilled import DistilledTerms, nearby_rows, on_other_gpus, scaled_sizes
 from surrogate.models.registry import DECLARED, ModelDeclaration
 from tests.known import cases
-from tests.tables import checked, every
+from tests.models.test_interpolated import products
+from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
 NVIDIA = [board.name for board in gpus() if board.vendor == "nvidia"]
@@ -123,10 +123,6 @@ def test_model_is_stored_as_one_ensemble(rows: Rows) -> None:
     assert (taught.fit(rows).predict(rows) != model.predict(rows)).any()
 
 
-def test_a_family_without_sizes_to_scale_is_refused() -> None:
-    fixed = {"library": "cublas", "library_version": "1", "family": "gemm", "dtype": "fp16", "math": "default"}
-    products = checked(
-        every(gpu=("t4",), m=(16, 64), n=(64, 512), k=(128, 1024)).assign(**fixed, status="ok", time_us=9.0)
-    )
-    with pytest.raises(InputError, match="gemm has no sizes to scale; use boosted-terms"):
-        nearby_rows(products, 1, 1.0, 0)
+def test_a_family_without_sizes_to_scale_is_refused(refused) -> None:
+    with refused("gemm has no sizes to scale; use boosted-terms"):
+        nearby_rows(products(), 1, 1.0, 0)
