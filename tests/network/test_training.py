@@ -23,6 +23,7 @@ from surrogate.prediction.sources.datasheet import HALVES, STEP, shipped_datashe
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)
+CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 NORM = BatchNormInference(n=8, c=16, h=14, w=14)
 
 
@@ -77,8 +78,7 @@ def test_each_kind_has_its_backward_operators(problem, kinds: list[str]) -> None
 )
 def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, moved: int, states: int) -> None:
     """Weights and states are read and written once, and gradients are read once."""
-    conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
-    trained = with_training(Network("net", (Layer("c", "Conv", conv, (WEIGHT,), 2304),)), True, optimizer)
+    trained = with_training(Network("net", (Layer("c", "Conv", CONV, (WEIGHT,), 2304),)), True, optimizer)
     assert trained.layers[-1].operator == optimizer and optimizer in trained.notes[-1]
     assert (trained.layers[-1].problem.dram_bytes, trained.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
 
@@ -108,11 +108,10 @@ def test_an_optimizer_stores_its_states(optimizer: str, inner: int, outer: int, 
 
 def test_an_iteration_is_forward_backward_and_optimizer() -> None:
     """The backward pass has the reverse order; an iteration of an iteration is the same iteration."""
-    conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
     layers = (
-        Layer("c1", "Conv", conv, (WEIGHT,), 2304),
+        Layer("c1", "Conv", CONV, (WEIGHT,), 2304),
         Layer("n1", "BatchNorm", NORM, (INPUT,), 32),
-        Layer("c2", "Conv", conv, BOTH, 2304),
+        Layer("c2", "Conv", CONV, BOTH, 2304),
         Layer("e", "Gather", EmbeddingBag(batch=8, rows=1000, dim=64), (WEIGHT,), 64_000),
     )
     iteration = training_iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
