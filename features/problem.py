@@ -174,6 +174,11 @@ class InNetwork:
         return 0
 
     @property
+    def recomputed_multiply_adds(self) -> int:
+        """The part of `multiply_adds` that repeats work of the forward pass."""
+        return 0
+
+    @property
     def is_gradient(self) -> bool:
         """True if the problem's own settings make it a gradient, which has no backward pass."""
         return False

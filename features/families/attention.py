@@ -269,6 +269,11 @@ class BackwardPass(AttentionOperator):
         return 2 * self.batch * self.heads * self.key_counts[2] * (3 * key + 2 * out)
 
     @property
+    def recomputed_multiply_adds(self) -> int:
+        """The product of queries and keys over every pair."""
+        return int(self.batch * self.heads * self.key_counts[2] * self.head_dims[0])
+
+    @property
     def dram_bytes(self) -> Number:
         """Bytes of Q, K, V, O and dO, which are read, and of dQ, dK and dV, which are written."""
         value, (key, out) = self.element, self.head_dims

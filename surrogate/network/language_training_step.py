@@ -22,7 +22,7 @@ from surrogate.network.language import LayerKind
 from surrogate.network.language_step import Requests, Step, StepKernel
 from surrogate.network.network import Layer
 from surrogate.network.operators import cast, elementwise, softmax, streamed
-from surrogate.network.training import CAST, backward
+from surrogate.network.training import CAST, RECOMPUTED, backward
 
 ADAPTED = ("qkv_proj", "o_proj", "gate_up_proj", "up_proj", "down_proj")
 """Products with adapters: all products of a layer, as peft's ``target_modules="all-linear"``."""
@@ -241,7 +241,7 @@ class TrainingStep(Step):
         ``torch.utils.checkpoint``, ``set_checkpoint_early_stop``.
         """
         last = max(index for index, layer in enumerate(block) if self.saved_bytes(layer))
-        return [replace(each, name=f"{each.name}.recomputed", gradients=(), parameters=0) for each in block[:last]]
+        return [replace(each, name=f"{each.name}{RECOMPUTED}", gradients=(), parameters=0) for each in block[:last]]
 
     def activation_bytes(self, blocks: Sequence[Sequence[Layer]], *, checkpointing: bool) -> tuple[int, int]:
         """Return the bytes of activations and of their gradients at the beginning and at the end of the backward pass.

@@ -19,7 +19,7 @@ from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, L
 from surrogate.network.operators import all_reduce, tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
-from surrogate.network.training import repeats
+from surrogate.network.training import is_recomputed, is_update, repeats
 from surrogate.prediction.kernel_times import min_kernel_us, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 from surrogate.prediction.sources.datasheet import STEP, common_share, datasheet_models
@@ -369,9 +369,14 @@ def _unsupported_fields(
 def model_multiply_adds(network: Network) -> int:
     """Return the multiply-adds of a pass without recomputed activations: at most three times the forward pass's.
 
-    A product has two products as gradients. Source: Chowdhery et al., "PaLM" (2022), appendix B.
+    A product has two products as gradients, and a frozen one has one. Source: Chowdhery et al., "PaLM" (2022),
+    appendix B.
     """
-    total = sum(layer.problem.multiply_adds for layer in network.layers)
+    total = sum(
+        layer.problem.multiply_adds - layer.problem.recomputed_multiply_adds
+        for layer in network.layers
+        if not (is_update(layer) or is_recomputed(layer))
+    )
     forward = sum(layer.problem.multiply_adds for layer in network.layers[: network.forward_layers])
     return network.accumulate * (min(total, 3 * forward) if network.training else total)
 

@@ -17,6 +17,7 @@ from surrogate.network.network import ReadOptions
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS
 from surrogate.network.routing import Routing
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
+from surrogate.network.training import RECOMPUTED
 
 if TYPE_CHECKING:
     import torch
@@ -123,12 +124,17 @@ class Recording:
 
     def add(self, path: str, func: "OpOverload", arguments: Mapping[str, object], result: object) -> None:
         """Add a call of the module ``path``. Raises `InputError` for a product that torch would refuse."""
+        import torch
+
         self.hold(result)
         results = [_abstract(value, self.dtype) for value in (result if isinstance(result, list | tuple) else [result])]
         outputs = tuple(value for value in results if isinstance(value, Tensor))
         op = operator_name(func.name())
         values = {name: _abstract(value, self.dtype) for name, value in arguments.items()}
-        self.calls.append(Call(op, values, outputs, f"{path}.{op}" if path else op))
+        # Autograd computes gradients without grad mode, and activations again with it.
+        is_again = torch._C._current_autograd_node() is not None and torch.is_grad_enabled()
+        name = (f"{path}.{op}" if path else op) + RECOMPUTED * is_again
+        self.calls.append(Call(op, values, outputs, name))
         _check_one_dtype(self.calls[-1])
 
     def complete(self, weight: Any) -> None:

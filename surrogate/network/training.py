@@ -28,6 +28,9 @@ CAST = "cast_weights"
 ACCUMULATION = "accumulation"
 """The operator that adds gradients to the gradients of earlier microbatches."""
 
+RECOMPUTED = ".recomputed"
+"""End of the name of a layer that the backward pass computes again, under checkpointing."""
+
 
 def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) -> Network:
     """Return the network with its memory and, under ``training``, with the layers of a whole iteration.
@@ -88,6 +91,11 @@ def with_accumulation(network: Network, steps: int) -> Network:
 def is_update(layer: Layer) -> bool:
     """Return whether a layer runs once per iteration: the optimizer's step, and the sums of gradients before it."""
     return layer.operator.partition(".")[0] in OPTIMIZERS or layer.operator == ACCUMULATION
+
+
+def is_recomputed(layer: Layer) -> bool:
+    """Return whether the backward pass computes the layer again; ``#2`` may follow the name's end."""
+    return layer.name.partition("#")[0].endswith(RECOMPUTED)
 
 
 def repeats(network: Network, layer: Layer) -> int:

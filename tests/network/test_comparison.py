@@ -12,6 +12,7 @@ from surrogate.features.errors import InputError
 from surrogate.network import GpuComparison, NetworkTime, load_predictors
 from surrogate.network.comparison import compare_gpus, prices_of
 from surrogate.network.network import Cluster
+from surrogate.network.predict import model_multiply_adds
 from surrogate.network.read import read_network
 from surrogate.network.result import GradientExchange, LayerTime, Peak
 
@@ -51,6 +52,28 @@ def test_utilisation_is_the_work_without_recomputation_over_the_dense_peak() -> 
     weights = 8_030_261_248 - 128_256 * 4096
     assert kept.model_flops == pytest.approx(6 * weights * 4096, rel=0.05)
     assert kept.mfu and again.mfu and kept.mfu > again.mfu
+    # Frozen weights have no weight gradient: 4 FLOPs per weight and token, and 6 per adapter weight. Attention's
+    # gradients are twice its forward pass: 32 layers · 2 samples · 32 heads · 2 products · 2 · 128 · causal pairs.
+    attention = 3 * 32 * 2 * 32 * 2 * 2 * 128 * (2048 * 2049 // 2)
+    adapters = 32 * 16 * (4096 * 2 + 2 * (4096 + 1024) + 4096 * 2 + 3 * (4096 + 14_336))
+    options |= {"lora": 16, "amp": None}
+    for checkpointing in (False, True):
+        network = read_network(MODEL, **options, checkpointing=checkpointing)
+        expected = (4 * (weights - 65 * 4096) + 6 * adapters) * 4096 + attention
+        assert 2 * model_multiply_adds(network) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "peak"),
+    [
+        # SMs · 256 multiply-adds of 16 bits with fp32 sums · 2 · MHz, and SMs · 64 fp32 lanes · 2 · MHz.
+        ("rtx-4090", "bf16", Peak("bf16 tensor cores", 128 * 256 * 2 * 2520 / 1e6)),
+        ("a100-sxm4-80gb", "fp32", Peak("fp32", 108 * 64 * 2 * 1410 / 1e6)),
+    ],
+)
+def test_the_peak_is_that_of_the_arithmetic_that_runs(gpu: str, dtype: str, peak: Peak) -> None:
+    time = load_predictors(gpu).time(read_network(MODEL, training=True, sequence=1024, dtype=dtype))
+    assert time.peak and time.peak.name == peak.name and time.peak.tflops == pytest.approx(peak.tflops, rel=1e-3)
 
 
 def test_a_refused_gpu_is_named_and_the_others_are_compared() -> None:

@@ -401,6 +401,7 @@ def test_activation_checkpointing_costs_time_and_saves_memory(amp: str | None) -
         assert after == 2 * before > 0
     assert stored.memory_bytes and recomputed.memory_bytes and recomputed.memory_bytes < stored.memory_bytes
     assert stored.total_us < recomputed.total_us < 2 * stored.total_us
+    assert stored.model_flops == recomputed.model_flops > 0 and stored.multiply_adds < recomputed.multiply_adds
 
 
 IMAGE, VOLUME = (2, 4, 12, 12), (2, 4, 6, 6, 6)
