@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 CALLS = HOME / "data" / "training_calls.parquet"
+MEMORY = ("activation_bytes", "gradient_bytes", "rounding_bytes")
+"""Fields of `Network` on the memory of one GPU."""
 
 
 class Step(NamedTuple):
@@ -54,13 +56,14 @@ def record(step: Step) -> dict[str, Any]:
     with fake:
         recorded = record_calls(model, _inputs(step), ReadOptions(training=True, amp=step.amp or None))
     weights = [weight for weight in model.parameters() if weight.requires_grad]
+    peak = recorded.allocator.peak_fields(recorded.persistent_bytes)
     return {
         **step._asdict(),
         "calls": _counted(recorded),
         "tensors": len(weights),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "weights_bytes": sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers())),
-        **recorded.allocator.peak_fields(recorded.persistent_bytes),
+        **{name: peak[name] for name in MEMORY},
         "reserved_bytes": recorded.allocator.reserved - recorded.allocator.peak,
     }
 
@@ -104,14 +107,14 @@ def _image_network(step: Step, fake: Any) -> "Module":
 
 def _bert(fake: Any) -> "Module":
     """Return BERT-large for questions, with attention as separate products."""
-    import transformers
+    from transformers import BertConfig, BertForQuestionAnswering
 
-    config = transformers.BertConfig(
+    config = BertConfig(
         vocab_size=30528, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
     )
     config._attn_implementation = "eager"
     with fake:
-        return transformers.BertForQuestionAnswering(config)
+        return BertForQuestionAnswering(config)
 
 
 def _with_loss(network: "Module") -> "Module":

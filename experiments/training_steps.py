@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -80,6 +81,7 @@ def recorded(path: Path) -> pd.DataFrame:
 
 def read(step: pd.Series, optimizer: str) -> Network:
     """Return the network of a recorded step, with the step of the optimizer."""
+    model, _, batch, _, _ = cast("tuple[str, str, int, int, str]", step.name)
     passes: tuple[list[Layer], list[Layer]] = ([], [])
     ignored: Counter[str] = Counter()
     unsupported: Counter[str] = Counter()
@@ -93,11 +95,13 @@ def read(step: pd.Series, optimizer: str) -> Network:
                 total.update({name: count * number for name, number in found.items()})
     weights = [TrainedWeight((int(step["parameters"]),))]
     layers = (*passes[0], *passes[1], *optimizer_step(weights, optimizer))
-    memory = {name: int(step[name]) for name in step.index if name.endswith("_bytes") and name != "reserved_bytes"}
+    memory: dict[str, Any] = {
+        name: int(step[name]) for name in step.index if name.endswith("_bytes") and name != "reserved_bytes"
+    }
     return Network(
-        name=str(step.name[0]),
+        name=model,
         layers=layers,
-        batch=int(step.name[2]),
+        batch=batch,
         training=True,
         ignored=dict(ignored),
         unsupported=dict(unsupported),
@@ -126,7 +130,8 @@ def steps(folder: Path = HOME / "data", limit: int | None = None) -> tuple[pd.Da
     """Return the measured steps with ``module``, ``kind`` and ``families``, and their networks."""
     calls = recorded(folder / "training_calls.parquet")
     table = measured(folder)
-    table = table[[key in calls.index for key in table[STEP].itertuples(index=False, name=None)]].head(limit)
+    table = table[[key in calls.index for key in table[STEP].itertuples(index=False, name=None)]]
+    table = table if limit is None else table.head(limit)
     found, networks = [], []
     for row in table.to_dict("records"):
         step = calls.loc[tuple(row[name] for name in STEP)]
@@ -151,7 +156,7 @@ def rows(folder: Path = HOME / "data", limit: int | None = None) -> pd.DataFrame
     times = [_predictors(str(name)).time(network) for name, network in zip(table["gpu"], networks, strict=True)]
     ends = {"predicted_ms": "total_us", "lower_ms": "lower_us", "upper_ms": "upper_us"}
     predicted = {name: [getattr(time, end) / 1e3 for time in times] for name, end in ends.items()}
-    return table.assign(**predicted, fits=[time.fits for time in times])
+    return table.assign(**predicted, fits=[bool(time.fits) for time in times])
 
 
 def fit(folder: Path = HOME / "data") -> None:
