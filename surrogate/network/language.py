@@ -55,6 +55,7 @@ class DecoderFamily:
     norm: str = "rms_norm"
     activation: str = "silu"
     gated: bool = True
+    fused_qkv: bool = False
     fused_loss: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict, compare=False)
 

@@ -155,7 +155,8 @@ class TrainingStep(Step):
         if name not in ADAPTED:
             return []
         keys = d.kv_heads * d.head_dim
-        return {"qkv_proj": [outputs - 2 * keys, keys, keys], "gate_up_proj": [d.inter] * 2}.get(name, [outputs])
+        qkv = [outputs] if d.family.fused_qkv else [outputs - 2 * keys, keys, keys]
+        return {"qkv_proj": qkv, "gate_up_proj": [d.inter] * 2}.get(name, [outputs])
 
     def first_kernels(self) -> Iterator[StepKernel]:
         """Yield the embedding, and the sum with learned positions."""
