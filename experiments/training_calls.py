@@ -8,6 +8,7 @@ transformers, but no GPU, and takes about an hour.
 
 import json
 from collections import Counter
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -107,14 +108,13 @@ def _image_network(step: Step, fake: Any) -> "Module":
 
 def _bert(fake: Any) -> "Module":
     """Return BERT-large for questions, with attention as separate products."""
-    from transformers import BertConfig, BertForQuestionAnswering
-
-    config = BertConfig(
+    transformers: Any = import_module("transformers")  # the library, not the experiment of this name
+    config = transformers.BertConfig(
         vocab_size=30528, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
     )
     config._attn_implementation = "eager"
     with fake:
-        return BertForQuestionAnswering(config)
+        return transformers.BertForQuestionAnswering(config)
 
 
 def _with_loss(network: "Module") -> "Module":
