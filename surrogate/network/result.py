@@ -407,8 +407,8 @@ class NetworkTime(TableResult):
             device, per_gpu, all_gpus = f"{self.gpus} × {self.gpu}", " per GPU", f" of all {self.gpus} GPUs"
         microbatches = f"{self.accumulate} × " if self.accumulate > 1 else ""
         batch = f", batch {microbatches}{self.batch}{per_gpu}" if self.batch is not None else ""
-        tokens = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
-        rate = f", {self.samples_per_s:,.0f} samples/s{tokens}{all_gpus}" if self.samples_per_s else ""
+        tokens = f", {_rate(self.tokens_per_s)} tokens/s" if self.tokens_per_s else ""
+        rate = f", {_rate(self.samples_per_s)} samples/s{tokens}{all_gpus}" if self.samples_per_s else ""
         memory = ""
         if self.fits is False and self.memory_bytes:
             needed, available = self.memory_bytes / 2**30, self.gpu_memory_bytes / 2**30
@@ -484,6 +484,11 @@ def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
         work = {field: sum(getattr(layer, field) for layer in part) for field in ("flops", "bytes")}
         rows.append({key: name, "count": len(part), "time_us": time_us, "share": _share(time_us, total), **work})
     return sorted(rows, key=lambda row: -row["time_us"])
+
+
+def _rate(per_s: float) -> str:
+    """Return a rate as text: three digits if it is below 10, else an integer."""
+    return f"{per_s:.3g}" if per_s < 10 else f"{per_s:,.0f}"
 
 
 def _share(part: float, total: float) -> float:

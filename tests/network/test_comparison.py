@@ -22,6 +22,9 @@ MODEL = "llama-3.1-8b"
 
 
 def test_a_step_of_a_thousandth_hour_on_two_gpus_costs_two_thousandths_of_the_price() -> None:
+    # Four samples in 3.6 s are 1.11 in a second, and in 36 s 0.111.
+    slow = replace(STEP, layers=(replace(LAYER, time_us=3.6e7),))
+    assert ", 1.11 samples/s, 2,276 tokens/s;" in STEP.headline() and ", 0.111 samples/s" in slow.headline()
     two = replace(STEP, exchange=GradientExchange(Cluster(2, 2), 0.0, 0.0, 0.0, 0.0))
     costs = two.cost(price=2.5, samples=17)
     assert costs["usd_per_step"] == pytest.approx(2 * 2.5 / 1000)
