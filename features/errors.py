@@ -69,6 +69,10 @@ def row_number(source: object, position: int) -> int:
     return position + FIRST_LINES.get(PurePath(str(source)).suffix.lower(), 1)
 
 
+class TooLargeError(InputError):
+    """A problem has more work than the package counts exactly."""
+
+
 class RowError(InputError):
     """A row of a table is wrong: the message begins with the table and the row, as in ``mm.csv: line 17: …``."""
 

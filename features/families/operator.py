@@ -14,7 +14,7 @@ import numpy as np
 from .. import problem as problems
 from .. import roofline
 from ..elementwise import Number, ceil_div, checked_int
-from ..errors import InputError, check_choice
+from ..errors import InputError, TooLargeError, check_choice
 from ..gpu import Gpu
 from ..problem import Element, Gradients, InNetwork, Size, declared_settings, declared_sizes, fill_followers
 
@@ -135,7 +135,7 @@ class Operator(InNetwork, ABC):
                 raise InputError(f"{self.kind}: {name} {value} does not fit the other sizes; {rule}")
         has_numbers = all(type(getattr(self, name)) is int for name in self.size_names())
         if has_numbers and max(self.flops, self.dram_bytes) > MAX_WORK:
-            raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; give smaller sizes")
+            raise TooLargeError(f"{self.kind}: over {MAX_WORK} operations or bytes; give smaller sizes")
 
     @classmethod
     def size_names(cls) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, first_bytes, nearest, require_regular
+from surrogate.features.errors import InputError, TooLargeError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, with_fields
@@ -70,6 +70,21 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
         path = NETWORKS[text]
     if path.is_dir() and path.joinpath("config.json").is_file():
         path = path / "config.json"
+    try:
+        return _read_path(text, path, options)
+    except InputError as error:
+        reason = str(error).replace(str(path), text) if path == NETWORKS.get(text) else str(error)
+        if isinstance(error, TooLargeError):
+            sizes = {name: getattr(options, name) for name in ("batch", "sequence", "prefill", "decode")}
+            given = ", ".join(f"--{name} {size}" for name, size in sizes.items() if size)
+            reason = f"{text}: {reason}{f' ({given})' if given else ''}"
+        if reason == str(error):
+            raise
+        raise InputError(reason) from None
+
+
+def _read_path(text: str, path: Path, options: ReadOptions) -> Network:
+    """Read the network ``text`` from the file ``path``."""
     require_regular(path)
     kind = path.suffix.lower()
     if kind == ".json":
