@@ -143,7 +143,7 @@ class Layer:
         The gradients that a training iteration adds: those of `INPUT`, `WEIGHT`, both, or neither.
     parameters
         Number of weights that the layer trains. For a layer of the backward pass it is the number of weights with a
-        complete gradient after it.
+        complete gradient after it. In a module's forward pass, the first layer of a unit has all weights of the unit.
     heuristic
         The library's own pick of an algorithm, if the file states it.
     """

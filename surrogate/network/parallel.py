@@ -43,8 +43,6 @@ MAX_NODE_GPUS = 72
 """Maximum GPUs in a node: those of a GB200 NVL72."""
 MIN_NODE_GBPS = 1.0
 """Minimum bandwidth of a node's network in Gbit/s."""
-MIN_TRAINED_SHARE = 0.9
-"""Minimum share of trained weights for full sharding; layers of a file may lack a few weights, such as biases."""
 ONE_UNIT_NOTE = (
     "the names of the layers have no numbered modules (such as layers.3), so all weights are one unit of FSDP; no"
     " computation hides its gathers"
@@ -261,9 +259,10 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
 
     The root unit is gathered once per microbatch, at the beginning.
     """
-    dtype, sizes, count = message_dtype(network), unit_parameters(network), network.forward_layers
+    dtype, count = message_dtype(network), network.forward_layers
+    weights, trained = gathered_parameters(network), trained_parameters(network)
     timed = [
-        (unit_of(layer), time_us)
+        (unit_of(layer.name), time_us)
         for layer, time_us in zip(network.layers, times_us, strict=True)
         if not is_update(layer)
     ]
@@ -271,43 +270,51 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
         [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
         for layers in (timed[:count], timed[count:])
     ]
-    ranks, gathered_ratio = max(network.cluster.node_gpus, 2), _gathered_ratio(network)
+    ranks = max(network.cluster.node_gpus, 2)
     segments = []
     for is_backward, parts in enumerate(runs):
         last_index = {unit: index for index, (unit, _) in enumerate(parts)}
         gathered = {ROOT} if is_backward else set()
         for index, (unit, time_us) in enumerate(parts):
-            size = _measured_elements(sizes[unit], dtype)
             gather = reduce = None
-            if size and unit not in gathered:
-                gather = all_gather(round(size * gathered_ratio), ranks, MEASURED_DTYPE)
-            if size and is_backward and index == last_index[unit]:
-                reduce = reduce_scatter(size, ranks, MEASURED_DTYPE)
+            if weights[unit] and unit not in gathered:
+                gather = all_gather(_measured_elements(weights[unit], dtype), ranks, MEASURED_DTYPE)
+            if trained[unit] and is_backward and index == last_index[unit]:
+                reduce = reduce_scatter(_measured_elements(trained[unit], dtype), ranks, MEASURED_DTYPE)
             gathered.add(unit)
             segments.append(Segment(time_us, gather, reduce))
     return segments * network.accumulate
 
 
-def unit_of(layer: Layer) -> str:
-    """Return the unit of a layer: the module of a numbered list, such as ``layers.3``, or `ROOT` for all others."""
-    match = UNIT.match(layer.name)
+def unit_of(name: str) -> str:
+    """Return the unit of a layer or weight: the module of a numbered list, such as ``layers.3``, or `ROOT`."""
+    match = UNIT.match(name)
     return match[0] if match else ROOT
 
 
-def unit_parameters(network: Network) -> Counter[str]:
-    """Return the number of weights of each unit, counted in the forward pass or, for a module, in the backward pass."""
-    layers = [layer for layer in network.layers if not is_update(layer)]
-    forward = layers[: network.forward_layers]
+def _unit_sizes(layers: Sequence[Layer]) -> Counter[str]:
+    """Return the weights that the layers of each unit count."""
     sizes: Counter[str] = Counter()
-    for layer in forward if any(layer.parameters for layer in forward) else layers[network.forward_layers :]:
-        sizes[unit_of(layer)] += layer.parameters
+    for layer in layers:
+        if not is_update(layer):
+            sizes[unit_of(layer.name)] += layer.parameters
     return sizes
 
 
-def _gathered_ratio(network: Network) -> float:
-    """Return all weights / trained weights: frozen ones are gathered, too, and every unit counts the same share."""
-    trained = unit_parameters(network).total()
-    return max(network.parameters or trained, trained) / (trained or 1)
+def trained_parameters(network: Network) -> Counter[str]:
+    """Return the trained weights of each unit; the forward pass counts them if the backward pass counts none."""
+    sizes = _unit_sizes(network.layers[network.forward_layers :])
+    return sizes if sizes.total() else _unit_sizes(network.layers[: network.forward_layers])
+
+
+def gathered_parameters(network: Network) -> Counter[str]:
+    """Return the weights of each unit, frozen ones included.
+
+    If the forward pass counts trained weights only, every unit has the same share of frozen ones.
+    """
+    sizes = _unit_sizes(network.layers[: network.forward_layers])
+    ratio = max(1.0, (network.parameters or 0) / (sizes.total() or 1))
+    return Counter({unit: round(size * ratio) for unit, size in sizes.items()})
 
 
 def gradient_dtype(network: Network) -> str:
@@ -327,21 +334,10 @@ def message_dtype(network: Network) -> str:
 
 
 def with_cluster(network: Network, cluster: Cluster) -> Network:
-    """Return the network on one GPU of a cluster; if it is sharded, the optimizer updates the GPU's share.
-
-    Raises `InputError` for a sharded network with frozen weights, if a unit has no trained weights.
-    """
+    """Return the network on one GPU of a cluster; if it is sharded, the optimizer updates the GPU's share."""
     if not cluster.is_sharded:
         return replace(network, cluster=cluster)
-    sizes = unit_parameters(network)
-    units = {unit_of(layer) for layer in network.layers if not is_update(layer)}
-    frozen = sorted(unit for unit in units - {ROOT} if not sizes[unit])
-    if sizes.total() < MIN_TRAINED_SHARE * (network.parameters or 0) and frozen:
-        raise InputError(
-            f"{network.name}: {frozen[0]} has no trained weights; --fsdp is timed only if every numbered module has"
-            f" some; give --data-parallel {cluster.gpus}"
-        )
-    if set(sizes) == {ROOT}:
+    if set(gathered_parameters(network)) == {ROOT}:
         network = replace(network, notes=(*network.notes, ONE_UNIT_NOTE))
     return replace(network, layers=tuple(_shard(each, cluster.gpus) for each in network.layers), cluster=cluster)
 
@@ -368,13 +364,13 @@ def memory_per_gpu(network: Network, memory: Mapping[str, int]) -> dict[str, int
     gpus = network.cluster.gpus
     if gpus == 1 or not memory:
         return dict(memory)
-    sizes = unit_parameters(network)
-    gradient_bytes = sizes.total() * DTYPES[gradient_dtype(network)]
+    trained, weights = trained_parameters(network), gathered_parameters(network)
+    gradient_bytes = trained.total() * DTYPES[gradient_dtype(network)]
     if not network.cluster.is_sharded:
         return {**memory, "communication": memory["communication"] + gradient_bytes}
-    root = sizes.pop(ROOT, 0)
-    largest = [size for _, size in sizes.most_common(GATHERED_UNITS)]
-    gathered = round(_gathered_ratio(network) * (root + sum(largest))) + root + max(largest, default=0)
+    root = weights.pop(ROOT, 0) + trained.pop(ROOT, 0)
+    largest = [size for _, size in weights.most_common(GATHERED_UNITS)]
+    gathered = root + sum(largest) + max(trained.values(), default=0)
     message = message_dtype(network)
     shares = {name: ceil_div(memory[name], gpus) for name in ("weights", "state")}
     if network.peak_activation_bytes is not None:

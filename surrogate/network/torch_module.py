@@ -24,7 +24,7 @@ from surrogate.network.dispatch import add_call
 from surrogate.network.memory import tensor_bytes
 from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
-from surrogate.network.parallel import cluster_of
+from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.routing import ROUTING_NOTE
@@ -282,7 +282,10 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     has_eval_parts = options.training and not all(part.training for part in module.modules())
     module.train(options.training)
     recorded = record_calls(module, inputs, options)
-    builder, forward_layers = _layers(recorded, options.training)
+    unit_weights: Counter[str] = Counter()
+    for name, weight in module.named_parameters():
+        unit_weights[unit_of(name)] += stored_values(weight)
+    builder, forward_layers = _layers(recorded, unit_weights, options.training)
     weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = _trained_weights(module) if options.training else []
     trained_dtypes = (tensor_info(weight, dtype).dtype for weight in module.parameters() if weight.requires_grad)
@@ -317,20 +320,23 @@ def _trained_weights(module: "Module") -> list[TrainedWeight]:
     return [TrainedWeight(tuple(weight.shape), id(weight) not in outer) for weight in trained]
 
 
-def _layers(recorded: Recording, training: bool) -> tuple[NetworkBuilder, int]:
+def _layers(recorded: Recording, unit_weights: Counter[str], training: bool) -> tuple[NetworkBuilder, int]:
     """Return the layers of both passes, and the number of layers of the forward pass.
 
-    ``parameters`` of a layer of the backward pass counts the weights that have a complete gradient after it.
+    ``parameters`` of a layer of the backward pass counts the weights that have a complete gradient after it. In the
+    forward pass, the first layer of each unit has its ``unit_weights``.
     """
     builder = NetworkBuilder()
     for call in recorded.forward:
         add_call(call, builder, training=training)
     forward_layers = len(builder.layers)
     ready: Counter[int] = Counter()
+    for index, layer in enumerate(builder.layers if training else ()):
+        ready[index] = unit_weights.pop(unit_of(layer.name), 0)
     for index, call in enumerate(recorded.backward):
         add_call(call, builder, training=training)
         ready[len(builder.layers) - 1] += recorded.ready[index]
-    for index in range(forward_layers, len(builder.layers)):
+    for index in ready:
         builder.layers[index] = replace(builder.layers[index], parameters=ready[index])
     return builder, forward_layers
 

@@ -45,6 +45,36 @@ def test_states_have_the_type_of_trained_weights() -> None:
     assert time.memory["state"] == 2 * 4 * ADAPTER_WEIGHTS
 
 
+class FrozenUnits(torch.nn.Module):
+    """A trained product and four frozen ones in numbered modules, each of 16,777,216 weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained = torch.nn.Linear(4096, 4096, bias=False)
+        self.frozen = torch.nn.ModuleList(torch.nn.Linear(4096, 4096, bias=False) for _ in range(4))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.trained(x)
+        for layer in self.frozen:
+            x = torch.relu(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("amp", ["bf16", None])
+def test_gpus_reduce_trained_weights_and_gather_all(amp: str | None) -> None:
+    """A copy has buckets of 64 MiB; a shard has an eighth of these gradients, and gathers the root and two units."""
+    copy, shard = (
+        time_module(FrozenUnits(), torch.zeros(64, 4096), "h100-sxm", training=True, amp=amp, **{option: 8})
+        for option in ("data_parallel", "fsdp")
+    )
+    mib = 2**20
+    assert copy.memory["communication"] == (688 + 64) * mib
+    assert (shard.memory["weights"], shard.memory["gradients"]) == (5 * 64 * mib // 8, 64 * mib // 8)
+    itemsize = 2 if amp else 4
+    assert shard.memory["communication"] == 688 * mib + itemsize * (3 + 1) * 4096**2
+
+
 def test_packed_weights_are_unpacked_in_both_passes() -> None:
     """4-bit weights of bitsandbytes: half a byte, and an fp32 scale for every 64 of them."""
     bitsandbytes = pytest.importorskip("bitsandbytes")

@@ -17,7 +17,7 @@ from surrogate.network.parallel import (
     OverlapTimeline,
     Segment,
     gradient_buckets,
-    unit_parameters,
+    trained_parameters,
 )
 from surrogate.network.read import read_network
 
@@ -120,7 +120,7 @@ def test_messages_delay_by_at_most_their_own_time(parts: list[tuple[float, bool,
 
 def test_units_are_numbered_modules_and_share_the_optimizer() -> None:
     network = read_network(MODEL, **TRAINED, fsdp=16, node_gbps=1600.0)
-    sizes = unit_parameters(network)
+    sizes = trained_parameters(network)
     assert len(sizes) == 33 and sizes["layers.0"] == sizes["layers.31"]
     assert sizes.total() == network.parameters
     alone = read_network(MODEL, **TRAINED)
@@ -139,7 +139,7 @@ def test_a_sharded_gpu_holds_its_share_and_the_gathered_units() -> None:
     assert shards.memory["gradients"] == pytest.approx(4 * 8_030_261_248 / 8, rel=1e-6)
     single = [predictors.time(read_network(MODEL, **TRAINED | {"batch": 1}, fsdp=gpus)).memory for gpus in (8, 4)]
     assert single[0]["activations"] == single[1]["activations"] == shards.memory["activations"] // 2
-    sizes = unit_parameters(read_network(MODEL, **TRAINED, fsdp=8))
+    sizes = trained_parameters(read_network(MODEL, **TRAINED, fsdp=8))
     gathered = 2 * (2 * sizes[""] + 3 * sizes["layers.0"])
     assert shards.memory["communication"] == gathered + 688 * 2**20
 
