@@ -26,8 +26,9 @@ FROZEN_DTYPES = ("int4_wo", "int8_wo")
 REFUSED_OPTIONS = ("prefill", "decode", "routing", "kv_dtype", "dims", "math", "layout")
 """Options that do not apply to the training of a language model."""
 NOTE = (
-    "the iteration ends with {optimizer}; attention is causal FlashAttention{version}; norms, rotations and gates are"
-    " fused kernels; dropout, clipping and scaling of gradients, and the loading of data are not included"
+    "the iteration ends with {optimizer}; attention is causal and one fused kernel (FlashAttention{version}; PyTorch's"
+    " memory-efficient one before Ampere); norms, rotations and gates are fused kernels; dropout, clipping and scaling"
+    " of gradients, and the loading of data are not included"
 )
 EXPERTS_NOTE = "experts are batched products, and every expert gets the same number of tokens"
 ADAPTER_NOTE = (

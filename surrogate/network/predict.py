@@ -16,7 +16,7 @@ from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
-from surrogate.network.operators import all_reduce, tf32_part, with_default_math
+from surrogate.network.operators import all_gather, all_reduce, tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import is_recomputed, is_update, repeats
@@ -257,7 +257,9 @@ class Predictors:
         """Yield a note on the links over which the GPUs exchange weights and gradients."""
         if cluster.gpus == 1:
             return
-        moved = "weights and gradients" if cluster.is_sharded else "gradients"
+        moved, messages, kind = "gradients", "all-reduces", all_reduce
+        if cluster.is_sharded:
+            moved, messages, kind = "weights and gradients", "all-gathers and reduce-scatters", all_gather
         between = (
             f"the network between nodes, {cluster.node_gbps / 8:g} GB/s for each node" if cluster.node_gbps else ""
         )
@@ -265,9 +267,9 @@ class Predictors:
             yield f"{moved} cross {between}"
             return
         gbs = self.gpu.exchange_gbs(cluster.node_gpus)
-        message = all_reduce(2**23, cluster.node_gpus, MEASURED_DTYPE)
+        message = kind(2**23, cluster.node_gpus, MEASURED_DTYPE)
         source = self.default_math_answers([message])[message].source
-        evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else "measured all-reduces"
+        evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else f"measured {messages}"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
         and_between = f", and {between}" if between else ""
         yield f"{moved} cross {link}, {gbs:g} GB/s in each direction{and_between}; their times come from {evidence}"

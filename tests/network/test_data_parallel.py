@@ -79,6 +79,9 @@ def test_a_note_does_not_call_a_roofline_measured(predictors: Callable[..., Pred
     notes = predictors("t4").time(read_network("vgg16", batch=1, training=True, data_parallel=8)).notes
     (note,) = [note for note in notes if note.startswith("gradients cross PCIe")]
     assert note.endswith("their times come from the datasheet")
+    measured = load_predictors("h100-sxm").time(read_network(MODEL, **TRAINED, fsdp=8)).notes
+    (note,) = [note for note in measured if note.startswith("weights and gradients cross links")]
+    assert note.endswith("their times come from measured all-gathers and reduce-scatters")
 
 
 def test_the_breakdown_names_the_longest_part() -> None:
