@@ -44,8 +44,8 @@ MAX_NODE_GPUS = 72
 MIN_NODE_GBPS = 1.0
 """Minimum bandwidth of a node's network in Gbit/s."""
 ONE_UNIT_NOTE = (
-    "the names of the layers have no numbered modules (such as layers.3), so all weights are one unit of FSDP; no"
-    " computation hides its gathers"
+    "the names of the layers have no numbered modules (such as layers.3), so all weights are one unit of FSDP, and"
+    " its gathers overlap no computation"
 )
 MEASURED_DTYPE = "bf16"
 """The element type in which collectives were measured."""

@@ -455,7 +455,9 @@ class NetworkTime(TableResult):
             device_us += exchange.time_us
         if host is None:
             return kernels if self.step_factor > 1 or exchange else ""
-        bound = "launches bound" if host.launch_us > device_us else bound
+        if host.launch_us > device_us:
+            bound = "launches bound"
+            kernels += "; the messages add no time, since launches take longer" if exchange else ""
         return (
             f"{bound} it: {kernels}; {host.runtime} on a {host.host} host"
             f" launches them in {host.launch_us / 1e3:.3f} ms, and {host.floor_us / 1e3:.3f} ms before and after"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def test_a_note_does_not_call_a_roofline_measured(predictors: Callable[..., Pred
 def test_the_breakdown_names_the_longest_part() -> None:
     time = load_predictors("t4").time(read_network("vgg16", batch=1, training=True, data_parallel=8, runtime="eager"))
     assert time.exchange and time.exchange.messages_us > time.kernels_us
-    assert time.breakdown().startswith("the gradients' all-reduce bounds it")
+    assert time.breakdown().startswith("the gradients' all-reduce bounds it") and time.host_time
+    slow = replace(time, host_time=replace(time.host_time, launch_us=1e6, floor_us=7.0))
+    assert slow.total_us == 1e6 + 7 and "the messages add no time, since launches take longer" in slow.breakdown()
 
 
 MPT_13B = {
