@@ -326,6 +326,31 @@ def without_memory(fake: "FakeTensorMode", module: "Module", inputs: Any) -> "tu
     return copied, inputs
 
 
+def on_cpu(module: "Module", inputs: Any) -> Any:
+    """Move a copy without memory to the CPU's tensors, in place, and return its inputs there.
+
+    Only these run the operators of `dispatched_as_on_gpu`. A meta tensor runs no autocast.
+    """
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    moved: dict[int, torch.Tensor] = {}  # by the identity of a tensor: tied weights stay tied
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "cpu" or hasattr(tensor, "quant_state"):
+            return tensor
+        if id(tensor) not in moved:
+            copied = torch.empty_like(tensor, device="cpu", requires_grad=tensor.requires_grad)
+            is_weight = isinstance(tensor, torch.nn.Parameter)
+            moved[id(tensor)] = torch.nn.Parameter(copied, tensor.requires_grad) if is_weight else copied
+        return moved[id(tensor)]
+
+    for part in module.modules():
+        for values in (part._parameters, part._buffers, vars(part)):
+            values.update({name: move(value) for name, value in values.items() if isinstance(value, torch.Tensor)})
+    return tree_map_only(torch.Tensor, move, inputs)
+
+
 def stored_values(weight: Any) -> int:
     """Return the number of values of a weight; packed weights have several in an element."""
     state = getattr(weight, "quant_state", None)

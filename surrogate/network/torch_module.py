@@ -32,6 +32,7 @@ from surrogate.network.runtime import with_options, with_runtime
 from surrogate.network.torch_gpu import (
     cuda_autocast,
     current_autocast,
+    on_cpu,
     overridden,
     stored_values,
     tf32_operations,
@@ -279,6 +280,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or current_autocast())
     module, is_compiled = _original_module(module)
     module._compiled_call_impl = None
+    inputs = on_cpu(module, inputs)
     has_eval_parts = options.training and not all(part.training for part in module.modules())
     module.train(options.training)
     recorded = record_calls(module, inputs, options)

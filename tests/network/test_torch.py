@@ -12,7 +12,7 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.network.exported import read_exported
-from surrogate.network.network import ReadOptions
+from surrogate.network.network import Network, ReadOptions
 from surrogate.network.read import read_network
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import MEMORY_NOTE
@@ -479,6 +479,26 @@ def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bo
         assert types["native_layer_norm_backward"] == types["adam"] == "fp32"
         assert types["convolution_backward.bwd_filter"] == "fp16"
         assert sum(layer.parameters for layer in mixed.layers[: mixed.forward_layers]) == mixed.parameters
+
+
+@pytest.mark.parametrize("devices", [("meta", "meta"), ("meta", "cpu"), ("cpu", "meta")])
+def test_only_shapes_count_and_no_device(devices: tuple[str, str]) -> None:
+    """Tied weights on the meta device run under autocast as on the CPU, also from a function that builds them."""
+    options = ReadOptions(training=True, amp="bf16")
+
+    def read(weights: str, values: str) -> Network:
+        with torch.device(weights):
+            first, last = torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False)
+        last.weight = first.weight
+        module = torch.nn.Sequential(first, torch.nn.ReLU(), last)
+        return module_network(module, torch.zeros(32, 64, device=values), options)
+
+    moved, plain = read(*devices), read("cpu", "cpu")
+    assert moved == plain and moved.parameters == 64 * 64
+    assert {layer.problem.dtype for layer in moved.layers if layer.operator == "mm"} == {"bf16"}
+    with torch.device(devices[0]):
+        built = read_network(f"{MODULES}:mixed", amp="fp16", training=True)
+    assert built.layers == read_network(f"{MODULES}:mixed", amp="fp16", training=True).layers
 
 
 class Cast(torch.nn.Linear):
