@@ -182,7 +182,7 @@ class Predictors:
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
             notes=(
                 *network.notes,
-                *self._step_notes(step_factor),
+                *self._step_notes(network, step_factor),
                 *self._notes(selections, answers),
                 *self._link_notes(network.cluster),
             ),
@@ -229,8 +229,14 @@ class Predictors:
         if parts := [" ".join(pair) for pair in sorted(arithmetic, reverse=True) if pair[0]]:
             yield ", ".join(parts)
 
-    def _step_notes(self, factor: float) -> Iterator[str]:
-        """Yield a note on the factor of a training step."""
+    def _step_notes(self, network: Network, factor: float) -> Iterator[str]:
+        """Yield a note on the factor of a training step, which only a language model's ``config.json`` has."""
+        if network.training and not network.is_long and not network.convs and model_multiply_adds(network):
+            absent = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR)
+            yield (
+                f"the training step of a language model's config.json includes a factor of {absent:g} for lower clocks"
+                " and cold caches; this step does not"
+            )
         if factor > 1:
             is_measured = self.gpu.architecture in STEP_FACTORS
             evidence = "fitted to MPT on this architecture" if is_measured else "the mean of A100 and H100"

@@ -57,6 +57,8 @@ OPTIONS = (
     *("dtype", "amp", "math", "layout", "runtime", "host"),
 )
 """Fields of `ReadOptions` that apply to a live module."""
+TOKENS_INPUT = "input_ids"
+"""The argument with the tokens of a batch. Source: transformers, the forward pass of its language models."""
 EVAL_NOTE = (
     "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
 )
@@ -306,6 +308,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         state_bytes=state_bytes,
         forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
+        tokens=next((tensor.numel() for tensor in tensors_in(inputs.by_name.get(TOKENS_INPUT))), None),
     )
     notes = [note for note, holds in ((EVAL_NOTE, has_eval_parts), (ROUTING_NOTE, recorded.routing.is_used)) if holds]
     return replace(network, notes=(*network.notes, *notes))

@@ -89,3 +89,26 @@ def test_packed_weights_are_unpacked_in_both_passes() -> None:
     assert sum(layer.operator.endswith(("mm", "gemm_4bit")) for layer in time.layers) == 8 and not time.unsupported
     assert time.memory["weights"] == weights // 2 + weights // 64 * 4 + 2 * ADAPTER_WEIGHTS
     assert time.parameters == weights + ADAPTER_WEIGHTS
+
+
+class Embedded(torch.nn.Module):
+    """A table and a product, with the argument of transformers' models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.product = torch.nn.Embedding(100, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.product(self.table(input_ids))
+
+
+def test_tokens_are_the_elements_of_input_ids() -> None:
+    ids = torch.zeros(4, 128, dtype=torch.int64)
+    time, resized = (
+        time_module(Embedded(), {"input_ids": ids}, "h100-sxm", training=True, accumulate=3, batch=batch)
+        for batch in (None, 8)
+    )
+    assert time.tokens_per_s == pytest.approx(3 * 4 * 128 / time.total_us * 1e6) and resized.tokens == 8 * 128
+    assert any("includes a factor of 1.27" in note for note in time.notes) and time.step_factor == 1
+    unnamed = time_module(Embedded(), ids, "h100-sxm")
+    assert unnamed.tokens_per_s is None and not any("factor of" in note for note in unnamed.notes)
