@@ -226,18 +226,18 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
             for layer, behind_us in zip(forward, forward_us, strict=False)
             if layer.parameters and not layer.problem.UPDATES_WEIGHTS
         ][::-1]
-    dtype = gradient_dtype(network)
+    itemsize = gradient_itemsize(network)
     segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
-    for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES // DTYPES[dtype]):
-        message = all_reduce(_measured_elements(elements, dtype), ranks, MEASURED_DTYPE)
+    for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES / itemsize):
+        message = all_reduce(_measured_elements(elements, itemsize), ranks, MEASURED_DTYPE)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
     return [*segments, Segment(backward_us - begin_us)]
 
 
-def _measured_elements(elements: int, dtype: str) -> int:
+def _measured_elements(elements: int, itemsize: float) -> int:
     """Return the elements in `MEASURED_DTYPE` of a message of as many bytes, which takes as long."""
-    return elements * DTYPES[dtype] // DTYPES[MEASURED_DTYPE]
+    return round(elements * itemsize) // DTYPES[MEASURED_DTYPE]
 
 
 def gradient_buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
@@ -259,7 +259,7 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
 
     The root unit is gathered once per microbatch, at the beginning.
     """
-    dtype, count = message_dtype(network), network.forward_layers
+    itemsize, count = DTYPES[message_dtype(network)], network.forward_layers
     weights, trained = gathered_parameters(network), trained_parameters(network)
     timed = [
         (unit_of(layer.name), time_us)
@@ -278,9 +278,9 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
         for index, (unit, time_us) in enumerate(parts):
             gather = reduce = None
             if weights[unit] and unit not in gathered:
-                gather = all_gather(_measured_elements(weights[unit], dtype), ranks, MEASURED_DTYPE)
+                gather = all_gather(_measured_elements(weights[unit], itemsize), ranks, MEASURED_DTYPE)
             if trained[unit] and is_backward and index == last_index[unit]:
-                reduce = reduce_scatter(_measured_elements(trained[unit], dtype), ranks, MEASURED_DTYPE)
+                reduce = reduce_scatter(_measured_elements(trained[unit], itemsize), ranks, MEASURED_DTYPE)
             gathered.add(unit)
             segments.append(Segment(time_us, gather, reduce))
     return segments * network.accumulate
@@ -317,9 +317,12 @@ def gathered_parameters(network: Network) -> Counter[str]:
     return Counter({unit: round(size * ratio) for unit, size in sizes.items()})
 
 
-def gradient_dtype(network: Network) -> str:
-    """Return the type of the weights' gradients: the one of the optimizer's step."""
-    return next((layer.problem.dtype for layer in network.layers if is_update(layer)), "fp32")
+def gradient_itemsize(network: Network) -> float:
+    """Return the mean bytes of a gradient; gradients have the types of the optimizer's passes."""
+    passes = {
+        layer.problem.dtype: layer.parameters for layer in network.layers if is_update(layer) and layer.parameters
+    }
+    return sum(DTYPES[dtype] * count for dtype, count in passes.items()) / (sum(passes.values()) or 1) or DTYPES["fp32"]
 
 
 def message_dtype(network: Network) -> str:
@@ -365,7 +368,7 @@ def memory_per_gpu(network: Network, memory: Mapping[str, int]) -> dict[str, int
     if gpus == 1 or not memory:
         return dict(memory)
     trained, weights = trained_parameters(network), gathered_parameters(network)
-    gradient_bytes = trained.total() * DTYPES[gradient_dtype(network)]
+    gradient_bytes = round(trained.total() * gradient_itemsize(network))
     if not network.cluster.is_sharded:
         return {**memory, "communication": memory["communication"] + gradient_bytes}
     root = weights.pop(ROOT, 0) + trained.pop(ROOT, 0)

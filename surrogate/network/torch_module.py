@@ -291,9 +291,9 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         unit_weights[unit_of(name)] += stored_values(weight)
     builder, forward_layers = _layers(recorded, unit_weights, options.training)
     weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
-    trained = _trained_weights(module) if options.training else []
-    trained_dtypes = (tensor_info(weight, dtype).dtype for weight in module.parameters() if weight.requires_grad)
-    state_bytes = add_step(builder, trained, options.optimizer or OPTIMIZER, next(trained_dtypes, "fp32"))
+    trained = _trained_weights(module, dtype) if options.training else {"fp32": []}
+    optimizer = options.optimizer or OPTIMIZER
+    state_bytes = sum(add_step(builder, trained[kind], optimizer, kind) for kind in trained)
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
     first = next((tensor.shape[0] for tensor in tensors_in(tuple(inputs)) if tensor.dim()), None)
@@ -314,15 +314,22 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     return replace(network, notes=(*network.notes, *notes))
 
 
-def _trained_weights(module: "Module") -> list[TrainedWeight]:
-    """Return the trained weights; weights of embeddings and of the last linear layer are no inner ones."""
+def _trained_weights(module: "Module", dtype: str | None) -> dict[str, list[TrainedWeight]]:
+    """Return the trained weights by type; weights of embeddings and of the last linear layer are no inner ones.
+
+    ``dtype`` replaces the type of all weights.
+    """
     from torch import nn
 
     parts = list(module.modules())
     last = [part for part in parts if isinstance(part, nn.Linear)][-1:]
     outer = {id(part.weight) for part in [*last, *parts] if isinstance(part, nn.Embedding) or part in last}
-    trained = (weight for weight in module.parameters() if weight.requires_grad)
-    return [TrainedWeight(tuple(weight.shape), id(weight) not in outer) for weight in trained]
+    trained: dict[str, list[TrainedWeight]] = {}
+    for weight in module.parameters():
+        if weight.requires_grad:
+            same_type = trained.setdefault(tensor_info(weight, dtype).dtype, [])
+            same_type.append(TrainedWeight(tuple(weight.shape), id(weight) not in outer))
+    return trained or {"fp32": []}
 
 
 def _layers(recorded: Recording, unit_weights: Counter[str], training: bool) -> tuple[NetworkBuilder, int]:

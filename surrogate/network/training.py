@@ -74,15 +74,16 @@ def with_accumulation(network: Network, steps: int) -> Network:
     """
     if checked_int(network.name, "accumulate", steps) > 1 and not network.training:
         raise InputError(f"{network.name}: --accumulate {steps} is for training; add --training")
-    index = next((index for index, layer in enumerate(network.layers) if layer.operator in OPTIMIZERS), None)
-    if steps == 1 or index is None:
+    passes = [layer for layer in network.layers if layer.operator in OPTIMIZERS]
+    if steps == 1 or not passes:
         return replace(network, accumulate=steps)
     layers = list(network.layers)
-    trained, dtype = layers[index].parameters, layers[index].problem.dtype
-    added = (steps - 1) * trained
-    addition = Streamed(reads=2 * added, writes=added, dtype=dtype, variant=ACCUMULATION)
-    layers.insert(index, Layer(ACCUMULATION, ACCUMULATION, addition))
-    gradients = DTYPES[dtype] * trained
+    for each in passes:
+        added = (steps - 1) * each.parameters
+        addition = Streamed(reads=2 * added, writes=added, dtype=each.problem.dtype, variant=ACCUMULATION)
+        name = each.name.replace("optimizer", ACCUMULATION)
+        layers.insert(layers.index(each), Layer(name, ACCUMULATION, addition))
+    gradients = sum(DTYPES[each.problem.dtype] * each.parameters for each in passes)
     activations = (network.activation_bytes or 0) - (network.gradient_bytes or 0) + gradients
     sizes = {} if network.activation_bytes is None else {"activation_bytes": activations, "gradient_bytes": gradients}
     return replace(network, layers=tuple(layers), accumulate=steps, **sizes)

@@ -75,6 +75,24 @@ def test_gpus_reduce_trained_weights_and_gather_all(amp: str | None) -> None:
     assert shard.memory["communication"] == 688 * mib + itemsize * (3 + 1) * 4096**2
 
 
+def test_each_type_of_trained_weights_has_its_own_step() -> None:
+    """The adapter's first part is in bf16 and its second in fp32: states of 2 · 2 and 2 · 4 bytes, and two passes."""
+    module = Adapted(torch.nn.Linear(1024, 4096, bias=False, dtype=torch.bfloat16))
+    module.b.float()
+    alone, copy = (
+        time_module(module, TOKENS, "h100-sxm", training=True, amp="bf16", data_parallel=gpus, accumulate=2)
+        for gpus in (1, 8)
+    )
+    first, second = 16 * 1024, 16 * 4096
+    assert alone.memory["state"] == 4 * first + 8 * second
+    assert alone.memory["gradients"] == 2 * first + 4 * second
+    assert copy.memory["communication"] == 688 * 2**20 + 2 * first + 4 * second
+    values = {"adam": 7, "accumulation": 3}  # read and written by Adam, and by the sum of gradients
+    for operator, count in values.items():
+        moved = [layer.bytes for layer in alone.layers if layer.operator == operator]
+        assert moved == [count * 2 * first, count * 4 * second]
+
+
 def test_packed_weights_are_unpacked_in_both_passes() -> None:
     """4-bit weights of bitsandbytes: half a byte, and an fp32 scale for every 64 of them."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
