@@ -231,7 +231,8 @@ class Predictors:
 
     def _step_notes(self, network: Network, factor: float) -> Iterator[str]:
         """Yield a note on the factor of a training step, which only a language model's ``config.json`` has."""
-        if network.training and not network.is_long and not network.convs and model_multiply_adds(network):
+        has_attention = any(layer.problem.recomputed_multiply_adds for layer in network.layers)
+        if network.training and has_attention and not network.is_long:
             absent = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR)
             yield (
                 f"the training step of a language model's config.json includes a factor of {absent:g} for lower clocks"

@@ -110,14 +110,15 @@ def test_packed_weights_are_unpacked_in_both_passes() -> None:
 
 
 class Embedded(torch.nn.Module):
-    """A table and a product, with the argument of transformers' models."""
+    """A table, a product and attention, with the argument of transformers' models."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table, self.product = torch.nn.Embedding(100, 64), torch.nn.Linear(64, 64)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.product(self.table(input_ids))
+        heads = self.product(self.table(input_ids)).unflatten(-1, (2, 32)).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
 
 
 def test_tokens_are_the_elements_of_input_ids() -> None:
