@@ -51,6 +51,7 @@ class DecoderFamily:
     delta_nets: bool = False
     local: bool = False
     query_norm: str = ""
+    qkv_bias: bool = False
     post_norms: bool = False
     norm: str = "rms_norm"
     activation: str = "silu"
@@ -63,6 +64,8 @@ class DecoderFamily:
 FAMILIES: Mapping[str, DecoderFamily] = {name: DecoderFamily(**row) for name, row in read_toml(__file__).items()}
 """``model_type`` → family, for every supported decoder."""
 DENSE = DecoderFamily()
+BIASES = {"attention_bias": ("qkv_proj", "o_proj"), "mlp_bias": ("gate_up_proj", "down_proj")}
+"""Field of a configuration → products that have a bias if it is true. Source: transformers, ``modeling_llama.py``."""
 
 
 class DeltaNetHeads(NamedTuple):
@@ -134,6 +137,8 @@ class Decoder:
     """The variant of attention in training: "" for today's FlashAttention, or `TRITON`."""
     learned_positions: int = 0
     """Number of positions with a learned vector that is added to the embedding."""
+    biases: tuple[str, ...] = ()
+    """Names of the products with a bias."""
     notes: tuple[str, ...] = ()
     """Assumptions for values that the file lacks."""
 
@@ -187,6 +192,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     groups = sizes.optional("num_key_value_heads")
     if not family.latent and heads % (groups or heads):
         raise InputError(f"{path}: num_key_value_heads is {groups}; give a divisor of num_attention_heads, {heads}")
+    biases = [name for field, names in BIASES.items() if config.get(field) for name in names]
     assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, the number of heads"
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
@@ -212,6 +218,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         rotates=bool(sizes.config.get("rope", True)),
         learned_positions=sizes.optional("learned_positions"),
         attention=str(sizes.config.get("attention", "")),
+        biases=tuple(biases) or ("qkv_proj",) * family.qkv_bias,
         notes=() if groups or family.latent else (assumed,),
     )
 

@@ -242,7 +242,8 @@ class Step:
         rows = rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2 and not fused:
             yield StepKernel(f"{name}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype))
-        yield StepKernel(name, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), inputs * outputs)
+        weights = (inputs + (name in self.decoder.biases)) * outputs
+        yield StepKernel(name, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), weights)
 
     def streamed_kernel(self, name: str, reads: int, writes: int) -> Operator:
         """Return a streaming kernel with ``reads`` and ``writes`` values per token."""
@@ -260,7 +261,8 @@ class Step:
         outputs = (1 + d.family.delta_nets) * queries + 2 * keys
         yield from self.product("qkv_proj", d.hidden, outputs, layer=kind.same_as)
         if d.family.query_norm:
-            yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys))
+            weights = 2 * d.head_dim if d.family.query_norm == "head" else queries + keys
+            yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys), weights)
         # The GPUs add up the sums of squares of queries and keys.
         if d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1:
             yield self.collective("norm_sum", AllReduce, 2 * self.tokens, self.deployment.tensor_parallel)

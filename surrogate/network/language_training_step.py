@@ -140,7 +140,7 @@ class TrainingStep(Step):
         """Yield a product in the compute type and, if it has adapters, their two products, scale and sum."""
         rows = rows or self.tokens
         product = Gemm(m=rows, n=outputs, k=inputs, dtype=self.dtype, math="default")
-        yield StepKernel(name, product, inputs * outputs)
+        yield StepKernel(name, product, (inputs + (name in self.decoder.biases)) * outputs)
         for part, width in enumerate(self._adapted_widths(name, outputs) if self.rank else ()):
             prefix = f"{name}.lora_"
             for letter, m, k in (("a", self.rank, inputs), ("b", width, self.rank)):
@@ -217,6 +217,9 @@ class TrainingStep(Step):
         if name == "embedding" and not self.rank:
             table = (d.vocabulary, d.hidden)
             return [elementwise(kind, table, self.dtype) for kind in ("fill", "add")[: 1 + d.tied]]
+        if name in d.biases and not self.rank:  # the bias's gradient is a sum over the tokens
+            width = getattr(layer.problem, "n", 1)
+            return [streamed("sum", [(self.tokens, width)], [(1, width)], self.dtype)]
         if ".lora_a." in name:
             return [elementwise("add", (self.tokens, getattr(layer.problem, "k", 1)), self.dtype)]
         return []

@@ -104,10 +104,13 @@ def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None)
         is_sized = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
         tensors[info.name] = _tensor(sizes if is_sized else None, tensor.elem_type, dtype)
     tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
+    norms = (node for node in graph.node if node.op_type == "BatchNormalization")
+    running_statistics = {name for node in norms for name in node.input[3:5]}
     for name, kind in weights.items():
         tensor = tensors.get(name, Tensor())
         is_array = prod(tensor.shape or (1,)) > 1  # a single number is an attribute stored as a weight
-        tensors[name] = replace(tensor, constant=True, parameter=is_array and kind in WEIGHT_CODES)
+        is_parameter = is_array and kind in WEIGHT_CODES and name not in running_statistics
+        tensors[name] = replace(tensor, constant=True, parameter=is_parameter)
     return tensors
 
 

@@ -95,7 +95,9 @@ def trained_weights(layers: Iterable[Layer]) -> Iterator[TrainedWeight]:
     for layer in layers:
         widths = (getattr(layer.problem, name, 0) for name in ("k", "hidden", "dim"))
         width = next(filter(None, widths), 0)
-        rows, rest = divmod(layer.parameters, width) if width else (0, layer.parameters)
+        has_bias = layer.parameters % (width + 1) == 0  # a product's bias has a value per row
+        rows = layer.parameters // (width + has_bias) if width else 0
+        rest = layer.parameters - rows * width
         is_inner = bool(getattr(layer.problem, "MULTIPLIES", False)) and layer.operator != LAST_OPERATOR
         yield from [TrainedWeight((rows, width), is_inner)] if rows else []
         yield from [TrainedWeight((rest,))] if rest else []

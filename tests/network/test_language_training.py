@@ -14,6 +14,7 @@ from surrogate.features.families.attention import Attention, AttentionBackward
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 from surrogate.network.network import Network
+from surrogate.network.optimizers import trained_weights
 from surrogate.network.predict import load_predictors
 from surrogate.network.read import read_network
 from tests.known import known_answers
@@ -68,6 +69,28 @@ def test_parameters_of_mpt_follow_its_sizes(train: Train) -> None:
     assert sum(layer.parameters for layer in backward) == expected  # every gradient is complete once
     assert backward[-1].name.startswith("embedding") and backward[-1].parameters == 50368 * HIDDEN
     assert train({**MPT, "attn_config": {}}).parameters == expected - 2048 * HIDDEN  # alibi, transformers' default
+
+
+@pytest.mark.parametrize(
+    ("config", "added"),
+    [
+        ({"model_type": "qwen2"}, 2048 + 2 * 512),
+        ({"attention_bias": True}, 2048 + 2 * 512 + 2048),
+        ({"mlp_bias": True}, 2 * 8192 + 2048),
+        ({"model_type": "qwen3"}, 2 * 64),
+        ({"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 2}, 2048 + 512),
+    ],
+)
+def test_biases_and_norms_of_queries_are_weights(train: Train, config: dict[str, Any], added: int) -> None:
+    """Each of 16 layers adds a bias per output, or a norm's weight per value of a head (MiniMax: of all heads)."""
+    plain = {**LLAMA, **config, "model_type": "mixtral"} if "num_local_experts" in config else LLAMA
+    network = train({**LLAMA, **config})
+    assert network.parameters == (train(plain).parameters or 0) + 16 * added
+    assert network.layers[-1].parameters == network.parameters
+    assert sum(layer.parameters for layer in network.layers[network.forward_layers : -1]) == network.parameters
+    forward = network.layers[: network.forward_layers]
+    shapes = [weight.shape for layer in forward if "qkv_proj" in layer.name for weight in trained_weights([layer])]
+    assert shapes == 16 * [(3072, 2048), (3072,)][: 1 + ("qwen2" in config.values() or "attention_bias" in config)]
 
 
 @pytest.mark.parametrize(("options", "weight", "state"), [({"dtype": "bf16"}, 2, 4), ({"amp": "bf16"}, 4, 8)])

@@ -27,7 +27,7 @@ def test_convolutions_match_the_published_tables(name: str, table: str, paramete
     found = read_network(name, batch=4)
     assert sorted(map(str, found.convs)) == sorted(str(conv.with_batch(4)) for conv in networks()[table])
     assert (found.batch, found.unsupported) == (4, {})
-    assert sum(layer.parameters for layer in found.layers) == parameters
+    assert sum(layer.parameters for layer in found.layers) == found.parameters == parameters
 
 
 def test_a_small_graph_has_the_problems_computed_by_hand(onnx_file) -> None:
