@@ -86,6 +86,11 @@ def cluster_of(source: str, options: ReadOptions) -> Cluster:
     if gpus > 1 and not options.training:
         instead = "; for inference give --tensor-parallel N with a config.json" if is_sharded else ""
         raise InputError(f"{source}: {option} is for training; add --training{instead}")
+    if is_sharded and options.optimizer == "muon":  # its products need the matrix, which has to be gathered
+        raise InputError(
+            f"{source}: --optimizer muon multiplies matrices, and --fsdp leaves each GPU a share of them; give"
+            f" --data-parallel {gpus}, or another optimizer"
+        )
     for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
         if options.training and (getattr(options, name) or 1) > 1:
             given = f"--{name.replace('_', '-')} {getattr(options, name)}"
