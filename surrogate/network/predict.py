@@ -376,18 +376,16 @@ def _unsupported_fields(
 
 
 def model_multiply_adds(network: Network) -> int:
-    """Return the multiply-adds of a pass without recomputed activations: at most three times the forward pass's.
+    """Return the multiply-adds of an iteration without recomputed activations.
 
     A product has two products as gradients, and a frozen one has one. Source: Chowdhery et al., "PaLM" (2022),
     appendix B.
     """
-    total = sum(
+    return network.accumulate * sum(
         layer.problem.multiply_adds - layer.problem.recomputed_multiply_adds
         for layer in network.layers
         if not (is_update(layer) or is_recomputed(layer))
     )
-    forward = sum(layer.problem.multiply_adds for layer in network.layers[: network.forward_layers])
-    return network.accumulate * (min(total, 3 * forward) if network.training else total)
 
 
 def _layer_time(layer: Layer, time: LayerTime, min_us: float, runs: int) -> LayerTime:

@@ -72,15 +72,14 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
         path = path / "config.json"
     try:
         return _read_path(text, path, options)
+    except TooLargeError as error:
+        sizes = {name: getattr(options, name) for name in ("batch", "sequence", "prefill", "decode")}
+        given = ", ".join(f"--{name} {size}" for name, size in sizes.items() if size)
+        raise InputError(f"{text}: {error} ({given or 'its own sizes'})") from None
     except InputError as error:
-        reason = str(error).replace(str(path), text) if path == NETWORKS.get(text) else str(error)
-        if isinstance(error, TooLargeError):
-            sizes = {name: getattr(options, name) for name in ("batch", "sequence", "prefill", "decode")}
-            given = ", ".join(f"--{name} {size}" for name, size in sizes.items() if size)
-            reason = f"{text}: {reason}{f' ({given})' if given else ''}"
-        if reason == str(error):
+        if path != NETWORKS.get(text):
             raise
-        raise InputError(reason) from None
+        raise InputError(str(error).replace(str(path), text)) from None
 
 
 def _read_path(text: str, path: Path, options: ReadOptions) -> Network:
