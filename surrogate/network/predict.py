@@ -115,8 +115,7 @@ class Predictors:
     def _best(self, problem: NetworkProblem, best: Estimate) -> ProblemTime:
         """Return the time of the best algorithm."""
         share = common_share(problem, self.gpu, best.source, best.candidate.mechanism)
-        ends = best.lower_us, best.upper_us
-        return ProblemTime(best.time_us, *ends, best.half_width, best.source, estimate=best, common_share=share)
+        return ProblemTime(best.time_us, best.lower_us, best.upper_us, best.half_width, best.source, best, share)
 
     def time(self, network: Network, **limits: Unpack[AlgorithmLimits]) -> NetworkTime:
         """Predict the times of the network's layers.
@@ -168,6 +167,7 @@ class Predictors:
         kernels_us = [step_factor * layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
         reasons_by_problem = {problem: missing.get(run, OUT_OF_LIMITS) for problem, run in runs.items()}
         untimed = [layer for layer, time in timed if not time]
+        workspace_bytes = max((layer.workspace_bytes for layer in times), default=0)  # one is allocated at a time
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.problem].reason for layer in network.layers if layer.problem in choices)
         return NetworkTime(
@@ -178,7 +178,7 @@ class Predictors:
             **_unsupported_fields(network, untimed, reasons_by_problem),
             heuristic=_heuristic(network, choices),
             outside_domain=Counter(reason for reason in reasons if reason),
-            memory=self._memory(network, times),
+            memory=memory_per_gpu(network, memory(network, workspace_bytes, self.gpu)),
             gpu_memory_bytes=round(self.utilization * usable_bytes(self.gpu)),
             notes=(
                 *network.notes,
@@ -217,11 +217,6 @@ class Predictors:
         tflops = peak_tflops(self.gpu, dtype, uses_tensor_cores) if dtype else 0.0
         name = "TF32" if uses_tensor_cores and dtype == "fp32" and self.gpu.tf32_tflops else dtype
         return Peak(f"{name}{' tensor cores' * uses_tensor_cores}", tflops) if tflops else None
-
-    def _memory(self, network: Network, layers: Iterable[LayerTime]) -> dict[str, int]:
-        """Return bytes by use on one GPU; only the largest workspace is allocated at a time."""
-        workspace_bytes = max((layer.workspace_bytes for layer in layers), default=0)
-        return memory_per_gpu(network, memory(network, workspace_bytes, self.gpu))
 
     def _fp32_notes(self, problems: Iterable[NetworkProblem]) -> Iterator[str]:
         """Yield a note on the arithmetic of fp32 products and convolutions, if there are any."""
@@ -267,9 +262,7 @@ class Predictors:
         moved, messages, kind = "gradients", "all-reduces", all_reduce
         if cluster.is_sharded:
             moved, messages, kind = "weights and gradients", "all-gathers and reduce-scatters", all_gather
-        between = (
-            f"the network between nodes, {cluster.node_gbps / 8:g} GB/s for each node" if cluster.node_gbps else ""
-        )
+        between = f"the network between nodes, {cluster.node_gbps / 8:g} GB/s for each node"
         if cluster.node_gpus == 1:
             yield f"{moved} cross {between}"
             return
@@ -278,7 +271,7 @@ class Predictors:
         source = self.default_math_answers([message])[message].source
         evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else f"measured {messages}"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
-        and_between = f", and {between}" if between else ""
+        and_between = f", and {between}" if cluster.node_gbps else ""
         yield f"{moved} cross {link}, {gbs:g} GB/s in each direction{and_between}; their times come from {evidence}"
 
     def _missing_units(
@@ -341,9 +334,7 @@ class Predictors:
         records = [
             {
                 **asdict(problem),
-                "gpu": choice.gpu,
-                "library": choice.library,
-                "library_version": choice.library_version,
+                **{name: getattr(choice, name) for name in ("gpu", "library", "library_version")},
                 "algorithm": choice.estimates[0].candidate.name,
             }
             for problem, choice in picks.items()

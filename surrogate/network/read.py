@@ -73,8 +73,8 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
     try:
         return _read_path(text, path, options)
     except TooLargeError as error:
-        sizes = {name: getattr(options, name) for name in ("batch", "sequence", "prefill", "decode")}
-        given = ", ".join(f"--{name} {size}" for name, size in sizes.items() if size)
+        names = ("batch", "sequence", "prefill", "decode")
+        given = ", ".join(f"--{name} {size}" for name in names if (size := getattr(options, name)))
         raise InputError(f"{text}: {error} ({given or 'its own sizes'})") from None
     except InputError as error:
         if path != NETWORKS.get(text):
