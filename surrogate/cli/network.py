@@ -208,9 +208,7 @@ def command(
 
     has_costs = values["price"] is not None or values["samples"] is not None
     if form == "csv" and has_costs and (sweep_batch or not compare_gpus):
-        raise click.UsageError(
-            "--csv has --price and --samples only in the rows of --compare-gpus without --sweep-batch; give --json"
-        )
+        raise click.UsageError("--csv has --price and --samples for --compare-gpus only, not for batches; give --json")
     gpu_names = (gpu, *compare_gpus)
     for name in gpu_names:  # raises for a wrong name before the network is read
         gpu_by_name(name)

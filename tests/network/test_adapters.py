@@ -128,6 +128,6 @@ def test_tokens_are_the_elements_of_input_ids() -> None:
         for batch in (None, 8)
     )
     assert time.tokens_per_s == pytest.approx(3 * 4 * 128 / time.total_us * 1e6) and resized.tokens == 8 * 128
-    assert any("includes a factor of 1.27" in note for note in time.notes) and time.step_factor == 1
+    assert any("step has a factor of 1.27" in note for note in time.notes) and time.step_factor == 1
     unnamed = time_module(Embedded(), ids, "h100-sxm")
     assert unnamed.tokens_per_s is None and not any("factor of" in note for note in unnamed.notes)

@@ -46,7 +46,7 @@ def test_table_and_csv_list_layers_and_types(seer: Seer, graph: Path, bundle: Pa
     types = list(csv.DictReader(io.StringIO(seer(*words, "--by-type", "--csv").out)))
     assert {row["operator"]: row["count"] for row in types}["Conv"] == "20"
     refused = seer(*words, "--csv", "--price", 2)
-    assert refused.code == 2 and "--csv has --price and --samples only in the rows of --compare-gpus" in refused.err
+    assert refused.code == 2 and "--csv has --price and --samples for --compare-gpus only" in refused.err
     rows = csv.DictReader(io.StringIO(seer(*words, "--csv", "--price", 3.6, "--compare-gpus", "titan-xp").out))
     # 3.6 USD per hour are 1e-9 USD per µs.
     assert len(prices := [float(row["usd_per_step"]) / float(row["total_us"]) for row in rows]) == 2
