@@ -87,10 +87,7 @@ def cluster_of(source: str, options: ReadOptions) -> Cluster:
         instead = "; for inference give --tensor-parallel N with a config.json" if is_sharded else ""
         raise InputError(f"{source}: {option} is for training; add --training{instead}")
     if is_sharded and options.optimizer == "muon":  # its products need the matrix, which has to be gathered
-        raise InputError(
-            f"{source}: --optimizer muon multiplies matrices, and --fsdp leaves each GPU a share of them; give"
-            f" --data-parallel {gpus}, or another optimizer"
-        )
+        raise InputError(f"{source}: --fsdp shards matrices that --optimizer muon multiplies; give another optimizer")
     for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
         if options.training and (getattr(options, name) or 1) > 1:
             given = f"--{name.replace('_', '-')} {getattr(options, name)}"
@@ -324,10 +321,9 @@ def gathered_parameters(network: Network) -> Counter[str]:
 
 def gradient_itemsize(network: Network) -> float:
     """Return the mean bytes of a gradient; gradients have the types of the optimizer's passes."""
-    passes = {
-        layer.problem.dtype: layer.parameters for layer in network.layers if is_update(layer) and layer.parameters
-    }
-    return sum(DTYPES[dtype] * count for dtype, count in passes.items()) / (sum(passes.values()) or 1) or DTYPES["fp32"]
+    passes = [layer for layer in network.layers if is_update(layer) and layer.parameters]
+    total_bytes = sum(layer.parameters * DTYPES[layer.problem.dtype] for layer in passes)
+    return total_bytes / sum(layer.parameters for layer in passes) if passes else DTYPES["fp32"]
 
 
 def message_dtype(network: Network) -> str:

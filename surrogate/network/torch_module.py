@@ -292,8 +292,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     builder, forward_layers = _layers(recorded, unit_weights, options.training)
     weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = _trained_weights(module, dtype) if options.training else {"fp32": []}
-    optimizer = options.optimizer or OPTIMIZER
-    state_bytes = sum(add_step(builder, trained[kind], optimizer, kind) for kind in trained)
+    state_bytes = sum(add_step(builder, trained[kind], options.optimizer or OPTIMIZER, kind) for kind in trained)
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{source}: the module launches no kernel; give a module that computes something")
     first = next((tensor.shape[0] for tensor in tensors_in(tuple(inputs)) if tensor.dim()), None)

@@ -45,34 +45,19 @@ def test_states_have_the_type_of_trained_weights() -> None:
     assert time.memory["state"] == 2 * 4 * ADAPTER_WEIGHTS
 
 
-class FrozenUnits(torch.nn.Module):
-    """A trained product and four frozen ones in numbered modules, each of 16,777,216 weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trained = torch.nn.Linear(4096, 4096, bias=False)
-        self.frozen = torch.nn.ModuleList(torch.nn.Linear(4096, 4096, bias=False) for _ in range(4))
-        self.frozen.requires_grad_(False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.trained(x)
-        for layer in self.frozen:
-            x = torch.relu(layer(x))
-        return x
-
-
 @pytest.mark.parametrize("amp", ["bf16", None])
 def test_gpus_reduce_trained_weights_and_gather_all(amp: str | None) -> None:
-    """A copy has buckets of 64 MiB; a shard has an eighth of these gradients, and gathers the root and two units."""
+    """One of five products of 64 MiB is trained: a copy has its buckets; a shard gathers two and reduces one."""
+    module = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096, bias=False) for _ in range(5))).requires_grad_(False)
+    module[0].requires_grad_(True)
     copy, shard = (
-        time_module(FrozenUnits(), torch.zeros(64, 4096), "h100-sxm", training=True, amp=amp, **{option: 8})
+        time_module(module, torch.zeros(64, 4096), "h100-sxm", training=True, amp=amp, **{option: 8})
         for option in ("data_parallel", "fsdp")
     )
     mib = 2**20
     assert copy.memory["communication"] == (688 + 64) * mib
     assert (shard.memory["weights"], shard.memory["gradients"]) == (5 * 64 * mib // 8, 64 * mib // 8)
-    itemsize = 2 if amp else 4
-    assert shard.memory["communication"] == 688 * mib + itemsize * (3 + 1) * 4096**2
+    assert shard.memory["communication"] == (688 + (2 + 1) * (32 if amp else 64)) * mib
 
 
 def test_each_type_of_trained_weights_has_its_own_step() -> None:
