@@ -6,6 +6,7 @@ fused kernels; `aten/src/ATen/native/RNN.cpp` for the recurrent functions that c
 """
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_FLASH_HEAD_DIM = 256
 """Maximum size of a head in the flash kernel."""
+FLEX_SETTINGS = {"_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True, "_validate_device": lambda *_: None}
+"""Settings of torch's module of FlexAttention that let it run as one call, without its compiler."""
 CUDNN_RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 """Layer → its number in cuDNN."""
 
@@ -37,7 +40,8 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
 
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with _scoped_library("aten", "IMPL") as library, cuda_autocast():
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    with _scoped_library("aten", "IMPL") as library, cuda_autocast(), overridden(flex, **FLEX_SETTINGS):
         fused_kernels = {"scaled_dot_product_attention": _attention, "dropout": _dropout, **recurrent_overrides()}
         for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
@@ -61,11 +65,11 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def overridden(owner: object, **values: object) -> Iterator[None]:
-    """Give attributes of a class or module other values during the block."""
-    originals = {name: getattr(owner, name) for name in values}
+    """Give attributes of a class or module other values during the block; attributes that it lacks stay missing."""
+    originals = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
     try:
-        for name, value in values.items():
-            setattr(owner, name, value)
+        for name in originals:
+            setattr(owner, name, values[name])
         yield
     finally:
         for name, value in originals.items():

@@ -151,6 +151,8 @@ def _recording_hooks(recording: Recording, trained: "Sequence[torch.Tensor]") ->
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recorder(TorchDispatchMode):
+        supports_higher_order_operators = True  # such as flex_attention
+
         def __torch_dispatch__(
             self, func: "OpOverload", types: object, args: Sequence[object] = (), kwargs: Any = None
         ) -> object:
@@ -224,6 +226,8 @@ def _abstract(value: object, dtype: str | None) -> object:
 
 def _named_arguments(func: "OpOverload", args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments by the names of the operator's schema, including defaults."""
+    if not hasattr(func, "_schema"):  # a higher-order operator
+        return {f"argument {index}": value for index, value in enumerate(args)}
     arguments = func._schema.arguments
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
     return {**defaults, **{argument.name: value for argument, value in zip(arguments, args, strict=False)}, **kwargs}

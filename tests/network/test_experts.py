@@ -13,6 +13,7 @@ from surrogate.network.torch_module import module_network
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 attention = functional.scaled_dot_product_attention
+flex_attention = pytest.importorskip("torch.nn.attention.flex_attention").flex_attention
 MODULES = "tests.network.torch_modules"
 EXPERTS, CHOSEN, WIDTH, INNER = 8, 2, 64, 96
 MIXED = {"amp": "bf16", "training": True}
@@ -134,6 +135,17 @@ def test_shared_heads_of_keys_stay_as_they_are() -> None:
     found = [layer.problem for layer in layers if hasattr(layer.problem, "kv_heads")]
     assert [(each.heads, each.kv_heads) for each in found] == [(32, 8), (32, 8), (32, 32)]
     assert (found[1].phase, found[1].query_length, found[1].context_length) == ("generation", 1, 64)
+
+
+def test_flex_attention_is_named_and_the_rest_is_timed() -> None:
+    """It is a higher-order operator of torch; its gradient has five products instead of two."""
+    query = torch.zeros(2, 8, 256, 64, requires_grad=True)
+    network = module_network(
+        Of(lambda query: flex_attention(query, query, query) * 2), query, ReadOptions(training=True)
+    )
+    names = "flex_attention", "flex_attention_backward"
+    assert [network.missing[name].flops / (2 * 2 * 8 * 256 * 256 * 64) for name in names] == [2, 5]
+    assert "mul" in {layer.operator for layer in network.layers}
 
 
 class Product(torch.autograd.Function):
