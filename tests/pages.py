@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from click.testing import CliRunner
 
@@ -153,28 +153,14 @@ def fine_tuning() -> str:
     times = [json.loads(answer.stdout) for answer in answers]
     options = [line.split(" --")[1:] for line in commands]
     shared = set.intersection(*map(set, options))
-    rows = [
-        (f"`--{' --'.join(each for each in given if each not in shared)}`", *_training_figures(time))
-        for given, time in zip(options, times, strict=True)
-    ]
-    return table(
-        ("options", "step, ms (90 %)", "tokens/s of all", "MFU", "GiB per GPU", "fits", "epoch, h", "epoch, USD"), rows
-    )
-
-
-def _training_figures(time: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a training step from the command's JSON."""
-    total, lower, upper = (round(time[end] / 1e3) for end in ("total_us", "lower_us", "upper_us"))
-    cost = time["cost"]
-    return (
-        f"{total:,} ({lower:,}–{upper:,})",
-        f"{time['tokens_per_s']:,.0f}",
-        f"{time['mfu']:.0%}",
-        f"{time['memory_bytes'] / 2**30:.0f}",
-        "yes" if time["fits"] else "no",
-        f"{cost['epoch_hours']:.2f}",
-        f"{cost['usd_per_epoch']:.2f}",
-    )
+    rows = []
+    for given, time in zip(options, times, strict=True):
+        total, lower, upper = (f"{time[end] / 1e3:,.0f}" for end in ("total_us", "lower_us", "upper_us"))
+        memory, cost = f"{time['memory_bytes'] / 2**30:.0f}", f"{time['cost']['usd_per_epoch']:.2f}"
+        figures = (f"{total} ({lower}–{upper})", f"{time['tokens_per_s']:,.0f}", f"{time['mfu']:.0%}", memory, cost)
+        shown = " --".join(each for each in given if each not in shared)
+        rows.append((f"`--{shown}`", *figures, "yes" if time["fits"] else "no"))
+    return table(("options", "step, ms (90 %)", "tokens/s of all", "MFU", "GiB per GPU", "epoch, USD", "fits"), rows)
 
 
 PARTS = (

@@ -9,8 +9,3 @@ from tests.pages import PARTS, ROOT, Part, page_with
 def test_a_generated_part_is_current(part: Part) -> None:
     text = (ROOT / part.page).read_text(encoding="utf-8")
     assert page_with(part, text) == text, f"{part.page}: write {part.name} anew by `python -m tests pages`"
-
-
-def test_a_page_without_the_marks_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no part between"):
-        page_with(PARTS[0], "# A page\n")

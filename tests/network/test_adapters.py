@@ -36,15 +36,6 @@ def test_frozen_weights_have_neither_gradients_nor_states() -> None:
     assert four.samples_per_s == pytest.approx(4 * 2048 / four.total_us * 1e6)
 
 
-def test_states_have_the_type_of_trained_weights() -> None:
-    """Autocast runs fp32 adapters, as peft makes them, on a frozen product in bf16."""
-    module = Adapted(torch.nn.Linear(1024, 4096, bias=False, dtype=torch.bfloat16)).requires_grad_(False)
-    for adapter in (module.a, module.b):
-        adapter.float().requires_grad_(True)
-    time = time_module(module, TOKENS, "h100-sxm", training=True, amp="bf16")
-    assert time.memory["state"] == 2 * 4 * ADAPTER_WEIGHTS
-
-
 @pytest.mark.parametrize("amp", ["bf16", None])
 def test_gpus_reduce_trained_weights_and_gather_all(amp: str | None) -> None:
     """One of five products of 64 MiB is trained: a copy has its buckets; a shard gathers two and reduces one."""

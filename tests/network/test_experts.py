@@ -140,9 +140,8 @@ def test_shared_heads_of_keys_stay_as_they_are() -> None:
 def test_flex_attention_is_named_and_the_rest_is_timed() -> None:
     """It is a higher-order operator of torch; its gradient has five products instead of two."""
     query = torch.zeros(2, 8, 256, 64, requires_grad=True)
-    network = module_network(
-        Of(lambda query: flex_attention(query, query, query) * 2), query, ReadOptions(training=True)
-    )
+    module = Of(lambda query: flex_attention(query, query, query) * 2)
+    network = module_network(module, query, ReadOptions(training=True))
     names = "flex_attention", "flex_attention_backward"
     assert [network.missing[name].flops / (2 * 2 * 8 * 256 * 256 * 64) for name in names] == [2, 5]
     assert "mul" in {layer.operator for layer in network.layers}

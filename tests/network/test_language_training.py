@@ -233,10 +233,3 @@ def test_attention_in_triton_has_its_own_rate(train: Train, name: str, rate: int
 def test_a_configuration_that_training_lacks_is_refused(refused, train: Train, config, options, message: str) -> None:
     with refused(message):
         train(config, **options)
-
-
-def test_the_command_trains_a_shipped_model(seer: Any) -> None:
-    words = ("--training", "--sequence", 4096, "--batch", 2, "--amp", "bf16", "--json")
-    run = seer("network", "llama-3.1-8b", "--gpu", "h100-sxm", *words).succeeded()
-    min_us = 6 * 7.5e9 * 8192 / 989e6
-    assert min_us < run.json["total_us"] < 3 * min_us and run.json["fits"] is False
