@@ -54,9 +54,8 @@ INTERLEAVED_WIDTHS = (4, 8, 16, 32)
 """Multiple of the number of groups, and channels of a group, with half-precision tensor-core kernels for gradients in
 NHWC.
 
-cuDNN runs all other grouped gradients in NHWC on the vector units, like depthwise filters. Source of the widths:
-NVIDIA's release notes of cuDNN 7.6; of the groups: timm's training steps, in which 32 groups (ResNeXt) are ten times as
-fast as 2 to 24 groups of the same width (RegNet).
+The model takes all other grouped gradients in NHWC to run on the vector units, like depthwise filters. Source: timm's
+training steps, in which 32 groups (ResNeXt) are ten times as fast as 2 to 24 groups of the same width (RegNet).
 """
 TILE_OUTPUTS = 128 * 64
 """Pixels × channels of the result that a block computes."""

@@ -50,14 +50,15 @@ OPTIMIZERS = {
     "sgd": Optimizer(states=0, work=2),
     "sgd-momentum": Optimizer(states=1, work=2),
     "lion": Optimizer(states=1, work=4),
-    "adafactor": Optimizer(states=1, work=2, reads=11, writes=7, states_of="factors"),
+    "adafactor": Optimizer(states=1, work=2, reads=13, writes=8, states_of="factors"),
     "adam8bit": Optimizer(states=2, work=8, states_of="bytes"),
     "muon": Optimizer(states=2, work=4, states_of="matrices"),
 }
 """Each optimizer is one fused pass that reads weights, gradients and states, and writes weights and states.
 
-Adafactor is no fused kernel: transformers' passes square the gradient, average rows and columns, and scale and clip the
-update. Muon also multiplies each inner matrix in bf16; Adam updates all other weights.
+Adafactor is no fused kernel. In ``Adafactor.step`` of transformers, without momentum and decay, passes take the norm of
+the weights, square the gradient, average rows and columns, and scale, clip and apply the update. Muon also multiplies
+each inner matrix in bf16; Adam updates all other weights.
 """
 OPTIMIZER = "adam"
 """The default optimizer."""
