@@ -149,7 +149,6 @@ def test_unsuitable_training_data_is_refused(refused, table: Table, mixed: pd.Da
         (lambda path: (path / INDEX).write_text("{"), "damaged"),
         (lambda path: (path / INDEX).write_text(f'{{"schema": {BUNDLE_SCHEMA}}}'), "damaged"),
         (lambda path: _swap(path / INDEX, b"algorithm", b"solver"), "differs from its hash"),
-        (lambda path: _edit(path, lambda index: index.pop("parts")), "required field `parts`"),
         (lambda path: _edit(path, lambda index: index.update(candidate=3)), "got `int` - at `$.candidate`"),
         (lambda path: _edit(path, lambda index: index.update(schema=99)), "upgrade"),
         (lambda path: _edit(path, lambda index: index.update(schema=2)), "train"),

@@ -27,6 +27,7 @@ from surrogate.features.gpu import cpu_device
 from surrogate.models.trees import Trees
 from surrogate.prediction.export import export, picks_for
 from tests.damage import DAMAGE, damaged_bytes, write
+from tests.known import cases
 
 BUNDLES = {
     "cudnn7": ("v100", "n8c16h14k32r3p1"),
@@ -40,8 +41,8 @@ Files = dict[str, bytes]
 ACCEPTED = ("answered", "refused")
 
 
-def bundle_files(name: str) -> Files:
-    """Return the files of a shipped bundle by path."""
+def bundle_files(name: str | Path) -> Files:
+    """Return the files of a bundle, a shipped one or a folder, by path."""
     folder = bundled.FOLDER / name
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -119,8 +120,8 @@ def test_many_damaged_bundles_are_refused_or_answer(tmp_path: Path, name: str) -
     assert {outcome(name, seed, tmp_path, ask) for seed in range(200)} == set(ACCEPTED)
 
 
-def changed_bundle(name: str, file: str, change: Callable[[Any], Any], folder: Path) -> Path:
-    """Write a shipped bundle with one JSON file changed and all hashes recomputed; return its folder."""
+def changed_bundle(name: str | Path, file: str, change: Callable[[Any], Any], folder: Path) -> Path:
+    """Write a bundle with one JSON file changed and all hashes recomputed; return its folder."""
     files = bundle_files(name)
     content = json.loads(files[file])
     change(content)
@@ -130,45 +131,19 @@ def changed_bundle(name: str, file: str, change: Callable[[Any], Any], folder: P
     return write(files | {INDEX: index_file(index)}, folder)
 
 
-@pytest.mark.parametrize(
-    ("file", "change", "message"),
-    [
-        (INDEX, lambda c: c.pop("parts"), "required field `parts`"),
-        (INDEX, lambda c: c["card"].update(data={"gpus": 3}), "got `int` - at `$.data.gpus`"),
-        (
-            INDEX,
-            lambda c: c["parts"]["conv"]["least_us"].update({"k80|cudnn": -1.0}),
-            "`float` >= 0.0 - at `$[...]` - at `$.parts[...].least_us`",
-        ),
-        (
-            INDEX,
-            lambda c: c["parts"]["conv"]["least_us"].update({"": "fast"}),
-            "got `str` - at `$[...]` - at `$.parts[...].least_us`",
-        ),
-        (INDEX, lambda c: c["parts"]["conv"]["unseen_gpu"].update(by_kind={}), "by_kind lacks"),
-        (INDEX, lambda c: c["parts"]["conv"].update(candidates=["cudnn"]), "candidate 'cudnn'"),
-        (INDEX, lambda c: c["parts"].update({"convolution": c["parts"]["conv"]}), "'convolution' is unknown"),
-        (INDEX, lambda c: c["devices"].update({"x": {"name": "x", "sms": 0}}), "at `$.devices[...]`"),
-        ("conv/widths.json", lambda c: c["by_key"].update(all=float("nan")), "by_key: Expected `float` >= 0.0"),
-        ("conv/widths.json", lambda c: c["distance"]["values"].sort(reverse=True), "distance falls"),
-        ("conv/widths.json", lambda c: c["distance"]["values"].pop(), "one value more than edges"),
-        ("conv/widths.json", lambda c: c["time_us"].update(values=[1e5] * 5, edges=[1, 2, 3, 4]), "a half width is"),
-        ("conv/domain.json", lambda c: c.update(settings=[]), "settings"),
-        ("conv/domain.json", lambda c: c["references"]["cudnn|fwd"].update(least=[9] * 3), "lists of finite numbers"),
-        (
-            "conv/support.json",
-            lambda c: c["general"].update({next(iter(c["general"])): 2}),
-            "general: Expected `float` <= 1.0",
-        ),
-        ("conv/model/times.json", lambda c: c["columns"].pop(), "the trees split more columns"),
-        ("conv/model/times.json", lambda c: c["columns"].__setitem__(0, "log2_speed"), "columns"),
-        ("conv/model/times.json", lambda c: c["trend"]["ranges"].pop(""), "range over all rows"),
-        ("conv/model/times.json", lambda c: c["codes"].update({"x": None}), "got `null` - at `$.codes[...]`"),
-    ],
-)
-def test_the_error_names_the_invalid_value(
-    file: str, change: Callable[[Any], Any], message: str, tmp_path: Path
-) -> None:
+@cases(__file__)
+def test_the_error_names_the_invalid_value(file, path, value, message, tmp_path):
+    """The value at ``path`` is replaced; the value "removed" removes it, "as conv" copies its neighbour."""
+
+    def change(content: Any) -> None:
+        *above, last = path
+        for key in above:
+            content = content[key]
+        if value == "removed":
+            content.pop(last)
+        else:
+            content[last] = content["conv"] if value == "as conv" else value
+
     with pytest.raises(InputError) as error:
         load(changed_bundle("cudnn7", file, change, tmp_path))
     assert message in str(error.value) and str(error.value).endswith("train the bundle again with `seer train`")
@@ -203,13 +178,6 @@ def test_inconsistent_trees_are_refused(refused, change: Callable[[Trees], Trees
 @pytest.mark.parametrize("change", [lambda fit: fit["weights"].pop(), lambda fit: fit.update(intercept=None)])
 def test_coefficients_of_other_columns_are_refused(refused, change, table, tmp_path):
     save(train(table(12, noise=0.02), model="linear-terms"), tmp_path / "b")
-    file = tmp_path / "b" / "conv" / "model" / "coefficients.json"
-    fits = json.loads(file.read_text())
-    for fit in fits.values():
-        change(fit)
-    file.write_text(json.dumps(fits))
-    index = json.loads((tmp_path / "b" / INDEX).read_text())
-    index["sha256"]["conv/model/coefficients.json"] = hashlib.sha256(file.read_bytes()).hexdigest()
-    (tmp_path / "b" / INDEX).write_bytes(index_file(index))
+    file, each = "conv/model/coefficients.json", lambda fits: [change(fit) for fit in fits.values()]
     with refused("linear-terms"):
-        surrogate.load(tmp_path / "b", gpu="t4").select("n8c16h14k32r3p1")
+        surrogate.load(changed_bundle(tmp_path / "b", file, each, tmp_path / "c"), gpu="t4").select("n8c16h14k32r3p1")

@@ -28,6 +28,7 @@ from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.linear import LinearTerms
+from tests.known import cases
 from tests.models.test_interpolated import products
 from tests.tables import checked
 
@@ -346,14 +347,7 @@ def test_no_trial_begins_after_the_timeout(refused, data: Dataset, tmp_path: Pat
         tuned(data, trials=5, model=MODEL, storage=storage, study="t", timeout_minutes=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"objective": "time"}, ["objective both", "time"]),
-        ({"seed": 1}, ["seed 0", "1"]),
-        ({"model": "linear-dims"}, ["model linear-terms", "linear-dims"]),
-    ],
-)
+@cases(__file__)
 def test_study_of_other_options_or_data_is_refused(refused, data, tmp_path, change, words):
     options: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s", "trials": 1}
     tuned(data, **options)
@@ -379,14 +373,7 @@ def test_tables_of_one_shape_are_refused(refused, data: Dataset, tmp_path: Path)
     assert not Path(storage).exists()
 
 
-@pytest.mark.parametrize(
-    ("storage", "word"),
-    [
-        ("postgres://host/base", "did you mean postgresql"),
-        ("postgresql://nobody:secret@127.0.0.1:1/base", "same command again|psycopg"),
-        ("/no/such/folder/x.journal", "same command again"),
-    ],
-)
+@cases(__file__)
 def test_unusable_storage_is_refused_in_one_line(data: Dataset, storage: str, word: str) -> None:
     with pytest.raises(InputError, match=word) as error:
         tuned(data, trials=1, model=MODEL, storage=storage)

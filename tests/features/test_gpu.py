@@ -10,6 +10,7 @@ from surrogate.features.gpu import ENVIRONMENT_VARIABLE, GpuRegistry, gpu, gpu_o
 from surrogate.features.kernels import device_attributes
 from surrogate.features.roofline import missing_units
 from tests.features.known_answers import ANSWERS
+from tests.known import cases
 
 MINE = ANSWERS["users_gpu"]
 
@@ -33,17 +34,7 @@ def test_family_name_selects_its_most_common_board(name: str, board: str, other:
     assert not any(map(registry().ambiguity_note, (board, "NVIDIA_H200")))
 
 
-@pytest.mark.parametrize(
-    ("architecture", "units", "name"),
-    [
-        ("gfx942", 304, "mi300x"),
-        ("gfx942:sramecc+:xnack-", 80, "mi308x"),
-        ("gfx950", 256, "mi355x"),
-        ("gfx90a", 110, "mi250x"),
-        ("gfx1201", 28, "rx-9070"),  # 28 work-group processors of two units
-        ("gfx1201", 56, "rx-9070"),
-    ],
-)
+@cases(__file__)
 def test_architecture_and_compute_units_name_a_board(architecture: str, units: int, name: str) -> None:
     assert gpu_of_architecture(architecture, units) == name
 

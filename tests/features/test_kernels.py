@@ -11,6 +11,7 @@ import pytest
 from surrogate.features.gpu import gpu
 from surrogate.features.kernels import identify, identify_call, launches, occupancy, resident_blocks
 from tests.features.known_answers import ANSWERS
+from tests.known import cases
 
 TRACES = ANSWERS["estimated_occupancy"]
 
@@ -26,14 +27,7 @@ def test_kernel_name_gives_algorithm_and_tile(
     assert identify(name.upper()) == found
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)",
-        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(int)",
-    ],
-)
+@cases(__file__)
 def test_unrelated_kernel_is_not_identified(name: str) -> None:
     assert identify(name) is None
 

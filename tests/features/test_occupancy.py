@@ -9,6 +9,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.kernels import launch_b_max, occupancy
 from tests.features.known_answers import ANSWERS
+from tests.known import cases
 
 
 @pytest.mark.parametrize(
@@ -26,14 +27,7 @@ def test_unknown_compute_capability_is_refused(capability: float, suggestion: st
         occupancy(capability, 128, 32, 0)
 
 
-@pytest.mark.parametrize(
-    ("launch", "message"),
-    [
-        ((7.0, 0, 32, 0), "threads is 0; it must be at least 1"),
-        ((7.0, 128, 256, 0), "registers_per_thread is 256; it must be between 0 and 255"),
-        ((7.0, 128, 32, 0, -1), "dynamic_shared_bytes is -1"),
-    ],
-)
+@cases(__file__)
 def test_impossible_launches_are_refused(launch: tuple[float, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         occupancy(*launch)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from surrogate.dataset.problems import problems_of
 from surrogate.dataset.store import read_dataset
@@ -11,6 +10,7 @@ from surrogate.features.conv import CONV, Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.terms import sized
 from surrogate.features.workspace import workspace_bytes
+from tests.known import cases
 
 
 def needed(algorithm: str, library: str, name: str, setting: tuple[str, ...], problem: Conv) -> np.ndarray:
@@ -19,18 +19,7 @@ def needed(algorithm: str, library: str, name: str, setting: tuple[str, ...], pr
     return np.asarray(formula.candidate(formula.problem(problem), CONV.mechanism(library, setting, algorithm))[1])
 
 
-@pytest.mark.parametrize(
-    ("table", "algorithm", "direction", "share"),
-    [
-        ("cudnn_conv_per_algorithm", "FFT_TILING", "fwd", 0.94),
-        ("cudnn_conv_per_algorithm", "FFT_TILING", "bwd_data", 0.9),
-        ("cudnn_conv_per_algorithm", "FFT", "fwd", 0.88),
-        ("cudnn_conv_per_algorithm", "FFT", "bwd_data", 0.95),
-        ("cudnn_conv_per_algorithm", "WINOGRAD_NONFUSED", "fwd", 0.99),
-        ("cudnn_conv_per_algorithm", "WINOGRAD_NONFUSED", "bwd_data", 0.99),
-        ("miopen_conv_mi210", "GEMM", "fwd", 0.99),
-    ],
-)
+@cases(__file__)
 def test_workspaces_equal_the_stated_ones(
     measurements: Path, table: str, algorithm: str, direction: str, share: float
 ) -> None:

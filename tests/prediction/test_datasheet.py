@@ -10,6 +10,7 @@ from surrogate.features.families import operator
 from surrogate.features.problem import DTYPES
 from surrogate.network.predict import load_predictors
 from surrogate.prediction.shipped import load
+from tests.known import cases
 
 CONV = Conv(n=64, c=128, h=28, k=128, r=3, pad_h=1, dtype="fp16", math="tensor_op", layout="NHWC")
 
@@ -97,15 +98,7 @@ def test_a_single_half_precision_convolution_has_the_width_of_single_tf32_convol
     assert predictors.answers([norm], {})[norm].common_share == pytest.approx(0.282 / 0.766)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "source", "settings"),
-    [
-        ("a100-pcie-80gb", "model", {}),
-        ("a100-pcie-80gb", "model", {"library_version": "8.9.2"}),
-        ("a100-sxm4-40gb", "similar-gpu", {}),
-        ("rtx-3090", "datasheet", {}),  # another compute capability
-    ],
-)
+@cases(__file__)
 def test_the_fastest_3x3_convolution_comes_from_the_fastest_that_were_measured(gpu, source, settings) -> None:
     """cuDNN 8.9.2 took 609 µs on an A100 PCIe. Its other filters were not measured, nor a GPU of RTX 3090's kind."""
     predictor = load(gpu)

@@ -18,6 +18,7 @@ from surrogate.network.network import Layer, NetworkBuilder
 from surrogate.network.predict import load_predictors
 from surrogate.prediction.resolve import MAX_SETTINGS, Question
 from surrogate.prediction.results import SOURCES
+from tests.known import cases
 
 GPUS = ("v100-sxm2-16gb", "h100-sxm", "rtx-4090", "mi210")
 """GPUs with measured convolutions, with measured products, with neither, and of another vendor."""
@@ -193,13 +194,7 @@ def test_every_operator_answers_alone_or_is_refused_in_one_line(board: str, type
     assert times == [fields_of(answer)[:4] for answer in alone.values()]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rowwise:n4c4", "'rowwise' is a family; name one of its operators: softmax, softmax_backward, layer_norm,"),
-        ("rmsnorm:n4c4", "'rmsnorm' is unknown; known operators: conv, gemm, bmm, addmm, linear, relu,"),
-    ],
-)
+@cases(__file__)
 def test_an_unknown_operator_lists_operators(refused: Any, text: str, message: str) -> None:
     with refused(message, "rms_norm"):
         load("h200").select(text)

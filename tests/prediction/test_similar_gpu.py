@@ -11,6 +11,7 @@ from surrogate.features.gpu import gpu
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load_operators
 from surrogate.prediction.sources.similar_gpu import same_architecture_gpus
+from tests.known import cases
 from tests.tables import every
 
 GEMM = FAMILIES["gemm"]
@@ -22,21 +23,10 @@ def setting(dtype: str) -> tuple[str, ...]:
     return tuple(values[name] for name in GEMM.setting_names)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "similar", "donors"),
-    [
-        ("b300", "bf16", ("gb300", "b200", "gb200"), 3),  # 10.3 as GB300; 290, 312, 281 and 312 FLOPs a byte
-        ("b300", "nvfp4", ("gb300", "gb200", "b200"), 2),  # 1,806 against 1,875, 1,250 and 1,125: 1.605 times less
-        ("h100-nvl", "bf16", ("h200-sxm", "h100-sxm"), 2),  # 212 against 206 and 295
-        ("h20", "bf16", ("h200-sxm", "h100-sxm"), 0),  # 37
-        ("rtx-4090", "bf16", ("l40s",), 0),  # 164 against 419
-        ("rtx-3090", "bf16", (), 0),
-        ("mi300x", "bf16", (), 0),
-    ],
-)
+@cases(__file__)
 def test_donors_have_the_compute_capability_and_a_near_flops_per_byte(name, dtype, similar, donors):
     """Comments give the ratio of peak FLOPs to memory bandwidth: the GPU's own, then each similar GPU's."""
-    assert same_architecture_gpus(GEMM, setting(dtype), gpu(name), MEASURED) == (similar, similar[:donors])
+    assert same_architecture_gpus(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(similar), tuple(similar[:donors]))
 
 
 def test_of_a_donors_time_only_the_roofline_changes() -> None:

@@ -12,6 +12,7 @@ from surrogate.trace import events
 from surrogate.trace.kernels import kernel_table, with_counters
 from surrogate.trace.profiling import profile
 from surrogate.trace.spans import trace_spans
+from tests.known import cases
 
 SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
@@ -155,15 +156,7 @@ def test_nvprof_summary_with_counters_gives_a_bound(seer, tmp_path):
     assert seer("kernels", log, "--by", "layer").is_refusal("only kernels by name")
 
 
-@pytest.mark.parametrize(
-    ("single", "special", "dram", "bound"),
-    [
-        ("High (8)", "Low (1)", "Low (2)", "compute-bound"),
-        ("Low (2)", "Mid (6)", "Low (3)", "compute-bound"),
-        ("Low (2)", "Low (1)", "Max (9)", "memory-bound"),
-        ("Mid (5)", "Low (1)", "Mid (5)", "latency-bound"),
-    ],
-)
+@cases(__file__)
 def test_nvprof_utilization_levels_give_a_bound(seer, tmp_path, single, special, dram, bound):
     """A level is a tenth of the peak; a kernel with every level below six is latency-bound."""
     levels = {"single_precision_fu_utilization": single, "special_fu_utilization": special, "dram_utilization": dram}

@@ -18,6 +18,7 @@ from surrogate.collect.cudnn.activity import Activity, LaunchRecord
 from surrogate.collect.device import MeasuredKernel
 from surrogate.trace.spans import LEVELS, Spans, parents_by_inclusion, trace_spans
 from surrogate.trace.tracer import Tracer, leveled, merge_levels, module_spans, operator_spans
+from tests.known import cases
 
 BEHIND_NS = 7_000_000_000
 
@@ -172,16 +173,7 @@ def test_leveled_adds_one_level_per_run():
     assert found.runs[1].spans.name[0] == "net" and "overhead_us" in repr(found)
 
 
-@pytest.mark.parametrize(
-    ("levels", "repeats", "why"),
-    [
-        (("layer", "model"), 1, "outside in"),
-        ((), 1, "outside in"),
-        (("model",), 0, "repeats is 0"),
-        (("all",), 1, "unknown"),
-        (("model",), 1, "no span of level 'model'"),
-    ],
-)
+@cases(__file__)
 def test_leveled_refuses_invalid_arguments(refused, levels, repeats, why):
     with refused(why):
         leveled(lambda tracer: None, levels, repeats=repeats)

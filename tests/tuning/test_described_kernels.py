@@ -21,6 +21,7 @@ from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import TrainingShapes
 from tests.conftest import CommandResult
+from tests.known import cases
 from tests.tables import every
 from tests.tuning.conftest import HOLDOUT
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, VALUES, times
@@ -245,18 +246,7 @@ def test_kernels_with_the_same_name_keep_their_own_descriptions(bundle: Bundle, 
         other.predict(problem)
 
 
-@pytest.mark.parametrize(
-    ("query", "options", "words"),
-    [
-        ("m64", {}, "lacks n; give every size of made_up, m, n, as in made_up:m8n8"),
-        ("m64n128", {"deterministic": True}, "leave out the workspace limit and deterministic"),
-        ("m64n128", {"workspace_limit": "1MiB"}, "leave out the workspace limit"),
-        ("m64n128", {"dtype": "fp16"}, "dtype is no setting of made_up, which has none"),
-        ("m64n128", {"library": "cublas"}, "known: made_up"),
-        ({"m": 64}, {}, "lacks column n"),
-        ("m64n128", {"algorithm": "block_m=16"}, "is not one of made_up; give one of: block_m"),
-    ],
-)
+@cases(__file__)
 def test_an_invalid_query_is_refused_in_one_line(
     bundle: Bundle, refused, query: object, options: dict[str, object], words: str
 ) -> None:

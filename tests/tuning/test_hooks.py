@@ -13,6 +13,7 @@ from surrogate.bundle.bundle import Bundle
 from surrogate.features.description import Description, description_of
 from surrogate.features.errors import InputError
 from surrogate.tuning import Sampler, Tuner, kernel_tuner, perf_model
+from tests.known import cases
 from tests.tuning.made_up import PARAMETERS, VALUES, times
 
 GPU, SHAPE = "a100-sxm4-80gb", (256, 2048)
@@ -68,17 +69,7 @@ def test_an_interrupted_search_resumes_from_its_log(refused, bundle: Bundle, tmp
         Tuner(bundle, "l40s", problem(), log=log)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({}, "problems were measured; give one"),
-        ({"problem": {"m": 1}}, "lacks n"),
-        ({"problem": {"q": 1}}, "no q"),
-        ({"problem": "made_up:m1"}, "lacks n"),
-        ({"problem": 3}, "problem has the type int"),
-        ({"problem": {"m": 1, "n": 1}, "configurations": [{"block_m": 16}]}, "lacks block_n"),
-    ],
-)
+@cases(__file__)
 def test_an_invalid_problem_is_refused_in_one_line(bundle: Bundle, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Tuner(bundle, GPU, **arguments)

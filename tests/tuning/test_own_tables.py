@@ -18,6 +18,7 @@ from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.tuning import Tuner
 from tests.conftest import CommandResult
+from tests.known import cases
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, times
 
 FORMULAS = {
@@ -99,13 +100,7 @@ def test_excluded_configurations_are_counted_by_reason(own_bundle: Bundle) -> No
     assert (best.workspace_bytes, best.deterministic) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"formulas": {"flops": "m / (n - 128)"}}, "row 1: formula flops, 'm / (n - 128)', gives inf for m 64, n 128"),
-        ({"conditions": ["warps > 99"]}, "condition 'warps > 99' holds in no row"),
-    ],
-)
+@cases(__file__)
 def test_a_description_that_contradicts_the_rows_is_refused(
     refused, table: pd.DataFrame, change: dict[str, Any], words: str
 ):

@@ -10,6 +10,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.families import CONV, FAMILIES
 from surrogate.uncertainty import domain as domains
+from tests.known import cases
 from tests.tables import checked
 
 GEMM = FAMILIES["gemm"]
@@ -108,17 +109,7 @@ def test_training_rows_are_inside(domain: domains.Domain, rows: Rows) -> None:
     assert domain.reference_key("cudnn", SETTING) == KEY and domain.gpus == ("t4", "titan-xp")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"gpu": "Tesla K80"}, ["gpu k80", "t4, titan-xp"]),
-        ({"direction": "bwd_data"}, ["direction bwd_data", "t4, cudnn"]),
-        ({"algorithm": "GEMM"}, ["algorithm GEMM", "NCHW"]),
-        ({"library_version": "9.1"}, ["cudnn 9.1", "7.6.3"]),
-        ({"c": 4096}, ["c 4096", "16", "48"]),
-        ({"h": 28, "w": 7, "r": 1, "s": 3}, ["nearest measured shapes", "99%"]),
-    ],
-)
+@cases(__file__)
 def test_reason_names_the_new_value(domain: domains.Domain, rows: Rows, changes: dict, words: tuple) -> None:
     message = reason(domain, rows.frame.iloc[0].to_dict() | changes)
     assert message is not None and all(word in message for word in words), message

@@ -12,6 +12,7 @@ from scipy import integrate, stats
 from surrogate.evaluation.coverage import picks
 from surrogate.uncertainty.fit import fit_independent_share
 from surrogate.uncertainty.intervals import STUDENT_90, probability_best, student_cdf
+from tests.known import cases
 
 CANDIDATES = st.lists(st.tuples(st.floats(-8, 8), st.floats(0, 4)), min_size=1, max_size=10)
 
@@ -44,15 +45,7 @@ def test_candidate_faster_by_many_widths_is_certainly_best(candidates, share):
     assert found[-1] > 0.999
 
 
-@pytest.mark.parametrize(
-    ("mean", "width"),
-    [
-        ([0, 0.1, 0.2, 1], [0.2, 0.1, 0.3, 0.2]),
-        ([0, 0.001, 1], [0.001, 0.0001, 1.0]),
-        ([0, -0.3, 0.1], [0.01, 2.0, 2.0]),
-        ([0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]),
-    ],
-)
+@cases(__file__)
 def test_probability_equals_the_simulated_share_of_wins(mean: list[float], width: list[float]) -> None:
     """The simulation draws 200,000 errors from Student's distribution with mixed scales."""
     draws = np.random.default_rng(0).standard_t(2, size=(200_000, len(mean))) * np.array(width) * 0.7 / STUDENT_90

@@ -86,18 +86,7 @@ def test_collective_time_depends_on_ranks_and_links() -> None:
     assert transfer.AllGather(elements=8, ranks=4).flops == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "time_ms"),
-    [
-        ("mi300x", 8, 26.0),  # 2 · 7/8 · 6.656 GB over a link of 64 GB/s to each of seven peers
-        ("mi300x", 2, 104.0),  # one link
-        ("mi355x", 4, 43.3),  # 2 · 3/4 · 6.656 GB over three links of 76.8 GB/s
-        ("mi300x", 16, 198.1),  # two machines: PCIe 5, 63 GB/s
-        ("mi210", 4, 66.6),  # a hive of four: three links of 50 GB/s
-        ("mi210", 8, 369.8),  # two hives: PCIe 4, 31.5 GB/s
-        ("h100-sxm", 2, 14.8),  # a switch: 450 GB/s to any number of GPUs
-    ],
-)
+@cases(__file__)
 def test_collective_uses_a_link_of_a_mesh_per_peer(name: str, ranks: int, time_ms: float) -> None:
     """The gradients are 1.664 billion fp32 values; arrays agree with numbers."""
     column = transfer.AllReduce(elements=np.full(2, 1_664_000_000), ranks=np.array([2, ranks])).roofline_us(gpu(name))

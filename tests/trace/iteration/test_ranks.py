@@ -17,7 +17,7 @@ from surrogate.trace.iteration import overheads as host_overheads
 from surrogate.trace.iteration.overheads import cross_validated_us, fit_collective_model
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
-from tests.known import known_answers
+from tests.known import cases, known_answers
 from tests.trace.events import call, device, event
 
 
@@ -259,15 +259,7 @@ def test_device_time_of_a_recommendation_model_is_covered(dlrm):
     assert rows["fbgemm::permute_2D_sparse_data"].predicted_us == pytest.approx(14 * shortest)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "update", "kind", "variant"),
-    [
-        ("", "", "embedding_bag_backward", ""),
-        ("<float, true, f>", "sgd_kernel_1<float, (bool)1, f>", "embedding_bag_backward", ""),
-        ("<float, false, f>", "sgd_kernel_1<float, (bool)0, f>", "embedding_bag_backward", "unshared"),
-        ("<float, true, f>", "adagrad_approx_kernel_1<float, f>", "embedding_bag_backward_adagrad", ""),
-    ],
-)
+@cases(__file__)
 def test_table_batched_lookup_gives_its_problems(read, arguments, update, kind, variant):
     """The lookup has 3 tables of 200 rows, 32 samples of 10 indices, and 4 samples a block.
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from surrogate.features.errors import InputError
 from surrogate.trace.graph import simulate
 from surrogate.trace.whatif import NewTask, insert, remove, scale, schedule, select
+from tests.known import cases
 
 
 def names(graph, mask):
@@ -34,15 +35,7 @@ def test_select_filters_tasks(invented_graph):
     assert select(invented_graph, resource="GPU 0 stream 7").sum() == 18
 
 
-@pytest.mark.parametrize(
-    ("selection", "message"),
-    [
-        ({"kind": "kernal"}, "did you mean kernel"),
-        ({"phase": "back"}, "known: forward, backward"),
-        ({"resource": "x"}, "resource 'x' is unknown"),
-        ({"name": "("}, "no regular expression"),
-    ],
-)
+@cases(__file__)
 def test_select_refuses_invalid_arguments(invented_graph, selection, message):
     with pytest.raises(InputError, match=message):
         select(invented_graph, **selection)
