@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import BYTES, COUNT, GPU, POSITIVE, Form, SettingChoice, option, output_options, show
+from surrogate.cli.options import BYTES, COUNT, GPU, HELP, POSITIVE, Form, SettingChoice, option, output_options, show
 from surrogate.cli.problem import CHOICES
 from surrogate.features.errors import InputError
 
@@ -37,77 +37,30 @@ COUNTERS_SHARE = 0.45
 
 
 @click.command(name="collect")
-@option(
-    "--device",
-    "The measuring device: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run.",
-    ("cudnn", "cpu", "replay", "reference"),
-)
-@option(
-    "--plan file",
-    "Problems from a file: one a line, CSV or JSON lines with problem columns, or SEER's Test-set-II text.",
-    metavar="FILE",
-)
-@option(
-    "--grid",
-    "A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling, seer-fft-tiling-classes,"
-    " seer-winograd, seer-winograd-nonfused, seer-pick.",
-    metavar="NAME",
-)
+@option("--device", HELP["collect"]["device"], ("cudnn", "cpu", "replay", "reference"))
+@option("--plan file", HELP["collect"]["plan"], metavar="FILE")
+@option("--grid", HELP["collect"]["grid"], metavar="NAME")
 @option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
-@option(
-    "--sample",
-    "About N problems: 45 % drawn over the whole domain, 25 % from the grids, 25 % from the networks, and anchors"
-    " that are measured repeatedly; for a campaign N shapes of each slice. [1000 if no plan is given]",
-    COUNT,
-)
+@option("--sample", HELP["collect"]["sample"], COUNT)
 @option("--max-gflop", "Leave out problems with more GFLOP; inf for no limit. [150; cpu 0.5]", POSITIVE, metavar="G")
 @option("--max-tensor", "Leave out problems with a larger input, filter or output. [2GiB; cpu 64MiB]", BYTES)
 @option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
 @option("--seed", "Seed of the sample and of the order.", default=0)
-@option(
-    "--minutes",
-    "Stop within M minutes of wall-clock time; the same command continues later. [a campaign: 55]",
-    POSITIVE,
-    metavar="M",
-)
-@option(
-    "--campaign",
-    "Measure a complete dataset of this GPU, slice by slice, into the folder -o: convolutions of every kind, engine"
-    " configurations, other operators, and counters if they are allowed.",
-    is_flag=True,
-)
+@option("--minutes", HELP["collect"]["minutes"], POSITIVE, metavar="M")
+@option("--campaign", HELP["collect"]["campaign"], is_flag=True)
 @option("--even-so", "Measure a campaign although a check of the machine failed; its page says so.", is_flag=True)
-@option(
-    "--engines",
-    "Measure cuDNN's engine configurations instead of its algorithms: those that its heuristic lists, about 40 a"
-    " problem. Each problem takes about 2 s; its first ten are always measured.",
-    is_flag=True,
-)
+@option("--engines", HELP["collect"]["engines"], is_flag=True)
 @option("--no-find", "Do not ask for cuDNN's own timing (cudnnFind).", is_flag=True)
-@option(
-    "--timeout",
-    "Seconds without an answer after which the GPU counts as lost; four times as many at its start. [15]",
-    POSITIVE,
-    metavar="S",
-)
+@option("--timeout", HELP["collect"]["timeout"], POSITIVE, metavar="S")
 @option("--counters", "After the times, take hardware counters of a part of the problems, by ncu.", is_flag=True)
 @option("--math", "Math type; repeat for several. [fma]", CHOICES["math"], multiple=True)
 @option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
 @option("--direction", "Pass of a convolution; repeat for several. [fwd]", CHOICES["direction"], multiple=True)
 @option("--layout", "Memory layout; repeat for several. [NCHW]", CHOICES["layout"], multiple=True)
 @option("--recording", "The run for --device replay; it is also the plan if none is given.", metavar="RUN.jsonl")
-@option(
-    "--heuristic-only",
-    "Measure nothing: record the engine configurations that cuDNN's heuristic lists for any --gpu, best first.",
-    is_flag=True,
-)
+@option("--heuristic-only", HELP["collect"]["heuristic-only"], is_flag=True)
 @option("--gpu", "The GPU for --heuristic-only.", GPU)
-@option(
-    "-o --output",
-    "The log (for a campaign: a folder). A log of the same device and plan is continued.",
-    required=True,
-    metavar="RUN.jsonl",
-)
+@option("-o --output", HELP["collect"]["output"], required=True, metavar="RUN.jsonl")
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, FOLDER, PATH, Form, RowOptions, fit_options, option, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, HELP, PATH, Form, RowOptions, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.models.registry import COMPARED
 
@@ -22,12 +22,7 @@ REPORT_FILES = {
 @click.command()
 @click.argument("data", required=False, type=PATH)
 @option("--also-train", "Further training rows; they are never judged.", PATH, multiple=True)
-@option(
-    "--by",
-    "The unit that a fold holds out. Random rows give too small errors; they show by how much.",
-    ("shape", "network", "gpu", "random"),
-    default="shape",
-)
+@option("--by", HELP["compare"]["by"], ("shape", "network", "gpu", "random"), default="shape")
 @option("--folds folds_count", "Folds per seed.", click.IntRange(min=2), default=5)
 @option("--seeds", "Number of runs, each with its own folds. Figures are taken over all of them.", COUNT, default=3)
 @option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, GPU, PATH, combined, limit_options, option, output_option, print_written
+from surrogate.cli.options import COUNT, GPU, HELP, PATH, combined, limit_options, option, output_option, print_written
 from surrogate.cli.problem import Options, setting_options, settings_of
 from surrogate.features.errors import InputError
 
@@ -22,20 +22,9 @@ FUNCTIONS = ("python", "triton")
 @click.command()
 @click.argument("bundle")
 @combined(
+    option("--problems", HELP["export"]["problems"], PATH, required=True, metavar="FILE"),
     option(
-        "--problems",
-        "Parquet or CSV table, JSON lines, text with one PROBLEM per line, or SEER's Test-set-II text.",
-        PATH,
-        required=True,
-        metavar="FILE",
-    ),
-    option(
-        "--as form",
-        "Lookup tables of the listed problems: json, c-header (C99), miopen-user-db (MIOpen's user find-db, for bundles"
-        " of MIOpen solvers). Functions for any problem: python; triton (lists of triton.Config, for described"
-        " kernels).",
-        ("json", "c-header", "python", "triton", "miopen-user-db"),
-        required=True,
+        "--as form", HELP["export"]["as"], ("json", "c-header", "python", "triton", "miopen-user-db"), required=True
     ),
     option("--leaves", "For a function: maximum number of buckets of problems; a bucket has one answer (32).", COUNT),
     option("--top", "For triton: number of configurations per bucket (3).", COUNT, metavar="K"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, PATH, WordChoice, option, output_option, print_written
+from surrogate.cli.options import COUNT, HELP, PATH, WordChoice, option, output_option, print_written
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -43,12 +43,7 @@ def _with_reader_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
 @option("--how", "Explain how to get files of this format, and exit.", is_flag=True)
-@option(
-    "--gpu",
-    "The measured GPU, if the files do not name it; for aiconfigurator, each GPU to import.",
-    multiple=True,
-    metavar="G",
-)
+@option("--gpu", HELP["import"]["gpu"], multiple=True, metavar="G")
 @_with_reader_options
 @option("--quiet", "No progress bar and no notes on standard error.", is_flag=True)
 def command(

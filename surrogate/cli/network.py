@@ -11,7 +11,7 @@ import click
 
 from surrogate.cli import options as shared
 from surrogate.cli.groups import Grouped, section
-from surrogate.cli.options import PATH, Form, option, output_options, show
+from surrogate.cli.options import HELP, PATH, Form, option, output_options, show
 from surrogate.cli.problem import CHOICES
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LAYER_COLUMNS = ("name", "problem", "algorithm", "time_us", "bound")
 """Columns that fit a terminal; JSON and CSV also have the interval, workspace, FLOPs, bytes and source."""
+OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum", "lion", "adafactor", "adam8bit", "muon")
 MAX_IGNORED = 3
 """Maximum operators without cost that a report names."""
 MAX_LAYERS = 50
@@ -111,18 +112,12 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
 @option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
 @option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
-@option(
-    "--optimizer",
-    "Optimizer of an iteration  [default: adam]",
-    ("adam", "adamw", "sgd", "sgd-momentum", "lion", "adafactor", "adam8bit", "muon"),
-)
+@option("--optimizer", "Optimizer of an iteration  [default: adam]", OPTIMIZERS)
 @option("--accumulate", "Microbatches of an iteration, each with the batch.", shared.SIZE, default=1)
 @option("--data-parallel", "Train on N GPUs, each with the batch and the whole model.", shared.SIZE, default=1)
 @option("--fsdp", "Train on N GPUs, each with the batch and a share of the model (full shard).", shared.SIZE, default=1)
 @option("--gpus-per-node", "GPUs of a node  [default: 8]", shared.SIZE)
-@option(
-    "--node-gbps", "Network of a node in Gbit/s, for several nodes: 8 ports of 200 are 1600.", float, metavar="GBPS"
-)
+@option("--node-gbps", HELP["network"]["node-gbps"], float, metavar="GBPS")
 @section("Language models")
 @option("--prefill", "Process a prompt of TOKENS tokens.", shared.SIZE, metavar="TOKENS")
 @option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")
@@ -136,34 +131,15 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--kv-dtype", "Element type of the cache.", CHOICES["kv_dtype"])
 @option("--library", "Framework of the kernels  [default: the fastest]", ("vllm", "sglang", "trtllm"))
 @section("Execution")
-@option(
-    "--dtype",
-    "Element type instead of the model's own; products of language models also in fp8, nvfp4, …",
-    shared.SettingChoice("dtype", CHOICES["dtype"]),
-    metavar="TYPE",
-)
-@option(
-    "--amp",
-    "Run the forward pass of module:callable or of a config.json in this type, with trained weights in fp32.",
-    shared.SettingChoice("dtype", ("fp16", "bf16")),
-)
+@option("--dtype", HELP["network"]["dtype"], shared.SettingChoice("dtype", CHOICES["dtype"]), metavar="TYPE")
+@option("--amp", HELP["network"]["amp"], shared.SettingChoice("dtype", ("fp16", "bf16")))
 @option("--math", "Math type of convolutions  [default: by element type]", CHOICES["math"])
 @option("--layout", "Layout of convolutions  [default: NCHW]", CHOICES["layout"])
-@option(
-    "--runtime",
-    "Launches: one per operator, fused as by torch.compile, or fused in one CUDA graph"
-    "  [default: eager for modules, .pt2 and training of a config.json; no launches for others]",
-    ("eager", "compiled", "graphs"),
-)
+@option("--runtime", HELP["network"]["runtime"], ("eager", "compiled", "graphs"))
 @option("--host", "Speed of the host that launches kernels  [default: usual]", ("usual", "fast", "slow"))
 @section("Limits")
 @shared.limit_options
-@option(
-    "--utilization",
-    "Share of the GPU's memory that the network may use  [default: 0.9 for a server's step, else 1]",
-    click.FloatRange(0, 1, min_open=True),
-    metavar="SHARE",
-)
+@option("--utilization", HELP["network"]["utilization"], click.FloatRange(0, 1, min_open=True), metavar="SHARE")
 @option("--bundle", "Folder of a fitted bundle  [default: the shipped one]", PATH)
 @section("Output")
 @option("--by-type", "One row per operator instead of one row per layer.", is_flag=True)

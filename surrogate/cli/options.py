@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
-from surrogate.features.errors import STDIN, InputError, nearest
+from surrogate.features.errors import STDIN, InputError, nearest, read_toml
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 """The type of a command's function. Option decorators return the same type."""
 Form = Literal["", "json", "csv"]
 """Output form of an answer. The empty text means a table for people."""
+HELP: dict[str, dict[str, str]] = read_toml(__file__)
+"""Command → option → its help, for texts that are longer than a line."""
 
 
 class DataPath(click.Path):
@@ -264,23 +266,12 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
     return next(iter(prices.values())) if is_one else prices or None
 
 
-price_option = option(
-    "--price", "US dollars per GPU and hour; by GPU: h100=2.5,h200=3.8.", metavar="USD", callback=_price
-)
+price_option = option("--price", HELP["shared"]["price"], metavar="USD", callback=_price)
 compare_gpus_option = option("--compare-gpus", "Answer for these GPUs, too.", metavar="A,B,…", callback=_gpu_names)
 html_option = option("--html", "Write everything into one HTML file, too.", OUT)
 seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)
-candidates_option = option(
-    "--candidates",
-    "If the file does not say it: `all` candidates were tried, or only the `listed` ones are known.",
-    ("all", "listed"),
-)
-where_option = option(
-    "--where",
-    "Keep only rows with this value. Repeat it for more columns; VALUE,VALUE keeps either.",
-    multiple=True,
-    metavar="COLUMN=VALUE",
-)
+candidates_option = option("--candidates", HELP["shared"]["candidates"], ("all", "listed"))
+where_option = option("--where", HELP["shared"]["where"], multiple=True, metavar="COLUMN=VALUE")
 rows_options = combined(candidates_option, where_option)
 """The rows of the data that count, and the meaning of missing candidates."""
 limit_options = combined(
@@ -358,12 +349,7 @@ def as_object(kind: type, name: str, *options: Callable[[Function], Function]) -
 
 fit_options = combined(
     option("--device", "The device on which XGBoost trains.", ("cpu", "cuda"), default="cpu", callback=_tree_device),
-    option(
-        "--candidate",
-        "The unit of choice: algorithms (each with its fastest solver), or solvers.",
-        ("algorithm", "solver"),
-        default="algorithm",
-    ),
+    option("--candidate", HELP["shared"]["candidate"], ("algorithm", "solver"), default="algorithm"),
     as_object(RowOptions, "rows", rows_options, kernel_options),
 )
 """Options of a fit. The command gets `RowOptions`."""

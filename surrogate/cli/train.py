@@ -9,7 +9,7 @@ import click
 
 from surrogate.cli import options as shared
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import PATH, RowOptions, option, output_option
+from surrogate.cli.options import HELP, PATH, RowOptions, option, output_option
 from surrogate.features.errors import InputError
 from surrogate.models.registry import DEFAULT_MODEL, TRAINED
 
@@ -24,17 +24,9 @@ if TYPE_CHECKING:
     f" {DEFAULT_MODEL}; or the model of --params]",
     metavar="NAME",
 )
-@option(
-    "--tune trials", "Number of settings to try first, judged on held-out shapes of the data.", shared.INDEX, default=0
-)
+@option("--tune trials", HELP["train"]["tune"], shared.INDEX, default=0)
 @option("--params params_file", "Settings from `seer tune -o`.", PATH)
-@option(
-    "--dask cluster",
-    "Train on the Dask cluster at ADDRESS, or on this machine's workers, if the tables exceed the memory.",
-    is_flag=False,
-    flag_value="",
-    metavar="[ADDRESS]",
-)
+@option("--dask cluster", HELP["train"]["dask"], is_flag=False, flag_value="", metavar="[ADDRESS]")
 @shared.training_options
 @output_option("The bundle, a folder.", kind=shared.BUNDLE)
 def command(

@@ -6,27 +6,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import options as shared
-from surrogate.cli.options import Form, RowOptions, option, output_option, output_options, show
+from surrogate.cli.options import HELP, Form, RowOptions, option, output_option, output_options, show
 
 if TYPE_CHECKING:
     from surrogate.evaluation.hyperparameter_study import TuningOutcome
 
 
 @click.command()
-@option(
-    "--storage",
-    "Storage of the study: a journal file, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE.",
-    default="tune.journal",
-    metavar="FILE|URL",
-)
+@option("--storage", HELP["tune"]["storage"], default="tune.journal", metavar="FILE|URL")
 @option("--trials", "Total number of trials in the study, by all workers and runs.", shared.COUNT, required=True)
 @option("--model", "The model to tune.", default="boosted-terms", metavar="NAME")
-@option(
-    "--objective",
-    "Minimise the log error of times, the log slowdown of choices, or the slowdown plus half the mean error.",
-    ("time", "choice", "both"),
-    default="both",
-)
+@option("--objective", HELP["tune"]["objective"], ("time", "choice", "both"), default="both")
 @shared.training_options
 @option("--timeout timeout_minutes", "Start no trial after this time.", shared.POSITIVE, metavar="MINUTES")
 @option("--study", "Name of the study; by default it names model, objective and data.", metavar="NAME")

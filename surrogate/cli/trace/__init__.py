@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import COUNT, GPU, INDEX, PATH, Form, as_object, html_option, option, output_options
+from surrogate.cli.options import COUNT, GPU, HELP, INDEX, PATH, Form, as_object, html_option, option, output_options
 from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table
 
@@ -56,9 +56,7 @@ file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
 top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
 gpu_option = option("--gpu", "The GPU that gives the peaks, if the trace names none or another.", GPU)
-counters_option = option(
-    "--counters", "Counters of the same program from Nsight Compute or nvprof; repeatable.", PATH, multiple=True
-)
+counters_option = option("--counters", HELP["trace"]["counters"], PATH, multiple=True)
 bundle_option = option("--bundle", "Folder of a fitted model of convolutions [the shipped model].", PATH)
 
 

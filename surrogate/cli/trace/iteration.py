@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, INDEX, OUT, PATH, Form, option, output_options, show
+from surrogate.cli.options import COUNT, GPU, HELP, INDEX, OUT, PATH, Form, option, output_options, show
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ COLUMNS = (
 @shared.files_argument
 @option("--gpu", "Predict for this GPU, with the host of the trace.", GPU)
 @option("--batch", "Predict for this batch size.", COUNT)
-@option(
-    "--times",
-    "Kernel times from the trace or predicted [measured; surrogate for another GPU or batch].",
-    ("measured", "surrogate"),
-)
+@option("--times", HELP["trace iteration"]["times"], ("measured", "surrogate"))
 @option("--overheads overheads_file", "Host overheads of another trace, written by --save-overheads.", PATH)
 @option("--save-overheads", "Write host overheads, and the models of ranks' collectives, as JSON.", OUT)
 @option("--leave-one-out", "Overheads of each iteration from the other iterations.", is_flag=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import INDEX, PATH, Form, option, output_options, show
+from surrogate.cli.options import HELP, INDEX, PATH, Form, option, output_options, show
 from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -25,12 +25,7 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 @click.command()
 @shared.file_argument
 @shared.part_options
-@option(
-    "--by",
-    "One row per kernel name, layer or layer type, or one row for the whole model.",
-    ("name", "layer", "type", "model"),
-    default="name",
-)
+@option("--by", HELP["trace kernels"]["by"], ("name", "layer", "type", "model"), default="name")
 @shared.counters_option
 @shared.gpu_option
 @shared.table_options

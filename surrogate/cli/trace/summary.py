@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, option, show
+from surrogate.cli.options import COUNT, HELP, option, show
 from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table, terminal_width, wrapped
 
@@ -25,12 +25,7 @@ SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy
 @click.command()
 @shared.files_argument
 @shared.part_options
-@option(
-    "--by",
-    "Summary of the whole model, or a table of its layers, layer types or copies.",
-    ("model", "layer", "type", "copy"),
-    default="model",
-)
+@option("--by", HELP["trace summary"]["by"], ("model", "layer", "type", "copy"), default="model")
 @option("--batch", "Batch size of each file, if shapes do not show it; repeatable.", COUNT, multiple=True)
 @shared.gpu_option
 @shared.table_options

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, OUT, Form, option, output_options, show
+from surrogate.cli.options import COUNT, GPU, HELP, OUT, Form, option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import format_value, interval_us
 
@@ -42,16 +42,9 @@ class WhatIfCommand(click.Command):
 @option("--latency latency_us", "Latency of a network step in µs.", float, default=10.0, metavar="US")
 @option("--gpus-per-machine", "GPUs of each machine.", COUNT, default=1)
 @option("--link-bandwidth link_gbs", "Bandwidth between a machine's GPUs.", float, default=150.0, metavar="GB/s")
-@option(
-    "--all-reduce algorithm", "NCCL's algorithm for data-parallel.", ("ring", "tree", "hierarchical"), default="ring"
-)
+@option("--all-reduce algorithm", HELP["trace whatif"]["all-reduce"], ("ring", "tree", "hierarchical"), default="ring")
 @shared.bundle_option
-@option(
-    "--function functions",
-    "Your own what-if: a function of the graph that returns a graph; repeatable.",
-    multiple=True,
-    metavar="MODULE:CALLABLE",
-)
+@option("--function functions", HELP["trace whatif"]["function"], multiple=True, metavar="MODULE:CALLABLE")
 @option("--together", "Also all what-ifs at once, in the given order.", is_flag=True)
 @option("--timeline", "Write the timeline of the last answer, for Perfetto.", OUT)
 @output_options
