@@ -226,8 +226,13 @@ class Conv(InNetwork):
 
 
 _DRIVER: dict[str, Any] = problems.TABLE["driver"]
-DRIVER_FLAGS: dict[str, str] = {f"-{flag}": name for flag, name in zip("ncHWkyxpquvljg", SIZE_COLUMNS, strict=True)}
+DRIVER_FLAGS: dict[str, str] = {f"-{short}": name for name, (short, _, _) in _DRIVER["sizes"].items()}
 """Flag, named as in MIOpenDriver → field of `Conv`."""
+_LONG_FLAGS = {f"--{long}": name for name, (_, long, _) in _DRIVER["sizes"].items()}
+_FURTHER_FLAGS = {flag: long for long, short in _DRIVER["flags"].items() for flag in (f"-{short}", f"--{long}")}
+_DRIVER_LINE = re.compile(r"MIOpenDriver(?:\.exe)?[\"']?(?:\s|\Z)|\A(?:\S+\s+)?(?=conv\w*\s+-)", re.ASCII)
+_SHELL = re.compile(r"\s[|&;>]|\s\d>")
+"""The rest of a line that a shell reads, such as ``2>&1 | tee log``."""
 REQUIRED = ("n", "c", "h", "k", "r")
 EXAMPLE = "n32c256h14w14k256r3s3p1u1"
 
@@ -235,32 +240,80 @@ EXAMPLE = "n32c256h14w14k256r3s3p1u1"
 def parse(text: str, **settings: str) -> Conv:
     """Return the `Conv` that a text describes; ``settings`` are dtype, math, layout and direction.
 
-    Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text that begins with ``-`` is read as flags. The dtype,
-    the direction and the layout in a line of MIOpenDriver override ``settings``. Raises `InputError` that names the
-    wrong part.
+    Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text that begins with ``-`` is read as flags. A line of
+    MIOpenDriver has that program's defaults, and its dtype, direction and layout override ``settings``. Raises
+    `InputError` that names the wrong part.
     """
     text = text.strip()
-    if is_driver_line(text.split()):
-        flags, driver_settings = read_driver_line(text.split())
-        return parse_flags(flags, **settings | driver_settings)
+    if is_driver_line(text):
+        return _of_driver_line(text, settings)
     if text.startswith("-"):
         return parse_flags(text.split(), **settings)
-    rest = re.sub(r"\A([a-z]\d+)*", "", text)
+    rest = re.sub(r"\A([a-z][0-9]+)*", "", text)
     if rest or not text:
         raise InputError(f"problem {text!r} is not readable at {rest!r}; it looks like {EXAMPLE}")
-    return _build(re.findall(r"([a-z])(\d+)", text), text, LETTERS, settings)
+    return _build(re.findall(r"([a-z])([0-9]+)", text), text, LETTERS, settings)
 
 
-def parse_flags(words: list[str], **settings: str) -> Conv:
-    """Return the `Conv` of a list of flags and values, as in ``["-n", "32", "-c", "256", …]``."""
+def parse_flags(words: Sequence[str], **settings: str) -> Conv:
+    """Return the `Conv` of a list of flags and values, as in ``["-n", "32", "--in_channels", "256", …]``."""
+    pairs, stated = _flag_pairs(words)
+    return _build(pairs, " ".join(words), DRIVER_FLAGS | _LONG_FLAGS, settings | stated)
+
+
+def is_driver_line(text: str) -> bool:
+    """Return True if a text has the name of MIOpenDriver, or begins with its word for convolutions and flags.
+
+    A prompt, variables or the words of a log may precede the name.
+    """
+    return _DRIVER_LINE.search(text) is not None
+
+
+def _of_driver_line(text: str, settings: dict[str, str]) -> Conv:
+    """Return the `Conv` of a line of MIOpenDriver. Raises `InputError` for a mode other than convolution."""
+    mode, *words = _SHELL.split(_DRIVER_LINE.split(text.strip("'`\""), maxsplit=1)[1])[0].split() or [""]
+    if mode not in _DRIVER["dtypes"]:
+        operator = _DRIVER["operators"].get(re.sub(r"b?fp\d+\Z", "", mode))
+        remedy = f"; write it as {operator}:…" if operator else ""
+        raise InputError(f"{mode!r} is no convolution of MIOpenDriver; known: {', '.join(_DRIVER['dtypes'])}{remedy}")
+    pairs, stated = _flag_pairs(words)
+    names = DRIVER_FLAGS | _LONG_FLAGS
+    present = {names.get(flag) for flag, _ in pairs}
+    defaults = [(f"-{flag}", str(size)) for name, (flag, _, size) in _DRIVER["sizes"].items() if name not in present]
+    return _build([*pairs, *defaults], text, names, settings | {"dtype": _DRIVER["dtypes"][mode]} | stated)
+
+
+def _flag_pairs(words: Sequence[str]) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Return (flag of a size, digits) pairs and the settings (direction, layout) that flags of MIOpenDriver state.
+
+    Raises `InputError` for a value that is no whole number, several directions, and a problem that has no `Conv`.
+    """
     text = " ".join(words)
-    if len(words) % 2:
-        raise InputError(f"problem {text!r} has a flag without a value; each flag takes one whole number")
-    pairs = [*zip(words[::2], words[1::2], strict=True)]
-    for flag, value in pairs:
-        if not re.fullmatch(r"\d+", value):
-            raise InputError(f"{flag} {value!r} in problem {text!r}: give a whole number")
-    return _build(pairs, text, DRIVER_FLAGS, settings)
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
+    if len(parts) % 2:
+        raise InputError(f"problem {text!r} has a flag without a value; each flag takes one value")
+    pairs: list[tuple[str, str]] = []
+    stated: dict[str, str] = {}
+    for flag, value in zip(parts[::2], parts[1::2], strict=True):
+        long = _FURTHER_FLAGS.get(flag, "")
+        name, content = ("layout", value) if long in _DRIVER["layouts"] else ("", value)
+        only, meaning = _DRIVER["only"].get("spatial_dim" if name and "D" in value else long, (value, ""))
+        if value != only:
+            raise InputError(f"{flag} {value} in a problem: {meaning}")
+        if long == "forw":
+            bits = int(value) if re.fullmatch("[0-7]", value) else -1
+            directions = [each for each, bit in _DRIVER["directions"].items() if bits == 0 or (bits > 0 and bits & bit)]
+            if len(directions) != 1:
+                reason = f"asks for {', '.join(directions)}" if directions else "is no direction"
+                raise InputError(f"{flag} {value} {reason}; give -F 1 (fwd), 2 (bwd_data) or 4 (bwd_filter)")
+            name, content = "direction", directions[0]
+        if not long:
+            if flag in DRIVER_FLAGS | _LONG_FLAGS and not re.fullmatch("[0-9]+", value):
+                raise InputError(f"{flag} {value!r} in problem {text!r}: give a whole number")
+            pairs.append((flag, value))
+        elif name and stated.setdefault(name, content) != content:
+            raise InputError(f"problem {text!r} states {name} as {stated[name]} and as {content}; one is read")
+    return pairs, stated
 
 
 def _build(pairs: list[tuple[str, str]], text: str, names: dict[str, str], settings: dict[str, Any]) -> Conv:
@@ -274,42 +327,9 @@ def _build(pairs: list[tuple[str, str]], text: str, names: dict[str, str], setti
         if len(value) > problems.MAX_DIGITS:
             raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {problems.MAX_DIGITS}")
         sizes[names[key]] = int(value)
-    if missing := [key for key, field in names.items() if field in REQUIRED and field not in sizes]:
+    if missing := [key for key, field in names.items() if field in REQUIRED and field not in sizes and key[:2] != "--"]:
         raise InputError(f"problem {text!r} lacks {', '.join(missing)}; it looks like {EXAMPLE}")
     return Conv(**sizes, **settings)
-
-
-def is_driver_line(words: Sequence[str]) -> bool:
-    """Return True if the words begin with a name of the driver."""
-    return any(word in _DRIVER["dtypes"] for word in words[:2]) or (bool(words) and words[0].endswith("MIOpenDriver"))
-
-
-def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the flags of the problem and the settings (dtype, direction, layout) in a driver's line.
-
-    Raises `InputError` for another operation, several directions, a depth, or a mode other than convolution.
-    """
-    text = " ".join(words)
-    rest = list(words[1:] if words[0].endswith("MIOpenDriver") else words)
-    if not rest or rest[0] not in _DRIVER["dtypes"]:
-        raise InputError(f"{text!r} is no convolution of MIOpenDriver; known: {', '.join(_DRIVER['dtypes'])}")
-    settings = {"dtype": _DRIVER["dtypes"][rest[0]]}
-    flags: list[str] = []
-    if len(rest) % 2 == 0:
-        raise InputError(f"{text!r} has a flag without a value")
-    for flag, value in zip(rest[1::2], rest[2::2], strict=True):
-        if flag in ("-F", "--forw"):
-            if value not in _DRIVER["directions"]:
-                raise InputError(f"-F {value} asks for several directions; give 1, 2 or 4")
-            settings["direction"] = _DRIVER["directions"][value]
-        elif flag in _DRIVER["layouts"]:
-            settings["layout"] = value
-        elif flag in ("-m", "--mode"):
-            if value != "conv":
-                raise InputError(f"-m {value}: only convolutions are known, -m conv")
-        elif flag not in _DRIVER["ignored"]:
-            flags += [flag, value]
-    return flags, settings
 
 
 _DECLARED = DECLARED["conv"]

@@ -321,7 +321,7 @@ class GpuRegistry:
             return _mig_instance(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
         fitting = self._fitting(name)
         common = [board for board in fitting if board.name in COMMON_BOARDS]
-        if len(common) == 1 or len(fitting) == 1:
+        if len(common) == 1 or len(fitting) == 1 or _WITH_UNITS.fullmatch(name):
             return (common or fitting)[0]
         if fitting:
             raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
@@ -350,14 +350,33 @@ class GpuRegistry:
         return f"GPU {name} is taken as {board.name}, its commonest board; others: {', '.join(others)}"
 
     def _fitting(self, name: str) -> list[Gpu]:
-        """Return the boards with a label that ``name`` shortens, or of an architecture that it is the name of."""
+        """Return the boards with a label that ``name`` shortens, or of an architecture that it is the name of.
+
+        An architecture may be a compute capability (``sm_90a``, ``compute_80``, ``8.6``), and on AMD a number of
+        compute units may follow it (``gfx942:sramecc+:xnack-_304``).
+        """
+        if match := _WITH_UNITS.fullmatch(name):
+            return self.with_units(match[1], int(match[2]))
+        match = _CAPABILITY.fullmatch(name)
+        capability = float(f"{match[1] or match[2]}.{match[3]}") if match else -1.0
 
         def fits(board: Gpu) -> bool:
             labels = (board.name, *board.aliases, board.architecture)
-            capability = f"sm{10 * board.compute_capability:.0f}"
-            return _key(name) == capability != "sm0" or any(_shortens(name, label) for label in labels)
+            return board.compute_capability == capability or any(_shortens(name, label) for label in labels)
 
         return [board for board in self.gpus if fits(board)]
+
+    def with_units(self, architecture: str, units: int) -> list[Gpu]:
+        """Return the boards of an architecture with a number of compute units; `gpu_of_architecture` says more."""
+        boards = [board for board in self.gpus if _key(board.architecture) == _key(architecture)]
+        paired = 2 * units if boards and boards[0].product_line == "gfx1" else 0
+        for count in (units, paired):
+            if fitting := [board for board in boards if board.sms == count]:
+                return fitting
+        choices = ", ".join(f"{board.name} has {board.sms}" for board in boards) or "no GPU has this architecture"
+        raise InputError(
+            f"{architecture} with {units} compute units is no registered GPU ({choices}); give the GPU's name"
+        )
 
     def with_file(self, path: str | os.PathLike[str]) -> "GpuRegistry":
         """Return this registry with the GPUs of a TOML file (layout: `gpus.toml`) added; a row replaces a GPU of the
@@ -370,6 +389,12 @@ class GpuRegistry:
         return GpuRegistry((*(board for board in self.gpus if board.name not in rows), *added), architectures)
 
 
+_WITH_UNITS = re.compile(
+    r"((?:amdgcn-amd-amdhsa--)?gfx[0-9a-f]{3,4}(?::\w+[+-])*)[:_](\d{1,6})", re.IGNORECASE | re.ASCII
+)
+_CAPABILITY = re.compile(
+    r"(?:(?:sm|compute|cc|compute capability)[ _]?(\d{1,3})\.?|(\d{1,3})\.)(\d)[af]?", re.IGNORECASE | re.ASCII
+)
 _MIG_NAME = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
 """The name of a MIG instance as the driver reports it, as in ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
 
@@ -422,16 +447,7 @@ def gpu_of_architecture(architecture: str, compute_units: int) -> str:
     InputError
         If no board fits.
     """
-    boards = [board for board in gpus() if _key(board.architecture) == _key(architecture)]
-    paired = 2 * compute_units if boards and boards[0].product_line == "gfx1" else 0
-    for units in (compute_units, paired):
-        for board in boards:
-            if board.sms == units:
-                return board.name
-    choices = ", ".join(f"{board.name} has {board.sms}" for board in boards) or "no GPU has this architecture"
-    raise InputError(
-        f"{architecture} with {compute_units} compute units is no registered GPU ({choices}); give the GPU's name"
-    )
+    return registry().with_units(architecture, compute_units)[0].name
 
 
 def canonical(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast, ge
 
 import numpy as np
 
-from .errors import read_toml
+from .errors import InputError, read_toml
 
 FOLLOWS = cast(int, None)
 """The default of a size that follows another size."""
@@ -94,7 +94,7 @@ def read_sizes(text: str, pattern: str, names: Mapping[str, str] = MappingProxyT
     """
     sizes: dict[str, int] = {}
     position = 0
-    for match in re.finditer(pattern, text):
+    for match in re.finditer(pattern, text, re.ASCII):
         name = names.get(match[1], match[1])
         if match.start() != position or name in sizes or len(match[2]) > MAX_DIGITS:
             break
@@ -247,10 +247,18 @@ LAYOUT_ALIASES = {"channels_last": "NHWC", "nhwc": "NHWC", "nchw": "NCHW"}
 
 
 def setting(name: str, value: object) -> str:
-    """Return this project's name of a setting's value, from an alias such as ``torch.float16`` or ``channels_last``."""
-    text = str(value).removeprefix("torch.")
-    aliases = DTYPE_ALIASES if name.endswith("dtype") else LAYOUT_ALIASES if name == "layout" else {}
-    return aliases.get(text.lower(), text)
+    """Return this project's name of a setting's value, from an alias such as ``torch.float16`` or ``channels_last``.
+
+    Raises `InputError` for TF32, which is no element type: math ``default`` allows it for fp32 values.
+    """
+    text = str(value)
+    word = text.removeprefix("torch.").lower()
+    if not name.endswith("dtype"):
+        return LAYOUT_ALIASES.get(word, text) if name == "layout" else text
+    dtype = DTYPE_ALIASES.get(word, word)
+    if dtype in ("tf32", "xf32"):
+        raise InputError(f"{name} {text} is a math of fp32 values; give --dtype fp32 --math default")
+    return dtype if dtype in ELEMENTS else text
 
 
 def may_use_tensor_cores(dtype: str, math: str) -> bool:

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-from ..conv import CONV, Conv
+from ..conv import CONV, Conv, is_driver_line
 from ..description import Description
 from ..errors import InputError, nearest
 from ..family import Family
@@ -121,7 +121,7 @@ class Families(dict[str, Family]):
         else:
             default = self[DEFAULT_FAMILY]
             kind = KIND_ALIASES.get(kind, kind) if colon else kind
-            if not colon and (kind in default.kinds or kind not in self.of_kind):
+            if is_driver_line(text) or (not colon and (kind in default.kinds or kind not in self.of_kind)):
                 kind = next(iter(default.kinds))
                 body = text
             if kind not in self.of_kind:

@@ -61,10 +61,11 @@ def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem,
     if not words:
         raise InputError(f"no PROBLEM given; write it as {EXAMPLE}, or as -- -n 32 -c 256 -H 14 …")
     flags = [name for each in click.get_current_context().command.params for name in each.opts if name[:2] == "--"]
-    for word in words:
+    is_line = is_driver_line(" ".join(words))
+    for word in () if is_line else words:
         if word.startswith("--") and (hint := nearest(word, flags, cutoff=MIN_SIMILARITY)):
             raise InputError(f"no option {word}{hint}")
-    if len(words) > 1 and not words[0].startswith("-") and not is_driver_line(words):
+    if len(words) > 1 and not words[0].startswith("-") and not is_line:
         if wrong := next((word for word in words if word.startswith("--")), None):
             raise InputError(f"no option {wrong}; --help lists the options")
         raise InputError(

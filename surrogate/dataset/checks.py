@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from surrogate.features.errors import InputError, RowError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
 from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
+from surrogate.features.problem import setting
 
 MAX_SIZE_PRODUCT = 2.0**58
 """Upper limit of the product of a problem's sizes, so that features computed in int64 cannot overflow."""
@@ -75,7 +77,10 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     for column in [column for column in columns.NUMBER_COLUMNS if column in out]:
         out[column] = columns.numbers(out[column], column, name)
     for column in [column for column in columns.TEXT_COLUMNS if column in out]:
-        out[column] = _mapped(out[column], str, None)
+        try:
+            out[column] = _mapped(out[column], partial(setting, column) if column.endswith("dtype") else str, None)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
     if "layout" in out:
         out["layout"] = out["layout"].replace(columns.LAYOUT_ALIASES)
     return out

@@ -21,7 +21,8 @@ import pandas as pd
 from surrogate.dataset.checks import find_violations, normalise
 from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import canonical, gpu_of_architecture, registry
+from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.gpu import registry
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
@@ -47,12 +48,9 @@ def read(
             raise InputError(f"{path}: the file's name has no GPU (as gfx90a68.HIP.fdb.txt has); give --gpu")
         left_out = Counter[str]()
         backend = "OpenCL" if "opencl" in path.name.lower() else "HIP"
-        frame = _frame(path, left_out, limits).assign(gpu=device, backend=backend)
+        frame = _frame(path, left_out, limits).assign(gpu=gpu or gpu_by_name(device).name, backend=backend)
         if units is not None:
             frame["num_cu"] = units
-        elif not gpu:
-            notes += filter(None, [registry().ambiguity_note(device)])
-            frame["gpu"] = canonical(device)
         if library_version is not None:
             frame["library_version"] = library_version
         frame = _valid_rows(frame, left_out)
@@ -66,6 +64,9 @@ def read(
     if len(distinct) < len(rows):
         repeated = plural(len(rows) - len(distinct), "repeated row")
         notes.append(f"{repeated} left out: the first row of a problem and solver counts")
+    if not gpu:
+        devices = dict.fromkeys(gpu_of_file(path)[0] for path in paths)
+        notes += filter(None, map(registry().ambiguity_note, devices))
     columns = [*KEY_COLUMNS, *(name for name in distinct if name not in KEY_COLUMNS)]
     return Imported(distinct[columns], candidates="listed", notes=tuple(notes))
 
@@ -206,15 +207,14 @@ _GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-
 
 
 def gpu_of_file(path: str | Path, gpu: str = "") -> tuple[str, int | None]:
-    """Return (``gpu`` or the GPU of a file's name, compute units of the name), or ("", None).
+    """Return (``gpu`` or the architecture and units of a file's name, these units), or ("", None).
 
     ``gfx90a68.HIP.fdb.txt`` is the MI210 with 0x68 = 104 units. The units follow the architecture in hexadecimal, or in
-    decimal after an underscore. RDNA's count work-group processors. Source: MIOpen's GetDbBasename. Raises `InputError`
-    if no registered GPU has these units.
+    decimal after an underscore. RDNA's count work-group processors. Source: MIOpen's GetDbBasename.
     """
     match = _GPU_NAME.search(Path(path).name)
     if not match:
         return gpu, None
     architecture = f"gfx{match[1].lower()}"
     units = int(match[2]) if match[2] else int(match[3], 16) if match[3] else None
-    return gpu or (architecture if units is None else gpu_of_architecture(architecture, units)), units
+    return gpu or (architecture if units is None else f"{architecture}_{units}"), units

@@ -13,7 +13,7 @@ from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.problem import ELEMENTS, QUANTISED
+from surrogate.features.problem import ELEMENTS, QUANTISED, setting
 from surrogate.features.roofline import missing_units
 from surrogate.network.comparison import prices_of
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment, read_decoder
@@ -92,7 +92,8 @@ class Choices:
     def values_of(self, name: str) -> Sequence[Any]:
         """Return the values of a field as a sequence, also if the field is one value."""
         values = getattr(self, name)
-        return (values,) if isinstance(values, int | str) else tuple(values)
+        values = (values,) if isinstance(values, int | str) else tuple(values)
+        return tuple(setting("dtype", value) for value in values) if name.endswith("dtypes") else values
 
     def check(self) -> None:
         """Raise `InputError` for an invalid count, or an unknown element type or framework."""

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.columns import LAYOUT_ALIASES
-from surrogate.dataset.problem_list import GPU_AND_LIBRARY, expand_problems
+from surrogate.dataset.problem_list import GPU_AND_LIBRARY, expand_problems, stated_setting
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features.elementwise import checked_int
@@ -340,5 +339,5 @@ def _text_column(frame: pd.DataFrame, name: str, default: str) -> CodedTexts:
     if name not in frame:
         return CodedTexts([default], np.zeros(len(frame), dtype=np.int64))
     codes, values = pd.factorize(frame[name], use_na_sentinel=False)
-    texts = [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values]
+    texts = [default if pd.isna(value) else stated_setting(name, value) for value in values]
     return CodedTexts(texts, codes)
